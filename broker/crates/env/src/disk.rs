@@ -1,0 +1,39 @@
+//! The disk as storage code sees it: a directory of files, blocking calls, every failure reported.
+
+use std::io;
+
+/// One directory tree, the node's data directory. Paths are relative, `/`-separated, never `..`.
+///
+/// Contract: what was written is durable only after `File::sync_data`; a created, renamed or removed name is
+/// durable only after `sync_dir` of its directory. An error from either is fatal to the node: callers never retry.
+pub trait Disk: Send + Sync {
+    /// Creates a new file for reading and writing; `AlreadyExists` when it is there.
+    fn create(&self, path: &str) -> io::Result<Box<dyn File>>;
+    /// Opens an existing file for reading and writing; `NotFound` when it is not there.
+    fn open(&self, path: &str) -> io::Result<Box<dyn File>>;
+    fn remove(&self, path: &str) -> io::Result<()>;
+    /// Replaces `to` when it exists.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Creates a directory and its parents; no error when it is there.
+    fn create_dir(&self, path: &str) -> io::Result<()>;
+    /// Removes a directory with all that is in it; no error when it is not there.
+    fn remove_dir(&self, path: &str) -> io::Result<()>;
+    /// Names (not paths) in a directory, sorted; empty when it does not exist.
+    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+    fn sync_dir(&self, dir: &str) -> io::Result<()>;
+    /// Bytes that can still be written.
+    fn available(&self) -> io::Result<u64>;
+}
+
+pub trait File: Send + Sync {
+    /// Reads until `buf` is full or the file ends; returns the count.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of `data`, or fails with some prefix written.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+    fn len(&self) -> io::Result<u64>;
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    fn truncate(&self, len: u64) -> io::Result<()>;
+    fn sync_data(&self) -> io::Result<()>;
+}

@@ -1,0 +1,79 @@
+//! The only doors from a step function to the world: time, chance, disk and net.
+//!
+//! Every crate below `node` reaches the world through these traits alone. `real` implements them on the
+//! operating system, `sim` under a seed, so that a whole cluster can run in one thread and be run again.
+#![forbid(unsafe_code)]
+
+pub mod disk;
+pub mod real;
+pub mod sim;
+
+pub use disk::{Disk, File};
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Monotonic time in nanoseconds since an origin that only this process knows. Never compare two nodes' values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    pub const ZERO: Time = Time(0);
+
+    /// The time from `earlier` to `self`; zero when `earlier` is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, d: Duration) -> Time {
+        Time(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Time;
+    fn sub(self, d: Duration) -> Time {
+        Time(
+            self.0
+                .saturating_sub(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// Wall-clock time in milliseconds since the Unix epoch: for timestamps people see and for TTLs that outlive a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WallTime(pub u64);
+
+pub trait Clock {
+    fn now(&self) -> Time;
+    fn wall(&self) -> WallTime;
+}
+
+pub trait Rng {
+    fn next_u64(&mut self) -> u64;
+
+    /// Uniform in `0..bound`; 0 when `bound` is 0. The bias of the multiplication method is below 2^-32 for our bounds.
+    fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// A node of a cluster, for as long as it keeps its data directory. Random, never 0; a node that lost its
+/// directory comes back under a new one and so can never vote twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+/// One life of a node's process. Grows with every start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+/// The way to other nodes. Frames to one node arrive in order or not at all; a lost frame is never reported.
+pub trait Net {
+    fn send(&mut self, to: NodeId, frame: bytes::Bytes);
+}

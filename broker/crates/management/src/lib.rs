@@ -1,0 +1,1 @@
+//! The HTTP API with RabbitMQ's paths and JSON

@@ -1,0 +1,11 @@
+//! The message container (R3) and the value types that every protocol shares.
+//!
+//! A [`Message`] is immutable and shared by reference: one contiguous buffer, which is also its stored and its
+//! inter-node form, and the offsets of its parts. Same protocol in and out: no copy.
+#![forbid(unsafe_code)]
+
+mod container;
+mod value;
+
+pub use container::{DecodeError, Message, MessageBuilder, Protocol};
+pub use value::{Table, Value};

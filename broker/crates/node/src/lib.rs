@@ -1,0 +1,1 @@
+//! A node: configuration, identity, listeners, peer links, threads

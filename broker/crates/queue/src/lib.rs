@@ -1,0 +1,195 @@
+//! Queues: what a session asks of one ([`Request`]), what it hears back ([`Event`]), and the queue types.
+//!
+//! One exchange of words for every queue type and every place: the queue may be on this shard, another shard or
+//! another node. Requests of one session to one queue carry consecutive numbers from 1 and are applied in that order,
+//! each once; the session's side ([`QueueClient`](client)) keeps them until they are applied and sends them again to a new
+//! owner. That is how a confirm survives a failover, and why nothing is enqueued or settled twice.
+#![forbid(unsafe_code)]
+
+use bytes::Bytes;
+use env::{Incarnation, NodeId};
+use message::{Message, Table};
+pub use metadata::{Name, QueueId, QueueKind, SessionId};
+
+/// A consumer's number within its session, chosen by the session, never used twice there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConsumerId(pub u32);
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsumerSpec {
+    /// What people call it (0.9.1 consumer tag) and the channel it is on: for listings.
+    pub tag: Name,
+    pub channel: u16,
+    /// Unacknowledged deliveries at most; 0 is unlimited by the client (a queue type has a bound of its own).
+    pub prefetch: u32,
+    /// Settled when sent.
+    pub no_ack: bool,
+    pub exclusive: bool,
+    pub priority: i32,
+    pub arguments: Table,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done with.
+    Accepted,
+    /// Back to the queue (nack or reject with requeue; counts a delivery attempt).
+    Requeue,
+    /// Dead-letter or drop.
+    Rejected,
+}
+
+/// A numbered request of a session to a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub session: SessionId,
+    pub seq: u64,
+    pub body: RequestBody,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum RequestBody {
+    Publish(Message),
+    Consume {
+        consumer: ConsumerId,
+        spec: ConsumerSpec,
+    },
+    /// Its unsettled deliveries stay with the session and can still be settled.
+    Cancel {
+        consumer: ConsumerId,
+    },
+    /// Inclusive ranges of the consumer's delivery ids. Ids that are not out are ignored.
+    Settle {
+        consumer: ConsumerId,
+        outcome: Outcome,
+        ids: Vec<(u64, u64)>,
+    },
+    /// Take one message under a consumer number of its own.
+    Get {
+        consumer: ConsumerId,
+        no_ack: bool,
+    },
+    /// Back to the queue: everything this consumer has out (basic.recover).
+    Recover {
+        consumer: ConsumerId,
+    },
+    Purge,
+    Stat,
+    /// Stop for good if the conditions hold; the metadata change follows.
+    Delete {
+        if_unused: bool,
+        if_empty: bool,
+    },
+    /// The session is over: consumers go, deliveries return, its numbering is forgotten.
+    Close,
+}
+
+/// What a queue says to a session. `up_to` and `seq` are the session's request numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// All requests up to this one are done and as safe as the queue type makes them: publishes may be confirmed.
+    Applied { up_to: u64 },
+    /// The answer to a request that has one; at most once per owner, before the `Applied` that covers it or after.
+    Answer { seq: u64, answer: Answer },
+    /// Deliveries in order; ids are consecutive per consumer from 1.
+    Deliver {
+        consumer: ConsumerId,
+        deliveries: Vec<Delivery>,
+    },
+    /// The consumer was ended by the queue (deleted, or taken over).
+    Cancelled { consumer: ConsumerId },
+    /// Not the owner (any more). Send to `leader`, or wait when none is known.
+    NotOwner { leader: Option<NodeId> },
+    /// Requests from `expected` on must be sent (again).
+    Expecting { expected: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Consuming,
+    /// `Get` found nothing; when it found something a `Deliver` comes instead.
+    Empty,
+    /// After `Purge` and `Delete`: messages removed. After `Stat`: messages ready.
+    Count {
+        messages: u64,
+        consumers: u32,
+    },
+    /// A publish that the queue did not take: negative acknowledgement.
+    NotTaken(Reject),
+    /// Refused with the code and text clients know (403 exclusive, 406 in use / not empty, 540).
+    Refused {
+        code: u16,
+        text: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reject {
+    /// overflow=reject-publish.
+    MaxLength,
+    /// Queue deleted or its storage is gone.
+    Unavailable,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delivery {
+    pub id: u64,
+    pub redelivered: bool,
+    /// Earlier attempts that failed (quorum: `x-delivery-count`); None where the type does not count.
+    pub attempts: Option<u32>,
+    /// For `Get`: messages left.
+    pub left: u64,
+    pub message: Message,
+}
+
+/// After a new owner is known: deliver again what is out for this consumer from `next` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    pub session: SessionId,
+    pub consumer: ConsumerId,
+    pub next: u64,
+}
+
+/// Everything that travels from a session's side to an owner.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToQueue {
+    Request(Request),
+    Resume(Resume),
+}
+
+/// Figures of one queue on its owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    pub ready: u64,
+    pub unacknowledged: u64,
+    pub consumers: u32,
+    pub bytes: u64,
+}
+
+/// Settings that a queue takes from its arguments and its effective policy (the smaller of both where both name one).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    pub max_length: Option<u64>,
+    pub max_length_bytes: Option<u64>,
+    pub overflow: Overflow,
+    /// Quorum: 20 unless said otherwise; None is no limit.
+    pub delivery_limit: Option<u32>,
+    pub message_ttl_ms: Option<u64>,
+    pub single_active_consumer: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    DropHead,
+    RejectPublish,
+}
+
+/// A life of a node that will never speak again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoneNode {
+    pub node: NodeId,
+    pub before: Incarnation,
+}
+
+/// Bytes to and from the form requests and events have in the log and between nodes.
+pub type Encoded = Bytes;

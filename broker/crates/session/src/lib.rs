@@ -1,0 +1,192 @@
+//! What every protocol session asks of the node it runs on, and what it is told.
+//!
+//! A session is a state machine: bytes and [`Notice`]s in, bytes (through [`Outbox`]) and calls on [`Broker`] out.
+//! It holds no clock, socket or lock. The shard implements `Broker`; tests implement it with a fake.
+#![forbid(unsafe_code)]
+
+use bytes::{Bytes, BytesMut};
+use env::{Time, WallTime};
+use message::Message;
+use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
+use queue::{Answer, ConsumerId, Delivery, Reject, RequestBody};
+use std::collections::VecDeque;
+
+/// The session's own word for a publish: the queue hands it back when the message is safe or refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublishTag {
+    pub channel: u16,
+    /// 0: nobody waits for a confirm.
+    pub tag: u64,
+}
+
+/// Returned by a request with an answer, handed back in `Notice::Answer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestSeq(pub u64);
+
+/// The node as a session sees it. Calls never block; answers come as [`Notice`]s, in order per queue.
+pub trait Broker {
+    fn id(&self) -> SessionId;
+    fn now(&self) -> Time;
+    fn wall(&self) -> WallTime;
+    /// Random, unguessable enough for server-made names.
+    fn random(&mut self) -> u64;
+    /// The metadata tree as this shard has applied it.
+    fn tree(&self) -> &Tree;
+    /// Asks for a change; `Notice::Changed` with the same token tells, after this shard's tree has it too.
+    fn change(&mut self, token: u64, change: Change);
+    /// Where a new queue should live: members for a record of this kind (`replicas` 0: the default).
+    fn place(&mut self, kind: metadata::QueueKind, replicas: u32) -> Vec<env::NodeId>;
+    /// Hands a message to a queue. One `Notice::Published` (or `NotPublished`) per call whose tag is not 0.
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message);
+    fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
+    /// Publishers must wait: a memory or disk alarm is in force.
+    fn publishers_blocked(&self) -> Option<&'static str>;
+    /// The node is shutting down or in maintenance: no new sessions.
+    fn draining(&self) -> bool;
+    /// Whether a login with this name from this peer may try, and bookkeeping of connection limits. False: refuse.
+    fn admit(&mut self, user: &str, vhost: &str) -> bool;
+}
+
+/// What a session is told.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    Changed {
+        token: u64,
+        result: Result<Done, Refused>,
+    },
+    /// Safe on that queue.
+    Published { queue: QueueId, tag: PublishTag },
+    NotPublished {
+        queue: QueueId,
+        tag: PublishTag,
+        why: Reject,
+    },
+    Answer {
+        queue: QueueId,
+        seq: RequestSeq,
+        answer: Answer,
+    },
+    Deliver {
+        queue: QueueId,
+        consumer: ConsumerId,
+        deliveries: Vec<Delivery>,
+    },
+    /// The queue ended this consumer: deleted, or its node is gone for good.
+    Cancelled {
+        queue: QueueId,
+        consumer: ConsumerId,
+    },
+    /// An alarm went on (with its reason) or off.
+    Blocked(Option<&'static str>),
+    /// An operator, or a limit, ends this connection.
+    Close { text: String },
+    /// The node stops: tell the client (320) and end.
+    Shutdown,
+}
+
+/// How a session stands after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Go on reading.
+    Open,
+    /// Do not read until a notice changes it: too much in flight towards queues.
+    Paused,
+    /// Flush what is in the outbox, then close the socket.
+    Closing,
+}
+
+/// Facts about a session, for listings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionInfo {
+    pub protocol: &'static str,
+    pub user: String,
+    pub vhost: String,
+    pub client_name: String,
+    pub channels: u32,
+}
+
+/// A protocol session.
+pub trait Session: Send {
+    /// Bytes from the client. Takes whole frames from the front of `input` and leaves a partial one.
+    fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> Standing;
+    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
+    /// When `wake_at` has come.
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
+    /// The next time it wants a tick (heartbeats, handshake timeout).
+    fn wake_at(&self) -> Option<Time>;
+    /// The socket is gone. The shard closes its queue clients; the session ends what else it holds (exclusive queues).
+    fn gone(&mut self, broker: &mut dyn Broker);
+    /// The socket took bytes since: deliveries held back for a full outbox may go on.
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
+    fn info(&self) -> SessionInfo;
+}
+
+/// Bytes for the client: small ones copied together, large ones by reference, flushed with one writev.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    done: VecDeque<Bytes>,
+    tail: BytesMut,
+    len: usize,
+}
+
+/// Bodies from this size on are sent by reference.
+pub const BY_REFERENCE: usize = 4096;
+
+impl Outbox {
+    /// The end of what goes out, for encoders.
+    pub fn tail(&mut self) -> &mut BytesMut {
+        &mut self.tail
+    }
+
+    pub fn push(&mut self, bytes: Bytes) {
+        if bytes.len() < BY_REFERENCE {
+            self.tail.extend_from_slice(&bytes);
+        } else {
+            self.close_tail();
+            self.len += bytes.len();
+            self.done.push_back(bytes);
+        }
+    }
+
+    fn close_tail(&mut self) {
+        if !self.tail.is_empty() {
+            self.len += self.tail.len();
+            self.done.push_back(self.tail.split().freeze());
+        }
+    }
+
+    /// Bytes not yet taken.
+    pub fn len(&self) -> usize {
+        self.len + self.tail.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces in order, for writev; then [`Outbox::consume`] what was written.
+    pub fn pieces(&mut self) -> &VecDeque<Bytes> {
+        self.close_tail();
+        &self.done
+    }
+
+    pub fn consume(&mut self, mut written: usize) {
+        self.len -= written.min(self.len);
+        while written > 0 {
+            let Some(first) = self.done.front_mut() else {
+                return;
+            };
+            if first.len() > written {
+                let _ = first.split_to(written);
+                return;
+            }
+            written -= first.len();
+            self.done.pop_front();
+        }
+    }
+}

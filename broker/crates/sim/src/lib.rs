@@ -1,0 +1,1 @@
+//! Whole clusters on one thread under one seed, with oracles
