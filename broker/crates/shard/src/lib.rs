@@ -1,1 +1,101 @@
-//! One shard of a node, sans-io: its sessions, queues and Raft groups
+//! One shard of a node, sans-io: its sessions, its queues, its Raft groups, and on shard 0 the metadata group.
+//!
+//! The driver (a reactor thread, or the simulator) calls in with what happened and then [`Shard::poll`]s for
+//! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
+#![forbid(unsafe_code)]
+
+use bytes::{Bytes, BytesMut};
+use control::ControlRequest;
+use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::NodeRecord;
+use session::{Outbox, Standing};
+use std::net::SocketAddr;
+
+/// A client connection's slot at the driver, unique among the shard's live connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionKey(pub usize);
+
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    pub peer: SocketAddr,
+    pub local: SocketAddr,
+    pub tls: bool,
+}
+
+/// Which of the receiving node's shards a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Shard(u16),
+    /// The shard that owns this queue or group there; see [`shard_of`].
+    Owner(u64),
+}
+
+/// The shard that owns a queue or group on a node with `shards` shards. The metadata group (0) is shard 0's.
+pub fn shard_of(key: u64, shards: u16) -> u16 {
+    if key == 0 || shards <= 1 {
+        return 0;
+    }
+    // Fibonacci hashing: consecutive ids spread evenly.
+    let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    (mixed % u64::from(shards)) as u16
+}
+
+/// What the driver must carry out, in order.
+pub enum Effect {
+    /// To the write-ahead log, in order; answer with [`Shard::durable`].
+    Append {
+        token: consensus::WalToken,
+        records: Vec<wal::Record>,
+    },
+    /// To the storage thread; answer with [`Shard::job_done`].
+    Job {
+        id: consensus::JobId,
+        job: Box<dyn consensus::StorageJob>,
+    },
+    /// To a peer; may be lost when it is down or its buffer is full.
+    Peer {
+        to: NodeId,
+        route: Route,
+        frame: Bytes,
+    },
+    /// To another shard of this node; never lost, in order.
+    Shard { to: u16, from: u16, frame: Bytes },
+    /// This connection's outbox has bytes, or its standing changed without bytes read.
+    Flush(ConnectionKey),
+    /// The node must stop now: storage failed. Exit code 1 and this text.
+    Fatal(String),
+    /// Client listeners must be closed (false) or open (true).
+    Listen(bool),
+}
+
+/// The calls a driver makes. `Shard` implements it; a driver's tests may use another.
+pub trait ShardDriver {
+    /// Time moved; call at least when `wake_at` says so and before each burst of other calls.
+    fn tick(&mut self, now: Time, wall: WallTime);
+    fn wake_at(&self) -> Option<Time>;
+    fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo);
+    /// Bytes arrived. Whole frames are taken from `input`, a partial one is left for the driver to keep.
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing;
+    /// What is to be written to the connection; consume what was.
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)>;
+    /// The socket took bytes.
+    fn drained(&mut self, connection: ConnectionKey);
+    /// The socket is closed, by whichever side.
+    fn gone(&mut self, connection: ConnectionKey);
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
+    fn peer_down(&mut self, node: NodeId);
+    fn peer_frame(&mut self, from: NodeId, frame: Bytes);
+    fn shard_frame(&mut self, from: u16, frame: Bytes);
+    fn durable(&mut self, token: consensus::WalToken);
+    fn job_done(&mut self, id: consensus::JobId, result: consensus::JobResult);
+    /// Shard 0 only.
+    fn control(&mut self, request: ControlRequest);
+    /// A node that the handshake showed to be new in this cluster asks to be a member. Shard 0 only.
+    fn join_requested(&mut self, node: NodeRecord);
+    /// Disk or memory alarm of this node on or off.
+    fn alarm(&mut self, reason: &'static str, on: bool);
+    /// SIGTERM: tell clients, move leaders. Drained when `drained_fully` is true.
+    fn shut_down(&mut self);
+    fn drained_fully(&self) -> bool;
+    fn poll(&mut self, out: &mut Vec<Effect>);
+}

@@ -1,0 +1,118 @@
+//! What the control plane (HTTP API, node life cycle) asks of a node, and the facts it gets back.
+//!
+//! Requests are sent to shard 0, which asks other shards and nodes where it must; each carries its own way back.
+//! No async runtime shows here: a [`Reply`] is called once, from a shard thread, and must not block. A reply that is
+//! dropped uncalled means the node is stopping.
+#![forbid(unsafe_code)]
+
+use env::NodeId;
+use metadata::{Change, Done, QueueId, QueueKind, Refused, Tree};
+use queue::{Answer, QueueStats, RequestBody};
+
+pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
+
+pub enum ControlRequest {
+    /// Runs on shard 0 between two turns, with the applied tree. Keep it short: copy out what is needed.
+    Read(Box<dyn FnOnce(&Tree) + Send>),
+    /// Answered after this node has applied it, so that a read that follows sees it.
+    Change {
+        change: Change,
+        reply: Reply<Result<Done, Refused>>,
+    },
+    /// Members for a new queue of this kind (`replicas` 0: the default).
+    Place {
+        kind: QueueKind,
+        replicas: u32,
+        reply: Reply<Vec<NodeId>>,
+    },
+    /// Cluster-wide; None is all queues. A queue whose owner does not answer in time has `stats: None`.
+    Queues {
+        only: Option<QueueId>,
+        reply: Reply<Vec<QueueFacts>>,
+    },
+    /// A request to one queue under a session of the control plane's own (purge, delete, stat).
+    Queue {
+        queue: QueueId,
+        body: RequestBody,
+        reply: Reply<Result<Answer, Refused>>,
+    },
+    Nodes {
+        reply: Reply<Vec<NodeFacts>>,
+    },
+    /// Quorum queues (and the metadata group, as `QueueId(0)`) that would lose their majority without this node.
+    QuorumCritical {
+        reply: Reply<Vec<QueueId>>,
+    },
+    Connections {
+        reply: Reply<Vec<ConnectionFacts>>,
+    },
+    /// By `ConnectionFacts::name`; false when there is none.
+    CloseConnection {
+        name: String,
+        reason: String,
+        reply: Reply<bool>,
+    },
+    /// Drain (true) or revive (false) this node: listeners closed to new clients, leaders moved away.
+    Maintenance {
+        on: bool,
+        reply: Reply<MaintenanceProgress>,
+    },
+    Readiness {
+        reply: Reply<Readiness>,
+    },
+    /// Moves leaders so that each node has its share.
+    RebalanceQueues {
+        reply: Reply<u32>,
+    },
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct QueueFacts {
+    pub id: QueueId,
+    /// Where it is led (quorum) or lives (classic).
+    pub leader: Option<NodeId>,
+    pub members: Vec<NodeId>,
+    pub online: Vec<NodeId>,
+    pub stats: Option<QueueStats>,
+}
+
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    pub id: NodeId,
+    pub name: String,
+    pub running: bool,
+    pub maintenance: bool,
+    pub voter: bool,
+    pub address: String,
+    /// Seconds since start; None for other nodes.
+    pub uptime_s: Option<u64>,
+    pub memory_alarm: bool,
+    pub disk_alarm: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionFacts {
+    /// `peer:port -> host:port`, as RabbitMQ names them.
+    pub name: String,
+    pub node: NodeId,
+    pub user: String,
+    pub vhost: String,
+    pub protocol: &'static str,
+    pub client_name: String,
+    pub channels: u32,
+    pub peer: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaintenanceProgress {
+    pub on: bool,
+    pub leaders_left: u32,
+    pub connections_left: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    Ready,
+    /// Why not: joining, recovering, no metadata leader, draining.
+    NotReady(String),
+}
