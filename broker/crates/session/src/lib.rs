@@ -132,6 +132,15 @@ pub struct Outbox {
     done: VecDeque<Bytes>,
     tail: BytesMut,
     len: usize,
+    /// How many tails have been closed.
+    closed: u64,
+}
+
+/// A place in an [`Outbox`]; equal stamps: nothing was written or taken in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    closed: u64,
+    tail: usize,
 }
 
 /// Bodies from this size on are sent by reference.
@@ -156,7 +165,17 @@ impl Outbox {
     fn close_tail(&mut self) {
         if !self.tail.is_empty() {
             self.len += self.tail.len();
+            self.closed += 1;
             self.done.push_back(self.tail.split().freeze());
+        }
+    }
+
+    /// Where writing goes on. While the stamp stays the same, what was written last may still be changed in
+    /// [`Outbox::tail`]: that is how confirms that come one by one leave as one.
+    pub fn stamp(&self) -> Stamp {
+        Stamp {
+            closed: self.closed,
+            tail: self.tail.len(),
         }
     }
 
