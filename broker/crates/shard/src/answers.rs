@@ -35,7 +35,7 @@ impl Core {
             QueueKind::Classic => vec![me],
             QueueKind::Quorum => {
                 let load = self.queue_loads();
-                quorum_members(me, self.tree.nodes(), |n| self.peers.is_up(n), load, replicas)
+                quorum_members(me, self.tree.nodes().map(|n| &**n), |n| self.peers.is_up(n), load, replicas)
             }
         }
     }
@@ -44,7 +44,7 @@ impl Core {
     /// kept beside the tree would be state that can drift from it.
     pub fn queue_loads(&self) -> impl Fn(NodeId) -> usize + use<> {
         let mut loads = std::collections::BTreeMap::<NodeId, usize>::new();
-        for record in self.tree.queues().filter(|q| q.kind == QueueKind::Quorum) {
+        for record in self.tree.all_queues().filter(|q| q.kind == QueueKind::Quorum) {
             for member in &record.members {
                 *loads.entry(*member).or_default() += 1;
             }
@@ -80,7 +80,7 @@ impl Core {
         if lost(&voters) {
             critical.push(QueueId(0));
         }
-        let queues = self.tree.queues().filter(|q| q.kind == QueueKind::Quorum && lost(&q.members));
+        let queues = self.tree.all_queues().filter(|q| q.kind == QueueKind::Quorum && lost(&q.members));
         critical.extend(queues.map(|q| q.id));
         critical
     }
@@ -178,7 +178,7 @@ impl Core {
     /// Moves leaders from here until this node has no more than its share of the groups it is a member of.
     fn rebalance(&mut self) -> u32 {
         let up = self.tree.nodes().filter(|n| !n.maintenance && (n.id == self.config.node || self.peers.is_up(n.id))).count();
-        let groups = self.tree.queues().filter(|q| q.kind == QueueKind::Quorum).count();
+        let groups = self.tree.all_queues().filter(|q| q.kind == QueueKind::Quorum).count();
         let share = groups.div_ceil(up.max(1));
         self.owners.shed_leaders(&self.peers, share)
     }

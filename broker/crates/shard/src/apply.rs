@@ -43,9 +43,8 @@ impl Core {
     }
 
     fn apply_change(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
-        let mut events = Vec::new();
-        let result = self.tree.apply(index, change, &mut events);
-        for event in events {
+        let result = self.tree.apply(index, change);
+        for event in self.tree.take_events() {
             self.carry_out_event(event);
         }
         result
@@ -55,14 +54,19 @@ impl Core {
         match event {
             TreeEvent::QueueAdded(record) => self.queue_added(&record, true),
             TreeEvent::QueueRemoved(record) => self.queue_removed(&record),
-            TreeEvent::QueueMembersChanged(record) => self.queue_added(&record, false),
-            TreeEvent::QueuesAffected(ids) => {
+            TreeEvent::QueueMembersChanged(record) => {
+                self.replacing.remove(&record.id);
+                self.queue_added(&record, false);
+                self.queue_members_changed(record.id, &record.members);
+            }
+            TreeEvent::PolicyChanged(ids) => {
                 for id in ids {
                     self.refresh_settings(id);
                 }
             }
-            TreeEvent::NodesChanged => self.nodes_changed(),
-            _ => {}
+            TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) | TreeEvent::NodeRemoved(_) => self.nodes_changed(),
+            // Sessions look these up when they need them.
+            TreeEvent::VhostRemoved(_) | TreeEvent::PermissionsChanged { .. } => {}
         }
     }
 
@@ -81,7 +85,7 @@ impl Core {
 
     fn queue_removed(&mut self, record: &QueueRecord) {
         self.owners.remove(record.id);
-        self.clients.queue_removed(record.id, &mut self.notices);
+        self.clients_queue_removed(record.id);
     }
 
     /// Shard 0 has installed a checkpoint of the metadata group.
@@ -109,11 +113,11 @@ impl Core {
             Err(error) => return self.fatal_checkpoint(&error.to_string()),
         };
         self.applied = index;
-        let removed: Vec<_> = before.queues().filter(|q| self.tree.queue_by_id(q.id).is_none()).cloned().collect();
+        let removed: Vec<_> = before.all_queues().filter(|q| self.tree.queue_by_id(q.id).is_none()).cloned().collect();
         for record in removed {
             self.queue_removed(&record);
         }
-        let all: Vec<_> = self.tree.queues().cloned().collect();
+        let all: Vec<_> = self.tree.all_queues().cloned().collect();
         for record in all {
             self.queue_added(&record, false);
         }
@@ -126,7 +130,7 @@ impl Core {
 
     fn nodes_changed(&mut self) {
         if self.config.index == 0 {
-            self.effects.push(Effect::Nodes(self.tree.nodes().cloned().collect()));
+            self.effects.push(Effect::Nodes(self.tree.nodes().map(|n| (**n).clone()).collect()));
         }
     }
 
@@ -173,7 +177,7 @@ impl Core {
     }
 
     fn admit_node(&mut self, node: NodeRecord) {
-        let known = self.tree.nodes().find(|n| n.id == node.id);
+        let known = self.tree.node(node.id);
         if known.is_some_and(|n| n.name == node.name && n.address == node.address) || self.joining.contains(&node.id) {
             return;
         }
@@ -196,7 +200,7 @@ impl Core {
             self.joining.clear();
             return;
         };
-        let nodes: Vec<NodeRecord> = self.tree.nodes().cloned().collect();
+        let nodes: Vec<NodeRecord> = self.tree.nodes().map(|n| (**n).clone()).collect();
         self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
         let wanted: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
         self.owners.membership_step(consensus::GroupId(0), next_step(me, &wanted, &status));
@@ -242,14 +246,14 @@ impl Core {
         if new_life {
             self.owners.node_gone(GoneNode { node, before: incarnation });
         }
-        self.clients.node_up(node);
+        self.clients_node_up(node);
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
         self.peers.down(node);
         self.alarms.forget(node);
         self.owners.peer_down(node);
-        self.clients.node_down(node);
+        self.clients_node_down(node);
     }
 }
 

@@ -1,5 +1,4 @@
-//! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests, and the
-//! words a session knows them by.
+//! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
 use crate::core::{Core, FixedState};
 use control::Reply;
@@ -7,44 +6,42 @@ use env::{NodeId, Time};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use metadata::{QueueId, QueueKind, Refused};
-use queue::client::{Output, QueueClient};
-use queue::{Answer, Event, Reject, RequestBody, ToQueue};
+use queue::client::{QueueClient, Told};
+use queue::{Answer, Event, Reject, RequestBody};
 use session::{Notice, PublishTag, RequestSeq};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// One session's way to one queue.
 struct Link {
-    client: QueueClient,
-    /// Publishes that somebody waits for, by request number.
-    tags: VecDeque<(u64, PublishTag)>,
+    client: QueueClient<PublishTag>,
     kind: QueueKind,
-    /// Where the queue's owner is believed to be.
-    owner: Option<NodeId>,
-    /// The next member to try when nobody knows the owner.
-    turn: usize,
-    congested: bool,
+    /// Too much is on its way: the session is not read.
+    full: bool,
+    /// The entry in `Clients::due`.
+    due: Option<Time>,
 }
 
 #[derive(Default)]
 struct SessionLinks {
     queues: HashMap<QueueId, Link, FixedState>,
-    congested: usize,
+    full: usize,
+    /// The session is over: each link goes when its queue knows.
+    closing: bool,
 }
 
 #[derive(Default)]
 pub struct Clients {
     sessions: HashMap<u64, SessionLinks, FixedState>,
-    /// Sessions whose last congested link has moved on.
+    /// Sessions whose last full link has moved on.
     relieved: Vec<u64>,
-    /// Links that want a tick.
     due: BTreeSet<(Time, u64, QueueId)>,
     control: HashMap<(QueueId, u64), Reply<Result<Answer, Refused>>, FixedState>,
-    outputs: Vec<Output>,
+    told: Vec<Told<PublishTag>>,
 }
 
 impl Clients {
     pub fn congested(&self, number: u64) -> bool {
-        self.sessions.get(&number).is_some_and(|s| s.congested > 0)
+        self.sessions.get(&number).is_some_and(|s| s.full > 0)
     }
 
     pub fn take_relieved(&mut self) -> Vec<u64> {
@@ -55,251 +52,234 @@ impl Clients {
         self.due.first().map(|(t, _, _)| *t)
     }
 
-    /// The queue is no more: nothing sent to it will be answered.
-    pub fn queue_removed(&mut self, queue: QueueId, notices: &mut VecDeque<(u64, Notice)>) {
-        for (number, session) in &mut self.sessions {
-            let Some(mut link) = session.queues.remove(&queue) else { continue };
-            if link.congested {
-                session.congested -= 1;
-                self.relieved.push(*number);
-            }
-            let mut outputs = Vec::new();
-            link.client.owner_lost(&mut outputs);
-            for output in outputs {
-                if let Some(notice) = link.notice(queue, output) {
-                    notices.push_back((*number, notice));
-                }
-            }
-        }
-        self.control.retain(|(q, _), _| *q != queue);
+    fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
+        self.sessions.get_mut(&number)?.queues.get_mut(&queue)
     }
 
-    fn links_to(&self, pred: impl Fn(&Link) -> bool) -> Vec<(u64, QueueId)> {
-        let mut found: Vec<(u64, QueueId)> = self
-            .sessions
-            .iter()
-            .flat_map(|(n, s)| s.queues.iter().filter(|(_, l)| pred(l)).map(move |(q, _)| (*n, *q)))
-            .collect();
+    fn links(&self, pred: impl Fn(QueueId, &Link) -> bool) -> Vec<(u64, QueueId)> {
+        let all = self.sessions.iter().flat_map(|(n, s)| s.queues.iter().map(move |(q, l)| (*n, *q, l)));
+        let mut found: Vec<_> = all.filter(|(_, q, l)| pred(*q, l)).map(|(n, q, _)| (n, q)).collect();
+        // Hash order must not decide what is sent first.
         found.sort_unstable();
         found
     }
-}
 
-impl Link {
-    /// A client's output as the session's notice; `Send` is not one.
-    fn notice(&mut self, queue: QueueId, output: Output) -> Option<Notice> {
-        Some(match output {
-            Output::Send(_) | Output::Published { .. } => return None,
-            Output::NotPublished { seq, why } => {
-                let at = self.tags.iter().position(|(s, _)| *s == seq)?;
-                let (_, tag) = self.tags.remove(at)?;
-                Notice::NotPublished { queue, tag, why }
+    /// Forgets a link; the session's books are kept.
+    fn drop_link(&mut self, number: u64, queue: QueueId) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let Some(link) = session.queues.remove(&queue) else { return };
+        if let Some(at) = link.due {
+            self.due.remove(&(at, number, queue));
+        }
+        if link.full {
+            session.full -= 1;
+            if session.full == 0 {
+                self.relieved.push(number);
             }
-            Output::Answer { seq, answer } => Notice::Answer { queue, seq: RequestSeq(seq), answer },
-            Output::Deliver { consumer, deliveries } => Notice::Deliver { queue, consumer, deliveries },
-            Output::Cancelled { consumer } => Notice::Cancelled { queue, consumer },
-        })
+        }
+        if session.queues.is_empty() {
+            self.sessions.remove(&number);
+        }
     }
 }
 
 impl Core {
     /// A session's request to a queue; returns its number.
-    pub fn request(&mut self, number: u64, queue: QueueId, body: RequestBody, tag: Option<PublishTag>) -> u64 {
-        if self.tree.queue_by_id(queue).is_none() {
-            return self.refuse_unknown(number, queue, tag);
+    pub fn request(&mut self, number: u64, queue: QueueId, body: RequestBody) -> u64 {
+        match self.client_link(number, queue) {
+            Some(link) => {
+                let seq = link.client.request(body);
+                self.carry_on(number, queue);
+                seq
+            }
+            None => {
+                let answer = Answer::Refused { code: 404, text: "NOT_FOUND - the queue is gone".into() };
+                self.notices.push_back((number, Notice::Answer { queue, seq: RequestSeq(0), answer }));
+                0
+            }
         }
-        let now = self.now;
-        let mut outputs = std::mem::take(&mut self.clients.outputs);
-        let session = self.session(number);
-        let Some(link) = self.link(number, queue) else { return 0 };
-        let seq = link.client.request(now, body, &mut outputs);
-        if let Some(tag) = tag.filter(|t| t.tag != 0) {
-            link.tags.push_back((seq, tag));
-        }
-        debug_assert_eq!(link.client.session(), session);
-        self.dispatch(number, queue, outputs);
-        seq
     }
 
-    fn refuse_unknown(&mut self, number: u64, queue: QueueId, tag: Option<PublishTag>) -> u64 {
-        let notice = match tag {
-            Some(tag) if tag.tag != 0 => Notice::NotPublished { queue, tag, why: Reject::Unavailable },
-            Some(_) => return 0,
-            None => Notice::Answer {
-                queue,
-                seq: RequestSeq(0),
-                answer: Answer::Refused { code: 404, text: "NOT_FOUND - the queue is gone".into() },
-            },
-        };
-        self.notices.push_back((number, notice));
-        0
+    pub fn publish(&mut self, number: u64, queue: QueueId, tag: PublishTag, message: message::Message) {
+        let wanted = (tag.tag != 0).then_some(tag);
+        match self.client_link(number, queue) {
+            Some(link) => {
+                link.client.publish(wanted, message);
+                self.carry_on(number, queue);
+            }
+            None if wanted.is_some() => {
+                let why = Reject::Unavailable;
+                self.notices.push_back((number, Notice::NotPublished { queue, tag, why }));
+            }
+            None => {}
+        }
     }
 
-    fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
+    fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
         let session = self.session(number);
         let record = self.tree.queue_by_id(queue)?;
         let links = self.clients.sessions.entry(number).or_default();
         Some(match links.queues.entry(queue) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
-                let owner = match record.kind {
-                    QueueKind::Classic => record.members.first().copied(),
-                    QueueKind::Quorum => self.owners.leader_of(queue),
-                };
-                place.insert(Link {
-                    client: QueueClient::new(session),
-                    tags: VecDeque::new(),
-                    kind: record.kind,
-                    owner,
-                    turn: 0,
-                    congested: false,
-                })
+                let owner = self.owners.leader_of(queue);
+                let client = QueueClient::new(session, record.kind, record.members.clone(), owner, self.now);
+                place.insert(Link { client, kind: record.kind, full: false, due: None })
             }
         })
     }
 
-    /// Carries out what a client wants after a request, an event or a tick, and keeps its books.
-    fn dispatch(&mut self, number: u64, queue: QueueId, mut outputs: Vec<Output>) {
-        for output in outputs.drain(..) {
-            match output {
-                Output::Send(message) => self.send_to_owner(number, queue, message),
-                Output::Published { up_to } => self.published(number, queue, up_to),
-                Output::Answer { seq, answer } if self.is_control(number) => self.control_answer(queue, seq, answer),
-                other => {
-                    let link = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue));
-                    if let Some(notice) = link.and_then(|l| l.notice(queue, other)) {
-                        self.notices.push_back((number, notice));
-                    }
-                }
-            }
+    /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
+    fn carry_on(&mut self, number: u64, queue: QueueId) {
+        while let Some(link) = self.clients.link(number, queue) {
+            let Some(owner) = link.client.owner() else { break };
+            let Some(message) = link.client.poll_send() else { break };
+            self.send_request(owner, queue, message);
         }
-        self.clients.outputs = outputs;
+        let mut told = std::mem::take(&mut self.clients.told);
+        for word in told.drain(..) {
+            self.tell(number, queue, word);
+        }
+        self.clients.told = told;
         self.keep_books(number, queue);
     }
 
-    fn published(&mut self, number: u64, queue: QueueId, up_to: u64) {
-        let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { return };
-        while let Some((_, tag)) = link.tags.pop_front_if(|(seq, _)| *seq <= up_to) {
-            self.notices.push_back((number, Notice::Published { queue, tag }));
-        }
+    fn tell(&mut self, number: u64, queue: QueueId, word: Told<PublishTag>) {
+        let notice = match word {
+            Told::Published(tag) => Notice::Published { queue, tag },
+            Told::NotPublished(tag, why) => Notice::NotPublished { queue, tag, why },
+            Told::Answer { seq, answer } => {
+                if let Some(reply) = self.clients.control.remove(&(queue, seq)).filter(|_| self.is_control(number)) {
+                    return reply(Ok(answer));
+                }
+                Notice::Answer { queue, seq: RequestSeq(seq), answer }
+            }
+            Told::Deliver { consumer, deliveries } => Notice::Deliver { queue, consumer, deliveries },
+            Told::Cancelled { consumer } => Notice::Cancelled { queue, consumer },
+        };
+        self.notices.push_back((number, notice));
     }
 
-    /// Congestion and the next tick.
     fn keep_books(&mut self, number: u64, queue: QueueId) {
         let Some(session) = self.clients.sessions.get_mut(&number) else { return };
         let Some(link) = session.queues.get_mut(&queue) else { return };
-        let congested = link.client.congested();
-        if congested != link.congested {
-            link.congested = congested;
-            if congested {
-                session.congested += 1;
-            } else {
-                session.congested -= 1;
-                if session.congested == 0 {
-                    self.clients.relieved.push(number);
-                }
+        let full = link.client.is_full();
+        if full != link.full {
+            link.full = full;
+            session.full = if full { session.full + 1 } else { session.full - 1 };
+            if session.full == 0 {
+                self.clients.relieved.push(number);
             }
         }
-        if let Some(at) = link.client.wake_at() {
-            self.clients.due.insert((at, number, queue));
+        let wake = link.client.wake_at();
+        if wake != link.due {
+            if let Some(before) = link.due {
+                self.clients.due.remove(&(before, number, queue));
+            }
+            if let Some(at) = wake {
+                self.clients.due.insert((at, number, queue));
+            }
+            link.due = wake;
         }
-    }
-
-    fn send_to_owner(&mut self, number: u64, queue: QueueId, message: ToQueue) {
-        let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { return };
-        let owner = match link.owner {
-            Some(owner) => Some(owner),
-            None => self.tree.queue_by_id(queue).and_then(|r| r.members.get(link.turn % r.members.len().max(1)).copied()),
-        };
-        if let Some(owner) = owner {
-            self.send_request(owner, queue, message);
+        if session.closing && link.client.in_flight() == 0 {
+            self.clients.drop_link(number, queue);
         }
     }
 
     /// A queue's word for a session of this shard.
-    pub fn take_event(&mut self, number: u64, queue: QueueId, event: Event) {
+    pub fn take_event(&mut self, from: NodeId, number: u64, queue: QueueId, event: Event) {
         let now = self.now;
-        let mut outputs = std::mem::take(&mut self.clients.outputs);
-        let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { return };
-        if let Event::NotOwner { leader } = &event {
-            link.turn = link.turn.wrapping_add(1);
-            link.owner = *leader;
+        let mut told = std::mem::take(&mut self.clients.told);
+        if let Some(link) = self.clients.link(number, queue) {
+            link.client.event(now, from, event, &mut told);
         }
-        link.client.event(now, event, &mut outputs);
-        self.dispatch(number, queue, outputs);
+        self.clients.told = told;
+        self.carry_on(number, queue);
     }
 
     pub fn tick_clients(&mut self) {
         let now = self.now;
-        while let Some((at, number, queue)) = self.clients.due.first().copied() {
-            if at > now {
-                return;
+        while let Some((at, number, queue)) = self.clients.due.first().copied().filter(|(at, _, _)| *at <= now) {
+            self.clients.due.remove(&(at, number, queue));
+            if let Some(link) = self.clients.link(number, queue) {
+                link.due = None;
+                link.client.tick(now);
             }
-            self.clients.due.pop_first();
-            let hint = self.owners.leader_of(queue);
-            let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { continue };
-            if link.client.wake_at().is_none_or(|t| t > now) {
-                self.keep_books(number, queue);
-                continue;
-            }
-            // No word for a while: ask another member, or the leader that this node's own replica knows.
-            if link.kind == QueueKind::Quorum {
-                link.turn = link.turn.wrapping_add(1);
-                link.owner = hint;
-            }
-            let mut outputs = std::mem::take(&mut self.clients.outputs);
-            link.client.tick(now, &mut outputs);
-            self.dispatch(number, queue, outputs);
+            self.carry_on(number, queue);
         }
     }
 
-    /// This node's replica of a queue has heard of a leader.
+    /// This node's own replica of a queue has heard of a leader.
     pub fn queue_leader_known(&mut self, queue: QueueId, leader: NodeId) {
-        let changed = |l: &Link| l.owner != Some(leader);
-        for (number, _) in self.clients.sessions_on(queue, changed) {
-            let now = self.now;
-            let mut outputs = std::mem::take(&mut self.clients.outputs);
-            let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { continue };
-            link.owner = Some(leader);
-            link.client.event(now, Event::NotOwner { leader: Some(leader) }, &mut outputs);
-            self.dispatch(number, queue, outputs);
-        }
-    }
-
-    /// The link to a node is lost: whoever led there is to be found again; a classic queue there is out of reach.
-    pub fn clients_node_down(&mut self, node: NodeId) {
-        for (number, queue) in self.clients.links_to(|l| l.owner == Some(node)) {
-            let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { continue };
-            let mut outputs = std::mem::take(&mut self.clients.outputs);
-            match link.kind {
-                QueueKind::Classic => link.client.owner_lost(&mut outputs),
-                QueueKind::Quorum => link.owner = None,
+        let now = self.now;
+        for (number, queue) in self.clients.links(|q, l| q == queue && l.client.owner() != Some(leader)) {
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.owner_is(now, Some(leader));
             }
-            self.dispatch(number, queue, outputs);
+            self.carry_on(number, queue);
         }
     }
 
-    /// The link to a node is there (again): what is owed to it is sent again.
+    pub fn queue_members_changed(&mut self, queue: QueueId, members: &[NodeId]) {
+        for (number, queue) in self.clients.links(|q, _| q == queue) {
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.set_members(members.to_vec());
+            }
+        }
+    }
+
+    /// The link to a node is lost: a quorum queue that was led there is led elsewhere soon; a classic one is out of reach.
+    pub fn clients_node_down(&mut self, node: NodeId) {
+        let now = self.now;
+        for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
+            let mut told = std::mem::take(&mut self.clients.told);
+            let hint = self.owners.leader_of(queue).filter(|l| *l != node);
+            match self.clients.link(number, queue) {
+                Some(link) if link.kind == QueueKind::Classic => link.client.owner_lost(&mut told),
+                Some(link) => link.client.owner_is(now, hint),
+                None => {}
+            }
+            self.clients.told = told;
+            self.carry_on(number, queue);
+        }
+    }
+
+    /// Frames may have been lost on the way to that node.
     pub fn clients_node_up(&mut self, node: NodeId) {
         let now = self.now;
-        for (number, queue) in self.clients.links_to(|l| l.owner == Some(node) || l.owner.is_none()) {
-            let Some(link) = self.clients.sessions.get_mut(&number).and_then(|s| s.queues.get_mut(&queue)) else { continue };
-            let mut outputs = std::mem::take(&mut self.clients.outputs);
-            link.client.event(now, Event::NotOwner { leader: link.owner }, &mut outputs);
-            self.dispatch(number, queue, outputs);
+        for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.link_restored(now);
+            }
+            self.carry_on(number, queue);
         }
     }
 
-    /// The session is over: its queues are told, once, and its exclusive queues go.
+    /// The queue is no more: nothing sent to it will be answered.
+    pub fn clients_queue_removed(&mut self, queue: QueueId) {
+        for (number, queue) in self.clients.links(|q, _| q == queue) {
+            let mut told = std::mem::take(&mut self.clients.told);
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.owner_lost(&mut told);
+            }
+            for word in told.drain(..) {
+                self.tell(number, queue, word);
+            }
+            self.clients.told = told;
+            self.clients.drop_link(number, queue);
+        }
+        self.clients.control.retain(|(q, _), _| *q != queue);
+    }
+
+    /// The session is over: its queues are told, and forgotten when they know.
     pub fn session_gone(&mut self, number: u64) {
-        let Some(links) = self.clients.sessions.get(&number) else { return };
-        let mut queues: Vec<QueueId> = links.queues.keys().copied().collect();
+        let Some(session) = self.clients.sessions.get_mut(&number) else { return };
+        session.closing = true;
+        let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
         queues.sort_unstable();
         for queue in queues {
-            self.request(number, queue, RequestBody::Close, None);
+            self.request(number, queue, RequestBody::Close);
         }
-        self.closing.insert(number);
-        self.forget_closed(number);
     }
 
     fn is_control(&self, number: u64) -> bool {
@@ -307,17 +287,11 @@ impl Core {
     }
 
     pub fn control_request(&mut self, number: u64, queue: QueueId, body: RequestBody, reply: Reply<Result<Answer, Refused>>) {
-        if self.tree.queue_by_id(queue).is_none() {
+        let Some(link) = self.client_link(number, queue) else {
             return reply(Err(Refused::NotFound("the queue is gone".into())));
-        }
-        // The answer comes in a later step of this turn at the earliest, so the reply is there before it.
-        let seq = self.request(number, queue, body, None);
+        };
+        let seq = link.client.request(body);
         self.clients.control.insert((queue, seq), reply);
-    }
-
-    fn control_answer(&mut self, queue: QueueId, seq: u64, answer: Answer) {
-        if let Some(reply) = self.clients.control.remove(&(queue, seq)) {
-            reply(Ok(answer));
-        }
+        self.carry_on(number, queue);
     }
 }

@@ -15,18 +15,31 @@ use hashbrown::HashMap;
 use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
 use queue::{Event, ToQueue};
 use session::Notice;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub type FixedState = foldhash::fast::FixedState;
 
 /// Where a queue's requests go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// On this shard.
     Here,
     /// On another shard of this node.
     Shard(u16),
     Node(NodeId),
+}
+
+/// What a turn has for other shards and nodes, gathered so that a burst travels as one frame.
+#[derive(Default)]
+pub struct Outgoing {
+    requests: BTreeMap<(Place, QueueId), Vec<ToQueue>>,
+    events: BTreeMap<((Place, u16), SessionId, QueueId), Vec<Event>>,
+}
+
+impl Outgoing {
+    fn event(&mut self, to: (Place, u16), session: SessionId, queue: QueueId, event: Event) {
+        self.events.entry((to, session, queue)).or_default().push(event);
+    }
 }
 
 pub struct Core {
@@ -48,12 +61,20 @@ pub struct Core {
     /// For queues of this shard, from sessions of this shard.
     pub requests: VecDeque<(QueueId, ToQueue)>,
     /// For sessions of this shard, from queues of this shard or of elsewhere.
-    pub events: VecDeque<(SessionId, QueueId, Event)>,
+    pub events: VecDeque<(NodeId, u64, QueueId, Event)>,
     pub notices: VecDeque<(u64, Notice)>,
+    pub outgoing: Outgoing,
     /// Other shards than 0: who asked for a change under which token.
     pub asked: HashMap<u64, Asker, FixedState>,
     pub next_token: u64,
     pub draining: bool,
+    pub started: Time,
+    /// `Change::Bootstrap` is on its way.
+    pub bootstrapping: bool,
+    /// Nodes whose `PutNode` is on its way.
+    pub joining: BTreeSet<NodeId>,
+    /// Queues whose `SetQueueMembers` is on its way.
+    pub replacing: BTreeSet<QueueId>,
     /// Sessions per (user) and per (vhost) of this shard, for limits.
     pub logins: HashMap<u64, (String, String), FixedState>,
 }
@@ -93,26 +114,47 @@ impl Core {
 
     /// A queue's word for a session, wherever that is.
     pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: Event) {
+        let shard = crate::sessions::shard_of_session(session);
         if session.node != self.config.node {
-            let shard = crate::sessions::shard_of_session(session);
-            self.to_peer(session.node, Route::Shard(shard), &Frame::Event { session, queue, event });
-            return;
+            return self.outgoing.event((Place::Node(session.node), shard), session, queue, event);
         }
         if session.incarnation != self.config.incarnation {
             return;
         }
-        match crate::sessions::shard_of_session(session) {
-            s if s == self.config.index => self.events.push_back((session, queue, event)),
-            s => self.to_shard(s, &Frame::Event { session, queue, event }),
+        if shard == self.config.index {
+            self.events.push_back((self.config.node, session.number, queue, event));
+        } else {
+            self.outgoing.event((Place::Shard(shard), shard), session, queue, event);
         }
+    }
+
+    /// Sends what has gathered for other shards and nodes, a frame for each queue and direction.
+    pub fn flush_outgoing(&mut self) {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        for ((place, queue), messages) in std::mem::take(&mut outgoing.requests) {
+            let frame = Frame::ToQueue { queue, messages };
+            match place {
+                Place::Here => {}
+                Place::Shard(shard) => self.to_shard(shard, &frame),
+                Place::Node(node) => self.to_peer(node, Route::Owner(queue.0), &frame),
+            }
+        }
+        for (((place, shard), session, queue), events) in std::mem::take(&mut outgoing.events) {
+            let frame = Frame::Events { session, queue, events };
+            match place {
+                Place::Here => {}
+                Place::Shard(shard) => self.to_shard(shard, &frame),
+                Place::Node(node) => self.to_peer(node, Route::Shard(shard), &frame),
+            }
+        }
+        self.outgoing = outgoing;
     }
 
     /// A session's side has something for a queue whose owner is believed to be on `node`.
     pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: ToQueue) {
         match self.place_of(queue, node) {
             Place::Here => self.requests.push_back((queue, message)),
-            Place::Shard(shard) => self.to_shard(shard, &Frame::ToQueue { queue, message }),
-            Place::Node(node) => self.to_peer(node, Route::Owner(queue.0), &Frame::ToQueue { queue, message }),
+            elsewhere => self.outgoing.requests.entry((elsewhere, queue)).or_default().push(message),
         }
     }
 

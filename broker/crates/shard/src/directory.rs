@@ -160,7 +160,7 @@ impl Directory {
             return None;
         }
         let origin = frame::origin(&mut command).ok()?;
-        let change = Change::decode(&mut &command[..]).ok()?;
+        let change = Change::decode(&command).ok()?;
         if !self.origins.take(origin) {
             return None;
         }
@@ -214,7 +214,7 @@ pub fn command(origin: Origin, change: &Change) -> Bytes {
     let mut out = BytesMut::with_capacity(128);
     out.put_u8(VERSION);
     frame::put_origin(&mut out, origin);
-    change.encode(&mut out);
+    out.put_slice(&change.encode());
     out.freeze()
 }
 

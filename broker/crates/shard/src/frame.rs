@@ -31,10 +31,10 @@ pub struct Origin {
 pub enum Frame {
     /// A frame of the consensus host of the same shard over there.
     Raft(Bytes),
-    /// For the owner of a queue.
-    ToQueue { queue: QueueId, message: ToQueue },
-    /// From the owner of a queue, for a session here.
-    Event { session: SessionId, queue: QueueId, event: Event },
+    /// For the owner of a queue, in order.
+    ToQueue { queue: QueueId, messages: Vec<ToQueue> },
+    /// From the owner of a queue, for a session here, in order.
+    Events { session: SessionId, queue: QueueId, events: Vec<Event> },
     /// A change for the metadata leader to propose.
     Propose { origin: Origin, change: Change },
     /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked.
@@ -73,7 +73,7 @@ pub struct FrameError;
 
 const RAFT: u8 = 1;
 const TO_QUEUE: u8 = 2;
-const EVENT: u8 = 3;
+const EVENTS: u8 = 3;
 const PROPOSE: u8 = 4;
 const APPLIED: u8 = 5;
 const RESTORED: u8 = 6;
@@ -92,21 +92,21 @@ impl Frame {
                 out.put_u8(RAFT);
                 out.put_slice(frame);
             }
-            Frame::ToQueue { queue, message } => {
+            Frame::ToQueue { queue, messages } => {
                 out.put_u8(TO_QUEUE);
                 out.put_u64(queue.0);
-                queue::codec::encode_to_queue(message, &mut out);
+                out.put_slice(&queue::codec::encode_to_queue(messages));
             }
-            Frame::Event { session, queue, event } => {
-                out.put_u8(EVENT);
+            Frame::Events { session, queue, events } => {
+                out.put_u8(EVENTS);
                 put_session(&mut out, *session);
                 out.put_u64(queue.0);
-                queue::codec::encode_event(event, &mut out);
+                out.put_slice(&queue::codec::encode_events(events));
             }
             Frame::Propose { origin, change } => {
                 out.put_u8(PROPOSE);
                 put_origin(&mut out, *origin);
-                change.encode(&mut out);
+                out.put_slice(&change.encode());
             }
             Frame::Applied { index, change, done_for } => {
                 out.put_u8(APPLIED);
@@ -114,7 +114,7 @@ impl Frame {
                 let (shard, token) = done_for.unwrap_or((u16::MAX, 0));
                 out.put_u16(shard);
                 out.put_u64(token);
-                change.encode(&mut out);
+                out.put_slice(&change.encode());
             }
             Frame::Restored { index, tree } => {
                 out.put_u8(RESTORED);
@@ -125,7 +125,7 @@ impl Frame {
                 out.put_u8(CHANGE_REQUEST);
                 out.put_u16(*shard);
                 out.put_u64(*token);
-                change.encode(&mut out);
+                out.put_slice(&change.encode());
             }
             Frame::StatsRequest { token, reply_shard, only } => {
                 out.put_u8(STATS_REQUEST);
@@ -157,12 +157,12 @@ impl Frame {
             RAFT => Frame::Raft(frame),
             TO_QUEUE => Frame::ToQueue {
                 queue: QueueId(u64(&mut frame)?),
-                message: queue::codec::decode_to_queue(frame).map_err(|_| FrameError)?,
+                messages: queue::codec::decode_to_queue(frame).map_err(|_| FrameError)?,
             },
-            EVENT => Frame::Event {
+            EVENTS => Frame::Events {
                 session: session(&mut frame)?,
                 queue: QueueId(u64(&mut frame)?),
-                event: queue::codec::decode_event(frame).map_err(|_| FrameError)?,
+                events: queue::codec::decode_events(frame).map_err(|_| FrameError)?,
             },
             PROPOSE => Frame::Propose { origin: origin(&mut frame)?, change: change(frame)? },
             APPLIED => {
@@ -235,7 +235,7 @@ fn nodes(frame: &mut Bytes) -> Result<Vec<NodeId>, FrameError> {
 }
 
 fn change(frame: Bytes) -> Result<Change, FrameError> {
-    Change::decode(&mut &frame[..]).map_err(|_| FrameError)
+    Change::decode(&frame).map_err(|_| FrameError)
 }
 
 fn put_session(out: &mut BytesMut, s: SessionId) {

@@ -65,8 +65,8 @@ impl Shard {
                 worked = true;
             }
             worked |= self.core.poll_groups();
-            while let Some((session, queue, event)) = self.core.events.pop_front() {
-                self.core.take_event(session.number, queue, event);
+            while let Some((from, number, queue, event)) = self.core.events.pop_front() {
+                self.core.take_event(from, number, queue, event);
                 worked = true;
             }
             while let Some((number, notice)) = self.core.notices.pop_front() {
@@ -105,10 +105,13 @@ impl Shard {
     fn take_frame(&mut self, from: NodeId, frame: Frame) {
         match frame {
             Frame::Raft(bytes) => self.core.owners.receive_raft(from, bytes),
-            Frame::ToQueue { queue, message } => self.core.requests.push_back((queue, message)),
-            Frame::Event { session, queue, event } => {
+            Frame::ToQueue { queue, messages } => {
+                self.core.requests.extend(messages.into_iter().map(|m| (queue, m)));
+            }
+            Frame::Events { session, queue, events } => {
                 if session.node == self.core.me() && session.incarnation == self.core.config.incarnation {
-                    self.core.events.push_back((session, queue, event));
+                    let number = session.number;
+                    self.core.events.extend(events.into_iter().map(|e| (from, number, queue, e)));
                 }
             }
             Frame::Propose { origin, change } => self.core.propose_for(origin, &change),
@@ -308,6 +311,7 @@ impl ShardDriver for Shard {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
         self.uncongest();
+        self.core.flush_outgoing();
         out.append(&mut self.core.effects);
         out.extend(self.dirty.drain(..).map(Effect::Flush));
     }

@@ -59,7 +59,7 @@ impl StatsRequests {
         let Some(g) = self.gathering.remove(&token) else { return };
         let queues: Vec<_> = match g.only {
             Some(id) => tree.queue_by_id(id).into_iter().collect(),
-            None => tree.queues().collect(),
+            None => tree.all_queues().collect(),
         };
         let mut found = g.found;
         let facts = queues.into_iter().map(|record| match found.remove(&record.id) {

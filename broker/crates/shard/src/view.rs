@@ -43,11 +43,11 @@ impl Broker for View<'_> {
     }
 
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) {
-        self.core.request(self.number, queue, RequestBody::Publish(message), Some(tag));
+        self.core.publish(self.number, queue, tag, message);
     }
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
-        RequestSeq(self.core.request(self.number, queue, body, None))
+        RequestSeq(self.core.request(self.number, queue, body))
     }
 
     fn publishers_blocked(&self) -> Option<&'static str> {
