@@ -419,7 +419,7 @@ enum Op {
     Sync,
     Delete,
     Crash { seed: u64 },
-    Squeeze { room: u64 },
+    Squeeze { room: u64, copies: bool },
     Relax,
 }
 
@@ -429,7 +429,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Sync),
         1 => Just(Op::Delete),
         2 => any::<u64>().prop_map(|seed| Op::Crash { seed }),
-        1 => (0u64..20_000).prop_map(|room| Op::Squeeze { room }),
+        2 => (0u64..20_000, any::<bool>()).prop_map(|(room, copies)| Op::Squeeze { room, copies }),
         1 => Just(Op::Relax),
     ]
 }
@@ -532,7 +532,8 @@ proptest! {
                 }
                 Op::Delete => trial.delete(),
                 Op::Crash { seed } => trial.crash(seed),
-                Op::Squeeze { room } => {
+                Op::Squeeze { room, copies } => {
+                    trial.disk.set_copy_on_write(copies);
                     let used = trial.disk.files().iter().map(|(_, len)| len).sum::<u64>();
                     trial.disk.set_capacity(Some(used + room));
                 }

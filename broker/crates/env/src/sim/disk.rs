@@ -48,6 +48,7 @@ struct Faults {
     /// Successful syncs left before every later one fails.
     syncs_left: Option<u64>,
     unreadable: BTreeSet<String>,
+    copies_on_write: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -237,6 +238,11 @@ impl SimDisk {
     /// After `n` more successful syncs each one fails; `None`: no fault.
     pub fn fail_syncs_after(&self, n: Option<u64>) {
         self.state().faults.syncs_left = n;
+    }
+
+    /// As on file systems that never overwrite in place: every write takes new space, `allocate` or not.
+    pub fn set_copy_on_write(&self, on: bool) {
+        self.state().faults.copies_on_write = on;
     }
 
     /// Reads of this file fail (or no longer do).
@@ -487,7 +493,11 @@ impl File for SimFile {
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.with(|state, inode| {
             let end = offset.saturating_add(data.len() as u64);
-            let growth = end.saturating_sub(inode.len());
+            let growth = if state.faults.copies_on_write {
+                data.len() as u64
+            } else {
+                end.saturating_sub(inode.len())
+            };
             let short = growth - Self::room(state, inode, growth);
             let fits = data.len() as u64 - short.min(data.len() as u64);
             let written = &data[..fits as usize];
