@@ -17,6 +17,8 @@ mod policy_keys;
 mod queues;
 mod route;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 pub use arguments::queue_kind;
