@@ -452,7 +452,7 @@ impl AmqpSession {
             Notice::NotPublished { queue, tag, why } => {
                 // A queue that was deleted meanwhile is not a reason for a nack: RabbitMQ's rule.
                 let deleted = why == queue::Reject::Unavailable
-                    && !crate::directory::queue_exists(cx.broker.tree(), queue);
+                    && cx.broker.tree().queue_by_id(queue).is_none();
                 self.answered(tag, deleted, cx);
             }
             Notice::Deliver { queue, consumer, deliveries } => {
@@ -563,7 +563,10 @@ impl AmqpSession {
             return;
         }
         // A connection that we do not read cannot be heard.
-        if !self.is_paused(cx) && now >= self.last_received + self.heartbeat * 2 {
+        if self.is_paused(cx) {
+            self.last_received = now;
+        }
+        if now >= self.last_received + self.heartbeat * 2 {
             tracing::info!(peer = %self.config.peer, "missed heartbeats from client");
             self.release_channels(cx);
             self.phase = Phase::Ended;

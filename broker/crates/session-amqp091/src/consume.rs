@@ -1,14 +1,14 @@
 //! Consumers, basic.get and settlement.
 
 use crate::channel::Channel;
-use crate::directory::{self, Right};
+use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
 use crate::topology::Wait;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Name, QueueKind};
+use metadata::{Name, QueueKind, Right};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 
 impl Channel {

@@ -136,10 +136,10 @@ impl AmqpSession {
         if cx.broker.draining() {
             refuse!(ConnectionForced, "the node is shutting down or in maintenance mode");
         }
-        if !directory::vhost_exists(cx.broker.tree(), vhost) {
+        if !cx.broker.tree().vhost_exists(vhost) {
             refuse!(NotAllowed, "vhost {vhost} not found");
         }
-        if !directory::vhost_access(cx.broker.tree(), &user, vhost) {
+        if cx.broker.tree().permission(&user, vhost).is_none() {
             refuse!(NotAllowed, "access to vhost '{vhost}' refused for user '{user}'");
         }
         if !cx.broker.admit(&user, vhost) {

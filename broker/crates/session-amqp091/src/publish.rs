@@ -2,12 +2,12 @@
 
 use crate::channel::Channel;
 use crate::content::Assembly;
-use crate::directory::{self, Right};
+use crate::directory;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
-use metadata::ExchangeRecord;
+use metadata::{ExchangeRecord, Right};
 use session::{Outbox, PublishTag};
 use smallvec::SmallVec;
 
@@ -55,7 +55,7 @@ fn route(
     let received = cx.broker.wall();
     let tree = cx.broker.tree();
     let exchange = assembly.exchange();
-    directory::check(tree, link, Right::Write, directory::Kind::Exchange, exchange)?;
+    directory::check_publish(tree, link, exchange)?;
     let record = directory::exchange_to_publish(tree, link, exchange)?;
 
     let mut copies: SmallVec<[table::Entry<'_>; 2]> = SmallVec::new();
@@ -103,7 +103,7 @@ fn route(
     let mut routes = std::mem::take(&mut link.routes);
     routes.clear();
     let headers = || properties.header_table().unwrap_or_else(|_| Table::default());
-    directory::route(tree, link, exchange, &keys, &headers, &mut routes);
+    tree.route(&link.vhost, exchange, &keys, &headers, &mut routes);
     Ok((message, routes))
 }
 

@@ -1,7 +1,7 @@
 //! Exchanges, queues and bindings; and what a channel waits for meanwhile.
 
 use crate::channel::{At, Channel};
-use crate::directory::{self, Kind, Right};
+use crate::directory::{self, Kind};
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::names;
@@ -10,6 +10,7 @@ use codec_amqp091::Method;
 use message::{Table, Value};
 use metadata::{
     BindingRecord, Change, Destination, Done, ExchangeRecord, Name, QueueKind, QueueRecord, Refused,
+    Right,
 };
 use queue::{Answer, ConsumerId, Delivery, QueueId, RequestBody};
 use std::sync::Arc;
