@@ -15,7 +15,7 @@ const MANY: usize = 16;
 #[derive(Clone, Debug)]
 pub(crate) enum Destinations<D> {
     Few(SmallVec<[(D, u32); 1]>),
-    Many(Box<BTreeMap<D, u32>>),
+    Many(BTreeMap<D, u32>),
 }
 
 impl<D> Default for Destinations<D> {
@@ -42,7 +42,7 @@ impl<D: Handle> Destinations<D> {
                 } else {
                     let mut many: BTreeMap<D, u32> = few.drain(..).collect();
                     many.insert(to, 1);
-                    *self = Destinations::Many(Box::new(many));
+                    *self = Destinations::Many(many);
                 }
             }
             Destinations::Many(many) => *many.entry(to).or_insert(0) += 1,
