@@ -224,7 +224,9 @@ impl AmqpSession {
             let channel = Channel::new(number, self.link.new_epoch());
             self.channels.insert(number, Box::new(channel));
         }
-        self.with_channel(number, cx, |channel, link, cx| channel.frame(frame, link, cx));
+        self.with_channel(number, cx, |channel, link, cx| {
+            channel.frame(frame, link, cx)
+        });
         self.tell_blocked(cx);
     }
 
@@ -349,7 +351,8 @@ impl AmqpSession {
         if self.link.owns_queues && self.end_token == 0 {
             self.end_token = self.link.new_token(0);
             let session = cx.broker.id();
-            cx.broker.change(self.end_token, Change::EndSession { session });
+            cx.broker
+                .change(self.end_token, Change::EndSession { session });
         }
     }
 
@@ -430,7 +433,10 @@ impl AmqpSession {
             }
             (Phase::Running, method) => Err(Failure::new(
                 Code::ChannelError,
-                format!("unexpected method {} in connection state running", method.name()),
+                format!(
+                    "unexpected method {} in connection state running",
+                    method.name()
+                ),
             )),
             (Phase::Tuning | Phase::Opening, Method::ConnectionClose { .. }) => {
                 self.finish(cx);
@@ -455,7 +461,11 @@ impl AmqpSession {
                     && cx.broker.tree().queue_by_id(queue).is_none();
                 self.answered(tag, deleted, cx);
             }
-            Notice::Deliver { queue, consumer, deliveries } => {
+            Notice::Deliver {
+                queue,
+                consumer,
+                deliveries,
+            } => {
                 self.deliver(queue, consumer, deliveries, cx);
             }
             Notice::Changed { token, result } => {
@@ -489,7 +499,10 @@ impl AmqpSession {
             Notice::Blocked(alarm) => self.alarm(alarm, cx),
             Notice::Close { text } => self.force(&text, cx),
             Notice::Shutdown => {
-                self.force("broker forced connection closure with reason 'shutdown'", cx);
+                self.force(
+                    "broker forced connection closure with reason 'shutdown'",
+                    cx,
+                );
             }
         }
     }
@@ -511,7 +524,8 @@ impl AmqpSession {
             // Sent before the queue heard of the cancel.
             for delivery in &deliveries {
                 let range = (delivery.id, delivery.id);
-                self.link.settle_range(queue, consumer, Settle::Requeue, range);
+                self.link
+                    .settle_range(queue, consumer, Settle::Requeue, range);
             }
             return;
         };
@@ -632,7 +646,11 @@ fn describe(frame: Frame<'_>) -> String {
         _ => ("all", frame.payload),
     };
     let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
-    format!("type {}, {which} octets = <<{}>>", frame.kind.octet(), bytes.join(","))
+    format!(
+        "type {}, {which} octets = <<{}>>",
+        frame.kind.octet(),
+        bytes.join(",")
+    )
 }
 
 impl Session for AmqpSession {
@@ -672,8 +690,8 @@ impl Session for AmqpSession {
         if self.phase == Phase::Ended {
             return None;
         }
-        let beats = !self.heartbeat.is_zero()
-            && matches!(self.phase, Phase::Opening | Phase::Running);
+        let beats =
+            !self.heartbeat.is_zero() && matches!(self.phase, Phase::Opening | Phase::Running);
         let send = beats.then(|| self.last_sent + self.heartbeat / 2);
         let receive = beats.then(|| self.last_received + self.heartbeat * 2);
         [self.deadline, self.link.wait_deadline, send, receive]
@@ -683,7 +701,10 @@ impl Session for AmqpSession {
     }
 
     fn gone(&mut self, broker: &mut dyn Broker) {
-        let cx = &mut Cx { broker, out: &mut Outbox::default() };
+        let cx = &mut Cx {
+            broker,
+            out: &mut Outbox::default(),
+        };
         self.end_session(cx);
         self.channels.clear();
         self.phase = Phase::Ended;

@@ -165,7 +165,12 @@ impl Link {
 
     /// Settles at the end of the step, together with its neighbours.
     pub fn settle(&mut self, origin: Origin, outcome: Outcome) {
-        self.settle_range(origin.queue, origin.consumer, outcome, (origin.id, origin.id));
+        self.settle_range(
+            origin.queue,
+            origin.consumer,
+            outcome,
+            (origin.id, origin.id),
+        );
     }
 
     pub fn settle_range(

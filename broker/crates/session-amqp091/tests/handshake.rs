@@ -18,7 +18,12 @@ fn started() -> Conn {
 }
 
 fn start_ok<'a>(mechanism: &'a str, response: &'a [u8], client_properties: Table) -> Method<'a> {
-    Method::ConnectionStartOk { client_properties, mechanism, response, locale: "en_US" }
+    Method::ConnectionStartOk {
+        client_properties,
+        mechanism,
+        response,
+        locale: "en_US",
+    }
 }
 
 #[test]
@@ -27,29 +32,52 @@ fn the_server_introduces_itself() {
     conn.raw(&PROTOCOL_HEADER[..3]);
     conn.raw(&PROTOCOL_HEADER[3..]);
     let (_, channel, payload) = conn.next_frame().unwrap();
-    let Method::ConnectionStart { version_major, version_minor, server_properties, mechanisms, locales } =
-        Method::decode(&payload).unwrap()
+    let Method::ConnectionStart {
+        version_major,
+        version_minor,
+        server_properties,
+        mechanisms,
+        locales,
+    } = Method::decode(&payload).unwrap()
     else {
         panic!("not connection.start")
     };
     assert_eq!((channel, version_major, version_minor), (0, 0, 9));
-    assert_eq!((mechanisms, locales), (&b"PLAIN AMQPLAIN"[..], &b"en_US"[..]));
-    assert_eq!(server_properties.get("product").and_then(Value::as_str), Some("Posthorn"));
+    assert_eq!(
+        (mechanisms, locales),
+        (&b"PLAIN AMQPLAIN"[..], &b"en_US"[..])
+    );
+    assert_eq!(
+        server_properties.get("product").and_then(Value::as_str),
+        Some("Posthorn")
+    );
     let Some(Value::Table(capabilities)) = server_properties.get("capabilities") else {
         panic!("no capabilities")
     };
-    for name in ["publisher_confirms", "basic.nack", "consumer_cancel_notify", "connection.blocked"] {
+    for name in [
+        "publisher_confirms",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+    ] {
         assert_eq!(capabilities.get(name), Some(&Value::Bool(true)), "{name}");
     }
 }
 
 #[test]
 fn another_protocols_header_is_answered_with_ours() {
-    for header in [&b"GET / HTTP/1.1\r\n"[..], b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x00\x08\x00"] {
+    for header in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"AMQP\x03\x01\x00\x00",
+        b"AMQP\x00\x00\x08\x00",
+    ] {
         let mut conn = Conn::new(SessionConfig::default());
         conn.raw(header);
         conn.drain();
-        assert_eq!((&conn.got[..], conn.standing), (&PROTOCOL_HEADER[..], Standing::Closing));
+        assert_eq!(
+            (&conn.got[..], conn.standing),
+            (&PROTOCOL_HEADER[..], Standing::Closing)
+        );
     }
 }
 
@@ -97,7 +125,10 @@ fn otherwise_in_silence_and_late() {
 
 #[test]
 fn guest_comes_from_loopback_only() {
-    let remote = || SessionConfig { peer_is_loopback: false, ..SessionConfig::default() };
+    let remote = || SessionConfig {
+        peer_is_loopback: false,
+        ..SessionConfig::default()
+    };
     let mut conn = Conn::new(remote());
     conn.raw(&PROTOCOL_HEADER);
     conn.next_frame();
@@ -109,15 +140,38 @@ fn guest_comes_from_loopback_only() {
 #[test]
 fn tuning_has_limits() {
     for (channel_max, frame_max, text) in [
-        (2047, 100, "negotiated frame_max = 100 is lower than the minimum allowed value (4096)"),
-        (2047, 131_073, "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)"),
-        (0, 4096, "negotiated channel_max = 0 (no limit) is higher than the maximum allowed value (2047)"),
-        (2048, 4096, "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)"),
+        (
+            2047,
+            100,
+            "negotiated frame_max = 100 is lower than the minimum allowed value (4096)",
+        ),
+        (
+            2047,
+            131_073,
+            "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)",
+        ),
+        (
+            0,
+            4096,
+            "negotiated channel_max = 0 (no limit) is higher than the maximum allowed value (2047)",
+        ),
+        (
+            2048,
+            4096,
+            "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)",
+        ),
     ] {
         let mut conn = started();
         conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
         conn.next_frame();
-        conn.send(0, Method::ConnectionTuneOk { channel_max, frame_max, heartbeat: 0 });
+        conn.send(
+            0,
+            Method::ConnectionTuneOk {
+                channel_max,
+                frame_max,
+                heartbeat: 0,
+            },
+        );
         conn.expect_connection_close(530, &format!("NOT_ALLOWED - {text}"), (10, 31));
     }
 }
@@ -128,14 +182,30 @@ fn opening(user: &str, vhost: &str, prepare: impl FnOnce(&mut FakeBroker)) -> Co
     let response = format!("\0{user}\0{user}");
     conn.send(0, start_ok("PLAIN", response.as_bytes(), capabilities()));
     conn.next_frame();
-    conn.send(0, Method::ConnectionTuneOk { channel_max: 10, frame_max: 4096, heartbeat: 0 });
-    conn.send(0, Method::ConnectionOpen { virtual_host: vhost });
+    conn.send(
+        0,
+        Method::ConnectionTuneOk {
+            channel_max: 10,
+            frame_max: 4096,
+            heartbeat: 0,
+        },
+    );
+    conn.send(
+        0,
+        Method::ConnectionOpen {
+            virtual_host: vhost,
+        },
+    );
     conn
 }
 
 #[test]
 fn vhosts_are_checked() {
-    opening("guest", "nowhere", |_| ()).expect_connection_close(530, "NOT_ALLOWED - vhost nowhere not found", (10, 40));
+    opening("guest", "nowhere", |_| ()).expect_connection_close(
+        530,
+        "NOT_ALLOWED - vhost nowhere not found",
+        (10, 40),
+    );
     opening("small", "other", |_| ()).expect_connection_close(
         530,
         "NOT_ALLOWED - access to vhost 'other' refused for user 'small'",
@@ -165,7 +235,10 @@ fn a_method_out_of_place_ends_the_handshake() {
 #[test]
 fn the_handshake_has_ten_seconds() {
     let mut conn = started();
-    assert_eq!(conn.session.wake_at(), Some(conn.broker.now + Duration::from_secs(10)));
+    assert_eq!(
+        conn.session.wake_at(),
+        Some(conn.broker.now + Duration::from_secs(10))
+    );
     conn.pass(Duration::from_secs(9));
     assert_eq!(conn.standing, Standing::Open);
     conn.pass(Duration::from_secs(1));
@@ -184,7 +257,15 @@ fn a_connection_that_says_nothing_times_out_as_well() {
 #[test]
 fn close_is_answered() {
     let mut conn = Conn::with_channel();
-    conn.send(0, Method::ConnectionClose { reply_code: 200, reply_text: "bye", class_id: 0, method_id: 0 });
+    conn.send(
+        0,
+        Method::ConnectionClose {
+            reply_code: 200,
+            reply_text: "bye",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
     conn.expect(0, Method::ConnectionCloseOk {});
     assert_eq!(conn.standing, Standing::Closing);
 }
@@ -192,13 +273,29 @@ fn close_is_answered() {
 #[test]
 fn exclusive_queues_are_gone_before_close_ok() {
     let mut conn = Conn::with_channel();
-    conn.send(1, Method::QueueDeclare {
-        queue: "own", passive: false, durable: false, exclusive: true, auto_delete: false, no_wait: false,
-        arguments: Table::default(),
-    });
+    conn.send(
+        1,
+        Method::QueueDeclare {
+            queue: "own",
+            passive: false,
+            durable: false,
+            exclusive: true,
+            auto_delete: false,
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
     assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
     assert!(conn.broker.queue("/", "own").is_some());
-    conn.send(0, Method::ConnectionClose { reply_code: 200, reply_text: "", class_id: 0, method_id: 0 });
+    conn.send(
+        0,
+        Method::ConnectionClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
     assert!(conn.broker.queue("/", "own").is_none());
     conn.expect(0, Method::ConnectionCloseOk {});
 }
@@ -206,12 +303,23 @@ fn exclusive_queues_are_gone_before_close_ok() {
 #[test]
 fn and_when_the_socket_breaks() {
     let mut conn = Conn::with_channel();
-    conn.send(1, Method::QueueDeclare {
-        queue: "own", passive: false, durable: false, exclusive: true, auto_delete: false, no_wait: true,
-        arguments: Table::default(),
-    });
+    conn.send(
+        1,
+        Method::QueueDeclare {
+            queue: "own",
+            passive: false,
+            durable: false,
+            exclusive: true,
+            auto_delete: false,
+            no_wait: true,
+            arguments: Table::default(),
+        },
+    );
     conn.session.gone(&mut conn.broker);
-    assert_eq!(conn.broker.changes.last(), Some(&Change::EndSession { session: fake::ME }));
+    assert_eq!(
+        conn.broker.changes.last(),
+        Some(&Change::EndSession { session: fake::ME })
+    );
     assert!(conn.broker.queue("/", "own").is_none());
 }
 
@@ -241,8 +349,16 @@ fn an_unread_heartbeat_is_not_followed_by_another() {
 #[test]
 fn operators_and_shutdown_close_with_320() {
     for (notice, text) in [
-        (Notice::Close { text: "Closed via management plugin".into() }, "Closed via management plugin"),
-        (Notice::Shutdown, "broker forced connection closure with reason 'shutdown'"),
+        (
+            Notice::Close {
+                text: "Closed via management plugin".into(),
+            },
+            "Closed via management plugin",
+        ),
+        (
+            Notice::Shutdown,
+            "broker forced connection closure with reason 'shutdown'",
+        ),
     ] {
         let mut conn = Conn::open();
         conn.broker.notices.push_back(notice);
@@ -269,22 +385,45 @@ fn a_client_that_does_not_answer_close_is_cut_off() {
 #[test]
 fn secrets_can_be_updated() {
     let mut conn = Conn::open();
-    conn.send(0, Method::ConnectionUpdateSecret { new_secret: b"guest", reason: "because" });
+    conn.send(
+        0,
+        Method::ConnectionUpdateSecret {
+            new_secret: b"guest",
+            reason: "because",
+        },
+    );
     conn.expect(0, Method::ConnectionUpdateSecretOk {});
-    conn.send(0, Method::ConnectionUpdateSecret { new_secret: b"wrong", reason: "" });
-    conn.expect_connection_close(530, "NOT_ALLOWED - New secret was refused by one of the backends", (10, 70));
+    conn.send(
+        0,
+        Method::ConnectionUpdateSecret {
+            new_secret: b"wrong",
+            reason: "",
+        },
+    );
+    conn.expect_connection_close(
+        530,
+        "NOT_ALLOWED - New secret was refused by one of the backends",
+        (10, 70),
+    );
 }
 
 #[test]
 fn only_publishers_are_blocked_by_an_alarm() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
-    conn.broker.notices.push_back(Notice::Blocked(Some("low on memory")));
+    conn.broker
+        .notices
+        .push_back(Notice::Blocked(Some("low on memory")));
     conn.settle();
     conn.declare(1, "r");
     assert_eq!(conn.standing, Standing::Open);
     conn.publish(1, "", "q", b"one");
-    conn.expect(0, Method::ConnectionBlocked { reason: "low on memory" });
+    conn.expect(
+        0,
+        Method::ConnectionBlocked {
+            reason: "low on memory",
+        },
+    );
     assert_eq!(conn.standing, Standing::Paused);
     conn.send(1, queue_declare("s"));
     conn.expect_nothing();
@@ -295,7 +434,10 @@ fn only_publishers_are_blocked_by_an_alarm() {
     conn.settle();
     while let Some((kind, _, payload)) = conn.next_frame() {
         if kind != codec_amqp091::FrameKind::Heartbeat {
-            assert_eq!(Method::decode(&payload).unwrap().name(), "connection.unblocked");
+            assert_eq!(
+                Method::decode(&payload).unwrap().name(),
+                "connection.unblocked"
+            );
             break;
         }
     }
@@ -325,7 +467,13 @@ fn the_session_knows_whose_it_is() {
     let conn = Conn::with_channel();
     let info = conn.session.info();
     assert_eq!(
-        (info.protocol, &*info.user, &*info.vhost, &*info.client_name, info.channels),
+        (
+            info.protocol,
+            &*info.user,
+            &*info.vhost,
+            &*info.client_name,
+            info.channels
+        ),
         ("amqp091", "guest", "/", "tester", 1)
     );
 }

@@ -21,16 +21,34 @@ fn kind() -> impl Strategy<Value = FrameKind> {
 
 /// Frames that are whole, of random content behind ids that exist.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
-    let class = prop_oneof![Just(10u8), Just(20), Just(40), Just(50), Just(60), Just(85), Just(90)];
-    (kind(), 0u16..4, class, 0u8..130, proptest::collection::vec(any::<u8>(), 0..40)).prop_map(
-        |(kind, channel, class, id, tail)| {
+    let class = prop_oneof![
+        Just(10u8),
+        Just(20),
+        Just(40),
+        Just(50),
+        Just(60),
+        Just(85),
+        Just(90)
+    ];
+    (
+        kind(),
+        0u16..4,
+        class,
+        0u8..130,
+        proptest::collection::vec(any::<u8>(), 0..40),
+    )
+        .prop_map(|(kind, channel, class, id, tail)| {
             let mut payload = vec![0, class, 0, id];
             payload.extend(tail);
             let mut out = BytesMut::new();
-            Frame { kind, channel, payload: &payload }.encode(&mut out);
+            Frame {
+                kind,
+                channel,
+                payload: &payload,
+            }
+            .encode(&mut out);
             out.to_vec()
-        },
-    )
+        })
 }
 
 /// Methods that make sense, in an order that need not.
@@ -40,21 +58,69 @@ fn method(n: u8, q: usize, flag: bool, number: u64) -> (u16, Vec<u8>) {
     let arguments = Table::default;
     let method = match n % 20 {
         0 => Method::ChannelOpen {},
-        1 => Method::QueueDeclare { queue, passive: false, durable: true, exclusive: flag, auto_delete: false, no_wait: flag, arguments: arguments() },
-        2 | 3 => Method::BasicConsume { queue, consumer_tag: "", no_local: false, no_ack: flag, exclusive: false, no_wait: flag, arguments: arguments() },
-        4 | 5 => Method::BasicAck { delivery_tag: number % 9, multiple: flag },
-        6 => Method::BasicNack { delivery_tag: number % 9, multiple: flag, requeue: number % 2 == 0 },
-        7 => Method::BasicGet { queue, no_ack: flag },
-        8 => Method::QueueDelete { queue, if_unused: flag, if_empty: false, no_wait: flag },
+        1 => Method::QueueDeclare {
+            queue,
+            passive: false,
+            durable: true,
+            exclusive: flag,
+            auto_delete: false,
+            no_wait: flag,
+            arguments: arguments(),
+        },
+        2 | 3 => Method::BasicConsume {
+            queue,
+            consumer_tag: "",
+            no_local: false,
+            no_ack: flag,
+            exclusive: false,
+            no_wait: flag,
+            arguments: arguments(),
+        },
+        4 | 5 => Method::BasicAck {
+            delivery_tag: number % 9,
+            multiple: flag,
+        },
+        6 => Method::BasicNack {
+            delivery_tag: number % 9,
+            multiple: flag,
+            requeue: number.is_multiple_of(2),
+        },
+        7 => Method::BasicGet {
+            queue,
+            no_ack: flag,
+        },
+        8 => Method::QueueDelete {
+            queue,
+            if_unused: flag,
+            if_empty: false,
+            no_wait: flag,
+        },
         9 => Method::BasicRecover { requeue: true },
         10 => Method::ConfirmSelect { no_wait: flag },
-        11 => Method::BasicQos { prefetch_size: 0, prefetch_count: number as u16 % 5, global: flag },
-        12 => Method::ChannelClose { reply_code: 0, reply_text: "", class_id: 0, method_id: 0 },
+        11 => Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: number as u16 % 5,
+            global: flag,
+        },
+        12 => Method::ChannelClose {
+            reply_code: 0,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
         13 => Method::ChannelCloseOk {},
-        14 => Method::QueuePurge { queue, no_wait: flag },
+        14 => Method::QueuePurge {
+            queue,
+            no_wait: flag,
+        },
         _ => {
             let mut out = BytesMut::new();
-            let publish = Method::BasicPublish { exchange: "", routing_key: queue, mandatory: flag, immediate: false };
+            let publish = Method::BasicPublish {
+                exchange: "",
+                routing_key: queue,
+                mandatory: flag,
+                immediate: false,
+            };
             encode_method(&mut out, channel, &publish);
             encode_content_header(&mut out, channel, 3, &[0, 0]);
             open_body(&mut out, channel, 3);
@@ -128,7 +194,15 @@ fn a_client_that_only_asks_is_not_read_for_long() {
     let mut conn = Conn::with_channel();
     let mut bytes = BytesMut::new();
     for _ in 0..1000 {
-        encode_method(&mut bytes, 1, &Method::BasicQos { prefetch_size: 0, prefetch_count: 1, global: false });
+        encode_method(
+            &mut bytes,
+            1,
+            &Method::BasicQos {
+                prefetch_size: 0,
+                prefetch_count: 1,
+                global: false,
+            },
+        );
     }
     for _ in 0..10_000 {
         conn.raw(&bytes);

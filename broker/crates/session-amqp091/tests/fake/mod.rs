@@ -9,7 +9,10 @@ use codec_amqp091::{
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
-use metadata::{Change, Done, PermissionRecord, QueueId, QueueKind, Refused, SessionId, Tree, UserRecord};
+use metadata::{
+    Change, Done, NodeRecord, PermissionRecord, QueueId, QueueKind, Refused, SessionId, Tree,
+    UserRecord,
+};
 use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, Reject, RequestBody};
 use session::{Broker, Notice, Outbox, PublishTag, RequestSeq, Session, Standing};
 use session_amqp091::{AmqpSession, SessionConfig};
@@ -87,10 +90,20 @@ impl FakeBroker {
         };
         broker.must(Change::Bootstrap {
             cluster: "test".into(),
-            nodes: Vec::new(),
+            nodes: vec![NodeRecord {
+                id: NodeId(1),
+                name: "one".into(),
+                address: "127.0.0.1:25672".into(),
+                voter: true,
+                maintenance: false,
+            }],
             user: user("guest", &["administrator"]),
         });
-        broker.must(Change::PutVhost { name: "other".into(), description: "".into(), tags: Vec::new() });
+        broker.must(Change::PutVhost {
+            name: "other".into(),
+            description: "".into(),
+            tags: Vec::new(),
+        });
         // May do nothing but what starts with "mine".
         broker.must(Change::PutUser(user("small", &[])));
         broker.must(Change::PutPermission(PermissionRecord {
@@ -107,17 +120,28 @@ impl FakeBroker {
     fn apply(&mut self, change: &Change) -> Result<Done, Refused> {
         self.index += 1;
         let result = self.tree.apply(self.index, change);
-        if let Ok(Done::Queue { record, created: true }) = &result {
+        if let Ok(Done::Queue {
+            record,
+            created: true,
+        }) = &result
+        {
             self.queues.insert(record.id, FakeQueue::default());
         }
         let tree = &self.tree;
-        let gone: Vec<QueueId> =
-            self.queues.keys().copied().filter(|&q| tree.queue_by_id(q).is_none()).collect();
+        let gone: Vec<QueueId> = self
+            .queues
+            .keys()
+            .copied()
+            .filter(|&q| tree.queue_by_id(q).is_none())
+            .collect();
         for queue in gone {
             if let Some(q) = self.queues.remove(&queue) {
                 for (&id, c) in q.consumers.iter().filter(|(_, c)| !c.cancelled) {
                     if c.spec.tag.as_bytes() != b"\0get" {
-                        self.notices.push_back(Notice::Cancelled { queue, consumer: ConsumerId(id) });
+                        self.notices.push_back(Notice::Cancelled {
+                            queue,
+                            consumer: ConsumerId(id),
+                        });
                     }
                 }
             }
@@ -145,7 +169,9 @@ impl FakeBroker {
     }
 
     fn push(&mut self, queue: QueueId) {
-        let Some(q) = self.queues.get_mut(&queue) else { return };
+        let Some(q) = self.queues.get_mut(&queue) else {
+            return;
+        };
         loop {
             let best = q
                 .consumers
@@ -154,7 +180,8 @@ impl FakeBroker {
                 .filter(|(_, c)| c.spec.prefetch == 0 || c.out.len() < c.spec.prefetch as usize)
                 .filter(|(_, c)| c.out.len() < 2000)
                 .max_by_key(|(id, c)| (c.spec.priority, std::cmp::Reverse(**id)));
-            let (Some((&id, c)), Some((message, attempts))) = (best, q.ready.pop_front()) else {
+            let Some((&id, c)) = best else { return };
+            let Some((message, attempts)) = q.ready.pop_front() else {
                 return;
             };
             let delivery = c.take(message, attempts, q.ready.len());
@@ -173,7 +200,12 @@ impl FakeBroker {
         };
         let mut c = FakeConsumer {
             spec: ConsumerSpec {
-                tag: "\0get".into(), channel: 0, prefetch: 1, no_ack, exclusive: false, priority: 0,
+                tag: "\0get".into(),
+                channel: 0,
+                prefetch: 1,
+                no_ack,
+                exclusive: false,
+                priority: 0,
                 arguments: Table::default(),
             },
             cancelled: true,
@@ -182,7 +214,11 @@ impl FakeBroker {
         };
         let delivery = c.take(message, attempts, q.ready.len());
         q.consumers.insert(consumer.0, c);
-        self.notices.push_back(Notice::Deliver { queue, consumer, deliveries: vec![delivery] });
+        self.notices.push_back(Notice::Deliver {
+            queue,
+            consumer,
+            deliveries: vec![delivery],
+        });
         None
     }
 
@@ -191,13 +227,21 @@ impl FakeBroker {
         match body {
             RequestBody::Consume { consumer, spec } => {
                 let live = q.consumers.values().filter(|c| !c.cancelled).count();
-                let exclusive = q.consumers.values().any(|c| !c.cancelled && c.spec.exclusive);
+                let exclusive = q
+                    .consumers
+                    .values()
+                    .any(|c| !c.cancelled && c.spec.exclusive);
                 if exclusive || spec.exclusive && live > 0 {
                     let name = &self.tree.queue_by_id(queue)?.name;
                     let text = format!("queue '{name}' in vhost '/' in exclusive use");
                     return Some(Answer::Refused { code: 403, text });
                 }
-                let c = FakeConsumer { spec, cancelled: false, next: 0, out: BTreeMap::new() };
+                let c = FakeConsumer {
+                    spec,
+                    cancelled: false,
+                    next: 0,
+                    out: BTreeMap::new(),
+                };
                 q.consumers.insert(consumer.0, c);
                 Some(Answer::Consuming)
             }
@@ -205,7 +249,11 @@ impl FakeBroker {
                 q.consumers.get_mut(&consumer.0)?.cancelled = true;
                 None
             }
-            RequestBody::Settle { consumer, outcome, ids } => {
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            } => {
                 let c = q.consumers.get_mut(&consumer.0)?;
                 for id in ids.into_iter().flat_map(|(from, to)| (from..=to).rev()) {
                     if let (Some((m, n)), Outcome::Requeue) = (c.out.remove(&id), outcome) {
@@ -225,16 +273,28 @@ impl FakeBroker {
             RequestBody::Purge => {
                 let messages = q.ready.len() as u64;
                 q.ready.clear();
-                Some(Answer::Count { messages, consumers: 0 })
+                Some(Answer::Count {
+                    messages,
+                    consumers: 0,
+                })
             }
             RequestBody::Stat => Some(q.count()),
-            RequestBody::Delete { if_unused, if_empty } => {
+            RequestBody::Delete {
+                if_unused,
+                if_empty,
+            } => {
                 let text = |what: &str| format!("queue in vhost '/' {what}");
                 if if_unused && q.consumers.values().any(|c| !c.cancelled) {
-                    return Some(Answer::Refused { code: 406, text: text("in use") });
+                    return Some(Answer::Refused {
+                        code: 406,
+                        text: text("in use"),
+                    });
                 }
                 if if_empty && !q.ready.is_empty() {
-                    return Some(Answer::Refused { code: 406, text: text("not empty") });
+                    return Some(Answer::Refused {
+                        code: 406,
+                        text: text("not empty"),
+                    });
                 }
                 Some(q.count())
             }
@@ -295,7 +355,8 @@ impl Broker for FakeBroker {
     }
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) {
         if let Some(why) = self.reject {
-            self.notices.push_back(Notice::NotPublished { queue, tag, why });
+            self.notices
+                .push_back(Notice::NotPublished { queue, tag, why });
             return;
         }
         if let Some(q) = self.queues.get_mut(&queue) {
@@ -319,7 +380,8 @@ impl Broker for FakeBroker {
         };
         if !self.silent {
             if let Some(answer) = self.answer(queue, body) {
-                self.notices.push_back(Notice::Answer { queue, seq, answer });
+                self.notices
+                    .push_back(Notice::Answer { queue, seq, answer });
             }
             self.push(queue);
         }
@@ -348,7 +410,11 @@ pub struct Conn {
 
 pub fn capabilities() -> Table {
     let mut inner = Table::default();
-    for name in ["consumer_cancel_notify", "connection.blocked", "authentication_failure_close"] {
+    for name in [
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "authentication_failure_close",
+    ] {
         inner.set(name, message::Value::Bool(true));
     }
     let mut table = Table::default();
@@ -384,14 +450,31 @@ impl Conn {
         self.raw(&PROTOCOL_HEADER);
         assert!(matches!(self.next_method(), (0, "connection.start")));
         let response = format!("\0{user}\0{user}");
-        self.send(0, Method::ConnectionStartOk {
-            client_properties: capabilities(),
-            mechanism: "PLAIN",
-            response: response.as_bytes(),
-            locale: "en_US",
-        });
-        self.expect(0, Method::ConnectionTune { channel_max: 2047, frame_max: 131_072, heartbeat: 60 });
-        self.send(0, Method::ConnectionTuneOk { channel_max: 2047, frame_max: 131_072, heartbeat: 10 });
+        self.send(
+            0,
+            Method::ConnectionStartOk {
+                client_properties: capabilities(),
+                mechanism: "PLAIN",
+                response: response.as_bytes(),
+                locale: "en_US",
+            },
+        );
+        self.expect(
+            0,
+            Method::ConnectionTune {
+                channel_max: 2047,
+                frame_max: 131_072,
+                heartbeat: 60,
+            },
+        );
+        self.send(
+            0,
+            Method::ConnectionTuneOk {
+                channel_max: 2047,
+                frame_max: 131_072,
+                heartbeat: 10,
+            },
+        );
         self.send(0, Method::ConnectionOpen { virtual_host: "/" });
         self.expect(0, Method::ConnectionOpenOk {});
     }
@@ -416,7 +499,9 @@ impl Conn {
     pub fn raw(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         if self.standing != Standing::Closing {
-            self.standing = self.session.receive(&mut self.input, &mut self.broker, &mut self.out);
+            self.standing = self
+                .session
+                .receive(&mut self.input, &mut self.broker, &mut self.out);
         }
         self.settle();
     }
@@ -456,9 +541,22 @@ impl Conn {
         self.raw(&bytes);
     }
 
-    pub fn publish_with(&mut self, channel: u16, exchange: &str, key: &str, mandatory: bool, properties: &Properties<'_>, body: &[u8]) {
+    pub fn publish_with(
+        &mut self,
+        channel: u16,
+        exchange: &str,
+        key: &str,
+        mandatory: bool,
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) {
         let mut bytes = BytesMut::new();
-        let method = Method::BasicPublish { exchange, routing_key: key, mandatory, immediate: false };
+        let method = Method::BasicPublish {
+            exchange,
+            routing_key: key,
+            mandatory,
+            immediate: false,
+        };
         encode_method(&mut bytes, channel, &method);
         let mut raw = BytesMut::new();
         properties.encode(&mut raw);
@@ -488,10 +586,14 @@ impl Conn {
     }
 
     pub fn expect(&mut self, channel: u16, method: Method<'_>) {
-        let (kind, number, payload) =
-            self.next_frame().unwrap_or_else(|| panic!("nothing came, not {method:?}"));
+        let (kind, number, payload) = self
+            .next_frame()
+            .unwrap_or_else(|| panic!("nothing came, not {method:?}"));
         assert_eq!(kind, FrameKind::Method, "instead of {method:?}");
-        assert_eq!((number, Method::decode(&payload).unwrap()), (channel, method));
+        assert_eq!(
+            (number, Method::decode(&payload).unwrap()),
+            (channel, method)
+        );
     }
 
     /// Header and body after a deliver, return or get-ok: properties and body.
@@ -511,22 +613,47 @@ impl Conn {
 
     pub fn expect_nothing(&mut self) {
         let frame = self.next_frame();
-        let method = frame.as_ref().map(|(_, _, p)| format!("{:?}", Method::decode(p)));
+        let method = frame
+            .as_ref()
+            .map(|(_, _, p)| format!("{:?}", Method::decode(p)));
         assert!(frame.is_none(), "{frame:?} {method:?}");
     }
 
     pub fn expect_channel_close(&mut self, channel: u16, code: u16, text: &str, ids: (u16, u16)) {
-        self.expect(channel, Method::ChannelClose { reply_code: code, reply_text: text, class_id: ids.0, method_id: ids.1 });
+        self.expect(
+            channel,
+            Method::ChannelClose {
+                reply_code: code,
+                reply_text: text,
+                class_id: ids.0,
+                method_id: ids.1,
+            },
+        );
         self.send(channel, Method::ChannelCloseOk {});
     }
 
     pub fn expect_connection_close(&mut self, code: u16, text: &str, ids: (u16, u16)) {
-        self.expect(0, Method::ConnectionClose { reply_code: code, reply_text: text, class_id: ids.0, method_id: ids.1 });
+        self.expect(
+            0,
+            Method::ConnectionClose {
+                reply_code: code,
+                reply_text: text,
+                class_id: ids.0,
+                method_id: ids.1,
+            },
+        );
     }
 
     pub fn declare(&mut self, channel: u16, queue: &str) {
         self.send(channel, queue_declare(queue));
-        self.expect(channel, Method::QueueDeclareOk { queue, message_count: 0, consumer_count: 0 });
+        self.expect(
+            channel,
+            Method::QueueDeclareOk {
+                queue,
+                message_count: 0,
+                consumer_count: 0,
+            },
+        );
     }
 
     pub fn consume(&mut self, channel: u16, queue: &str, tag: &str, no_ack: bool) {
@@ -534,12 +661,36 @@ impl Conn {
         self.expect(channel, Method::BasicConsumeOk { consumer_tag: tag });
     }
 
-    pub fn expect_deliver(&mut self, channel: u16, tag: &str, delivery_tag: u64, key: &str, body: &[u8]) {
+    pub fn expect_deliver(
+        &mut self,
+        channel: u16,
+        tag: &str,
+        delivery_tag: u64,
+        key: &str,
+        body: &[u8],
+    ) {
         self.expect_redeliver(channel, tag, delivery_tag, false, key, body);
     }
 
-    pub fn expect_redeliver(&mut self, channel: u16, tag: &str, delivery_tag: u64, redelivered: bool, key: &str, body: &[u8]) {
-        self.expect(channel, Method::BasicDeliver { consumer_tag: tag, delivery_tag, redelivered, exchange: "", routing_key: key });
+    pub fn expect_redeliver(
+        &mut self,
+        channel: u16,
+        tag: &str,
+        delivery_tag: u64,
+        redelivered: bool,
+        key: &str,
+        body: &[u8],
+    ) {
+        self.expect(
+            channel,
+            Method::BasicDeliver {
+                consumer_tag: tag,
+                delivery_tag,
+                redelivered,
+                exchange: "",
+                routing_key: key,
+            },
+        );
         assert_eq!(self.expect_content(channel).1, body);
     }
 
@@ -552,21 +703,37 @@ impl Conn {
 
 pub fn queue_declare(queue: &str) -> Method<'_> {
     Method::QueueDeclare {
-        queue, passive: false, durable: true, exclusive: false, auto_delete: false, no_wait: false,
+        queue,
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
         arguments: Table::default(),
     }
 }
 
 pub fn exchange_declare<'a>(exchange: &'a str, kind: &'a str) -> Method<'a> {
     Method::ExchangeDeclare {
-        exchange, kind, passive: false, durable: true, auto_delete: false, internal: false, no_wait: false,
+        exchange,
+        kind,
+        passive: false,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
         arguments: Table::default(),
     }
 }
 
 pub fn consume<'a>(queue: &'a str, tag: &'a str, no_ack: bool) -> Method<'a> {
     Method::BasicConsume {
-        queue, consumer_tag: tag, no_local: false, no_ack, exclusive: false, no_wait: false,
+        queue,
+        consumer_tag: tag,
+        no_local: false,
+        no_ack,
+        exclusive: false,
+        no_wait: false,
         arguments: Table::default(),
     }
 }
