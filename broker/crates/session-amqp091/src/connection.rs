@@ -49,9 +49,8 @@ pub struct AmqpSession {
     /// Zero: none.
     pub(crate) heartbeat: Duration,
     pub(crate) client_name: String,
-    /// Of the handshake, or of the end. None before the first step, and while running.
+    /// Of the handshake, or of the end. None while running.
     pub(crate) deadline: Option<Time>,
-    started: bool,
     last_received: Time,
     last_sent: Time,
     /// Input that came while nothing could be read.
@@ -68,20 +67,20 @@ pub struct AmqpSession {
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AmqpSession {
-    pub fn new(config: SessionConfig) -> AmqpSession {
+    /// For a connection accepted `now`.
+    pub fn new(config: SessionConfig, now: Time) -> AmqpSession {
         let limits: Arc<Limits> = config.limits.clone();
         AmqpSession {
             config,
             phase: Phase::Header,
-            link: Link::new(limits),
+            link: Link::new(limits.clone()),
             channels: HashMap::with_hasher(FixedState::default()),
             channel_max: 0,
             heartbeat: Duration::ZERO,
             client_name: String::new(),
-            deadline: None,
-            started: false,
-            last_received: Time::ZERO,
-            last_sent: Time::ZERO,
+            deadline: Some(now + limits.handshake),
+            last_received: now,
+            last_sent: now,
             input: BytesMut::new(),
             end_token: 0,
             told_blocked: false,
@@ -98,12 +97,6 @@ impl AmqpSession {
     ) -> Standing {
         let before = out.len();
         let now = broker.now();
-        if !self.started {
-            self.started = true;
-            self.last_received = now;
-            self.last_sent = now;
-            self.deadline = Some(now + self.link.limits.handshake);
-        }
         let cx = &mut Cx { broker, out };
         happened(self, cx);
         self.read_kept(cx);
@@ -684,9 +677,6 @@ impl Session for AmqpSession {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        if !self.started {
-            return Some(Time::ZERO);
-        }
         if self.phase == Phase::Ended {
             return None;
         }

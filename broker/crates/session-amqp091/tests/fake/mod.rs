@@ -430,7 +430,7 @@ impl Conn {
 
     pub fn on(broker: FakeBroker, config: SessionConfig) -> Conn {
         Conn {
-            session: AmqpSession::new(config),
+            session: AmqpSession::new(config, broker.now),
             broker,
             out: Outbox::default(),
             standing: Standing::Open,
