@@ -126,7 +126,8 @@ impl Channel {
             FrameKind::Method if idle => {
                 let method = Method::decode(frame.payload).map_err(At::undecodable)?;
                 let ids = method.ids();
-                self.method(method, link, cx).map_err(|failure| At { failure, ids })
+                self.method(method, link, cx)
+                    .map_err(|failure| At { failure, ids })
             }
             FrameKind::Method | FrameKind::Header | FrameKind::Body => {
                 crate::content::frame(self, frame, link, cx).map_err(|failure| At {
@@ -161,19 +162,34 @@ impl Channel {
             return Ok(());
         }
         match method {
-            Method::BasicPublish { exchange, routing_key, mandatory, immediate } => {
-                Assembly::start(&mut self.assembly, exchange, routing_key, mandatory, immediate);
+            Method::BasicPublish {
+                exchange,
+                routing_key,
+                mandatory,
+                immediate,
+            } => {
+                Assembly::start(
+                    &mut self.assembly,
+                    exchange,
+                    routing_key,
+                    mandatory,
+                    immediate,
+                );
                 Ok(())
             }
-            Method::BasicAck { delivery_tag, multiple } => {
-                self.settle(delivery_tag, multiple, queue::Outcome::Accepted, link, cx)
-            }
-            Method::BasicNack { delivery_tag, multiple, requeue } => {
-                self.settle(delivery_tag, multiple, rejection(requeue), link, cx)
-            }
-            Method::BasicReject { delivery_tag, requeue } => {
-                self.settle(delivery_tag, false, rejection(requeue), link, cx)
-            }
+            Method::BasicAck {
+                delivery_tag,
+                multiple,
+            } => self.settle(delivery_tag, multiple, queue::Outcome::Accepted, link, cx),
+            Method::BasicNack {
+                delivery_tag,
+                multiple,
+                requeue,
+            } => self.settle(delivery_tag, multiple, rejection(requeue), link, cx),
+            Method::BasicReject {
+                delivery_tag,
+                requeue,
+            } => self.settle(delivery_tag, false, rejection(requeue), link, cx),
             other => self.rarer_method(other, link, cx),
         }
     }
@@ -206,7 +222,10 @@ impl Channel {
                 Ok(())
             }
             Method::TxSelect {} | Method::TxCommit {} | Method::TxRollback {} => {
-                refuse!(NotImplemented, "transactions are not supported, use publisher confirms")
+                refuse!(
+                    NotImplemented,
+                    "transactions are not supported, use publisher confirms"
+                )
             }
             Method::BasicQos { .. }
             | Method::BasicConsume { .. }
@@ -228,16 +247,10 @@ impl Channel {
     }
 
     /// Starts to wait: frames of this channel are held until it is over.
-    pub fn wait(
-        &mut self,
-        wait: Wait,
-        token: u64,
-        ids: (u16, u16),
-        link: &mut Link,
-        cx: &Cx<'_>,
-    ) {
+    pub fn wait(&mut self, wait: Wait, token: u64, ids: (u16, u16), link: &mut Link, cx: &Cx<'_>) {
         let since = cx.broker.now();
-        link.wait_deadline.get_or_insert(since + link.limits.operation);
+        link.wait_deadline
+            .get_or_insert(since + link.limits.operation);
         self.waiting = Some(Box::new(Waiting {
             wait,
             token,
@@ -260,14 +273,21 @@ impl Channel {
 
     /// Tells the client, if it asked for confirms. Consecutive acks that nothing was written between become one.
     pub fn confirm(&mut self, settled: Settled, cx: &mut Cx<'_>) {
-        let Some(tag) = self.confirm_base.and_then(|base| settled.seq.checked_sub(base)) else {
+        let Some(tag) = self
+            .confirm_base
+            .and_then(|base| settled.seq.checked_sub(base))
+        else {
             return;
         };
         if tag == 0 || self.state != State::Open {
             return;
         }
         if !settled.taken {
-            let nack = Method::BasicNack { delivery_tag: tag, multiple: false, requeue: false };
+            let nack = Method::BasicNack {
+                delivery_tag: tag,
+                multiple: false,
+                requeue: false,
+            };
             cx.send(self.number, &nack);
             return;
         }
@@ -279,8 +299,17 @@ impl Channel {
             let tail = cx.out.tail();
             tail.truncate(tail.len().saturating_sub(ACK_FRAME));
         }
-        cx.send(self.number, &Method::BasicAck { delivery_tag: tag, multiple: merge });
-        self.last_ack = settled.in_order.then(|| LastAck { stamp: cx.out.stamp(), tag });
+        cx.send(
+            self.number,
+            &Method::BasicAck {
+                delivery_tag: tag,
+                multiple: merge,
+            },
+        );
+        self.last_ack = settled.in_order.then(|| LastAck {
+            stamp: cx.out.stamp(),
+            tag,
+        });
     }
 
     /// The channel ends: its consumers go, what they have out returns to the queues.
@@ -298,7 +327,11 @@ impl Channel {
             .take_all()
             .iter()
             .map(|o| (o.queue, o.consumer))
-            .chain(self.held_deliveries.drain(..).map(|h| (h.queue, h.consumer)))
+            .chain(
+                self.held_deliveries
+                    .drain(..)
+                    .map(|h| (h.queue, h.consumer)),
+            )
             .collect();
         let number = self.number;
         let gone = link.subscriptions.extract_if(|_, s| s.channel == number);

@@ -122,16 +122,34 @@ mod tests {
         assert_eq!(c.publish(2, 10), None);
         assert_eq!(c.publish(1, 20), None);
         let third = c.publish(0, 0);
-        assert_eq!(third, Some(Settled { seq: 3, taken: true, in_order: false, size: 0 }));
+        assert_eq!(
+            third,
+            Some(Settled {
+                seq: 3,
+                taken: true,
+                in_order: false,
+                size: 0
+            })
+        );
         assert_eq!(c.answered(1, true), None);
         assert_eq!(
             c.answered(2, false),
-            Some(Settled { seq: 2, taken: false, in_order: false, size: 20 })
+            Some(Settled {
+                seq: 2,
+                taken: false,
+                in_order: false,
+                size: 20
+            })
         );
         assert_eq!(c.answered(2, true), None);
         assert_eq!(
             c.answered(1, true),
-            Some(Settled { seq: 1, taken: true, in_order: true, size: 10 })
+            Some(Settled {
+                seq: 1,
+                taken: true,
+                in_order: true,
+                size: 10
+            })
         );
         assert_eq!((c.next(), c.slots.len()), (4, 0));
         assert_eq!(c.answered(9, true), None);

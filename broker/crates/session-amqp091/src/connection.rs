@@ -49,9 +49,8 @@ pub struct AmqpSession {
     /// Zero: none.
     pub(crate) heartbeat: Duration,
     pub(crate) client_name: String,
-    /// Of the handshake, or of the end. None before the first step, and while running.
+    /// Of the handshake, or of the end. None while running.
     pub(crate) deadline: Option<Time>,
-    started: bool,
     last_received: Time,
     last_sent: Time,
     /// Input that came while nothing could be read.
@@ -68,20 +67,20 @@ pub struct AmqpSession {
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AmqpSession {
-    pub fn new(config: SessionConfig) -> AmqpSession {
+    /// For a connection accepted `now`.
+    pub fn new(config: SessionConfig, now: Time) -> AmqpSession {
         let limits: Arc<Limits> = config.limits.clone();
         AmqpSession {
             config,
             phase: Phase::Header,
-            link: Link::new(limits),
+            link: Link::new(limits.clone()),
             channels: HashMap::with_hasher(FixedState::default()),
             channel_max: 0,
             heartbeat: Duration::ZERO,
             client_name: String::new(),
-            deadline: None,
-            started: false,
-            last_received: Time::ZERO,
-            last_sent: Time::ZERO,
+            deadline: Some(now + limits.handshake),
+            last_received: now,
+            last_sent: now,
             input: BytesMut::new(),
             end_token: 0,
             told_blocked: false,
@@ -98,12 +97,6 @@ impl AmqpSession {
     ) -> Standing {
         let before = out.len();
         let now = broker.now();
-        if !self.started {
-            self.started = true;
-            self.last_received = now;
-            self.last_sent = now;
-            self.deadline = Some(now + self.link.limits.handshake);
-        }
         let cx = &mut Cx { broker, out };
         happened(self, cx);
         self.read_kept(cx);
@@ -224,7 +217,9 @@ impl AmqpSession {
             let channel = Channel::new(number, self.link.new_epoch());
             self.channels.insert(number, Box::new(channel));
         }
-        self.with_channel(number, cx, |channel, link, cx| channel.frame(frame, link, cx));
+        self.with_channel(number, cx, |channel, link, cx| {
+            channel.frame(frame, link, cx)
+        });
         self.tell_blocked(cx);
     }
 
@@ -349,7 +344,8 @@ impl AmqpSession {
         if self.link.owns_queues && self.end_token == 0 {
             self.end_token = self.link.new_token(0);
             let session = cx.broker.id();
-            cx.broker.change(self.end_token, Change::EndSession { session });
+            cx.broker
+                .change(self.end_token, Change::EndSession { session });
         }
     }
 
@@ -430,7 +426,10 @@ impl AmqpSession {
             }
             (Phase::Running, method) => Err(Failure::new(
                 Code::ChannelError,
-                format!("unexpected method {} in connection state running", method.name()),
+                format!(
+                    "unexpected method {} in connection state running",
+                    method.name()
+                ),
             )),
             (Phase::Tuning | Phase::Opening, Method::ConnectionClose { .. }) => {
                 self.finish(cx);
@@ -452,10 +451,14 @@ impl AmqpSession {
             Notice::NotPublished { queue, tag, why } => {
                 // A queue that was deleted meanwhile is not a reason for a nack: RabbitMQ's rule.
                 let deleted = why == queue::Reject::Unavailable
-                    && !crate::directory::queue_exists(cx.broker.tree(), queue);
+                    && cx.broker.tree().queue_by_id(queue).is_none();
                 self.answered(tag, deleted, cx);
             }
-            Notice::Deliver { queue, consumer, deliveries } => {
+            Notice::Deliver {
+                queue,
+                consumer,
+                deliveries,
+            } => {
                 self.deliver(queue, consumer, deliveries, cx);
             }
             Notice::Changed { token, result } => {
@@ -489,7 +492,10 @@ impl AmqpSession {
             Notice::Blocked(alarm) => self.alarm(alarm, cx),
             Notice::Close { text } => self.force(&text, cx),
             Notice::Shutdown => {
-                self.force("broker forced connection closure with reason 'shutdown'", cx);
+                self.force(
+                    "broker forced connection closure with reason 'shutdown'",
+                    cx,
+                );
             }
         }
     }
@@ -511,7 +517,8 @@ impl AmqpSession {
             // Sent before the queue heard of the cancel.
             for delivery in &deliveries {
                 let range = (delivery.id, delivery.id);
-                self.link.settle_range(queue, consumer, Settle::Requeue, range);
+                self.link
+                    .settle_range(queue, consumer, Settle::Requeue, range);
             }
             return;
         };
@@ -563,7 +570,10 @@ impl AmqpSession {
             return;
         }
         // A connection that we do not read cannot be heard.
-        if !self.is_paused(cx) && now >= self.last_received + self.heartbeat * 2 {
+        if self.is_paused(cx) {
+            self.last_received = now;
+        }
+        if now >= self.last_received + self.heartbeat * 2 {
             tracing::info!(peer = %self.config.peer, "missed heartbeats from client");
             self.release_channels(cx);
             self.phase = Phase::Ended;
@@ -629,7 +639,11 @@ fn describe(frame: Frame<'_>) -> String {
         _ => ("all", frame.payload),
     };
     let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
-    format!("type {}, {which} octets = <<{}>>", frame.kind.octet(), bytes.join(","))
+    format!(
+        "type {}, {which} octets = <<{}>>",
+        frame.kind.octet(),
+        bytes.join(",")
+    )
 }
 
 impl Session for AmqpSession {
@@ -663,14 +677,11 @@ impl Session for AmqpSession {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        if !self.started {
-            return Some(Time::ZERO);
-        }
         if self.phase == Phase::Ended {
             return None;
         }
-        let beats = !self.heartbeat.is_zero()
-            && matches!(self.phase, Phase::Opening | Phase::Running);
+        let beats =
+            !self.heartbeat.is_zero() && matches!(self.phase, Phase::Opening | Phase::Running);
         let send = beats.then(|| self.last_sent + self.heartbeat / 2);
         let receive = beats.then(|| self.last_received + self.heartbeat * 2);
         [self.deadline, self.link.wait_deadline, send, receive]
@@ -680,7 +691,10 @@ impl Session for AmqpSession {
     }
 
     fn gone(&mut self, broker: &mut dyn Broker) {
-        let cx = &mut Cx { broker, out: &mut Outbox::default() };
+        let cx = &mut Cx {
+            broker,
+            out: &mut Outbox::default(),
+        };
         self.end_session(cx);
         self.channels.clear();
         self.phase = Phase::Ended;

@@ -1,14 +1,14 @@
 //! Consumers, basic.get and settlement.
 
 use crate::channel::Channel;
-use crate::directory::{self, Right};
+use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
 use crate::topology::Wait;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Name, QueueKind};
+use metadata::{Name, QueueKind, Right};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 
 impl Channel {
@@ -22,7 +22,11 @@ impl Channel {
             Method::BasicQos { prefetch_size, .. } if prefetch_size != 0 => {
                 refuse!(NotImplemented, "prefetch_size!=0 ({prefetch_size})")
             }
-            Method::BasicQos { prefetch_count, global, .. } => {
+            Method::BasicQos {
+                prefetch_count,
+                global,
+                ..
+            } => {
                 if global {
                     self.channel_prefetch = prefetch_count.into();
                 } else {
@@ -35,12 +39,28 @@ impl Channel {
                 Ok(())
             }
             Method::BasicConsume {
-                queue, consumer_tag, no_ack, exclusive, no_wait, arguments, ..
+                queue,
+                consumer_tag,
+                no_ack,
+                exclusive,
+                no_wait,
+                arguments,
+                ..
             } => {
-                let wish = Wish { queue, consumer_tag, no_ack, exclusive, no_wait, arguments };
+                let wish = Wish {
+                    queue,
+                    consumer_tag,
+                    no_ack,
+                    exclusive,
+                    no_wait,
+                    arguments,
+                };
                 self.consume(wish, link, cx)
             }
-            Method::BasicCancel { consumer_tag, no_wait } => {
+            Method::BasicCancel {
+                consumer_tag,
+                no_wait,
+            } => {
                 self.cancel(consumer_tag, link, cx);
                 if !no_wait {
                     cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
@@ -48,7 +68,8 @@ impl Channel {
                 Ok(())
             }
             Method::BasicGet { queue, no_ack } => self.get(queue, no_ack, link, cx),
-            Method::BasicRecover { requeue: false } | Method::BasicRecoverAsync { requeue: false } => {
+            Method::BasicRecover { requeue: false }
+            | Method::BasicRecoverAsync { requeue: false } => {
                 refuse!(NotImplemented, "requeue=false")
             }
             recover => {
@@ -67,7 +88,11 @@ impl Channel {
 
     fn consume(&mut self, wish: Wish<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
         if self.consumers.contains_key(wish.consumer_tag) {
-            refuse!(NotAllowed, "attempt to reuse consumer tag '{}'", wish.consumer_tag);
+            refuse!(
+                NotAllowed,
+                "attempt to reuse consumer tag '{}'",
+                wish.consumer_tag
+            );
         }
         if self.consumers.len() >= link.limits.consumers {
             refuse!(
@@ -112,8 +137,16 @@ impl Channel {
         };
         link.subscriptions.insert(consumer.0, subscription);
         self.consumers.insert(tag, consumer);
-        link.ask(cx, self.number, queue, RequestBody::Consume { consumer, spec });
-        let wait = Wait::Consume { consumer, no_wait: wish.no_wait };
+        link.ask(
+            cx,
+            self.number,
+            queue,
+            RequestBody::Consume { consumer, spec },
+        );
+        let wait = Wait::Consume {
+            consumer,
+            no_wait: wish.no_wait,
+        };
         self.wait(wait, 0, (60, 20), link, cx);
         Ok(())
     }
@@ -156,10 +189,14 @@ impl Channel {
         let Some(subscription) = link.subscriptions.remove(&consumer.0) else {
             return;
         };
-        self.held_deliveries.retain(|held| held.consumer != consumer);
+        self.held_deliveries
+            .retain(|held| held.consumer != consumer);
         self.consumers.remove(&subscription.tag);
         if link.capabilities.consumer_cancel_notify && !subscription.get {
-            let method = Method::BasicCancel { consumer_tag: &subscription.tag, no_wait: true };
+            let method = Method::BasicCancel {
+                consumer_tag: &subscription.tag,
+                no_wait: true,
+            };
             cx.send(self.number, &method);
         }
     }
@@ -178,7 +215,12 @@ impl Channel {
             get: true,
         };
         link.subscriptions.insert(consumer.0, subscription);
-        link.ask(cx, self.number, queue, RequestBody::Get { consumer, no_ack });
+        link.ask(
+            cx,
+            self.number,
+            queue,
+            RequestBody::Get { consumer, no_ack },
+        );
         self.wait(Wait::Get { consumer, no_ack }, 0, (60, 70), link, cx);
         Ok(())
     }

@@ -92,7 +92,9 @@ impl Assembly {
         self.properties.clear();
         self.properties.extend_from_slice(header.properties);
         self.body_size = header.body_size;
-        self.stage = Stage::Body { missing: header.body_size };
+        self.stage = Stage::Body {
+            missing: header.body_size,
+        };
         if header.body_size > link.limits.message {
             refuse!(
                 PreconditionFailed,
@@ -105,7 +107,12 @@ impl Assembly {
     }
 
     /// The whole body, when this frame was the last one.
-    fn body<'f>(&mut self, frame: Frame<'f>, missing: u64, link: &mut Link) -> Outcome<Option<Body<'f>>> {
+    fn body<'f>(
+        &mut self,
+        frame: Frame<'f>,
+        missing: u64,
+        link: &mut Link,
+    ) -> Outcome<Option<Body<'f>>> {
         if frame.kind != FrameKind::Body {
             refuse!(
                 UnexpectedFrame,

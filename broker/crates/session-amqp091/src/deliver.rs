@@ -67,7 +67,11 @@ impl Channel {
             if self.held_deliveries.is_empty() && self.may_deliver(no_ack, link, cx) {
                 self.write(&tag, no_ack, queue, consumer, &delivery, link, cx);
             } else {
-                self.held_deliveries.push_back(Held { queue, consumer, delivery });
+                self.held_deliveries.push_back(Held {
+                    queue,
+                    consumer,
+                    delivery,
+                });
             }
         }
     }
@@ -89,7 +93,15 @@ impl Channel {
                 return;
             }
             if let Some(held) = self.held_deliveries.pop_front() {
-                self.write(&tag, no_ack, held.queue, held.consumer, &held.delivery, link, cx);
+                self.write(
+                    &tag,
+                    no_ack,
+                    held.queue,
+                    held.consumer,
+                    &held.delivery,
+                    link,
+                    cx,
+                );
             }
         }
         if self.held_deliveries.capacity() > KEEP {
@@ -118,7 +130,11 @@ impl Channel {
         };
         cx.send(self.number, &method);
         send_content(self.number, delivery, link, cx.out);
-        let origin = Origin { queue, consumer, id: delivery.id };
+        let origin = Origin {
+            queue,
+            consumer,
+            id: delivery.id,
+        };
         if no_ack {
             link.settle(origin, Outcome::Accepted);
         } else {

@@ -2,16 +2,8 @@
 
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::Link;
-use message::Table;
-use metadata::{ExchangeRecord, QueueId, QueueRecord, SessionId, Tree};
+use metadata::{ExchangeRecord, QueueRecord, Right, SessionId, Tree};
 use std::sync::Arc;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Right {
-    Configure,
-    Write,
-    Read,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -19,30 +11,20 @@ pub(crate) enum Kind {
     Queue,
 }
 
-impl Right {
-    fn name(self) -> &'static str {
-        match self {
-            Right::Configure => "configure",
-            Right::Write => "write",
-            Right::Read => "read",
-        }
-    }
-}
-
 /// 403 unless the user has that right on the resource. The default exchange is `amq.default` here.
-pub(crate) fn check(tree: &Tree, link: &Link, right: Right, kind: Kind, name: &str) -> Outcome {
-    let (kind, name) = match (kind, name) {
+pub(crate) fn check(tree: &Tree, link: &Link, right: Right, kind: Kind, resource: &str) -> Outcome {
+    let (kind, resource) = match (kind, resource) {
         (Kind::Exchange, "") => ("exchange", "amq.default"),
-        (Kind::Exchange, name) => ("exchange", name),
-        (Kind::Queue, name) => ("queue", name),
+        (Kind::Exchange, given) => ("exchange", given),
+        (Kind::Queue, given) => ("queue", given),
     };
-    if permitted(tree, link, right, name) {
+    if tree.permitted(&link.user, &link.vhost, right, resource) {
         return Ok(());
     }
     refuse!(
         AccessRefused,
-        "{} access to {kind} '{name}' in vhost '{}' refused for user '{}'",
-        right.name(),
+        "{} access to {kind} '{resource}' in vhost '{}' refused for user '{}'",
+        name(right),
         link.vhost,
         link.user
     )
@@ -56,13 +38,13 @@ pub(crate) fn check_topic(
     exchange: &ExchangeRecord,
     key: &str,
 ) -> Outcome {
-    if topic_permitted(tree, link, right, &exchange.name, key) {
+    if tree.topic_permitted(&link.user, &link.vhost, &exchange.name, right, key) {
         return Ok(());
     }
     refuse!(
         AccessRefused,
         "{} access to topic '{key}' in exchange '{}' in vhost '{}' refused for user '{}'",
-        right.name(),
+        name(right),
         exchange.name,
         link.vhost,
         link.user
@@ -129,4 +111,43 @@ pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
         "direct" | "fanout" | "topic" | "headers" => Ok(()),
         _ => refuse!(CommandInvalid, "unknown exchange type '{kind}'"),
     }
+}
+
+fn name(right: Right) -> &'static str {
+    match right {
+        Right::Configure => "configure",
+        Right::Write => "write",
+        Right::Read => "read",
+    }
+}
+
+/// As [`check`] for the right to write to an exchange, for every publish: the last verdict holds until the tree changes.
+pub(crate) fn check_publish(tree: &Tree, link: &mut Link, exchange: &str) -> Outcome {
+    if let Some((applied, known)) = &link.writable
+        && *applied == tree.applied()
+        && **known == *exchange
+    {
+        return Ok(());
+    }
+    check(tree, link, Right::Write, Kind::Exchange, exchange)?;
+    link.writable = Some((tree.applied(), exchange.into()));
+    Ok(())
+}
+
+pub(crate) fn exchange<'t>(tree: &'t Tree, link: &Link, name: &str) -> Option<&'t ExchangeRecord> {
+    tree.exchange(&link.vhost, name).map(|record| &**record)
+}
+
+pub(crate) fn queue<'t>(tree: &'t Tree, link: &Link, name: &str) -> Option<&'t Arc<QueueRecord>> {
+    tree.queue(&link.vhost, name)
+}
+
+pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
+    tree.user(user)
+        .is_some_and(|record| record.tags.iter().any(|t| **t == *tag))
+}
+
+/// None: no such user, or no password to log in with.
+pub(crate) fn password(tree: &Tree, user: &str) -> Option<auth::PasswordHash> {
+    tree.user(user)?.password.clone()
 }

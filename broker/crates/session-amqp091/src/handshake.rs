@@ -34,14 +34,24 @@ impl AmqpSession {
         match (self.phase, method) {
             (
                 Phase::Starting,
-                Method::ConnectionStartOk { client_properties, mechanism, response, .. },
+                Method::ConnectionStartOk {
+                    client_properties,
+                    mechanism,
+                    response,
+                    ..
+                },
             ) => {
                 self.client(&client_properties);
                 self.log_in(mechanism, response, cx)
             }
-            (Phase::Tuning, Method::ConnectionTuneOk { channel_max, frame_max, heartbeat }) => {
-                self.tune(channel_max, frame_max, heartbeat)
-            }
+            (
+                Phase::Tuning,
+                Method::ConnectionTuneOk {
+                    channel_max,
+                    frame_max,
+                    heartbeat,
+                },
+            ) => self.tune(channel_max, frame_max, heartbeat),
             (Phase::Opening, Method::ConnectionOpen { virtual_host }) => {
                 self.open(virtual_host, cx)
             }
@@ -73,7 +83,10 @@ impl AmqpSession {
         let credentials = match Mechanism::from_name(mechanism) {
             Some(Mechanism::Plain) => auth::plain(response),
             Some(Mechanism::Amqplain) => auth::amqplain(response),
-            _ => refuse!(CommandInvalid, "unknown authentication mechanism '{mechanism}'"),
+            _ => refuse!(
+                CommandInvalid,
+                "unknown authentication mechanism '{mechanism}'"
+            ),
         };
         let verdict = match credentials {
             Ok(credentials) => self.verify(&credentials, cx).map(|()| credentials),
@@ -91,7 +104,8 @@ impl AmqpSession {
             }
         };
         self.link.user = credentials.user.as_str().into();
-        self.link.impersonator = directory::has_tag(cx.broker.tree(), &credentials.user, "impersonator");
+        self.link.impersonator =
+            directory::has_tag(cx.broker.tree(), &credentials.user, "impersonator");
         let limits = &self.config.limits;
         let tune = Method::ConnectionTune {
             channel_max: limits.channel_max,
@@ -123,7 +137,12 @@ impl AmqpSession {
     fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> Outcome {
         let limits = &self.config.limits;
         negotiated("frame_max", FRAME_MIN_SIZE, limits.frame_max, frame_max)?;
-        negotiated("channel_max", 1, limits.channel_max.into(), channel_max.into())?;
+        negotiated(
+            "channel_max",
+            1,
+            limits.channel_max.into(),
+            channel_max.into(),
+        )?;
         self.link.frame_max = frame_max;
         self.channel_max = channel_max;
         self.heartbeat = Duration::from_secs(heartbeat.into());
@@ -134,13 +153,19 @@ impl AmqpSession {
     fn open(&mut self, vhost: &str, cx: &mut Cx<'_>) -> Outcome {
         let user = self.link.user.clone();
         if cx.broker.draining() {
-            refuse!(ConnectionForced, "the node is shutting down or in maintenance mode");
+            refuse!(
+                ConnectionForced,
+                "the node is shutting down or in maintenance mode"
+            );
         }
-        if !directory::vhost_exists(cx.broker.tree(), vhost) {
+        if !cx.broker.tree().vhost_exists(vhost) {
             refuse!(NotAllowed, "vhost {vhost} not found");
         }
-        if !directory::vhost_access(cx.broker.tree(), &user, vhost) {
-            refuse!(NotAllowed, "access to vhost '{vhost}' refused for user '{user}'");
+        if !cx.broker.tree().vhost_access(&user, vhost) {
+            refuse!(
+                NotAllowed,
+                "access to vhost '{vhost}' refused for user '{user}'"
+            );
         }
         if !cx.broker.admit(&user, vhost) {
             refuse!(
@@ -180,7 +205,9 @@ fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> Outcome {
     };
     Err(Failure::new(
         Code::NotAllowed,
-        format!("negotiated {field} = {chosen}{detail} is {word} than the {bound} allowed value ({limit})"),
+        format!(
+            "negotiated {field} = {chosen}{detail} is {word} than the {bound} allowed value ({limit})"
+        ),
     ))
 }
 
@@ -202,7 +229,10 @@ fn server_properties(server_name: &str) -> Table {
     properties.set("capabilities", Value::Table(capabilities));
     properties.set("cluster_name", server_name.into());
     properties.set("copyright", "The Posthorn authors".into());
-    properties.set("information", "Licensed under the Apache License 2.0".into());
+    properties.set(
+        "information",
+        "Licensed under the Apache License 2.0".into(),
+    );
     properties.set("platform", "Rust".into());
     properties.set("product", "Posthorn".into());
     properties.set("version", env!("CARGO_PKG_VERSION").into());

@@ -61,6 +61,8 @@ pub(crate) struct Link {
     pub impersonator: bool,
     pub capabilities: Capabilities,
     pub frame_max: u32,
+    /// The exchange published to last, and the state of the tree in which the user was found to have the right to.
+    pub writable: Option<(u64, Name)>,
     /// An alarm is in force, and why.
     pub alarm: Option<&'static str>,
     /// A publish came during the alarm.
@@ -97,6 +99,7 @@ impl Link {
             impersonator: false,
             capabilities: Capabilities::default(),
             frame_max: HANDSHAKE_FRAME_MAX,
+            writable: None,
             alarm: None,
             blocked: false,
             owns_queues: false,
@@ -162,7 +165,12 @@ impl Link {
 
     /// Settles at the end of the step, together with its neighbours.
     pub fn settle(&mut self, origin: Origin, outcome: Outcome) {
-        self.settle_range(origin.queue, origin.consumer, outcome, (origin.id, origin.id));
+        self.settle_range(
+            origin.queue,
+            origin.consumer,
+            outcome,
+            (origin.id, origin.id),
+        );
     }
 
     pub fn settle_range(

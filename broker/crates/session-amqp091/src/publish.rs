@@ -2,12 +2,12 @@
 
 use crate::channel::Channel;
 use crate::content::Assembly;
-use crate::directory::{self, Right};
+use crate::directory;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
-use metadata::ExchangeRecord;
+use metadata::{ExchangeRecord, Right};
 use session::{Outbox, PublishTag};
 use smallvec::SmallVec;
 
@@ -55,7 +55,7 @@ fn route(
     let received = cx.broker.wall();
     let tree = cx.broker.tree();
     let exchange = assembly.exchange();
-    directory::check(tree, link, Right::Write, directory::Kind::Exchange, exchange)?;
+    directory::check_publish(tree, link, exchange)?;
     let record = directory::exchange_to_publish(tree, link, exchange)?;
 
     let mut copies: SmallVec<[table::Entry<'_>; 2]> = SmallVec::new();
@@ -80,7 +80,10 @@ fn route(
 
     let mut stripped = bytes::BytesMut::new();
     let raw = if copies.iter().any(|c| c.key == "BCC") {
-        let edit = HeaderEdit { key: "BCC", value: None };
+        let edit = HeaderEdit {
+            key: "BCC",
+            value: None,
+        };
         properties.encode_edited(&[edit], &mut stripped);
         &stripped[..]
     } else {
@@ -102,8 +105,12 @@ fn route(
     };
     let mut routes = std::mem::take(&mut link.routes);
     routes.clear();
-    let headers = || properties.header_table().unwrap_or_else(|_| Table::default());
-    directory::route(tree, link, exchange, &keys, &headers, &mut routes);
+    let headers = || {
+        properties
+            .header_table()
+            .unwrap_or_else(|_| Table::default())
+    };
+    tree.route(&link.vhost, exchange, &keys, &headers, &mut routes);
     Ok((message, routes))
 }
 
@@ -115,7 +122,9 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<Vec<Value>> {
         for entry in copies.iter().filter(|c| c.key == name) {
             match entry.decode() {
                 Ok(Value::Array(values))
-                    if values.iter().all(|v| v.as_str().is_some_and(|s| s.len() <= 255)) =>
+                    if values
+                        .iter()
+                        .all(|v| v.as_str().is_some_and(|s| s.len() <= 255)) =>
                 {
                     keys.extend(values);
                 }
@@ -160,10 +169,15 @@ fn parse_expiration(text: &str) -> Outcome<u64> {
         Some(rest) => (text.starts_with('-'), rest),
         None => (false, text),
     };
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
     let (number, rest) = digits.split_at(end);
     if number.is_empty() {
-        refuse!(PreconditionFailed, "invalid expiration '{text}': no_integer");
+        refuse!(
+            PreconditionFailed,
+            "invalid expiration '{text}': no_integer"
+        );
     }
     if !rest.is_empty() {
         refuse!(
@@ -214,7 +228,10 @@ mod tests {
             ("1.5", "{leftover_string,\".5\"}"),
             ("-1", "{value_negative,-1}"),
             ("4294967296", "{value_too_big,4294967296}"),
-            ("99999999999999999999999", "{value_too_big,99999999999999999999999}"),
+            (
+                "99999999999999999999999",
+                "{value_too_big,99999999999999999999999}",
+            ),
         ] {
             let failure = parse_expiration(text).unwrap_err();
             assert_eq!(failure.text, format!("invalid expiration '{text}': {why}"));

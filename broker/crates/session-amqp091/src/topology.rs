@@ -1,7 +1,7 @@
 //! Exchanges, queues and bindings; and what a channel waits for meanwhile.
 
 use crate::channel::{At, Channel};
-use crate::directory::{self, Kind, Right};
+use crate::directory::{self, Kind};
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::names;
@@ -9,7 +9,8 @@ use crate::unacked::Origin;
 use codec_amqp091::Method;
 use message::{Table, Value};
 use metadata::{
-    BindingRecord, Change, Destination, Done, ExchangeRecord, Name, QueueKind, QueueRecord, Refused,
+    BindingRecord, Change, Destination, Done, ExchangeRecord, Name, QueueKind, QueueRecord,
+    Refused, Right,
 };
 use queue::{Answer, ConsumerId, Delivery, QueueId, RequestBody};
 use std::sync::Arc;
@@ -20,16 +21,34 @@ pub(crate) enum Wait {
     /// A change: then this reply.
     Reply(Option<Method<'static>>),
     /// A change that declares a queue.
-    Declare { no_wait: bool },
+    Declare {
+        no_wait: bool,
+    },
     /// An answer with counts, for declare-ok.
-    Stat { no_wait: bool },
-    Purge { no_wait: bool },
+    Stat {
+        no_wait: bool,
+    },
+    Purge {
+        no_wait: bool,
+    },
     /// The queue stops; then its record goes.
-    Delete { record: Arc<QueueRecord>, no_wait: bool },
+    Delete {
+        record: Arc<QueueRecord>,
+        no_wait: bool,
+    },
     /// The change that removes the record.
-    Deleted { messages: u32, no_wait: bool },
-    Consume { consumer: ConsumerId, no_wait: bool },
-    Get { consumer: ConsumerId, no_ack: bool },
+    Deleted {
+        messages: u32,
+        no_wait: bool,
+    },
+    Consume {
+        consumer: ConsumerId,
+        no_wait: bool,
+    },
+    Get {
+        consumer: ConsumerId,
+        no_ack: bool,
+    },
 }
 
 impl Channel {
@@ -41,7 +60,14 @@ impl Channel {
     ) -> Outcome {
         match method {
             Method::ExchangeDeclare {
-                exchange, kind, passive, durable, auto_delete, internal, no_wait, arguments,
+                exchange,
+                kind,
+                passive,
+                durable,
+                auto_delete,
+                internal,
+                no_wait,
+                arguments,
             } => {
                 let record = ExchangeRecord {
                     vhost: link.vhost.clone(),
@@ -54,46 +80,94 @@ impl Channel {
                 };
                 self.declare_exchange(record, passive, no_wait, link, cx)
             }
-            Method::ExchangeDelete { exchange, if_unused, no_wait } => {
-                self.delete_exchange(&strip(exchange), if_unused, no_wait, link, cx)
-            }
-            Method::ExchangeBind { destination, source, routing_key, no_wait, arguments } => {
+            Method::ExchangeDelete {
+                exchange,
+                if_unused,
+                no_wait,
+            } => self.delete_exchange(&strip(exchange), if_unused, no_wait, link, cx),
+            Method::ExchangeBind {
+                destination,
+                source,
+                routing_key,
+                no_wait,
+                arguments,
+            } => {
                 let to = Destination::Exchange(strip(destination).into());
                 let binding = binding(source, to, routing_key, arguments, link);
                 let reply = (!no_wait).then_some(Method::ExchangeBindOk {});
                 self.bind(binding, true, reply, (40, 30), link, cx)
             }
-            Method::ExchangeUnbind { destination, source, routing_key, no_wait, arguments } => {
+            Method::ExchangeUnbind {
+                destination,
+                source,
+                routing_key,
+                no_wait,
+                arguments,
+            } => {
                 let to = Destination::Exchange(strip(destination).into());
                 let binding = binding(source, to, routing_key, arguments, link);
                 let reply = (!no_wait).then_some(Method::ExchangeUnbindOk {});
                 self.bind(binding, false, reply, (40, 40), link, cx)
             }
             Method::QueueDeclare {
-                queue, passive, durable, exclusive, auto_delete, no_wait, arguments,
+                queue,
+                passive,
+                durable,
+                exclusive,
+                auto_delete,
+                no_wait,
+                arguments,
             } => {
                 let name = strip(queue);
                 if passive {
                     return self.declare_passive(&name, no_wait, link, cx);
                 }
-                let wish = Wish { name, durable, exclusive, auto_delete, no_wait, arguments };
+                let wish = Wish {
+                    name,
+                    durable,
+                    exclusive,
+                    auto_delete,
+                    no_wait,
+                    arguments,
+                };
                 self.declare_queue(wish, link, cx)
             }
-            Method::QueueBind { queue, exchange, routing_key, no_wait, arguments } => {
+            Method::QueueBind {
+                queue,
+                exchange,
+                routing_key,
+                no_wait,
+                arguments,
+            } => {
                 let (to, key) = self.binding_end(queue, routing_key)?;
                 let binding = binding(exchange, to, &key, arguments, link);
                 let reply = (!no_wait).then_some(Method::QueueBindOk {});
                 self.bind(binding, true, reply, (50, 20), link, cx)
             }
-            Method::QueueUnbind { queue, exchange, routing_key, arguments } => {
+            Method::QueueUnbind {
+                queue,
+                exchange,
+                routing_key,
+                arguments,
+            } => {
                 let (to, key) = self.binding_end(queue, routing_key)?;
                 let binding = binding(exchange, to, &key, arguments, link);
-                self.bind(binding, false, Some(Method::QueueUnbindOk {}), (50, 50), link, cx)
+                self.bind(
+                    binding,
+                    false,
+                    Some(Method::QueueUnbindOk {}),
+                    (50, 50),
+                    link,
+                    cx,
+                )
             }
             Method::QueuePurge { queue, no_wait } => self.purge(queue, no_wait, link, cx),
-            Method::QueueDelete { queue, if_unused, if_empty, no_wait } => {
-                self.delete_queue(queue, if_unused, if_empty, no_wait, link, cx)
-            }
+            Method::QueueDelete {
+                queue,
+                if_unused,
+                if_empty,
+                no_wait,
+            } => self.delete_queue(queue, if_unused, if_empty, no_wait, link, cx),
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
     }
@@ -168,7 +242,13 @@ impl Channel {
                 }
             }
         }
-        self.change(Change::DeclareExchange(record), Wait::Reply(reply), (40, 10), link, cx);
+        self.change(
+            Change::DeclareExchange(record),
+            Wait::Reply(reply),
+            (40, 10),
+            link,
+            cx,
+        );
         Ok(())
     }
 
@@ -231,7 +311,11 @@ impl Channel {
         {
             directory::check_owner(queue, cx.broker.id())?;
         }
-        let change = if add { Change::Bind(binding) } else { Change::Unbind(binding) };
+        let change = if add {
+            Change::Bind(binding)
+        } else {
+            Change::Unbind(binding)
+        };
         self.change(change, Wait::Reply(reply), ids, link, cx);
         Ok(())
     }
@@ -311,7 +395,9 @@ impl Channel {
             .and_then(|n| u32::try_from(n).ok());
         record.members = cx.broker.place(kind, replicas.unwrap_or(0));
         link.owns_queues |= wish.exclusive;
-        let wait = Wait::Declare { no_wait: wish.no_wait };
+        let wait = Wait::Declare {
+            no_wait: wish.no_wait,
+        };
         self.change(Change::DeclareQueue(record), wait, (50, 10), link, cx);
         Ok(())
     }
@@ -340,11 +426,17 @@ impl Channel {
         directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
         let Some(record) = directory::queue(tree, link, &name).cloned() else {
             // Deleting what is not there succeeds.
-            self.reply((!no_wait).then_some(Method::QueueDeleteOk { message_count: 0 }), cx);
+            self.reply(
+                (!no_wait).then_some(Method::QueueDeleteOk { message_count: 0 }),
+                cx,
+            );
             return Ok(());
         };
         directory::check_owner(&record, cx.broker.id())?;
-        let body = RequestBody::Delete { if_unused, if_empty };
+        let body = RequestBody::Delete {
+            if_unused,
+            if_empty,
+        };
         link.ask(cx, self.number, record.id, body);
         self.wait(Wait::Delete { record, no_wait }, 0, (50, 40), link, cx);
         Ok(())
@@ -380,11 +472,16 @@ impl Channel {
                 }
             }
             (Wait::Deleted { messages, no_wait }, Ok(_) | Err(Refused::NotFound(_))) => {
-                let reply = Method::QueueDeleteOk { message_count: messages };
+                let reply = Method::QueueDeleteOk {
+                    message_count: messages,
+                };
                 self.reply((!no_wait).then_some(reply), cx);
             }
             (_, Err(refused)) => {
-                return Err(At { failure: Failure::of_change(refused), ids });
+                return Err(At {
+                    failure: Failure::of_change(refused),
+                    ids,
+                });
             }
             (wait, Ok(_)) => self.waiting_mismatch(wait, ids)?,
         }
@@ -395,7 +492,10 @@ impl Channel {
     fn waiting_mismatch(&self, wait: Wait, ids: (u16, u16)) -> Result<(), At> {
         tracing::error!(channel = self.number, ?wait, "an answer of the wrong kind");
         let text = "the node gave an answer of the wrong kind";
-        Err(At { failure: Failure::new(crate::failure::Code::InternalError, text), ids })
+        Err(At {
+            failure: Failure::new(crate::failure::Code::InternalError, text),
+            ids,
+        })
     }
 
     /// A queue's answer.
@@ -411,7 +511,13 @@ impl Channel {
         let ids = waiting.ids;
         let count = |messages: u64| u32::try_from(messages).unwrap_or(u32::MAX);
         match (waiting.wait, answer) {
-            (Wait::Stat { no_wait: false }, Answer::Count { messages, consumers }) => {
+            (
+                Wait::Stat { no_wait: false },
+                Answer::Count {
+                    messages,
+                    consumers,
+                },
+            ) => {
                 let method = Method::QueueDeclareOk {
                     queue: &self.last_queue,
                     message_count: count(messages),
@@ -421,7 +527,9 @@ impl Channel {
             }
             (Wait::Stat { no_wait: true }, _) => {}
             (Wait::Purge { no_wait }, Answer::Count { messages, .. }) => {
-                let reply = Method::QueuePurgeOk { message_count: count(messages) };
+                let reply = Method::QueuePurgeOk {
+                    message_count: count(messages),
+                };
                 self.reply((!no_wait).then_some(reply), cx);
             }
             (Wait::Delete { record, no_wait }, Answer::Count { messages, .. }) => {
@@ -430,7 +538,10 @@ impl Channel {
                     name: record.name.clone(),
                     id: Some(record.id),
                 };
-                let wait = Wait::Deleted { messages: count(messages), no_wait };
+                let wait = Wait::Deleted {
+                    messages: count(messages),
+                    no_wait,
+                };
                 self.change(change, wait, ids, link, cx);
             }
             (Wait::Consume { consumer, no_wait }, Answer::Consuming) => {
@@ -442,7 +553,10 @@ impl Channel {
             }
             (wait, Answer::Refused { code, text }) => {
                 self.abandon(&wait, link);
-                return Err(At { failure: Failure::of_queue(code, text), ids });
+                return Err(At {
+                    failure: Failure::of_queue(code, text),
+                    ids,
+                });
             }
             (wait, _) => {
                 self.abandon(&wait, link);
@@ -456,7 +570,9 @@ impl Channel {
         if let Some(subscription) = link.subscriptions.get(&consumer.0)
             && !no_wait
         {
-            let method = Method::BasicConsumeOk { consumer_tag: &subscription.tag };
+            let method = Method::BasicConsumeOk {
+                consumer_tag: &subscription.tag,
+            };
             cx.send(self.number, &method);
         }
     }
@@ -492,7 +608,11 @@ impl Channel {
             Wait::Get { no_ack, .. } => {
                 link.subscriptions.remove(&consumer.0);
                 if let Some(delivery) = deliveries.first() {
-                    let origin = Origin { queue, consumer, id: delivery.id };
+                    let origin = Origin {
+                        queue,
+                        consumer,
+                        id: delivery.id,
+                    };
                     self.deliver_got(origin, no_ack, delivery, link, cx);
                 }
                 true
@@ -522,7 +642,10 @@ impl Channel {
         self.abandon(&waiting.wait, link);
         let text = format!("the queue in vhost '{}' is gone", link.vhost);
         let failure = Failure::new(crate::failure::Code::NotFound, text);
-        Err(At { failure, ids: waiting.ids })
+        Err(At {
+            failure,
+            ids: waiting.ids,
+        })
     }
 
     /// Nobody answered in time.
@@ -534,7 +657,14 @@ impl Channel {
         // Counts are a courtesy: the queue is there, only nobody can be asked.
         if matches!(waiting.wait, Wait::Stat { .. }) {
             self.waiting = Some(waiting);
-            return self.got_answer(Answer::Count { messages: 0, consumers: 0 }, link, cx);
+            return self.got_answer(
+                Answer::Count {
+                    messages: 0,
+                    consumers: 0,
+                },
+                link,
+                cx,
+            );
         }
         if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = waiting.wait
             && let Some(queue) = link.subscriptions.get(&consumer.0).map(|s| s.queue)
@@ -545,7 +675,10 @@ impl Channel {
         self.abandon(&waiting.wait, link);
         let text = "the operation timed out";
         let failure = Failure::new(crate::failure::Code::InternalError, text);
-        Err(At { failure, ids: waiting.ids })
+        Err(At {
+            failure,
+            ids: waiting.ids,
+        })
     }
 }
 
@@ -581,14 +714,20 @@ fn binding(
 
 fn refuse_default(exchange: &str) -> Outcome {
     if exchange.is_empty() {
-        refuse!(AccessRefused, "operation not permitted on the default exchange");
+        refuse!(
+            AccessRefused,
+            "operation not permitted on the default exchange"
+        );
     }
     Ok(())
 }
 
 fn refuse_reserved(kind: &str, name: &str) -> Outcome {
     if name.starts_with("amq.") {
-        refuse!(AccessRefused, "{kind} name '{name}' contains reserved prefix 'amq.*'");
+        refuse!(
+            AccessRefused,
+            "{kind} name '{name}' contains reserved prefix 'amq.*'"
+        );
     }
     Ok(())
 }

@@ -113,7 +113,11 @@ mod tests {
             u.push(tag, origin(tag));
             assert!(u.take(tag).is_some());
         }
-        assert!(u.entries.len() <= 2 * u.live + SLACK + 1, "{}", u.entries.len());
+        assert!(
+            u.entries.len() <= 2 * u.live + SLACK + 1,
+            "{}",
+            u.entries.len()
+        );
     }
 
     proptest! {

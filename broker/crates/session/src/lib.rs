@@ -45,6 +45,10 @@ pub trait Broker {
     fn draining(&self) -> bool;
     /// Whether a login with this name from this peer may try, and bookkeeping of connection limits. False: refuse.
     fn admit(&mut self, user: &str, vhost: &str) -> bool;
+    /// Whether this is the password. A node that remembers what was right before (`auth::Verified`) answers cheaper.
+    fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
+        auth::verify(hash, password)
+    }
 }
 
 /// What a session is told.
