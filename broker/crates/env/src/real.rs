@@ -229,7 +229,7 @@ impl File for RealFile {
 
 impl RealFile {
     fn fill(&self, from: u64, to: u64) -> io::Result<()> {
-        const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+        static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
         let mut at = from;
         while at < to {
             let n = (to - at).min(ZEROS.len() as u64);
