@@ -1,1 +1,8 @@
-//! A node: configuration, identity, listeners, peer links, threads
+//! A node: its configuration, identity, cluster formation, peer links and threads.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod formation;
+pub mod identity;
+pub mod peering;
+pub mod wire;
