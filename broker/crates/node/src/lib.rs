@@ -4,5 +4,9 @@
 pub mod config;
 pub mod formation;
 pub mod identity;
+pub mod links;
 pub mod peering;
+mod resolver;
+mod socket;
+pub mod tls;
 pub mod wire;
