@@ -87,7 +87,11 @@ impl LinkStatus {
 
 enum State {
     /// Being connected for a target; given up at the time.
-    Connecting { target: TargetId, host: String, until: Time },
+    Connecting {
+        target: TargetId,
+        host: String,
+        until: Time,
+    },
     Linked(LinkId),
 }
 
@@ -173,7 +177,9 @@ impl LinkThread {
         let mut timeout = Duration::ZERO;
         loop {
             match self.poll.poll(&mut events, Some(timeout)) {
-                Err(e) if e.kind() != ErrorKind::Interrupted => return Err(format!("peer links: {e}")),
+                Err(e) if e.kind() != ErrorKind::Interrupted => {
+                    return Err(format!("peer links: {e}"));
+                }
                 _ => {}
             }
             self.now = self.clock.now();
@@ -196,8 +202,10 @@ impl LinkThread {
             LISTENER => self.accept_ready = true,
             Token(key) => {
                 if let Some(entry) = self.sockets.get_mut(key) {
-                    entry.socket.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
-                    entry.socket.writable |= event.is_writable() || event.is_write_closed() || event.is_error();
+                    entry.socket.readable |=
+                        event.is_readable() || event.is_read_closed() || event.is_error();
+                    entry.socket.writable |=
+                        event.is_writable() || event.is_write_closed() || event.is_error();
                 }
             }
         }
@@ -264,7 +272,11 @@ impl LinkThread {
             match listener.accept() {
                 Ok((stream, from)) => self.admit(stream, from),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.accept_ready = false,
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
                 Err(error) => {
                     tracing::warn!(event = "peer.accept_failed", %error);
                     self.accept_rest_until = Some(self.now + ACCEPT_REST);
@@ -306,11 +318,20 @@ impl LinkThread {
     }
 
     /// Registers a connection; None when that failed.
-    fn add(&mut self, mut stream: TcpStream, tls: Option<rustls::Connection>, state: State) -> Option<usize> {
+    fn add(
+        &mut self,
+        mut stream: TcpStream,
+        tls: Option<rustls::Connection>,
+        state: State,
+    ) -> Option<usize> {
         let entry = self.sockets.vacant_entry();
         let key = entry.key();
         let interest = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut stream, Token(key), interest) {
+        if let Err(error) = self
+            .poll
+            .registry()
+            .register(&mut stream, Token(key), interest)
+        {
             tracing::warn!(event = "peer.register_failed", %error);
             return None;
         }
@@ -340,7 +361,9 @@ impl LinkThread {
 
     fn connect(&mut self, target: TargetId, host: &str, address: SocketAddr) {
         if self.tls.is_none() && !address.ip().to_canonical().is_loopback() {
-            return self.peering.dial_failed(target, "not on loopback, and cluster.auth is not set");
+            return self
+                .peering
+                .dial_failed(target, "not on loopback, and cluster.auth is not set");
         }
         let state = State::Connecting {
             target,
@@ -359,7 +382,11 @@ impl LinkThread {
     /// Connections that were made, or failed, or take too long.
     fn finish_connecting(&mut self) {
         let pending = self.sockets.iter().filter_map(|(key, e)| match &e.state {
-            State::Connecting { target, host, until } => {
+            State::Connecting {
+                target,
+                host,
+                until,
+            } => {
                 let due = e.socket.writable || *until <= self.now;
                 due.then(|| (key, *target, host.clone()))
             }
@@ -519,7 +546,9 @@ impl LinkThread {
                     }
                 }
                 Action::Close { link } => self.close(link),
-                Action::Up { node, incarnation } => self.tell(|| Inbound::PeerUp { node, incarnation }),
+                Action::Up { node, incarnation } => {
+                    self.tell(|| Inbound::PeerUp { node, incarnation })
+                }
                 Action::Down { node } => self.tell(|| Inbound::PeerDown { node }),
                 Action::Join(node) => {
                     if let Some(first) = self.shards.first_mut() {

@@ -104,7 +104,11 @@ impl Socket {
     }
 }
 
-fn read_plain(stream: &mut TcpStream, scratch: &mut [u8], input: &mut BytesMut) -> io::Result<usize> {
+fn read_plain(
+    stream: &mut TcpStream,
+    scratch: &mut [u8],
+    input: &mut BytesMut,
+) -> io::Result<usize> {
     let n = stream.read(scratch)?;
     input.extend_from_slice(scratch.get(..n).unwrap_or_default());
     Ok(n)
@@ -153,7 +157,11 @@ fn write_plain(stream: &mut TcpStream, out: &mut Outbox) -> io::Result<bool> {
     Ok(true)
 }
 
-fn write_tls(tls: &mut rustls::Connection, stream: &mut TcpStream, out: &mut Outbox) -> io::Result<bool> {
+fn write_tls(
+    tls: &mut rustls::Connection,
+    stream: &mut TcpStream,
+    out: &mut Outbox,
+) -> io::Result<bool> {
     // Before the handshake is done nothing may be taken: TLS would hold it back, out of sight of our limit.
     while !tls.is_handshaking() {
         let Some(piece) = out.pieces().front() else {

@@ -6,9 +6,11 @@
 use crate::config::AuthFiles;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::Path;
@@ -79,7 +81,8 @@ impl Tls {
 }
 
 fn times(files: &AuthFiles) -> [Option<SystemTime>; 3] {
-    [&files.cacertfile, &files.certfile, &files.keyfile].map(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok())
+    [&files.cacertfile, &files.certfile, &files.keyfile]
+        .map(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok())
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -95,7 +98,9 @@ fn configs(files: &AuthFiles) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), 
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&files.cacertfile)? {
-        roots.add(certificate).map_err(|e| bad(&files.cacertfile, e))?;
+        roots
+            .add(certificate)
+            .map_err(|e| bad(&files.cacertfile, e))?;
     }
     let roots = Arc::new(roots);
     let chain = certificates(&files.certfile)?;
