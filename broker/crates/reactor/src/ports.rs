@@ -123,6 +123,14 @@ pub struct MailboxInlet(pub(crate) mpsc::Receiver<Inbound>);
 #[error("the shard has too many requests waiting, or is gone")]
 pub struct MailboxFull;
 
+impl MailboxInlet {
+    /// Everything that waits now.
+    pub fn drain(&self) -> Vec<Inbound> {
+        self.0.try_iter().collect()
+    }
+}
+
+/// A mailbox whose posts wake the loop of `wake`.
 pub fn mailbox(wake: Arc<Wake>) -> (Mailbox, MailboxInlet) {
     let (sender, receiver) = mpsc::sync_channel(MAILBOX_CAPACITY);
     (Mailbox { sender, wake }, MailboxInlet(receiver))

@@ -2,6 +2,8 @@
 
 use env::{Incarnation, NodeId};
 use metadata::{Name, NodeRecord, UserRecord};
+use std::collections::BTreeMap;
+use wal::{GroupId, RecoveredGroup};
 
 /// Facts about the node and the shard that do not change while the process lives.
 #[derive(Clone, Debug)]
@@ -72,9 +74,8 @@ impl Default for ShardLimits {
 /// What the write-ahead log held for the groups of one shard.
 #[derive(Debug, Default)]
 pub struct RecoveredShard {
-    /// In log order.
-    pub records: Vec<wal::Record>,
-    /// The newest file that `records` come from. New records go to later files; `wal_rolled` with this number
+    pub groups: BTreeMap<GroupId, RecoveredGroup>,
+    /// The newest file that `groups` come from. New records go to later files; `wal_rolled` with this number
     /// follows as the shard's first event, so that the old files can be emptied and deleted. 0: none.
     pub newest_file: u64,
 }
