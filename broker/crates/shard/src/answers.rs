@@ -15,17 +15,28 @@ impl Core {
         match request {
             ControlRequest::Read(job) => job(&self.tree),
             ControlRequest::Change { change, reply } => self.ask(change, Asker::Control(reply)),
-            ControlRequest::Place { kind, replicas, reply } => reply(self.place(kind, replicas)),
+            ControlRequest::Place {
+                kind,
+                replicas,
+                reply,
+            } => reply(self.place(kind, replicas)),
             ControlRequest::Queues { only, reply } => self.gather_stats(only, reply),
             ControlRequest::Queue { queue, body, reply } => {
-                self.control_request(number(self.config.index, 0, CONTROL_KEY), queue, body, reply);
+                self.control_request(
+                    number(self.config.index, 0, CONTROL_KEY),
+                    queue,
+                    body,
+                    reply,
+                );
             }
             ControlRequest::Nodes { reply } => reply(self.node_facts()),
             ControlRequest::QuorumCritical { reply } => reply(self.quorum_critical()),
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::RebalanceQueues { reply } => reply(self.rebalance()),
             // Need the connections: answered by the shard.
-            ControlRequest::Connections { .. } | ControlRequest::CloseConnection { .. } | ControlRequest::Maintenance { .. } => {}
+            ControlRequest::Connections { .. }
+            | ControlRequest::CloseConnection { .. }
+            | ControlRequest::Maintenance { .. } => {}
         }
     }
 
@@ -35,7 +46,13 @@ impl Core {
             QueueKind::Classic => vec![me],
             QueueKind::Quorum => {
                 let load = self.queue_loads();
-                quorum_members(me, self.tree.nodes().map(|n| &**n), |n| self.peers.is_up(n), load, replicas)
+                quorum_members(
+                    me,
+                    self.tree.nodes().map(|n| &**n),
+                    |n| self.peers.is_up(n),
+                    load,
+                    replicas,
+                )
             }
         }
     }
@@ -44,7 +61,11 @@ impl Core {
     /// kept beside the tree would be state that can drift from it.
     pub fn queue_loads(&self) -> impl Fn(NodeId) -> usize + use<> {
         let mut loads = std::collections::BTreeMap::<NodeId, usize>::new();
-        for record in self.tree.all_queues().filter(|q| q.kind == QueueKind::Quorum) {
+        for record in self
+            .tree
+            .all_queues()
+            .filter(|q| q.kind == QueueKind::Quorum)
+        {
             for member in &record.members {
                 *loads.entry(*member).or_default() += 1;
             }
@@ -72,22 +93,35 @@ impl Core {
     fn quorum_critical(&self) -> Vec<QueueId> {
         let me = self.config.node;
         let lost = |voters: &[NodeId]| {
-            let left = voters.iter().filter(|n| **n != me && self.peers.is_up(**n)).count();
+            let left = voters
+                .iter()
+                .filter(|n| **n != me && self.peers.is_up(**n))
+                .count();
             voters.contains(&me) && voters.len() > 1 && left * 2 <= voters.len()
         };
         let mut critical = Vec::new();
-        let voters: Vec<NodeId> = self.tree.nodes().filter(|n| n.voter).map(|n| n.id).collect();
+        let voters: Vec<NodeId> = self
+            .tree
+            .nodes()
+            .filter(|n| n.voter)
+            .map(|n| n.id)
+            .collect();
         if lost(&voters) {
             critical.push(QueueId(0));
         }
-        let queues = self.tree.all_queues().filter(|q| q.kind == QueueKind::Quorum && lost(&q.members));
+        let queues = self
+            .tree
+            .all_queues()
+            .filter(|q| q.kind == QueueKind::Quorum && lost(&q.members));
         critical.extend(queues.map(|q| q.id));
         critical
     }
 
     fn readiness(&self) -> Readiness {
         let not = |why: &str| Readiness::NotReady(why.to_string());
-        let Some(directory) = &self.directory else { return not("asked the wrong shard") };
+        let Some(directory) = &self.directory else {
+            return not("asked the wrong shard");
+        };
         if self.draining {
             return not("draining");
         }
@@ -96,7 +130,9 @@ impl Core {
         }
         match directory.leader() {
             Leader::Unknown => not("the metadata group has no leader that this node can reach"),
-            Leader::Other(node) if !self.peers.is_up(node) => not("the metadata leader cannot be reached"),
+            Leader::Other(node) if !self.peers.is_up(node) => {
+                not("the metadata leader cannot be reached")
+            }
             _ if self.owners.recovering() => not("recovering"),
             _ => Readiness::Ready,
         }
@@ -107,7 +143,11 @@ impl Core {
         let shards = self.config.shards;
         let asked = usize::from(shards) * (peers.len() + 1);
         let (token, early) = self.stats.begin(self.now, only, asked, reply);
-        let frame = Frame::StatsRequest { token, reply_shard: self.config.index, only };
+        let frame = Frame::StatsRequest {
+            token,
+            reply_shard: self.config.index,
+            only,
+        };
         for peer in peers {
             for shard in 0..shards {
                 self.to_peer(peer, Route::Shard(shard), &frame);
@@ -122,15 +162,26 @@ impl Core {
         }
     }
 
-    pub fn answer_stats(&mut self, from: NodeId, token: u64, reply_shard: u16, only: Option<QueueId>) {
+    pub fn answer_stats(
+        &mut self,
+        from: NodeId,
+        token: u64,
+        reply_shard: u16,
+        only: Option<QueueId>,
+    ) {
         let all = self.owners.stats(only);
-        let mut parts: Vec<Vec<OwnerStats>> = all.chunks(MAX_STATS).map(<[OwnerStats]>::to_vec).collect();
+        let mut parts: Vec<Vec<OwnerStats>> =
+            all.chunks(MAX_STATS).map(<[OwnerStats]>::to_vec).collect();
         if parts.is_empty() {
             parts.push(Vec::new());
         }
         let count = parts.len();
         for (i, stats) in parts.into_iter().enumerate() {
-            let frame = Frame::StatsReply { token, last: i + 1 == count, stats };
+            let frame = Frame::StatsReply {
+                token,
+                last: i + 1 == count,
+                stats,
+            };
             if from == self.config.node {
                 self.to_shard(reply_shard, &frame);
             } else {
@@ -171,14 +222,27 @@ impl Core {
     }
 
     pub fn move_leaders(&mut self) {
-        let avoid: Vec<NodeId> = self.tree.nodes().filter(|n| n.maintenance).map(|n| n.id).collect();
+        let avoid: Vec<NodeId> = self
+            .tree
+            .nodes()
+            .filter(|n| n.maintenance)
+            .map(|n| n.id)
+            .collect();
         self.owners.move_leaders(&self.peers, &avoid);
     }
 
     /// Moves leaders from here until this node has no more than its share of the groups it is a member of.
     fn rebalance(&mut self) -> u32 {
-        let up = self.tree.nodes().filter(|n| !n.maintenance && (n.id == self.config.node || self.peers.is_up(n.id))).count();
-        let groups = self.tree.all_queues().filter(|q| q.kind == QueueKind::Quorum).count();
+        let up = self
+            .tree
+            .nodes()
+            .filter(|n| !n.maintenance && (n.id == self.config.node || self.peers.is_up(n.id)))
+            .count();
+        let groups = self
+            .tree
+            .all_queues()
+            .filter(|q| q.kind == QueueKind::Quorum)
+            .count();
         let share = groups.div_ceil(up.max(1));
         self.owners.shed_leaders(&self.peers, share)
     }

@@ -16,16 +16,24 @@ impl Core {
     /// Shard 0: entries of the metadata group.
     pub fn apply_metadata(&mut self, entries: Vec<Committed>) {
         for entry in entries {
-            let Some(directory) = &mut self.directory else { return };
+            let Some(directory) = &mut self.directory else {
+                return;
+            };
             let taken = directory.committed(self.now, entry.command);
             self.applied = entry.index;
-            let Some((change, asker)) = taken else { continue };
+            let Some((change, asker)) = taken else {
+                continue;
+            };
             if self.config.shards > 1 {
                 let done_for = match &asker {
                     Asker::Shard { shard, token } => Some((*shard, *token)),
                     _ => None,
                 };
-                self.to_other_shards(&Frame::Applied { index: entry.index, change: change.clone(), done_for });
+                self.to_other_shards(&Frame::Applied {
+                    index: entry.index,
+                    change: change.clone(),
+                    done_for,
+                });
             }
             let result = self.apply_change(entry.index, &change);
             self.answer(asker, result);
@@ -33,10 +41,17 @@ impl Core {
     }
 
     /// Other shards: what shard 0 has applied.
-    pub fn applied_on_shard_0(&mut self, index: u64, change: &Change, done_for: Option<(u16, u64)>) {
+    pub fn applied_on_shard_0(
+        &mut self,
+        index: u64,
+        change: &Change,
+        done_for: Option<(u16, u64)>,
+    ) {
         self.applied = index;
         let result = self.apply_change(index, change);
-        let asker = done_for.filter(|(shard, _)| *shard == self.config.index).and_then(|(_, token)| self.asked.remove(&token));
+        let asker = done_for
+            .filter(|(shard, _)| *shard == self.config.index)
+            .and_then(|(_, token)| self.asked.remove(&token));
         if let Some(asker) = asker {
             self.answer(asker, result);
         }
@@ -64,7 +79,9 @@ impl Core {
                     self.refresh_settings(id);
                 }
             }
-            TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) | TreeEvent::NodeRemoved(_) => self.nodes_changed(),
+            TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) | TreeEvent::NodeRemoved(_) => {
+                self.nodes_changed()
+            }
             // Sessions look these up when they need them.
             TreeEvent::VhostRemoved(_) | TreeEvent::PermissionsChanged { .. } => {}
         }
@@ -73,11 +90,16 @@ impl Core {
     /// A queue is in the tree. `declared`: by the very entry being applied, so that its first members found its group;
     /// otherwise this node's replica, if it has none, starts empty and is filled by the leader.
     pub fn queue_added(&mut self, record: &Arc<QueueRecord>, declared: bool) {
-        if self.owner_shard(record.id) != self.config.index || !record.members.contains(&self.config.node) {
+        if self.owner_shard(record.id) != self.config.index
+            || !record.members.contains(&self.config.node)
+        {
             return;
         }
         match record.kind {
-            QueueKind::Classic => self.owners.open_classic(record, self.now),
+            QueueKind::Classic => {
+                let settings = crate::turn::settings_of(&self.tree, record);
+                self.owners.open_classic(record, &settings);
+            }
             QueueKind::Quorum => self.owners.open_quorum(record, declared),
         }
         self.refresh_settings(record.id);
@@ -90,7 +112,9 @@ impl Core {
 
     /// Shard 0 has installed a checkpoint of the metadata group.
     pub fn restore_metadata(&mut self, index: u64, state: Bytes) {
-        let Some(directory) = &mut self.directory else { return };
+        let Some(directory) = &mut self.directory else {
+            return;
+        };
         let restored = directory.restore(state).map_err(|e| e.to_string());
         let (tree, unanswered) = match restored {
             Ok(parts) => parts,
@@ -101,7 +125,10 @@ impl Core {
             self.answer(asker, Err(Refused::Unavailable(text.into())));
         }
         if self.config.shards > 1 {
-            self.to_other_shards(&Frame::Restored { index, tree: tree.clone() });
+            self.to_other_shards(&Frame::Restored {
+                index,
+                tree: tree.clone(),
+            });
         }
         self.restored_on_shard_0(index, &tree);
     }
@@ -113,7 +140,11 @@ impl Core {
             Err(error) => return self.fatal_checkpoint(&error.to_string()),
         };
         self.applied = index;
-        let removed: Vec<_> = before.all_queues().filter(|q| self.tree.queue_by_id(q.id).is_none()).cloned().collect();
+        let removed: Vec<_> = before
+            .all_queues()
+            .filter(|q| self.tree.queue_by_id(q.id).is_none())
+            .cloned()
+            .collect();
         for record in removed {
             self.queue_removed(&record);
         }
@@ -125,25 +156,38 @@ impl Core {
     }
 
     fn fatal_checkpoint(&mut self, error: &str) {
-        self.effects.push(Effect::Fatal(format!("metadata checkpoint cannot be read: {error}")));
+        self.effects.push(Effect::Fatal(format!(
+            "metadata checkpoint cannot be read: {error}"
+        )));
     }
 
     fn nodes_changed(&mut self) {
         if self.config.index == 0 {
-            self.effects.push(Effect::Nodes(self.tree.nodes().map(|n| (**n).clone()).collect()));
+            self.effects.push(Effect::Nodes(
+                self.tree.nodes().map(|n| (**n).clone()).collect(),
+            ));
         }
     }
 
     /// Leader of the metadata group: another node's change.
     pub fn propose_for(&mut self, origin: Origin, change: &Change) {
-        if self.directory.as_ref().is_some_and(|d| d.leader() == Leader::Me) {
+        if self
+            .directory
+            .as_ref()
+            .is_some_and(|d| d.leader() == Leader::Me)
+        {
             // Refused when leadership is lost meanwhile; the asking node sends it again.
-            drop(self.owners.propose_metadata(crate::directory::command(origin, change)));
+            drop(
+                self.owners
+                    .propose_metadata(crate::directory::command(origin, change)),
+            );
         }
     }
 
     pub fn metadata_leadership(&mut self, leader: Option<NodeId>, is_leader: bool) {
-        let Some(directory) = &mut self.directory else { return };
+        let Some(directory) = &mut self.directory else {
+            return;
+        };
         let leader = match leader {
             _ if is_leader => Leader::Me,
             Some(node) => Leader::Other(node),
@@ -156,18 +200,32 @@ impl Core {
 
     /// The first leader of a new cluster gives it its first contents.
     pub fn bootstrap_if_new(&mut self) {
-        let leads = self.directory.as_ref().is_some_and(|d| d.leader() == Leader::Me);
+        let leads = self
+            .directory
+            .as_ref()
+            .is_some_and(|d| d.leader() == Leader::Me);
         if !leads || self.bootstrapping || self.tree.nodes().next().is_some() {
             return;
         }
-        let Some(founding) = self.config.founding.clone() else { return };
+        let Some(founding) = self.config.founding.clone() else {
+            return;
+        };
         self.bootstrapping = true;
-        self.ask(Change::Bootstrap { cluster: founding.cluster, nodes: founding.nodes, user: founding.user }, Asker::Nobody);
+        self.ask(
+            Change::Bootstrap {
+                cluster: founding.cluster,
+                nodes: founding.nodes,
+                user: founding.user,
+            },
+            Asker::Nobody,
+        );
     }
 
     /// A node wants to be a member of the cluster.
     pub fn join(&mut self, node: NodeRecord) {
-        let Some(directory) = &self.directory else { return };
+        let Some(directory) = &self.directory else {
+            return;
+        };
         match directory.leader() {
             Leader::Me => self.admit_node(node),
             Leader::Other(to) => self.to_peer(to, Route::Shard(0), &Frame::Join { node }),
@@ -178,12 +236,19 @@ impl Core {
 
     fn admit_node(&mut self, node: NodeRecord) {
         let known = self.tree.node(node.id);
-        if known.is_some_and(|n| n.name == node.name && n.address == node.address) || self.joining.contains(&node.id) {
+        if known.is_some_and(|n| n.name == node.name && n.address == node.address)
+            || self.joining.contains(&node.id)
+        {
             return;
         }
         let voter = known.is_some_and(|n| n.voter);
         // The same name under another id: it lost its directory and comes back as a new node.
-        let replaced: Vec<_> = self.tree.nodes().filter(|n| n.name == node.name && n.id != node.id).map(|n| n.id).collect();
+        let replaced: Vec<_> = self
+            .tree
+            .nodes()
+            .filter(|n| n.name == node.name && n.id != node.id)
+            .map(|n| n.id)
+            .collect();
         for id in replaced {
             tracing::warn!(event = "node_replaced", name = %node.name, old = id.0, new = node.id.0);
             self.ask(Change::DeleteNode { id }, Asker::Nobody);
@@ -203,7 +268,8 @@ impl Core {
         let nodes: Vec<NodeRecord> = self.tree.nodes().map(|n| (**n).clone()).collect();
         self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
         let wanted: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
-        self.owners.membership_step(consensus::GroupId(0), next_step(me, &wanted, &status));
+        self.owners
+            .membership_step(consensus::GroupId(0), next_step(me, &wanted, &status));
         for node in nodes {
             let voter = status.membership.voters.contains(&node.id);
             if node.voter != voter {
@@ -216,7 +282,9 @@ impl Core {
     pub fn reconcile_queue_members(&mut self) {
         let me = self.config.node;
         for (id, status) in self.owners.led_groups() {
-            let Some(record) = self.tree.queue_by_id(id).cloned() else { continue };
+            let Some(record) = self.tree.queue_by_id(id).cloned() else {
+                continue;
+            };
             let known: Vec<NodeId> = self.tree.nodes().map(|n| n.id).collect();
             if record.members.iter().any(|m| !known.contains(m)) {
                 self.replace_forgotten(&record, &known);
@@ -230,13 +298,32 @@ impl Core {
     }
 
     fn replace_forgotten(&mut self, record: &QueueRecord, known: &[NodeId]) {
-        let mut members: Vec<NodeId> = record.members.iter().copied().filter(|m| known.contains(m)).collect();
+        let mut members: Vec<NodeId> = record
+            .members
+            .iter()
+            .copied()
+            .filter(|m| known.contains(m))
+            .collect();
         let load = self.queue_loads();
-        let mut others: Vec<NodeId> = known.iter().copied().filter(|n| !members.contains(n)).collect();
+        let mut others: Vec<NodeId> = known
+            .iter()
+            .copied()
+            .filter(|n| !members.contains(n))
+            .collect();
         others.sort_by_key(|n| (!self.peers.is_up(*n), load(*n), *n));
-        members.extend(others.into_iter().take(record.members.len() - members.len()));
+        members.extend(
+            others
+                .into_iter()
+                .take(record.members.len() - members.len()),
+        );
         if members != record.members && self.replacing.insert(record.id) {
-            self.ask(Change::SetQueueMembers { id: record.id, members }, Asker::Nobody);
+            self.ask(
+                Change::SetQueueMembers {
+                    id: record.id,
+                    members,
+                },
+                Asker::Nobody,
+            );
         }
     }
 
@@ -244,7 +331,10 @@ impl Core {
         let new_life = self.peers.up(node, incarnation);
         self.owners.peer_up(node, incarnation);
         if new_life {
-            self.owners.node_gone(GoneNode { node, before: incarnation });
+            self.owners.node_gone(GoneNode {
+                node,
+                before: incarnation,
+            });
         }
         self.clients_node_up(node);
     }

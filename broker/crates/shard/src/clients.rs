@@ -57,8 +57,14 @@ impl Clients {
     }
 
     fn links(&self, pred: impl Fn(QueueId, &Link) -> bool) -> Vec<(u64, QueueId)> {
-        let all = self.sessions.iter().flat_map(|(n, s)| s.queues.iter().map(move |(q, l)| (*n, *q, l)));
-        let mut found: Vec<_> = all.filter(|(_, q, l)| pred(*q, l)).map(|(n, q, _)| (n, q)).collect();
+        let all = self
+            .sessions
+            .iter()
+            .flat_map(|(n, s)| s.queues.iter().map(move |(q, l)| (*n, *q, l)));
+        let mut found: Vec<_> = all
+            .filter(|(_, q, l)| pred(*q, l))
+            .map(|(n, q, _)| (n, q))
+            .collect();
         // Hash order must not decide what is sent first.
         found.sort_unstable();
         found
@@ -66,8 +72,12 @@ impl Clients {
 
     /// Forgets a link; the session's books are kept.
     fn drop_link(&mut self, number: u64, queue: QueueId) {
-        let Some(session) = self.sessions.get_mut(&number) else { return };
-        let Some(link) = session.queues.remove(&queue) else { return };
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let Some(link) = session.queues.remove(&queue) else {
+            return;
+        };
         if let Some(at) = link.due {
             self.due.remove(&(at, number, queue));
         }
@@ -93,14 +103,30 @@ impl Core {
                 seq
             }
             None => {
-                let answer = Answer::Refused { code: 404, text: "NOT_FOUND - the queue is gone".into() };
-                self.notices.push_back((number, Notice::Answer { queue, seq: RequestSeq(0), answer }));
+                let answer = Answer::Refused {
+                    code: 404,
+                    text: "NOT_FOUND - the queue is gone".into(),
+                };
+                self.notices.push_back((
+                    number,
+                    Notice::Answer {
+                        queue,
+                        seq: RequestSeq(0),
+                        answer,
+                    },
+                ));
                 0
             }
         }
     }
 
-    pub fn publish(&mut self, number: u64, queue: QueueId, tag: PublishTag, message: message::Message) {
+    pub fn publish(
+        &mut self,
+        number: u64,
+        queue: QueueId,
+        tag: PublishTag,
+        message: message::Message,
+    ) {
         let wanted = (tag.tag != 0).then_some(tag);
         match self.client_link(number, queue) {
             Some(link) => {
@@ -109,7 +135,8 @@ impl Core {
             }
             None if wanted.is_some() => {
                 let why = Reject::Unavailable;
-                self.notices.push_back((number, Notice::NotPublished { queue, tag, why }));
+                self.notices
+                    .push_back((number, Notice::NotPublished { queue, tag, why }));
             }
             None => {}
         }
@@ -123,8 +150,19 @@ impl Core {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => {
                 let owner = self.owners.leader_of(queue);
-                let client = QueueClient::new(session, record.kind, record.members.clone(), owner, self.now);
-                place.insert(Link { client, kind: record.kind, full: false, due: None })
+                let client = QueueClient::new(
+                    session,
+                    record.kind,
+                    record.members.clone(),
+                    owner,
+                    self.now,
+                );
+                place.insert(Link {
+                    client,
+                    kind: record.kind,
+                    full: false,
+                    due: None,
+                })
             }
         })
     }
@@ -132,8 +170,12 @@ impl Core {
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
     fn carry_on(&mut self, number: u64, queue: QueueId) {
         while let Some(link) = self.clients.link(number, queue) {
-            let Some(owner) = link.client.owner() else { break };
-            let Some(message) = link.client.poll_send() else { break };
+            let Some(owner) = link.client.owner() else {
+                break;
+            };
+            let Some(message) = link.client.poll_send() else {
+                break;
+            };
             self.send_request(owner, queue, message);
         }
         let mut told = std::mem::take(&mut self.clients.told);
@@ -149,24 +191,48 @@ impl Core {
             Told::Published(tag) => Notice::Published { queue, tag },
             Told::NotPublished(tag, why) => Notice::NotPublished { queue, tag, why },
             Told::Answer { seq, answer } => {
-                if let Some(reply) = self.clients.control.remove(&(queue, seq)).filter(|_| self.is_control(number)) {
+                if let Some(reply) = self
+                    .clients
+                    .control
+                    .remove(&(queue, seq))
+                    .filter(|_| self.is_control(number))
+                {
                     return reply(Ok(answer));
                 }
-                Notice::Answer { queue, seq: RequestSeq(seq), answer }
+                Notice::Answer {
+                    queue,
+                    seq: RequestSeq(seq),
+                    answer,
+                }
             }
-            Told::Deliver { consumer, deliveries } => Notice::Deliver { queue, consumer, deliveries },
+            Told::Deliver {
+                consumer,
+                deliveries,
+            } => Notice::Deliver {
+                queue,
+                consumer,
+                deliveries,
+            },
             Told::Cancelled { consumer } => Notice::Cancelled { queue, consumer },
         };
         self.notices.push_back((number, notice));
     }
 
     fn keep_books(&mut self, number: u64, queue: QueueId) {
-        let Some(session) = self.clients.sessions.get_mut(&number) else { return };
-        let Some(link) = session.queues.get_mut(&queue) else { return };
+        let Some(session) = self.clients.sessions.get_mut(&number) else {
+            return;
+        };
+        let Some(link) = session.queues.get_mut(&queue) else {
+            return;
+        };
         let full = link.client.is_full();
         if full != link.full {
             link.full = full;
-            session.full = if full { session.full + 1 } else { session.full - 1 };
+            session.full = if full {
+                session.full + 1
+            } else {
+                session.full - 1
+            };
             if session.full == 0 {
                 self.clients.relieved.push(number);
             }
@@ -199,7 +265,13 @@ impl Core {
 
     pub fn tick_clients(&mut self) {
         let now = self.now;
-        while let Some((at, number, queue)) = self.clients.due.first().copied().filter(|(at, _, _)| *at <= now) {
+        while let Some((at, number, queue)) = self
+            .clients
+            .due
+            .first()
+            .copied()
+            .filter(|(at, _, _)| *at <= now)
+        {
             self.clients.due.remove(&(at, number, queue));
             if let Some(link) = self.clients.link(number, queue) {
                 link.due = None;
@@ -212,7 +284,10 @@ impl Core {
     /// This node's own replica of a queue has heard of a leader.
     pub fn queue_leader_known(&mut self, queue: QueueId, leader: NodeId) {
         let now = self.now;
-        for (number, queue) in self.clients.links(|q, l| q == queue && l.client.owner() != Some(leader)) {
+        for (number, queue) in self
+            .clients
+            .links(|q, l| q == queue && l.client.owner() != Some(leader))
+        {
             if let Some(link) = self.clients.link(number, queue) {
                 link.client.owner_is(now, Some(leader));
             }
@@ -273,7 +348,10 @@ impl Core {
 
     /// The session is over: its queues are told, and forgotten when they know.
     pub fn session_gone(&mut self, number: u64) {
-        let Some(session) = self.clients.sessions.get_mut(&number) else { return };
+        self.logins.remove(&number);
+        let Some(session) = self.clients.sessions.get_mut(&number) else {
+            return;
+        };
         session.closing = true;
         let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
         queues.sort_unstable();
@@ -286,7 +364,13 @@ impl Core {
         number == crate::sessions::number(self.config.index, 0, crate::sessions::CONTROL_KEY)
     }
 
-    pub fn control_request(&mut self, number: u64, queue: QueueId, body: RequestBody, reply: Reply<Result<Answer, Refused>>) {
+    pub fn control_request(
+        &mut self,
+        number: u64,
+        queue: QueueId,
+        body: RequestBody,
+        reply: Reply<Result<Answer, Refused>>,
+    ) {
         let Some(link) = self.client_link(number, queue) else {
             return reply(Err(Refused::NotFound("the queue is gone".into())));
         };

@@ -38,7 +38,10 @@ pub struct Outgoing {
 
 impl Outgoing {
     fn event(&mut self, to: (Place, u16), session: SessionId, queue: QueueId, event: Event) {
-        self.events.entry((to, session, queue)).or_default().push(event);
+        self.events
+            .entry((to, session, queue))
+            .or_default()
+            .push(event);
     }
 }
 
@@ -75,6 +78,7 @@ pub struct Core {
     pub joining: BTreeSet<NodeId>,
     /// Queues whose `SetQueueMembers` is on its way.
     pub replacing: BTreeSet<QueueId>,
+    pub reconcile_at: Time,
     /// Sessions per (user) and per (vhost) of this shard, for limits.
     pub logins: HashMap<u64, (String, String), FixedState>,
 }
@@ -85,7 +89,11 @@ impl Core {
     }
 
     pub fn session(&self, number: u64) -> SessionId {
-        SessionId { node: self.config.node, incarnation: self.config.incarnation, number }
+        SessionId {
+            node: self.config.node,
+            incarnation: self.config.incarnation,
+            number,
+        }
     }
 
     /// Which shard of this node owns a queue.
@@ -104,27 +112,39 @@ impl Core {
     }
 
     pub fn to_peer(&mut self, to: NodeId, route: Route, frame: &Frame) {
-        self.effects.push(Effect::Peer { to, route, frame: frame.encode() });
+        self.effects.push(Effect::Peer {
+            to,
+            route,
+            frame: frame.encode(),
+        });
     }
 
     pub fn to_shard(&mut self, to: u16, frame: &Frame) {
         let from = self.config.index;
-        self.effects.push(Effect::Shard { to, from, frame: frame.encode() });
+        self.effects.push(Effect::Shard {
+            to,
+            from,
+            frame: frame.encode(),
+        });
     }
 
     /// A queue's word for a session, wherever that is.
     pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: Event) {
         let shard = crate::sessions::shard_of_session(session);
         if session.node != self.config.node {
-            return self.outgoing.event((Place::Node(session.node), shard), session, queue, event);
+            return self
+                .outgoing
+                .event((Place::Node(session.node), shard), session, queue, event);
         }
         if session.incarnation != self.config.incarnation {
             return;
         }
         if shard == self.config.index {
-            self.events.push_back((self.config.node, session.number, queue, event));
+            self.events
+                .push_back((self.config.node, session.number, queue, event));
         } else {
-            self.outgoing.event((Place::Shard(shard), shard), session, queue, event);
+            self.outgoing
+                .event((Place::Shard(shard), shard), session, queue, event);
         }
     }
 
@@ -140,7 +160,11 @@ impl Core {
             }
         }
         for (((place, shard), session, queue), events) in std::mem::take(&mut outgoing.events) {
-            let frame = Frame::Events { session, queue, events };
+            let frame = Frame::Events {
+                session,
+                queue,
+                events,
+            };
             match place {
                 Place::Here => {}
                 Place::Shard(shard) => self.to_shard(shard, &frame),
@@ -154,7 +178,12 @@ impl Core {
     pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: ToQueue) {
         match self.place_of(queue, node) {
             Place::Here => self.requests.push_back((queue, message)),
-            elsewhere => self.outgoing.requests.entry((elsewhere, queue)).or_default().push(message),
+            elsewhere => self
+                .outgoing
+                .requests
+                .entry((elsewhere, queue))
+                .or_default()
+                .push(message),
         }
     }
 
@@ -164,7 +193,11 @@ impl Core {
             self.next_token += 1;
             let token = self.next_token;
             self.asked.insert(token, asker);
-            let frame = Frame::ChangeRequest { shard: self.config.index, token, change };
+            let frame = Frame::ChangeRequest {
+                shard: self.config.index,
+                token,
+                change,
+            };
             self.to_shard(0, &frame);
             return;
         };
@@ -172,7 +205,12 @@ impl Core {
         let full = directory.ask(self.now, change, asker, &mut sends);
         self.carry_out(sends);
         if let Err(asker) = full {
-            self.answer(asker, Err(Refused::Unavailable("too many metadata changes wait for the cluster".into())));
+            self.answer(
+                asker,
+                Err(Refused::Unavailable(
+                    "too many metadata changes wait for the cluster".into(),
+                )),
+            );
         }
     }
 
@@ -181,8 +219,12 @@ impl Core {
         for send in sends {
             match send {
                 // A refusal means that leadership is lost; the directory sends again when it hears of the next leader.
-                crate::directory::Send::Propose(command) => drop(self.owners.propose_metadata(command)),
-                crate::directory::Send::Forward { to, frame } => self.to_peer(to, Route::Shard(0), &frame),
+                crate::directory::Send::Propose(command) => {
+                    drop(self.owners.propose_metadata(command))
+                }
+                crate::directory::Send::Forward { to, frame } => {
+                    self.to_peer(to, Route::Shard(0), &frame)
+                }
             }
         }
     }
@@ -191,7 +233,9 @@ impl Core {
     pub fn answer(&mut self, asker: Asker, result: Result<Done, Refused>) {
         match asker {
             Asker::Nobody => {}
-            Asker::Session { number, token } => self.notices.push_back((number, Notice::Changed { token, result })),
+            Asker::Session { number, token } => self
+                .notices
+                .push_back((number, Notice::Changed { token, result })),
             Asker::Control(reply) => reply(result),
             // The other shard answers from its own tree when it applies; a refusal to take the change in is not in the
             // log, and shows there as a late answer.
@@ -208,7 +252,11 @@ impl Core {
         let bytes: Bytes = frame.encode();
         let from = self.config.index;
         for to in (0..self.config.shards).filter(|s| *s != from) {
-            self.effects.push(Effect::Shard { to, from, frame: bytes.clone() });
+            self.effects.push(Effect::Shard {
+                to,
+                from,
+                frame: bytes.clone(),
+            });
         }
     }
 }

@@ -26,9 +26,15 @@ const VERSION: u8 = 1;
 pub enum Asker {
     Nobody,
     /// A session of shard 0.
-    Session { number: u64, token: u64 },
+    Session {
+        number: u64,
+        token: u64,
+    },
     /// Another shard of this node; its token.
-    Shard { shard: u16, token: u64 },
+    Shard {
+        shard: u16,
+        token: u64,
+    },
     Control(Reply<Result<Done, Refused>>),
 }
 
@@ -103,13 +109,24 @@ impl Directory {
     }
 
     /// Takes in a change; gives the asker back when there is no room.
-    pub fn ask(&mut self, now: Time, change: Change, asker: Asker, out: &mut Vec<Send>) -> Result<(), Asker> {
+    pub fn ask(
+        &mut self,
+        now: Time,
+        change: Change,
+        asker: Asker,
+        out: &mut Vec<Send>,
+    ) -> Result<(), Asker> {
         if self.pending.len() >= MAX_PENDING {
             return Err(asker);
         }
         let number = self.next;
         self.next += 1;
-        self.pending.push_back(Pending { number, change, asker, since: now });
+        self.pending.push_back(Pending {
+            number,
+            change,
+            asker,
+            since: now,
+        });
         if let Some(last) = self.pending.back() {
             out.extend(self.send(last));
         }
@@ -120,11 +137,21 @@ impl Directory {
     }
 
     fn send(&self, p: &Pending) -> Option<Send> {
-        let origin = Origin { node: self.me, incarnation: self.incarnation, number: p.number };
+        let origin = Origin {
+            node: self.me,
+            incarnation: self.incarnation,
+            number: p.number,
+        };
         match self.leader {
             Leader::Unknown => None,
             Leader::Me => Some(Send::Propose(command(origin, &p.change))),
-            Leader::Other(to) => Some(Send::Forward { to, frame: Frame::Propose { origin, change: p.change.clone() } }),
+            Leader::Other(to) => Some(Send::Forward {
+                to,
+                frame: Frame::Propose {
+                    origin,
+                    change: p.change.clone(),
+                },
+            }),
         }
     }
 
@@ -145,8 +172,13 @@ impl Directory {
         if !self.pending.is_empty() && now.since(self.sent_at) >= AGAIN_AFTER {
             self.send_all(now, out);
         }
-        let late = self.pending.iter_mut().take_while(|p| now.since(p.since) >= ANSWER_WITHIN);
-        late.map(|p| std::mem::replace(&mut p.asker, Asker::Nobody)).filter(|a| !matches!(a, Asker::Nobody)).collect()
+        let late = self
+            .pending
+            .iter_mut()
+            .take_while(|p| now.since(p.since) >= ANSWER_WITHIN);
+        late.map(|p| std::mem::replace(&mut p.asker, Asker::Nobody))
+            .filter(|a| !matches!(a, Asker::Nobody))
+            .collect()
     }
 
     pub fn wake_at(&self) -> Option<Time> {
@@ -171,7 +203,9 @@ impl Directory {
         // Numbers are taken in order, so ours is at the front.
         self.sent_at = now;
         let asker = match self.pending.front() {
-            Some(p) if p.number == origin.number => self.pending.pop_front().map_or(Asker::Nobody, |p| p.asker),
+            Some(p) if p.number == origin.number => {
+                self.pending.pop_front().map_or(Asker::Nobody, |p| p.asker)
+            }
             _ => Asker::Nobody,
         };
         Some((change, asker))
@@ -183,7 +217,14 @@ impl Directory {
         out.put_u8(VERSION);
         out.put_u32(self.origins.0.len() as u32);
         for (node, (incarnation, number)) in &self.origins.0 {
-            frame::put_origin(&mut out, Origin { node: *node, incarnation: *incarnation, number: *number });
+            frame::put_origin(
+                &mut out,
+                Origin {
+                    node: *node,
+                    incarnation: *incarnation,
+                    number: *number,
+                },
+            );
         }
         out.put_slice(tree);
         out.freeze()
@@ -202,8 +243,17 @@ impl Directory {
             origins.0.insert(o.node, (o.incarnation, o.number));
         }
         self.origins = origins;
-        let taken = self.origins.0.get(&self.me).filter(|(i, _)| *i == self.incarnation).map_or(0, |(_, n)| *n);
-        let made = self.pending.iter().take_while(|p| p.number <= taken).count();
+        let taken = self
+            .origins
+            .0
+            .get(&self.me)
+            .filter(|(i, _)| *i == self.incarnation)
+            .map_or(0, |(_, n)| *n);
+        let made = self
+            .pending
+            .iter()
+            .take_while(|p| p.number <= taken)
+            .count();
         let unanswered = self.pending.drain(..made).map(|p| p.asker).collect();
         Ok((state, unanswered))
     }
@@ -223,11 +273,23 @@ mod tests {
     use super::*;
 
     fn vhost(name: &str) -> Change {
-        Change::PutVhost { name: name.into(), description: "".into(), tags: vec![] }
+        Change::PutVhost {
+            name: name.into(),
+            description: "".into(),
+            tags: vec![],
+        }
     }
 
     fn proposals(out: &mut Vec<Send>) -> Vec<Bytes> {
-        out.drain(..).filter_map(|s| if let Send::Propose(b) = s { Some(b) } else { None }).collect()
+        out.drain(..)
+            .filter_map(|s| {
+                if let Send::Propose(b) = s {
+                    Some(b)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     #[test]
@@ -236,14 +298,31 @@ mod tests {
         let mut out = Vec::new();
         d.leader_changed(Time::ZERO, Leader::Me, &mut out);
         for name in ["a", "b"] {
-            assert!(d.ask(Time::ZERO, vhost(name), Asker::Session { number: 1, token: 9 }, &mut out).is_ok());
+            assert!(
+                d.ask(
+                    Time::ZERO,
+                    vhost(name),
+                    Asker::Session {
+                        number: 1,
+                        token: 9
+                    },
+                    &mut out
+                )
+                .is_ok()
+            );
         }
         let sent = proposals(&mut out);
         assert_eq!(sent.len(), 2);
-        assert!(d.committed(Time::ZERO, sent[1].clone()).is_none(), "2 before 1 waits");
+        assert!(
+            d.committed(Time::ZERO, sent[1].clone()).is_none(),
+            "2 before 1 waits"
+        );
         let first = d.committed(Time::ZERO, sent[0].clone());
         assert!(matches!(first, Some((_, Asker::Session { token: 9, .. }))));
-        assert!(d.committed(Time::ZERO, sent[0].clone()).is_none(), "a second time");
+        assert!(
+            d.committed(Time::ZERO, sent[0].clone()).is_none(),
+            "a second time"
+        );
         assert!(d.tick(Time::ZERO + AGAIN_AFTER, &mut out).is_empty());
         let again = proposals(&mut out);
         assert_eq!(again, vec![sent[1].clone()]);
@@ -253,7 +332,16 @@ mod tests {
     #[test]
     fn numbering_survives_a_snapshot() {
         let mut d = Directory::new(NodeId(1), Incarnation(1));
-        let other = |number| command(Origin { node: NodeId(2), incarnation: Incarnation(4), number }, &vhost("x"));
+        let other = |number| {
+            command(
+                Origin {
+                    node: NodeId(2),
+                    incarnation: Incarnation(4),
+                    number,
+                },
+                &vhost("x"),
+            )
+        };
         assert!(d.committed(Time::ZERO, other(1)).is_some());
         let snapshot = d.snapshot(b"tree");
         let mut e = Directory::new(NodeId(3), Incarnation(1));
@@ -265,7 +353,16 @@ mod tests {
     #[test]
     fn an_older_life_is_ignored_and_a_newer_one_starts_at_one() {
         let mut d = Directory::new(NodeId(1), Incarnation(1));
-        let from = |life, number| command(Origin { node: NodeId(2), incarnation: Incarnation(life), number }, &vhost("x"));
+        let from = |life, number| {
+            command(
+                Origin {
+                    node: NodeId(2),
+                    incarnation: Incarnation(life),
+                    number,
+                },
+                &vhost("x"),
+            )
+        };
         assert!(d.committed(Time::ZERO, from(2, 1)).is_some());
         assert!(d.committed(Time::ZERO, from(1, 1)).is_none());
         assert!(d.committed(Time::ZERO, from(3, 2)).is_none());
@@ -276,7 +373,18 @@ mod tests {
     fn a_late_answer_is_told_and_the_number_kept() {
         let mut d = Directory::new(NodeId(1), Incarnation(1));
         let mut out = Vec::new();
-        assert!(d.ask(Time::ZERO, vhost("a"), Asker::Session { number: 1, token: 1 }, &mut out).is_ok());
+        assert!(
+            d.ask(
+                Time::ZERO,
+                vhost("a"),
+                Asker::Session {
+                    number: 1,
+                    token: 1
+                },
+                &mut out
+            )
+            .is_ok()
+        );
         assert!(out.is_empty(), "no leader yet");
         assert_eq!(d.tick(Time::ZERO + ANSWER_WITHIN, &mut out).len(), 1);
         d.leader_changed(Time::ZERO, Leader::Other(NodeId(2)), &mut out);

@@ -32,20 +32,43 @@ pub enum Frame {
     /// A frame of the consensus host of the same shard over there.
     Raft(Bytes),
     /// For the owner of a queue, in order.
-    ToQueue { queue: QueueId, messages: Vec<ToQueue> },
+    ToQueue {
+        queue: QueueId,
+        messages: Vec<ToQueue>,
+    },
     /// From the owner of a queue, for a session here, in order.
-    Events { session: SessionId, queue: QueueId, events: Vec<Event> },
+    Events {
+        session: SessionId,
+        queue: QueueId,
+        events: Vec<Event>,
+    },
     /// A change for the metadata leader to propose.
     Propose { origin: Origin, change: Change },
     /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked.
-    Applied { index: u64, change: Change, done_for: Option<(u16, u64)> },
+    Applied {
+        index: u64,
+        change: Change,
+        done_for: Option<(u16, u64)>,
+    },
     /// A whole tree, in front of what is applied from here on.
     Restored { index: u64, tree: Bytes },
     /// Another shard's session asks for a change (to shard 0 of the same node).
-    ChangeRequest { shard: u16, token: u64, change: Change },
+    ChangeRequest {
+        shard: u16,
+        token: u64,
+        change: Change,
+    },
     /// The metadata group's leader as shard 0 sees it, and whether it can be reached.
-    StatsRequest { token: u64, reply_shard: u16, only: Option<QueueId> },
-    StatsReply { token: u64, last: bool, stats: Vec<OwnerStats> },
+    StatsRequest {
+        token: u64,
+        reply_shard: u16,
+        only: Option<QueueId>,
+    },
+    StatsReply {
+        token: u64,
+        last: bool,
+        stats: Vec<OwnerStats>,
+    },
     /// A node of the cluster raised or cleared an alarm.
     Alarm { reason: AlarmReason, on: bool },
     /// For the metadata leader: this node wants to be a member.
@@ -97,7 +120,11 @@ impl Frame {
                 out.put_u64(queue.0);
                 out.put_slice(&queue::codec::encode_to_queue(messages));
             }
-            Frame::Events { session, queue, events } => {
+            Frame::Events {
+                session,
+                queue,
+                events,
+            } => {
                 out.put_u8(EVENTS);
                 put_session(&mut out, *session);
                 out.put_u64(queue.0);
@@ -108,7 +135,11 @@ impl Frame {
                 put_origin(&mut out, *origin);
                 out.put_slice(&change.encode());
             }
-            Frame::Applied { index, change, done_for } => {
+            Frame::Applied {
+                index,
+                change,
+                done_for,
+            } => {
                 out.put_u8(APPLIED);
                 out.put_u64(*index);
                 let (shard, token) = done_for.unwrap_or((u16::MAX, 0));
@@ -121,19 +152,29 @@ impl Frame {
                 out.put_u64(*index);
                 out.put_slice(tree);
             }
-            Frame::ChangeRequest { shard, token, change } => {
+            Frame::ChangeRequest {
+                shard,
+                token,
+                change,
+            } => {
                 out.put_u8(CHANGE_REQUEST);
                 out.put_u16(*shard);
                 out.put_u64(*token);
                 out.put_slice(&change.encode());
             }
-            Frame::StatsRequest { token, reply_shard, only } => {
+            Frame::StatsRequest {
+                token,
+                reply_shard,
+                only,
+            } => {
                 out.put_u8(STATS_REQUEST);
                 out.put_u64(*token);
                 out.put_u16(*reply_shard);
                 out.put_u64(only.map_or(0, |q| q.0));
             }
-            Frame::StatsReply { token, last, stats } => encode_stats(&mut out, *token, *last, stats),
+            Frame::StatsReply { token, last, stats } => {
+                encode_stats(&mut out, *token, *last, stats)
+            }
             Frame::Alarm { reason, on } => {
                 out.put_u8(ALARM);
                 out.put_u8(*reason as u8);
@@ -164,31 +205,63 @@ impl Frame {
                 queue: QueueId(u64(&mut frame)?),
                 events: queue::codec::decode_events(frame).map_err(|_| FrameError)?,
             },
-            PROPOSE => Frame::Propose { origin: origin(&mut frame)?, change: change(frame)? },
+            PROPOSE => Frame::Propose {
+                origin: origin(&mut frame)?,
+                change: change(frame)?,
+            },
             APPLIED => {
                 let index = u64(&mut frame)?;
                 let (shard, token) = (u16(&mut frame)?, u64(&mut frame)?);
                 let done_for = (shard != u16::MAX).then_some((shard, token));
-                Frame::Applied { index, done_for, change: change(frame)? }
+                Frame::Applied {
+                    index,
+                    done_for,
+                    change: change(frame)?,
+                }
             }
-            RESTORED => Frame::Restored { index: u64(&mut frame)?, tree: frame },
-            CHANGE_REQUEST => {
-                Frame::ChangeRequest { shard: u16(&mut frame)?, token: u64(&mut frame)?, change: change(frame)? }
-            }
+            RESTORED => Frame::Restored {
+                index: u64(&mut frame)?,
+                tree: frame,
+            },
+            CHANGE_REQUEST => Frame::ChangeRequest {
+                shard: u16(&mut frame)?,
+                token: u64(&mut frame)?,
+                change: change(frame)?,
+            },
             STATS_REQUEST => {
-                let (token, reply_shard, only) = (u64(&mut frame)?, u16(&mut frame)?, u64(&mut frame)?);
-                Frame::StatsRequest { token, reply_shard, only: (only != 0).then_some(QueueId(only)) }
+                let (token, reply_shard, only) =
+                    (u64(&mut frame)?, u16(&mut frame)?, u64(&mut frame)?);
+                Frame::StatsRequest {
+                    token,
+                    reply_shard,
+                    only: (only != 0).then_some(QueueId(only)),
+                }
             }
             STATS_REPLY => decode_stats(frame)?,
             ALARM => {
-                let reason = if u8(&mut frame)? == AlarmReason::Disk as u8 { AlarmReason::Disk } else { AlarmReason::Memory };
-                Frame::Alarm { reason, on: u8(&mut frame)? != 0 }
+                let reason = if u8(&mut frame)? == AlarmReason::Disk as u8 {
+                    AlarmReason::Disk
+                } else {
+                    AlarmReason::Memory
+                };
+                Frame::Alarm {
+                    reason,
+                    on: u8(&mut frame)? != 0,
+                }
             }
             JOIN => {
                 let id = NodeId(u64(&mut frame)?);
                 let (name, address) = (name(&mut frame)?.into(), name(&mut frame)?.into());
                 let (voter, maintenance) = (u8(&mut frame)? != 0, u8(&mut frame)? != 0);
-                Frame::Join { node: NodeRecord { id, name, address, voter, maintenance } }
+                Frame::Join {
+                    node: NodeRecord {
+                        id,
+                        name,
+                        address,
+                        voter,
+                        maintenance,
+                    },
+                }
             }
             _ => return Err(FrameError),
         })
@@ -214,7 +287,11 @@ fn encode_stats(out: &mut BytesMut, token: u64, last: bool, stats: &[OwnerStats]
 }
 
 fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
-    let (token, last, count) = (u64(&mut frame)?, u8(&mut frame)? != 0, u32(&mut frame)? as usize);
+    let (token, last, count) = (
+        u64(&mut frame)?,
+        u8(&mut frame)? != 0,
+        u32(&mut frame)? as usize,
+    );
     if count > MAX_STATS {
         return Err(FrameError);
     }
@@ -223,8 +300,23 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
         let queue = QueueId(u64(&mut frame)?);
         let members = nodes(&mut frame)?;
         let online = nodes(&mut frame)?;
-        let (ready, unacknowledged, consumers, bytes) = (u64(&mut frame)?, u64(&mut frame)?, u32(&mut frame)?, u64(&mut frame)?);
-        stats.push(OwnerStats { queue, members, online, stats: QueueStats { ready, unacknowledged, consumers, bytes } });
+        let (ready, unacknowledged, consumers, bytes) = (
+            u64(&mut frame)?,
+            u64(&mut frame)?,
+            u32(&mut frame)?,
+            u64(&mut frame)?,
+        );
+        stats.push(OwnerStats {
+            queue,
+            members,
+            online,
+            stats: QueueStats {
+                ready,
+                unacknowledged,
+                consumers,
+                bytes,
+            },
+        });
     }
     Ok(Frame::StatsReply { token, last, stats })
 }
@@ -245,7 +337,11 @@ fn put_session(out: &mut BytesMut, s: SessionId) {
 }
 
 fn session(frame: &mut Bytes) -> Result<SessionId, FrameError> {
-    Ok(SessionId { node: NodeId(u64(frame)?), incarnation: Incarnation(u64(frame)?), number: u64(frame)? })
+    Ok(SessionId {
+        node: NodeId(u64(frame)?),
+        incarnation: Incarnation(u64(frame)?),
+        number: u64(frame)?,
+    })
 }
 
 pub(crate) fn put_origin(out: &mut BytesMut, o: Origin) {
@@ -255,7 +351,11 @@ pub(crate) fn put_origin(out: &mut BytesMut, o: Origin) {
 }
 
 pub(crate) fn origin(frame: &mut Bytes) -> Result<Origin, FrameError> {
-    Ok(Origin { node: NodeId(u64(frame)?), incarnation: Incarnation(u64(frame)?), number: u64(frame)? })
+    Ok(Origin {
+        node: NodeId(u64(frame)?),
+        incarnation: Incarnation(u64(frame)?),
+        number: u64(frame)?,
+    })
 }
 
 fn put_name(out: &mut BytesMut, name: &str) {

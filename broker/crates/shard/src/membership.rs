@@ -33,7 +33,10 @@ pub fn next_step(me: NodeId, wanted: &[NodeId], status: &GroupStatus) -> Step {
     if wanted.is_empty() {
         return Step::Done;
     }
-    if let Some(new) = wanted.iter().find(|n| !voters.contains(n) && !learners.contains(n)) {
+    if let Some(new) = wanted
+        .iter()
+        .find(|n| !voters.contains(n) && !learners.contains(n))
+    {
         return Step::Change(MembershipChange::AddLearner(*new));
     }
     if let Some(extra) = learners.iter().find(|n| !wanted.contains(n)) {
@@ -53,11 +56,20 @@ pub fn next_step(me: NodeId, wanted: &[NodeId], status: &GroupStatus) -> Step {
 
 fn caught_up(node: NodeId, status: &GroupStatus) -> bool {
     status.active.contains(&node)
-        && status.matched.iter().any(|(n, matched)| *n == node && matched + CAUGHT_UP >= status.commit)
+        && status
+            .matched
+            .iter()
+            .any(|(n, matched)| *n == node && matched + CAUGHT_UP >= status.commit)
 }
 
 fn remove(me: NodeId, extra: NodeId, status: &GroupStatus) -> Step {
-    let left: Vec<NodeId> = status.membership.voters.iter().copied().filter(|n| *n != extra).collect();
+    let left: Vec<NodeId> = status
+        .membership
+        .voters
+        .iter()
+        .copied()
+        .filter(|n| *n != extra)
+        .collect();
     let alive = left.iter().filter(|n| status.active.contains(n)).count();
     if left.is_empty() {
         // The last voter goes only after another took its place.
@@ -72,7 +84,10 @@ fn remove(me: NodeId, extra: NodeId, status: &GroupStatus) -> Step {
     if extra != me {
         return Step::Change(MembershipChange::Remove(extra));
     }
-    match left.iter().find(|n| status.active.contains(n) && caught_up(**n, status)) {
+    match left
+        .iter()
+        .find(|n| status.active.contains(n) && caught_up(**n, status))
+    {
         Some(next) => Step::TransferTo(*next),
         None => Step::Wait,
     }
@@ -89,13 +104,20 @@ mod tests {
             term: 1,
             leader: Some(NodeId(1)),
             is_leader: true,
-            membership: Membership { voters: ids(voters), learners: ids(learners) },
+            membership: Membership {
+                voters: ids(voters),
+                learners: ids(learners),
+            },
             commit: 1000,
             applied: 1000,
             first_index: 1,
             last_index: 1000,
             active: ids(active),
-            matched: voters.iter().chain(learners).map(|n| (NodeId(*n), if behind.contains(n) { 1 } else { 1000 })).collect(),
+            matched: voters
+                .iter()
+                .chain(learners)
+                .map(|n| (NodeId(*n), if behind.contains(n) { 1 } else { 1000 }))
+                .collect(),
         }
     }
 
@@ -104,17 +126,72 @@ mod tests {
         use MembershipChange::*;
         let n = NodeId;
         let cases: &[(&str, &[u64], GroupStatus, Step)] = &[
-            ("all there", &[1, 2, 3], status(&[1, 2, 3], &[], &[1, 2, 3], &[]), Step::Done),
-            ("one new", &[1, 2, 4], status(&[1, 2, 3], &[], &[1, 2], &[]), Step::Change(AddLearner(n(4)))),
-            ("new one behind", &[1, 2, 4], status(&[1, 2, 3], &[4], &[1, 2, 4], &[4]), Step::Wait),
-            ("new one silent", &[1, 2, 4], status(&[1, 2, 3], &[4], &[1, 2], &[]), Step::Wait),
-            ("dead one goes", &[1, 2, 4], status(&[1, 2, 3], &[4], &[1, 2, 4], &[]), Step::Change(Remove(n(3)))),
-            ("then promote", &[1, 2, 4], status(&[1, 2], &[4], &[1, 2, 4], &[]), Step::Change(Promote(n(4)))),
-            ("no majority would be left", &[1, 2], status(&[1, 2, 3], &[], &[1, 3], &[]), Step::Wait),
-            ("leader not wanted", &[2, 3], status(&[1, 2, 3], &[], &[1, 2, 3], &[]), Step::TransferTo(n(2))),
-            ("stray learner", &[1], status(&[1], &[9], &[1], &[9]), Step::Change(Remove(n(9)))),
-            ("sole voter replaced", &[4], status(&[1], &[4], &[1, 4], &[]), Step::Change(Promote(n(4)))),
-            ("nothing wanted: leave it", &[], status(&[1, 2, 3], &[], &[1], &[]), Step::Done),
+            (
+                "all there",
+                &[1, 2, 3],
+                status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
+                Step::Done,
+            ),
+            (
+                "one new",
+                &[1, 2, 4],
+                status(&[1, 2, 3], &[], &[1, 2], &[]),
+                Step::Change(AddLearner(n(4))),
+            ),
+            (
+                "new one behind",
+                &[1, 2, 4],
+                status(&[1, 2, 3], &[4], &[1, 2, 4], &[4]),
+                Step::Wait,
+            ),
+            (
+                "new one silent",
+                &[1, 2, 4],
+                status(&[1, 2, 3], &[4], &[1, 2], &[]),
+                Step::Wait,
+            ),
+            (
+                "dead one goes",
+                &[1, 2, 4],
+                status(&[1, 2, 3], &[4], &[1, 2, 4], &[]),
+                Step::Change(Remove(n(3))),
+            ),
+            (
+                "then promote",
+                &[1, 2, 4],
+                status(&[1, 2], &[4], &[1, 2, 4], &[]),
+                Step::Change(Promote(n(4))),
+            ),
+            (
+                "no majority would be left",
+                &[1, 2],
+                status(&[1, 2, 3], &[], &[1, 3], &[]),
+                Step::Wait,
+            ),
+            (
+                "leader not wanted",
+                &[2, 3],
+                status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
+                Step::TransferTo(n(2)),
+            ),
+            (
+                "stray learner",
+                &[1],
+                status(&[1], &[9], &[1], &[9]),
+                Step::Change(Remove(n(9))),
+            ),
+            (
+                "sole voter replaced",
+                &[4],
+                status(&[1], &[4], &[1, 4], &[]),
+                Step::Change(Promote(n(4))),
+            ),
+            (
+                "nothing wanted: leave it",
+                &[],
+                status(&[1, 2, 3], &[], &[1], &[]),
+                Step::Done,
+            ),
         ];
         for (name, wanted, status, expected) in cases {
             let wanted: Vec<_> = wanted.iter().map(|w| n(*w)).collect();

@@ -5,7 +5,10 @@ use crate::frame::OwnerStats;
 use crate::membership::Step;
 use crate::peers::Peers;
 use bytes::Bytes;
-use consensus::{Committed, GroupId, GroupStatus, Host, JobId, JobResult, Membership, Output as HostOutput, RaftHost, WalToken};
+use consensus::{
+    Committed, GroupId, GroupStatus, Host, JobId, JobResult, Membership, Output as HostOutput,
+    RaftHost, WalToken,
+};
 use env::{Disk, Incarnation, NodeId, Time};
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
@@ -16,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const METADATA: GroupId = GroupId(0);
+/// The host's own unit of time (`consensus::Limits::tick`).
+const HOST_TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// What every quorum queue starts with, on every member alike, whatever its policies say: its leader then logs the
 /// settings it should have, so replicas that were made at different times agree.
@@ -44,20 +49,41 @@ impl Owned {
 
 /// What the consensus host has for the shard itself.
 pub enum ForShard {
-    Append { token: WalToken, records: Vec<wal::Record> },
-    Send { to: NodeId, frame: Bytes },
-    Job { id: JobId, job: Box<dyn consensus::StorageJob> },
-    WalFree { up_to: u64 },
+    Append {
+        token: WalToken,
+        records: Vec<wal::Record>,
+    },
+    Send {
+        to: NodeId,
+        frame: Bytes,
+    },
+    Job {
+        id: JobId,
+        job: Box<dyn consensus::StorageJob>,
+    },
+    WalFree {
+        up_to: u64,
+    },
     Fatal(String),
     /// This node's replica of a queue has heard of a leader.
-    QueueLeader { queue: QueueId, leader: NodeId, is_me: bool },
+    QueueLeader {
+        queue: QueueId,
+        leader: NodeId,
+        is_me: bool,
+    },
 }
 
 /// What the host has for the metadata group, which goes before all queues: they may be in it.
 pub enum ForMetadata {
     Committed(Vec<Committed>),
-    Restore { index: u64, state: Bytes },
-    Leadership { leader: Option<NodeId>, is_leader: bool },
+    Restore {
+        index: u64,
+        state: Bytes,
+    },
+    Leadership {
+        leader: Option<NodeId>,
+        is_leader: bool,
+    },
     CheckpointDue,
 }
 
@@ -107,7 +133,13 @@ impl Owners {
 
     /// The metadata group's replica of this node: founded with these voters, or empty until the leader fills it.
     pub fn found_metadata(&mut self, voters: Vec<NodeId>) {
-        self.host.create(METADATA, &Membership { voters, learners: Vec::new() });
+        self.host.create(
+            METADATA,
+            &Membership {
+                voters,
+                learners: Vec::new(),
+            },
+        );
     }
 
     pub fn propose_metadata(&mut self, command: Bytes) -> Result<(), consensus::ProposeError> {
@@ -129,11 +161,22 @@ impl Owners {
         }
         let group = GroupId(record.id.0);
         if self.host.status(group).is_none() {
-            let voters = if declared { record.members.clone() } else { Vec::new() };
-            self.host.create(group, &Membership { voters, learners: Vec::new() });
+            let voters = if declared {
+                record.members.clone()
+            } else {
+                Vec::new()
+            };
+            self.host.create(
+                group,
+                &Membership {
+                    voters,
+                    learners: Vec::new(),
+                },
+            );
         }
         let queue = QuorumQueue::new(label(record), FIRST_SETTINGS);
-        self.queues.insert(record.id, Owned::Quorum(Box::new(queue)));
+        self.queues
+            .insert(record.id, Owned::Quorum(Box::new(queue)));
         let held = self.held.remove(&record.id).unwrap_or_default();
         self.queue_out.extend(held);
     }
@@ -143,10 +186,18 @@ impl Owners {
         if self.queues.contains_key(&record.id) {
             return;
         }
-        let opened = ClassicQueue::open(Arc::clone(&self.disk), record.id, label(record), settings.clone(), record.durable, self.at);
+        let opened = ClassicQueue::open(
+            Arc::clone(&self.disk),
+            record.id,
+            label(record),
+            settings.clone(),
+            record.durable,
+            self.at,
+        );
         match opened {
             Ok(queue) => {
-                self.queues.insert(record.id, Owned::Classic(Box::new(queue)));
+                self.queues
+                    .insert(record.id, Owned::Classic(Box::new(queue)));
             }
             Err(error) => {
                 tracing::error!(event = "classic_queue_damaged", queue = %record.name, vhost = %record.vhost, %error);
@@ -163,7 +214,9 @@ impl Owners {
                     tracing::warn!(event = "classic_queue_not_removed", queue = queue.0, %error);
                 }
             }
-            None if self.host.status(GroupId(queue.0)).is_some() => self.host.remove(GroupId(queue.0)),
+            None if self.host.status(GroupId(queue.0)).is_some() => {
+                self.host.remove(GroupId(queue.0))
+            }
             None => {}
         }
         self.held.remove(&queue);
@@ -173,7 +226,12 @@ impl Owners {
 
     /// Replicas of queues that the tree, being newer than they are, does not have any more.
     pub fn remove_deleted(&mut self, applied: u64, known: impl Fn(QueueId) -> bool) {
-        let stale: Vec<QueueId> = self.held.keys().copied().filter(|q| q.0 <= applied && !known(*q)).collect();
+        let stale: Vec<QueueId> = self
+            .held
+            .keys()
+            .copied()
+            .filter(|q| q.0 <= applied && !known(*q))
+            .collect();
         for queue in stale {
             self.remove(queue);
         }
@@ -206,7 +264,8 @@ impl Owners {
     /// Events of the queue that was just stepped; the list is per queue so that the shard can name it.
     fn note_events(&mut self, queue: QueueId) {
         for addressed in self.out.events.drain(..) {
-            self.events.push((addressed.session, queue, addressed.event));
+            self.events
+                .push((addressed.session, queue, addressed.event));
         }
         for fault in self.out.faults.drain(..) {
             tracing::error!(event = "queue_fault", queue = queue.0, fault);
@@ -216,26 +275,46 @@ impl Owners {
     }
 
     /// Takes what the host has; true when there was anything.
-    pub fn poll_host(&mut self, metadata: &mut Vec<ForMetadata>, shard: &mut Vec<ForShard>) -> bool {
+    pub fn poll_host(
+        &mut self,
+        metadata: &mut Vec<ForMetadata>,
+        shard: &mut Vec<ForShard>,
+    ) -> bool {
         self.host.poll(&mut self.host_out);
         let worked = !self.host_out.is_empty();
         for output in self.host_out.drain(..) {
             match output {
-                HostOutput::Append { token, records } => shard.push(ForShard::Append { token, records }),
+                HostOutput::Append { token, records } => {
+                    shard.push(ForShard::Append { token, records })
+                }
                 HostOutput::Send { to, frame } => shard.push(ForShard::Send { to, frame }),
                 HostOutput::Job { id, job } => shard.push(ForShard::Job { id, job }),
                 HostOutput::WalFree { up_to } => shard.push(ForShard::WalFree { up_to }),
                 HostOutput::Failed { group, error } => {
                     shard.push(ForShard::Fatal(format!("group {:016x}: {error}", group.0)));
                 }
-                HostOutput::Committed { group: METADATA, entries } => metadata.push(ForMetadata::Committed(entries)),
-                HostOutput::Restore { group: METADATA, index, state } => {
+                HostOutput::Committed {
+                    group: METADATA,
+                    entries,
+                } => metadata.push(ForMetadata::Committed(entries)),
+                HostOutput::Restore {
+                    group: METADATA,
+                    index,
+                    state,
+                } => {
                     metadata.push(ForMetadata::Restore { index, state });
                 }
-                HostOutput::Leadership { group: METADATA, leader, is_leader, .. } => {
+                HostOutput::Leadership {
+                    group: METADATA,
+                    leader,
+                    is_leader,
+                    ..
+                } => {
                     metadata.push(ForMetadata::Leadership { leader, is_leader });
                 }
-                HostOutput::CheckpointDue { group: METADATA } => metadata.push(ForMetadata::CheckpointDue),
+                HostOutput::CheckpointDue { group: METADATA } => {
+                    metadata.push(ForMetadata::CheckpointDue)
+                }
                 HostOutput::Membership { .. } => {}
                 other => self.queue_out.push(other),
             }
@@ -257,7 +336,9 @@ impl Owners {
     }
 
     fn queue_output(&mut self, output: HostOutput, shard: &mut Vec<ForShard>) {
-        let Some(group) = group_of(&output) else { return };
+        let Some(group) = group_of(&output) else {
+            return;
+        };
         let queue = QueueId(group.0);
         let Some(Owned::Quorum(quorum)) = self.queues.get_mut(&queue) else {
             self.held.entry(queue).or_default().push(output);
@@ -272,19 +353,32 @@ impl Owners {
             }
             HostOutput::Restore { index, state, .. } => {
                 if let Err(error) = quorum.restore(state) {
-                    shard.push(ForShard::Fatal(format!("queue {}: checkpoint after entry {index}: {error}", queue.0)));
+                    shard.push(ForShard::Fatal(format!(
+                        "queue {}: checkpoint after entry {index}: {error}",
+                        queue.0
+                    )));
                 }
             }
-            HostOutput::Leadership { term, leader, is_leader, .. } => {
+            HostOutput::Leadership {
+                term,
+                leader,
+                is_leader,
+                ..
+            } => {
                 quorum.leadership(term, leader, is_leader, &mut self.out);
                 if let Some(leader) = leader {
-                    shard.push(ForShard::QueueLeader { queue, leader, is_me: is_leader });
+                    shard.push(ForShard::QueueLeader {
+                        queue,
+                        leader,
+                        is_me: is_leader,
+                    });
                 }
                 self.note_events(queue);
             }
             HostOutput::CheckpointDue { .. } => {
                 let checkpoint = quorum.checkpoint();
-                self.host.checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
+                self.host
+                    .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
             }
             _ => {}
         }
@@ -292,7 +386,9 @@ impl Owners {
 
     /// What was applied becomes events, what was asked becomes a proposal or a write.
     fn end_turn(&mut self, queue: QueueId) {
-        let Some(owned) = self.queues.get_mut(&queue) else { return };
+        let Some(owned) = self.queues.get_mut(&queue) else {
+            return;
+        };
         let group = GroupId(queue.0);
         if let Owned::Quorum(quorum) = owned {
             let host = &self.host;
@@ -340,7 +436,12 @@ impl Owners {
     /// Queues whose time has come, and those that the log had no room for.
     pub fn tick(&mut self) {
         self.touched.append(&mut self.blocked);
-        while let Some((at, queue)) = self.due.first().copied().filter(|(at, _)| *at <= self.at.now) {
+        while let Some((at, queue)) = self
+            .due
+            .first()
+            .copied()
+            .filter(|(at, _)| *at <= self.at.now)
+        {
             self.due.remove(&(at, queue));
             self.wakes.remove(&queue);
             if let Some(owned) = self.queues.get_mut(&queue) {
@@ -409,11 +510,24 @@ impl Owners {
 
     /// A new leader is told what this node knows of others.
     pub fn tell_peers(&mut self, queue: QueueId, peers: &Peers) {
-        let Some(owned) = self.queues.get_mut(&queue) else { return };
+        let Some(owned) = self.queues.get_mut(&queue) else {
+            return;
+        };
         for (node, peer) in peers.lives() {
-            owned.queue().node_gone(self.at, GoneNode { node, before: peer.incarnation }, &mut self.out);
+            owned.queue().node_gone(
+                self.at,
+                GoneNode {
+                    node,
+                    before: peer.incarnation,
+                },
+                &mut self.out,
+            );
             if let Owned::Quorum(quorum) = owned {
-                if peer.up { quorum.peer_up(node) } else { quorum.peer_down(node) }
+                if peer.up {
+                    quorum.peer_up(node)
+                } else {
+                    quorum.peer_down(node)
+                }
             }
         }
         self.touched.insert(queue);
@@ -453,8 +567,17 @@ impl Owners {
 
     pub fn stats(&self, only: Option<QueueId>) -> Vec<OwnerStats> {
         let mut all: Vec<OwnerStats> = match only {
-            Some(id) => self.queues.get(&id).and_then(|o| self.stats_of(id, o)).into_iter().collect(),
-            None => self.queues.iter().filter_map(|(id, o)| self.stats_of(*id, o)).collect(),
+            Some(id) => self
+                .queues
+                .get(&id)
+                .and_then(|o| self.stats_of(id, o))
+                .into_iter()
+                .collect(),
+            None => self
+                .queues
+                .iter()
+                .filter_map(|(id, o)| self.stats_of(*id, o))
+                .collect(),
         };
         all.sort_by_key(|s| s.queue);
         all
@@ -463,11 +586,21 @@ impl Owners {
     /// Of queues that are led or live here.
     fn stats_of(&self, queue: QueueId, owned: &Owned) -> Option<OwnerStats> {
         Some(match owned {
-            Owned::Classic(classic) => OwnerStats { queue, members: vec![], online: vec![], stats: classic.stats() },
+            Owned::Classic(classic) => OwnerStats {
+                queue,
+                members: vec![],
+                online: vec![],
+                stats: classic.stats(),
+            },
             Owned::Quorum(quorum) if quorum.leads() => {
                 let status = self.host.status(GroupId(queue.0))?;
                 let members = [status.membership.voters, status.membership.learners].concat();
-                OwnerStats { queue, members, online: status.active, stats: quorum.stats() }
+                OwnerStats {
+                    queue,
+                    members,
+                    online: status.active,
+                    stats: quorum.stats(),
+                }
             }
             Owned::Quorum(_) => return None,
         })
@@ -476,7 +609,12 @@ impl Owners {
     /// Groups led here, the metadata group included.
     pub fn leaders(&self) -> usize {
         let metadata = usize::from(self.metadata_status().is_some_and(|s| s.is_leader));
-        metadata + self.queues.values().filter(|o| matches!(o, Owned::Quorum(q) if q.leads())).count()
+        metadata
+            + self
+                .queues
+                .values()
+                .filter(|o| matches!(o, Owned::Quorum(q) if q.leads()))
+                .count()
     }
 
     /// Groups led here that another member, which is up, could lead.
@@ -485,10 +623,17 @@ impl Owners {
     }
 
     fn movable(&self, peers: &Peers, avoid: &[NodeId]) -> Vec<(GroupId, NodeId)> {
-        let queues = self.led_groups().into_iter().map(|(id, status)| (GroupId(id.0), status));
-        let metadata = self.metadata_status().filter(|s| s.is_leader).map(|s| (METADATA, s));
+        let queues = self
+            .led_groups()
+            .into_iter()
+            .map(|(id, status)| (GroupId(id.0), status));
+        let metadata = self
+            .metadata_status()
+            .filter(|s| s.is_leader)
+            .map(|s| (METADATA, s));
         let all = metadata.into_iter().chain(queues);
-        all.filter_map(|(group, status)| Some((group, successor(&status, peers, avoid)?))).collect()
+        all.filter_map(|(group, status)| Some((group, successor(&status, peers, avoid)?)))
+            .collect()
     }
 
     pub fn move_leaders(&mut self, peers: &Peers, avoid: &[NodeId]) {
@@ -508,6 +653,11 @@ impl Owners {
         shed.len() as u32
     }
 
+    /// How often the host wants to be told of time.
+    pub fn host_tick(&self) -> std::time::Duration {
+        HOST_TICK
+    }
+
     /// Replicas that wait for their queue to show in the tree.
     pub fn recovering(&self) -> bool {
         !self.held.is_empty()
@@ -516,9 +666,20 @@ impl Owners {
 
 /// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
 fn successor(status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
-    let able = |n: &NodeId| status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
-    let best = status.matched.iter().filter(|(n, _)| able(n)).map(|(_, matched)| *matched).max()?;
-    let mut ahead: Vec<NodeId> = status.matched.iter().filter(|(n, m)| able(n) && *m == best).map(|(n, _)| *n).collect();
+    let able =
+        |n: &NodeId| status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
+    let best = status
+        .matched
+        .iter()
+        .filter(|(n, _)| able(n))
+        .map(|(_, matched)| *matched)
+        .max()?;
+    let mut ahead: Vec<NodeId> = status
+        .matched
+        .iter()
+        .filter(|(n, m)| able(n) && *m == best)
+        .map(|(n, _)| *n)
+        .collect();
     ahead.sort_unstable();
     let turn = status.term as usize % ahead.len().max(1);
     ahead.get(turn).copied()

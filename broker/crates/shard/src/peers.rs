@@ -16,7 +16,13 @@ pub struct Peers(BTreeMap<NodeId, Peer>);
 impl Peers {
     /// True when this is another life of the node than the one known: sessions of the old one are over.
     pub fn up(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
-        let before = self.0.insert(node, Peer { incarnation, up: true });
+        let before = self.0.insert(
+            node,
+            Peer {
+                incarnation,
+                up: true,
+            },
+        );
         before.is_none_or(|b| b.incarnation != incarnation)
     }
 
@@ -47,7 +53,11 @@ pub struct Alarms(BTreeSet<(AlarmReason, NodeId)>);
 impl Alarms {
     /// True when it changed.
     pub fn set(&mut self, reason: AlarmReason, node: NodeId, on: bool) -> bool {
-        if on { self.0.insert((reason, node)) } else { self.0.remove(&(reason, node)) }
+        if on {
+            self.0.insert((reason, node))
+        } else {
+            self.0.remove(&(reason, node))
+        }
     }
 
     /// A node that is gone has no alarm.

@@ -101,7 +101,11 @@ impl Sessions {
     /// By number: None when that session is gone, whoever has its key now.
     pub fn by_number(&mut self, number: u64) -> Option<(ConnectionKey, &mut Slot)> {
         let key = key_of(number);
-        let slot = self.slots.get_mut(key)?.as_mut().filter(|s| s.number == number)?;
+        let slot = self
+            .slots
+            .get_mut(key)?
+            .as_mut()
+            .filter(|s| s.number == number)?;
         Some((ConnectionKey(key), slot))
     }
 
@@ -127,8 +131,12 @@ impl Sessions {
     /// Takes note when a session wants to be woken earlier than it is to be. A wake-up that moved to later is found
     /// when the old one fires, so that a step costs no search.
     pub fn note_wake(&mut self, key: ConnectionKey) {
-        let Some(slot) = self.slots.get_mut(key.0).and_then(Option::as_mut) else { return };
-        let Some(time) = slot.session.wake_at() else { return };
+        let Some(slot) = self.slots.get_mut(key.0).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(time) = slot.session.wake_at() else {
+            return;
+        };
         if slot.wake.is_none_or(|w| time < w) {
             slot.wake = Some(time);
             self.wakes.push(Reverse((time, slot.number)));
@@ -143,7 +151,8 @@ impl Sessions {
                 break;
             }
             self.wakes.pop();
-            if let Some((key, slot)) = self.by_number(number).filter(|(_, s)| s.wake == Some(time)) {
+            if let Some((key, slot)) = self.by_number(number).filter(|(_, s)| s.wake == Some(time))
+            {
                 slot.wake = None;
                 due.push(key);
             }
@@ -152,7 +161,10 @@ impl Sessions {
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut Slot)> {
-        self.slots.iter_mut().enumerate().filter_map(|(k, s)| Some((ConnectionKey(k), s.as_mut()?)))
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(k, s)| Some((ConnectionKey(k), s.as_mut()?)))
     }
 }
 

@@ -12,13 +12,16 @@ use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use session::{Notice, Outbox, Session, Standing};
-use session_amqp091::{AmqpSession, SessionConfig};
+use session_amqp091::{AmqpSession, Limits, SessionConfig};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
 
 pub struct Shard {
     core: Core,
+    limits: Arc<Limits>,
     sessions: Sessions,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
@@ -26,18 +29,42 @@ pub struct Shard {
 
 impl Shard {
     pub(crate) fn from_core(core: Core) -> Shard {
-        Shard { core, sessions: Sessions::default(), dirty: Vec::new(), shutting_down: false }
+        let given = &core.config.limits;
+        let limits = Limits {
+            frame_max: given.frame_max,
+            channel_max: given.channel_max,
+            heartbeat: given.heartbeat_s,
+            message: u64::from(given.max_message_size),
+            handshake: Duration::from_millis(given.handshake_timeout_ms),
+            ..Limits::default()
+        };
+        Shard {
+            limits: Arc::new(limits),
+            core,
+            sessions: Sessions::default(),
+            dirty: Vec::new(),
+            shutting_down: false,
+        }
     }
 
     pub fn core(&self) -> &Core {
         &self.core
     }
 
-    fn step(&mut self, key: ConnectionKey, f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing) -> Standing {
-        let Some(slot) = self.sessions.get(key) else { return Standing::Closing };
+    fn step(
+        &mut self,
+        key: ConnectionKey,
+        f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing,
+    ) -> Standing {
+        let Some(slot) = self.sessions.get(key) else {
+            return Standing::Closing;
+        };
         let had = slot.outbox.len();
         let before = slot.effective();
-        let mut view = View { core: &mut self.core, number: slot.number };
+        let mut view = View {
+            core: &mut self.core,
+            number: slot.number,
+        };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         slot.congested = self.core.clients.congested(slot.number);
         let after = slot.effective();
@@ -85,7 +112,9 @@ impl Shard {
     /// Sessions whose requests were held back and have moved since.
     fn uncongest(&mut self) {
         for number in self.core.clients.take_relieved() {
-            let Some((key, slot)) = self.sessions.by_number(number) else { continue };
+            let Some((key, slot)) = self.sessions.by_number(number) else {
+                continue;
+            };
             if slot.congested {
                 slot.congested = false;
                 if !slot.dirty {
@@ -106,17 +135,33 @@ impl Shard {
         match frame {
             Frame::Raft(bytes) => self.core.owners.receive_raft(from, bytes),
             Frame::ToQueue { queue, messages } => {
-                self.core.requests.extend(messages.into_iter().map(|m| (queue, m)));
+                self.core
+                    .requests
+                    .extend(messages.into_iter().map(|m| (queue, m)));
             }
-            Frame::Events { session, queue, events } => {
-                if session.node == self.core.me() && session.incarnation == self.core.config.incarnation {
+            Frame::Events {
+                session,
+                queue,
+                events,
+            } => {
+                if session.node == self.core.me()
+                    && session.incarnation == self.core.config.incarnation
+                {
                     let number = session.number;
-                    self.core.events.extend(events.into_iter().map(|e| (from, number, queue, e)));
+                    self.core
+                        .events
+                        .extend(events.into_iter().map(|e| (from, number, queue, e)));
                 }
             }
             Frame::Propose { origin, change } => self.core.propose_for(origin, &change),
-            Frame::StatsRequest { token, reply_shard, only } => self.core.answer_stats(from, token, reply_shard, only),
-            Frame::StatsReply { token, last, stats } => self.core.take_stats(from, token, last, stats),
+            Frame::StatsRequest {
+                token,
+                reply_shard,
+                only,
+            } => self.core.answer_stats(from, token, reply_shard, only),
+            Frame::StatsReply { token, last, stats } => {
+                self.core.take_stats(from, token, last, stats)
+            }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.core.join(node),
             // Words between shards of one node; another node has no business with them.
@@ -138,10 +183,20 @@ impl Shard {
                 let me = self.core.me();
                 reply(self.sessions.iter_mut().map(|(_, s)| s.facts(me)).collect());
             }
-            ControlRequest::CloseConnection { name, reason, reply } => {
-                let key = self.sessions.iter_mut().find(|(_, s)| s.name() == name).map(|(k, _)| k);
+            ControlRequest::CloseConnection {
+                name,
+                reason,
+                reply,
+            } => {
+                let key = self
+                    .sessions
+                    .iter_mut()
+                    .find(|(_, s)| s.name() == name)
+                    .map(|(k, _)| k);
                 if let Some(key) = key {
-                    self.step(key, |s, view, out| s.notice(Notice::Close { text: reason }, view, out));
+                    self.step(key, |s, view, out| {
+                        s.notice(Notice::Close { text: reason }, view, out)
+                    });
                 }
                 reply(key.is_some());
             }
@@ -176,8 +231,15 @@ impl ShardDriver for Shard {
     }
 
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo) {
-        let number = self.sessions.next_number(self.core.config.index, connection);
-        let config = SessionConfig::new(&self.core.config, &info, is_loopback(&info));
+        let number = self
+            .sessions
+            .next_number(self.core.config.index, connection);
+        let config = SessionConfig {
+            peer_is_loopback: is_loopback(&info),
+            peer: info.peer.to_string(),
+            server_name: self.core.config.cluster_name.clone(),
+            limits: self.limits.clone(),
+        };
         let session: Box<dyn Session> = Box::new(AmqpSession::new(config, self.core.now));
         let slot = Slot {
             number,
@@ -192,7 +254,9 @@ impl ShardDriver for Shard {
         self.sessions.insert(connection, slot);
         self.sessions.note_wake(connection);
         if self.core.draining {
-            self.step(connection, |s, view, out| s.notice(Notice::Shutdown, view, out));
+            self.step(connection, |s, view, out| {
+                s.notice(Notice::Shutdown, view, out)
+            });
         }
     }
 
@@ -213,8 +277,13 @@ impl ShardDriver for Shard {
     }
 
     fn gone(&mut self, connection: ConnectionKey) {
-        let Some(mut slot) = self.sessions.remove(connection) else { return };
-        let mut view = View { core: &mut self.core, number: slot.number };
+        let Some(mut slot) = self.sessions.remove(connection) else {
+            return;
+        };
+        let mut view = View {
+            core: &mut self.core,
+            number: slot.number,
+        };
         slot.session.gone(&mut view);
         self.core.session_gone(slot.number);
     }
@@ -246,13 +315,24 @@ impl ShardDriver for Shard {
     fn shard_frame(&mut self, from: u16, frame: Bytes) {
         let frame = match Frame::decode(frame) {
             Ok(frame) => frame,
-            Err(error) => return tracing::error!(event = "shard_frame_unreadable", shard = from, %error),
+            Err(error) => {
+                return tracing::error!(event = "shard_frame_unreadable", shard = from, %error);
+            }
         };
         match frame {
-            Frame::Applied { index, change, done_for } => self.core.applied_on_shard_0(index, &change, done_for),
+            Frame::Applied {
+                index,
+                change,
+                done_for,
+            } => self.core.applied_on_shard_0(index, &change, done_for),
             Frame::Restored { index, tree } => self.core.restored_on_shard_0(index, &tree),
-            Frame::ChangeRequest { shard, token, change } => {
-                self.core.ask(change, crate::directory::Asker::Shard { shard, token });
+            Frame::ChangeRequest {
+                shard,
+                token,
+                change,
+            } => {
+                self.core
+                    .ask(change, crate::directory::Asker::Shard { shard, token });
             }
             other => self.take_frame(self.core.me(), other),
         }
@@ -268,7 +348,9 @@ impl ShardDriver for Shard {
 
     fn job_done(&mut self, id: JobId, result: JobResult) {
         if let Err(error) = &result {
-            self.core.effects.push(Effect::Fatal(format!("storage: {error}")));
+            self.core
+                .effects
+                .push(Effect::Fatal(format!("storage: {error}")));
             return;
         }
         self.core.owners.job_done(id, result);
@@ -285,7 +367,11 @@ impl ShardDriver for Shard {
     }
 
     fn alarm(&mut self, reason: &'static str, on: bool) {
-        let reason = if reason == "disk" { AlarmReason::Disk } else { AlarmReason::Memory };
+        let reason = if reason == "disk" {
+            AlarmReason::Disk
+        } else {
+            AlarmReason::Memory
+        };
         let me = self.core.me();
         self.set_alarm(reason, me, on);
         if self.core.config.index == 0 {
@@ -303,7 +389,9 @@ impl ShardDriver for Shard {
     }
 
     fn drained_fully(&self) -> bool {
-        self.shutting_down && self.sessions.is_empty() && self.core.owners.leaders_to_move(&self.core.peers) == 0
+        self.shutting_down
+            && self.sessions.is_empty()
+            && self.core.owners.leaders_to_move(&self.core.peers) == 0
     }
 
     fn poll(&mut self, out: &mut Vec<Effect>) {

@@ -35,7 +35,13 @@ impl Broker for View<'_> {
     }
 
     fn change(&mut self, token: u64, change: Change) {
-        self.core.ask(change, Asker::Session { number: self.number, token });
+        self.core.ask(
+            change,
+            Asker::Session {
+                number: self.number,
+                token,
+            },
+        );
     }
 
     fn place(&mut self, kind: QueueKind, replicas: u32) -> Vec<NodeId> {
