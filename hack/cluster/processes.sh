@@ -4,11 +4,8 @@
 # $LAB_CGROUP. That is how it is found again: by membership, never by name.
 # shellcheck shell=bash
 
-# Mount points of all cgroup hierarchies with controllers, one a line.
-cgroup_hierarchies() {
-  awk '$3=="cgroup"{print $2}' /proc/self/mounts
-  [ ! -e /sys/fs/cgroup/cgroup.controllers ] || echo /sys/fs/cgroup
-}
+# Mount points of all cgroup hierarchies, version 1 and 2, one a line.
+cgroup_hierarchies() { awk '$3=="cgroup" || $3=="cgroup2" {print $2}' /proc/self/mounts; }
 
 # The hierarchy whose membership says what belongs to the lab.
 tracking_hierarchy() {

@@ -15,8 +15,9 @@ import (
 )
 
 func init() {
-	// The order of plugins in a chain is this list's order, not the Corefile's.
-	dnsserver.Directives = []string{"bind", "ready", "errors", "template", "kubernetes"}
+	// The order of plugins in a chain is this list's, not the Corefile's: template,
+	// which answers everything, comes last.
+	dnsserver.Directives = []string{"bind", "ready", "errors", "kubernetes", "template"}
 }
 
 func main() { coremain.Run() }
