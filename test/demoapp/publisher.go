@@ -23,9 +23,14 @@ type publisher struct {
 	history  *history.History
 	stats    *stats
 
-	next    int   // first message that was never sent
-	pending []int // sent and without a confirm, in the order of sending
+	next    int                // first message that was never sent
+	pending []int              // sent and without a confirm, in the order of sending
+	returns <-chan amqp.Return // of this session
 }
+
+// errReturned stands for a message that no queue took: the broker confirms that it is
+// done with it, but it is nowhere.
+var errReturned = errors.New("the broker returned a message because the queue is not there")
 
 // errClosed stands for a connection that ended without saying why.
 var errClosed = errors.New("connection closed")
@@ -37,6 +42,7 @@ func (p *publisher) publish(ctx context.Context, s session) error {
 	}
 	// Room for a whole window, so that the library's reader never waits for us.
 	confirms := s.channel.NotifyPublish(make(chan amqp.Confirmation, p.window))
+	p.returns = s.channel.NotifyReturn(make(chan amqp.Return, p.window))
 	closed := s.channel.NotifyClose(make(chan *amqp.Error, 1))
 	again := p.pending
 	p.pending = nil
@@ -99,7 +105,7 @@ func (p *publisher) send(ctx context.Context, s session, number int) error {
 	}
 	p.pending = append(p.pending, number)
 	id := identity{p.run, p.id, number}
-	return s.channel.PublishWithContext(ctx, "", p.queue, false, false, id.publishing(p.size))
+	return s.channel.PublishWithContext(ctx, "", p.queue, true, false, id.publishing(p.size))
 }
 
 // answered takes the broker's answer for the oldest pending message: the library
@@ -109,6 +115,11 @@ func (p *publisher) answered(ctx context.Context, s session, ack bool) error {
 		return fmt.Errorf("publisher %d got a confirm for nothing", p.id)
 	}
 	number := p.pending[0]
+	select {
+	case r := <-p.returns: // it comes before its confirm
+		return p.returned(r)
+	default:
+	}
 	p.pending = p.pending[1:]
 	if !ack {
 		if err := p.history.Rejected(p.id, number); err != nil {
@@ -118,4 +129,17 @@ func (p *publisher) answered(ctx context.Context, s session, ack bool) error {
 	}
 	p.stats.confirm()
 	return p.history.Confirmed(p.id, number)
+}
+
+// returned ends the session, so that everything from the returned message on is sent
+// again after a pause.
+func (p *publisher) returned(r amqp.Return) error {
+	id, err := parseIdentity(r.MessageId)
+	if err != nil || id.run != p.run || id.publisher != p.id {
+		return fmt.Errorf("publisher %d was returned a message of another: %q", p.id, r.MessageId)
+	}
+	if err := p.history.Rejected(p.id, id.number); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %d %s", errReturned, r.ReplyCode, r.ReplyText)
 }
