@@ -1,4 +1,4 @@
-# Names, places and small helpers of the local cluster. Sourced, never run.
+# Names, places and small functions of the local cluster. Sourced, never run.
 # shellcheck shell=bash
 
 KUBERNETES_VERSION=1.36.3
@@ -48,9 +48,10 @@ lab_cache() {
   echo "$POSTHORN_CACHE/k8s-$KUBERNETES_VERSION-$hash"
 }
 
-# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds.
+# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds. WHAT is for the
+# reader of the script.
 wait_for() {
-  local end=$((SECONDS + $1)) what=$2
+  local end=$((SECONDS + $1))
   shift 2
   until "$@" >/dev/null 2>&1; do
     [ "$SECONDS" -lt "$end" ] || return 1
