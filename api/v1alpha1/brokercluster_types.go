@@ -313,8 +313,6 @@ type BrokerCluster struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// Spec is the wanted state.
-	// +optional
-	// +kubebuilder:default={}
 	Spec BrokerClusterSpec `json:"spec"`
 	// Status is the observed state.
 	// +optional

@@ -15,8 +15,8 @@ const (
 )
 
 // PolicySpec is the wanted state of a policy in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && (has(self.clusterRef.__namespace__) ? self.clusterRef.__namespace__ : ”) == (has(oldSelf.clusterRef.__namespace__) ? oldSelf.clusterRef.__namespace__ : ”)",message="clusterRef is immutable"
-// +kubebuilder:validation:XValidation:rule="(has(self.name) ? self.name : ”) == (has(oldSelf.name) ? oldSelf.name : ”)",message="name is immutable"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="self.scope == oldSelf.scope",message="scope is immutable"
 // +kubebuilder:validation:XValidation:rule="self.scope != 'Operator' || self.applyTo in ['queues', 'classic_queues', 'quorum_queues', 'streams']",message="an operator policy applies to queues, classic_queues, quorum_queues or streams"

@@ -22,8 +22,8 @@ const (
 )
 
 // QueueSpec is the wanted state of a queue in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && (has(self.clusterRef.__namespace__) ? self.clusterRef.__namespace__ : ”) == (has(oldSelf.clusterRef.__namespace__) ? oldSelf.clusterRef.__namespace__ : ”)",message="clusterRef is immutable"
-// +kubebuilder:validation:XValidation:rule="(has(self.name) ? self.name : ”) == (has(oldSelf.name) ? oldSelf.name : ”)",message="name is immutable"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
 // +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
 // +kubebuilder:validation:XValidation:rule="self.type == oldSelf.type",message="type is immutable"
 // +kubebuilder:validation:XValidation:rule="self.type != 'classic' || !has(self.replicas) || self.replicas == 0",message="a classic queue has one replica: leave replicas out"

@@ -9,8 +9,8 @@ import (
 )
 
 // UserSpec is the wanted state of a user in the broker.
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && (has(self.clusterRef.__namespace__) ? self.clusterRef.__namespace__ : ”) == (has(oldSelf.clusterRef.__namespace__) ? oldSelf.clusterRef.__namespace__ : ”)",message="clusterRef is immutable"
-// +kubebuilder:validation:XValidation:rule="(has(self.username) ? self.username : ”) == (has(oldSelf.username) ? oldSelf.username : ”)",message="username is immutable"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.username) == has(oldSelf.username) && (!has(self.username) || self.username == oldSelf.username)",message="username is immutable"
 type UserSpec struct {
 	// ClusterRef names the BrokerCluster. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`

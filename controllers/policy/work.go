@@ -152,6 +152,8 @@ func applies(applyTo, queueType string) bool {
 	return applyTo == queueType+"_queues"
 }
 
+func (w *work) Settled() bool { return true }
+
 func (w *work) Forget(ctx context.Context, b broker.Client) error {
 	return b.DeletePolicy(ctx, w.scope(), w.policy.Spec.Vhost, w.policy.BrokerName())
 }

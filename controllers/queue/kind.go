@@ -43,7 +43,9 @@ func (Kind) Items(list client.ObjectList) []*posthornv1.Queue {
 }
 
 // Identity is vhost and name.
-func (Kind) Identity(q *posthornv1.Queue) string { return topology.Identity(q.Spec.Vhost, q.BrokerName()) }
+func (Kind) Identity(q *posthornv1.Queue) string {
+	return topology.Identity(q.Spec.Vhost, q.BrokerName())
+}
 
 // Work starts an attempt.
 func (Kind) Work(q *posthornv1.Queue, _ topology.Env) topology.Work { return &work{queue: q} }

@@ -163,6 +163,11 @@ func sorted(in []string) []string {
 	return out
 }
 
+// Settled: all members there are online, and there are as many as asked for.
+func (w *work) Settled() bool {
+	return len(w.found.Online) >= len(w.found.Members) && len(w.found.Members) >= int(w.queue.Spec.Replicas)
+}
+
 func (w *work) Forget(ctx context.Context, b broker.Client) error {
 	onlyIfEmpty := w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty
 	return b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), onlyIfEmpty)

@@ -172,6 +172,8 @@ func (w *work) Report(context.Context, broker.Client) error {
 	return nil
 }
 
+func (w *work) Settled() bool { return true }
+
 func (w *work) Forget(ctx context.Context, b broker.Client) error {
 	return b.DeleteUser(ctx, w.user.BrokerName())
 }

@@ -71,6 +71,9 @@ type Work interface {
 	Update(ctx context.Context, b broker.Client, difference Difference) error
 	// Report fills the status from what Compare saw.
 	Report(ctx context.Context, b broker.Client) error
+	// Settled says that what the broker makes of the thing is as wanted; until then it is looked at
+	// more often.
+	Settled() bool
 	// Forget deletes the thing.
 	Forget(ctx context.Context, b broker.Client) error
 	// Conditions sets the kind's own conditions; failure is why the attempt ended early.

@@ -27,6 +27,9 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
+// unsettledResync is how often an object is looked at whose replicas are not all there.
+const unsettledResync = 5 * time.Second
+
 // Reconciler keeps the objects of one kind.
 type Reconciler[T Object] struct {
 	Client  client.Client
@@ -81,7 +84,11 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	if failure != nil && !classify(failure).quiet {
 		return reconcile.Result{}, failure
 	}
-	return reconcile.Result{RequeueAfter: spreadOut(r.Resync)}, nil
+	period := r.Resync
+	if failure == nil && !a.work.Settled() && unsettledResync < period {
+		period = unsettledResync
+	}
+	return reconcile.Result{RequeueAfter: spreadOut(period)}, nil
 }
 
 // spreadOut shortens a period by up to a fifth, so that objects made together do not stay together.
