@@ -71,6 +71,7 @@ type PolicySpec struct {
 	// Adoption says what to do about a policy of this name that is there already.
 	// +optional
 	// +kubebuilder:default=IfMatching
+	// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
 	Adoption AdoptionPolicy `json:"adoption,omitempty"`
 }
 

@@ -72,6 +72,7 @@ type QueueSpec struct {
 	// Adoption says what to do about a queue of this name that is there already.
 	// +optional
 	// +kubebuilder:default=IfMatching
+	// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
 	Adoption AdoptionPolicy `json:"adoption,omitempty"`
 
 	// OnImmutableChange says what to do when the queue in the broker differs in what cannot be

@@ -74,8 +74,7 @@ const (
 )
 
 // AdoptionPolicy says what to do about an object that is in the broker already and that this
-// resource did not make.
-// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
+// resource did not make. Which values a kind takes is on its field.
 type AdoptionPolicy string
 
 // Values of AdoptionPolicy.

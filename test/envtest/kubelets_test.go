@@ -134,3 +134,13 @@ func (k *kubelets) report(pod *corev1.Pod) bool {
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{container}
 	return ready.Status == corev1.ConditionTrue
 }
+
+// storedDigest is what the operator notes about a template as stored.
+func storedDigest(sts *appsv1.StatefulSet) string {
+	data, err := json.Marshal(sts.Spec.Template)
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}

@@ -12,6 +12,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -41,7 +42,10 @@ func newNamespace(labels map[string]string) string {
 func newCluster(namespace string) *posthornv1.BrokerCluster {
 	return &posthornv1.BrokerCluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterName},
-		Spec:       posthornv1.BrokerClusterSpec{Replicas: 3, Image: "example.test/posthorn:1.0.0"},
+		Spec: posthornv1.BrokerClusterSpec{
+			Replicas: 3, Image: "example.test/posthorn:1.0.0",
+			Storage: posthornv1.StorageSpec{Size: resource.MustParse("1Gi")},
+		},
 	}
 }
 
