@@ -176,14 +176,18 @@ func (a *attempt[T]) addFinalizer(ctx context.Context, before *T) error {
 	if controllerutil.ContainsFinalizer(a.object, names.Finalizer) {
 		return nil
 	}
-	base := a.Reconciler.copy(a.object)
-	status := *a.object.Topology().DeepCopy()
-	controllerutil.AddFinalizer(a.object, names.Finalizer)
-	if err := a.Client.Patch(ctx, a.object, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+	patched := a.Reconciler.copy(a.object)
+	controllerutil.AddFinalizer(patched, names.Finalizer)
+	lock := client.MergeFromWithOptions(a.object, client.MergeFromWithOptimisticLock{})
+	if err := a.Client.Patch(ctx, patched, lock); err != nil {
 		return fmt.Errorf("adding the finalizer: %w", err)
 	}
-	*before = a.Reconciler.copy(a.object)
-	*a.object.Topology() = status
+	// The answer has the stored status; what this attempt has found so far stays in the object.
+	for _, o := range []T{a.object, *before} {
+		o.SetFinalizers(patched.GetFinalizers())
+		o.SetResourceVersion(patched.GetResourceVersion())
+		o.SetManagedFields(patched.GetManagedFields())
+	}
 	return nil
 }
 
@@ -239,9 +243,12 @@ func (a *attempt[T]) owned(ctx context.Context, exists bool) (bool, error) {
 // writeClaim records the ownership before anything is made in the broker.
 func (a *attempt[T]) writeClaim(ctx context.Context, before *T) error {
 	a.object.Topology().Claim = a.claim
-	if err := a.Client.Status().Patch(ctx, a.object, client.MergeFrom(*before)); err != nil {
+	patched := a.Reconciler.copy(a.object)
+	if err := a.Client.Status().Patch(ctx, patched, client.MergeFrom(*before)); err != nil {
 		return fmt.Errorf("writing the claim: %w", err)
 	}
+	a.object.SetResourceVersion(patched.GetResourceVersion())
+	a.object.SetManagedFields(patched.GetManagedFields())
 	*before = a.Reconciler.copy(a.object)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -64,20 +65,36 @@ var _ = BeforeSuite(func() {
 	k8s, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 
+	applyManifests(filepath.Join("..", "..", "config", "manager", "namespace.yaml"))
+	for _, file := range []string{"service_account.yaml", "role.yaml", "role_binding.yaml", "leader_election_role.yaml", "user_roles.yaml"} {
+		applyManifests(filepath.Join("..", "..", "config", "rbac", file))
+	}
+	// The operator under test has exactly the rights of its role; what stands in for the rest of
+	// Kubernetes has all.
+	restricted := rest.CopyConfig(config)
+	restricted.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:posthorn-system:posthorn-operator",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:posthorn-system", "system:authenticated"},
+	}
 	cacheOptions, clientOptions := setup.Cache("")
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
 		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "posthorn-operator", LeaderElectionNamespace: "posthorn-system",
 	})
+	Expect(err).NotTo(HaveOccurred())
+	others, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(setup.Controllers(mgr, setup.Config{
 		Resync: resync, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
 		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now,
 	})).To(Succeed())
-	Expect((&kubelets{client: mgr.GetClient(), live: mgr.GetAPIReader()}).setup(mgr)).To(Succeed())
-	ended := make(chan error, 1)
+	Expect((&kubelets{client: others.GetClient(), live: others.GetAPIReader()}).setup(others)).To(Succeed())
+	ended := make(chan error, 2)
 	go func() { ended <- mgr.Start(ctx) }()
+	go func() { ended <- others.Start(ctx) }()
 	DeferCleanup(func() {
 		cancel()
+		Eventually(ended, time.Minute).Should(Receive(BeNil()))
 		Eventually(ended, time.Minute).Should(Receive(BeNil()))
 		brokers.closeAll()
 		Expect(server.Stop()).To(Succeed())

@@ -30,10 +30,15 @@ type world struct {
 
 const clusterName = "c"
 
-// newNamespace makes a namespace of its own for a spec.
+// newNamespace makes a namespace of its own for a spec. Pods in it must fit the strictest Pod
+// Security standard.
 func newNamespace(labels map[string]string) string {
 	GinkgoHelper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: labels}}
+	all := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
+	for name, label := range labels {
+		all[name] = label
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: all}}
 	Expect(k8s.Create(ctx, ns)).To(Succeed())
 	return ns.Name
 }
@@ -137,7 +142,7 @@ func (w *world) user(name string, changes ...func(*posthornv1.User)) *posthornv1
 
 func value(json string) apiextensionsv1.JSON { return apiextensionsv1.JSON{Raw: []byte(json)} }
 
-// create makes an object and removes its finalizer's work when the spec ends.
+// create makes an object.
 func create(object client.Object) {
 	GinkgoHelper()
 	Expect(k8s.Create(ctx, object)).To(Succeed())
