@@ -47,6 +47,9 @@ func parse(args []string) (options, error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("%q is not a flag", flags.Arg(0))
+	}
 	if o.resync < time.Second || o.forgetBound < time.Second {
 		return o, fmt.Errorf("--resync-period and --forget-timeout must be at least 1s")
 	}

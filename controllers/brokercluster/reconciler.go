@@ -126,6 +126,7 @@ func (s *scope) run(ctx context.Context) error {
 func (s *scope) change(ctx context.Context) error {
 	for _, phase := range []func(context.Context) error{
 		s.ensureServiceAccount,
+		s.ensureAccess,
 		s.ensureDefaultUser,
 		s.ensureInternode,
 		s.ensureConfigMap,
@@ -133,6 +134,7 @@ func (s *scope) change(ctx context.Context) error {
 		s.ensureClientService,
 		s.ensureDisruptionBudget,
 		s.ensureStatefulSet,
+		s.rotateDefaultUser,
 	} {
 		if err := phase(ctx); err != nil {
 			return err

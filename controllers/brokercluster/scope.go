@@ -36,6 +36,8 @@ type scope struct {
 	storage string
 	// certificateEnd is when the inter-node certificate expires.
 	certificateEnd time.Time
+	// credentials of the default user.
+	credentials credentials
 	// decision about rolling; the zero value when it was not come to.
 	decision rollDecision
 	// requeue is when to look again at the latest; 0 is the resync period.

@@ -67,9 +67,14 @@ func (c *Connector) Nodes(ctx context.Context, cluster client.ObjectKey) (func(p
 	}, nil
 }
 
+// As makes a client that asks any ready node with given credentials.
+func (c *Connector) As(cluster client.ObjectKey, username, password string) broker.Client {
+	return broker.New(broker.Access{URL: c.Resolver.ClusterURL(cluster), Username: username, Password: password}, c.Transport)
+}
+
 func (c *Connector) access(ctx context.Context, cluster client.ObjectKey) (broker.Access, error) {
 	var secret corev1.Secret
-	key := client.ObjectKey{Namespace: cluster.Namespace, Name: names.DefaultUserSecret(cluster.Name)}
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: names.OperatorSecret(cluster.Name)}
 	if err := c.Secrets.Get(ctx, key, &secret); err != nil {
 		return broker.Access{}, fmt.Errorf("reading the cluster's credentials: %w", err)
 	}

@@ -49,6 +49,9 @@ func ConfigMap(cluster string) string { return cluster + "-config" }
 // DefaultUserSecret holds the default user's credentials.
 func DefaultUserSecret(cluster string) string { return cluster + "-default-user" }
 
+// OperatorSecret is the operator's own note of the credentials that the broker takes.
+func OperatorSecret(cluster string) string { return cluster + "-operator" }
+
 // InternodeSecret holds the certificate that nodes show each other.
 func InternodeSecret(cluster string) string { return cluster + "-internode" }
 

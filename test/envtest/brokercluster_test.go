@@ -213,6 +213,34 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(w.images).Should(HaveEach("1.1.0"))
 	})
 
+	It("gives the broker a new password for the default user, and makes a Secret anew that was deleted", func() {
+		w := newWorld()
+		w.readyWorld()
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-default-user"}}
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(secret), secret)).To(Succeed())
+		name, old := string(secret.Data["username"]), string(secret.Data["password"])
+		change(secret, func(s *corev1.Secret) { s.Data["password"] = []byte("rotated"); s.Data["username"] = []byte("other") })
+		Eventually(func() bool { return w.broker.Accepts(name, "rotated") }).Should(BeTrue())
+		Expect(w.broker.Accepts(name, old)).To(BeFalse())
+		made, _ := w.broker.User(name)
+		Expect(made.Tags).To(Equal(broker.Tags{"administrator"}))
+		w.readyWorld()
+
+		change(secret, func(s *corev1.Secret) { s.Data["password"] = []byte("a\nlog.level = none") })
+		Eventually(ready(w.cluster())).Should(HavePrefix("False InvalidSecret"))
+		Expect(w.broker.Accepts(name, "rotated")).To(BeTrue())
+
+		Expect(k8s.Delete(ctx, secret)).To(Succeed())
+		Eventually(func() string {
+			again := &corev1.Secret{}
+			_ = k8s.Get(ctx, client.ObjectKeyFromObject(secret), again)
+			return string(again.Data["username"]) + " " + string(again.Data["password"])
+		}).Should(Equal(name + " rotated"))
+		q := w.queue("orders")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+	})
+
 	It("takes the budget away when it is switched off", func() {
 		w := newWorld()
 		w.readyWorld()
