@@ -1,5 +1,5 @@
 # `make help` lists what there is. Everything installs what it needs; nothing outside the checkout is changed but
-# the cache in $POSTHORN_CACHE (default ~/.cache/posthorn) and, while a local cluster is up, /run/posthorn-lab.
+# the cache in $POSTHORN_CACHE (default ~/.cache/posthorn) and, while a local cluster is up, /var/lib/posthorn-lab.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
