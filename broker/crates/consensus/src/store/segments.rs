@@ -1,0 +1,1 @@
+//! The segment files of one group.
