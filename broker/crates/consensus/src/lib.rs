@@ -184,6 +184,8 @@ pub trait RaftHost {
     fn peer_down(&mut self, node: NodeId);
     /// Time moved on. Cheap when nothing is due.
     fn tick(&mut self, now: Time);
+    /// When [`RaftHost::tick`] is to be called next; `None`: not before something else happens.
+    fn wake_at(&self) -> Option<Time>;
     fn durable(&mut self, token: WalToken);
     /// The log goes on in a new file: every token that was durable before this call lies in `file` or an older one,
     /// every later one in a newer. [`Output::WalFree`] follows when nothing up to `file` is needed any more.

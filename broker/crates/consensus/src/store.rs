@@ -12,11 +12,12 @@ use raft::eraftpb::{self, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use segment::LiveSet;
 use wal::Entry;
 
 mod segments;
 
-pub use segments::Segments;
+pub use segments::{Segments, keep_set};
 
 /// What an entry costs in memory besides its data.
 const ENTRY_OVERHEAD: usize = 64;
@@ -43,7 +44,7 @@ pub struct LogStore {
     /// Everything in `compacted..=flushed` is in segments.
     flushed: u64,
     /// Live indexes between `compacted` and the checkpoint's.
-    live_tail: VecDeque<u64>,
+    live_tail: LiveSet,
     segments: Segments,
     /// An entry could not be read. raft-rs was told to wait; the host must stop the group.
     fault: RefCell<Option<ReadError>>,
@@ -67,7 +68,7 @@ impl LogStore {
             retained: BTreeMap::new(),
             mem_bytes: 0,
             terms: VecDeque::new(),
-            live_tail: VecDeque::new(),
+            live_tail: LiveSet::default(),
             segments,
             fault: RefCell::new(None),
         }
@@ -184,10 +185,21 @@ impl LogStore {
             .take_while(move |e| e.index <= high)
     }
 
+    /// The first entry that is in memory only, or would be.
+    pub fn first_unflushed(&self) -> u64 {
+        self.flushed.max(self.compacted.index) + 1
+    }
+
+    pub fn founding_is_on_disk(&mut self) {
+        if self.checkpoint.is_founding() {
+            self.checkpoint.on_disk = true;
+        }
+    }
+
     /// Bytes in memory that a flush up to `upto` would have to move.
     pub fn unflushed_bytes(&self, upto: u64) -> usize {
         let retained: usize = self.retained.values().map(cost).sum();
-        let from = self.flushed.max(self.compacted.index) + 1;
+        let from = self.first_unflushed();
         retained + self.memory_range(from, upto).map(cost).sum::<usize>()
     }
 
@@ -197,7 +209,7 @@ impl LogStore {
 
     /// Whether something at or below `upto` is in memory only.
     pub fn needs_flush(&self, upto: u64) -> bool {
-        self.has_retained() || upto > self.flushed.max(self.compacted.index)
+        self.has_retained() || upto >= self.first_unflushed()
     }
 
     /// What a flush up to `upto` writes. `pin`: the log above it must stay complete.
@@ -206,7 +218,7 @@ impl LogStore {
             p.min(self.checkpoint.position.index)
         });
         self.compact(limit);
-        let from = self.flushed.max(self.compacted.index) + 1;
+        let from = self.first_unflushed();
         let mut entries: Vec<Entry> = self.retained.values().cloned().collect();
         entries.extend(self.memory_range(from, upto).cloned());
         FlushPlan {
@@ -239,15 +251,14 @@ impl LogStore {
     pub fn checkpointed(
         &mut self,
         checkpoint: Checkpoint,
-        live: &[u64],
+        live: &LiveSet,
         margin: u64,
         pin: Option<u64>,
     ) {
         let index = checkpoint.position.index;
-        let is_live = |i: &u64| live.binary_search(i).is_ok();
         let mut freed = 0;
         self.retained.retain(|i, e| {
-            let keep = is_live(i);
+            let keep = live.contains(*i);
             if !keep {
                 freed += cost(e);
             }
@@ -255,10 +266,14 @@ impl LogStore {
         });
         self.mem_bytes -= freed;
         self.checkpoint = checkpoint;
-        let tail = live.partition_point(|i| *i <= self.compacted.index);
-        self.live_tail = live.get(tail..).unwrap_or(&[]).iter().copied().collect();
+        self.live_tail = live.clone();
         let target = index.saturating_sub(margin);
         self.compact(pin.map_or(target, |p| p.min(target)));
+        let mut tail = LiveSet::default();
+        for (first, last) in live.ranges() {
+            tail.push((*first).max(self.first()), *last);
+        }
+        self.live_tail = tail;
     }
 
     /// Moves the beginning of raft-rs's log to `to` (at most the checkpoint's index).
@@ -273,23 +288,29 @@ impl LogStore {
         self.compacted = Position { index: to, term };
         while self.mem.front().is_some_and(|e| e.index <= to) {
             let Some(e) = self.mem.pop_front() else { break };
-            self.mem_bytes -= cost(&e);
-            while self.live_tail.front().is_some_and(|i| *i < e.index) {
-                self.live_tail.pop_front();
-            }
-            if self.live_tail.front() == Some(&e.index) && e.index > self.flushed {
-                self.mem_bytes += cost(&e);
+            if e.index > self.flushed && self.live_tail.contains(e.index) {
                 self.retained.insert(e.index, e);
+            } else {
+                self.mem_bytes -= cost(&e);
             }
-        }
-        while self.live_tail.front().is_some_and(|i| *i <= to) {
-            self.live_tail.pop_front();
         }
         self.flushed = self.flushed.max(to);
         // The last beginning at or below stays: it says the term of what follows.
         while self.terms.get(1).is_some_and(|(first, _)| *first <= to + 1) {
             self.terms.pop_front();
         }
+    }
+
+    /// What is in memory at or below the checkpoint: for those who read its live entries.
+    pub fn memory_of_checkpoint(&self) -> BTreeMap<u64, Entry> {
+        let at = self.checkpoint.position.index;
+        let tail = self.memory_range(self.compacted.index + 1, at);
+        let tail = tail.map(|e| (e.index, e.clone()));
+        self.retained
+            .iter()
+            .map(|(i, e)| (*i, e.clone()))
+            .chain(tail)
+            .collect()
     }
 
     /// The leader's checkpoint takes the place of this log.
@@ -300,7 +321,7 @@ impl LogStore {
         self.mem.clear();
         self.retained.clear();
         self.terms.clear();
-        self.live_tail.clear();
+        self.live_tail = LiveSet::default();
         self.mem_bytes = 0;
     }
 
@@ -308,7 +329,7 @@ impl LogStore {
     pub fn adopt(&mut self, checkpoint: Checkpoint) {
         if checkpoint.position.index > self.checkpoint.position.index {
             self.checkpoint = checkpoint;
-            self.live_tail.clear();
+            self.live_tail = LiveSet::default();
         }
     }
 
