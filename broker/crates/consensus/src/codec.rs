@@ -109,9 +109,15 @@ fn kind_of(t: MessageType) -> Option<u8> {
     })
 }
 
-/// Appends a message of raft-rs. False, and nothing appended, for the kinds that never travel.
+/// Appends a message of raft-rs. False, and nothing appended, for the kinds that never travel, and for entries with
+/// gaps: their indexes do not travel.
 pub fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
-    let Some(kind) = kind_of(m.get_msg_type()) else {
+    let mut expected = m.index..;
+    let gap = m
+        .entries
+        .iter()
+        .any(|e| expected.next().map(|i| i + 1) != Some(e.index));
+    let Some(kind) = kind_of(m.get_msg_type()).filter(|_| !gap) else {
         return false;
     };
     out.put_u8(kind);
@@ -505,6 +511,23 @@ mod tests {
     fn newer_frames_are_refused() {
         let newer = Bytes::from_static(&[VERSION + 1, HEARTBEAT, 0, 1, 0]);
         assert_eq!(decode_all(newer), Err(DecodeError::Version(VERSION + 1)));
+    }
+
+    #[test]
+    fn entries_with_a_gap_are_not_sent() {
+        let mut m = Message::default();
+        m.set_msg_type(MessageType::MsgAppend);
+        (m.term, m.index) = (1, 4);
+        let entry = wal::Entry {
+            index: 6,
+            term: 1,
+            kind: entry::NORMAL,
+            data: Bytes::from_static(b"x"),
+        };
+        m.set_entries(vec![entry::to_raft(&entry)].into());
+        let mut out = BytesMut::new();
+        assert!(!encode_raft(&mut out, GROUP, &m));
+        assert!(out.is_empty());
     }
 
     #[test]

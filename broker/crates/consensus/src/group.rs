@@ -102,7 +102,9 @@ impl Group {
             max_inflight_msgs: limits.max_inflight_messages,
             check_quorum: true,
             pre_vote: true,
-            batch_append: true,
+            // raft-rs 0.7.0 would add entries to an empty message of the same turn although others are between
+            // them. A burst of proposals is one message here anyway.
+            batch_append: false,
             max_uncommitted_size: COUNTED_BUT_UNLIMITED,
             max_committed_size_per_ready: 4 << 20,
             ..Config::default()
@@ -372,7 +374,8 @@ impl Group {
         self.raw.report_snapshot(to.0, status);
     }
 
-    /// A leader's checkpoint is durable on this node's disk: tells raft-rs. False when it knows better.
+    /// A leader's checkpoint is durable on this node's disk: tells raft-rs. What is in it is committed, so that it
+    /// counts even if that leader has been replaced meanwhile.
     pub fn offer_checkpoint(
         &mut self,
         from: NodeId,
@@ -380,28 +383,32 @@ impl Group {
         checkpoint: Checkpoint,
         state: Bytes,
         rng: &mut SeededRng,
-    ) -> bool {
+    ) {
         let raft = &self.raw.raft;
-        let useful = raft.state != StateRole::Leader
-            && term >= raft.term
-            && checkpoint.position.index > raft.raft_log.committed;
+        let at = checkpoint.position.index;
+        let useful = raft.state != StateRole::Leader && at > raft.raft_log.committed;
         if !useful || self.installing || self.stopped {
-            return false;
+            return;
         }
+        let outdated = raft.term > term;
+        let leader = raft.leader_id;
         let mut m = Message::default();
         m.set_msg_type(MessageType::MsgSnapshot);
-        m.from = from.0;
-        m.to = self.raw.raft.id;
-        m.term = term;
+        m.from = if outdated && leader != 0 { leader } else { from.0 };
+        m.to = raft.id;
+        m.term = raft.term.max(term);
         m.set_snapshot(checkpoint.to_raft());
         self.incoming = Some((checkpoint, state));
-        let result = self.raw.step(m);
+        // It cannot fail: the guard's questions were answered above.
+        let _ = self.raw.step(m);
+        if outdated && leader == 0 {
+            self.raw.raft.leader_id = 0;
+        }
         self.retime(rng);
         if self.raw.snap().is_none() {
             // The log had what the checkpoint is about; its commit index moved on.
             self.incoming = None;
         }
-        result.is_ok()
     }
 
     /// Whether nothing is under way, so that the leader needs no heartbeats to find out.

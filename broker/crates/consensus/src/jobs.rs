@@ -286,8 +286,8 @@ fn unpack(
         None => {}
     }
     let checkpoint = contents.checkpoint.to_file(live, state);
+    // Older ones stay until this node makes one: the group may not have taken this one yet.
     segment::write_checkpoint(d, group, &checkpoint)?;
-    remove_older(d, group, checkpoint.index)?;
     Ok(Outcome::Installed {
         checkpoint,
         segments: open(disk, written)?,

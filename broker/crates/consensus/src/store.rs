@@ -326,8 +326,10 @@ impl LogStore {
     }
 
     /// A checkpoint came from the leader although the log turned out to reach beyond it: a newer place to begin.
-    pub fn adopt(&mut self, checkpoint: Checkpoint) {
-        if checkpoint.position.index > self.checkpoint.position.index {
+    pub fn adopt(&mut self, checkpoint: Checkpoint, committed: u64) {
+        let at = checkpoint.position;
+        let ours = at.index <= committed && self.term_of(at.index) == Some(at.term);
+        if ours && at.index > self.checkpoint.position.index {
             self.checkpoint = checkpoint;
             self.live_tail = LiveSet::default();
         }

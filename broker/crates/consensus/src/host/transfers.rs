@@ -291,7 +291,8 @@ impl Host {
             self.rolls.forget(id);
             self.flushes.remove(&id);
         } else {
-            group.raw.mut_store().adopt(checkpoint);
+            let committed = group.raw.raft.raft_log.committed;
+            group.raw.mut_store().adopt(checkpoint, committed);
         }
         self.answer(incoming.from, id, Transfer::Done { id: incoming.id });
         self.wake(id);

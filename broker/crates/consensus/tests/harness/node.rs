@@ -6,7 +6,7 @@ use consensus::{
     RecoveryError, StorageJob, WalToken,
 };
 use env::sim::SimDisk;
-use env::{Disk, Incarnation, NodeId, Rng, SeededRng, Time};
+use env::{Disk, Incarnation, NodeId, SeededRng, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use wal::{Wal, WalConfig, WalError, Writer};
