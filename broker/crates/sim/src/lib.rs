@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod machine;
+pub mod metadata;
 mod network;
 mod process;
 mod scheduler;

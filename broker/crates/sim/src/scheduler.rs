@@ -37,7 +37,7 @@ impl<E> Scheduler<E> {
     }
 
     /// Goes on to the next event.
-    pub fn next(&mut self) -> Option<E> {
+    pub fn advance(&mut self) -> Option<E> {
         let Reverse((time, number)) = self.heap.pop()?;
         self.now = time;
         self.events.remove(&number)
@@ -55,7 +55,7 @@ mod tests {
             scheduler.at(Time(time), event);
         }
         let mut seen = Vec::new();
-        while let Some(event) = scheduler.next() {
+        while let Some(event) = scheduler.advance() {
             seen.push((scheduler.now().0, event));
             if event == 'b' {
                 scheduler.at(Time(0), 'x');

@@ -6,7 +6,7 @@ use crate::process::{Action, Process};
 use crate::scheduler::Scheduler;
 use crate::trace::Trace;
 use bytes::Bytes;
-use consensus::{JobId, StorageJob};
+
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
 use std::collections::BTreeMap;
@@ -223,7 +223,7 @@ impl<S: Scenario> World<S> {
             if self.now() > until {
                 return Err(self.violation("the time is up and the run is not".to_owned()));
             }
-            let Some(event) = self.scheduler.next() else {
+            let Some(event) = self.scheduler.advance() else {
                 return Err(self.violation("nothing is going to happen any more".to_owned()));
             };
             let result = self.handle(scenario, event);
@@ -307,20 +307,25 @@ impl<S: Scenario> World<S> {
             grow_bytes: 4096,
             ..WalConfig::new(node, seed)
         };
-        let disk = std::sync::Arc::new(machine.disk.clone());
-        let (wal, recovered) = wal::Wal::open(disk, wal_config)
-            .map_err(|e| format!("node {} does not recover: {e}", node.0))?;
-        let start = Start {
-            node,
-            incarnation: life,
-            now,
-            disk: machine.disk.clone(),
-            recovered,
-            seed,
+        let disk = machine.disk.clone();
+        let opened = wal::Wal::open(std::sync::Arc::new(disk.clone()), wal_config);
+        let started = opened
+            .map_err(|e| e.to_string())
+            .and_then(|(wal, recovered)| {
+                let start = Start {
+                    node,
+                    incarnation: life,
+                    now,
+                    disk,
+                    recovered,
+                    seed,
+                };
+                Ok((wal, scenario.start(start)?))
+            });
+        let (wal, process) = match started {
+            Ok(both) => both,
+            Err(error) => return self.storage_failed(node, &error),
         };
-        let process = scenario
-            .start(start)
-            .map_err(|e| format!("node {} does not start: {e}", node.0))?;
         machine.life = Some(Life {
             process,
             writer: Writer::new(wal),
