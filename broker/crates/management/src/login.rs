@@ -171,8 +171,8 @@ mod unit {
         }
     }
 
-    #[tokio::test(start_paused = false)]
-    async fn failures_bar_only_their_own_and_are_bounded() {
+    #[test]
+    fn failures_bar_only_their_own_and_are_bounded() {
         let logins = Logins::new([1; 32]);
         let who = |n: u8, name: &str| (IpAddr::from([10, 0, 0, n]), name.to_owned());
         for _ in 0..FAILURES {
