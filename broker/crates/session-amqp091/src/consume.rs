@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
 use crate::topology::Wait;
+use crate::unacked::Owed;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{Name, QueueKind, Right};
@@ -73,8 +74,8 @@ impl Channel {
                 refuse!(NotImplemented, "requeue=false")
             }
             recover => {
-                for origin in self.unacked.take_all() {
-                    link.settle(origin, queue::Outcome::Requeue);
+                for owed in self.unacked.take_all() {
+                    link.settle(owed.origin, queue::Outcome::Requeue);
                 }
                 link.flush_settlements(cx);
                 if matches!(recover, Method::BasicRecover { .. }) {
@@ -233,15 +234,23 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let known = if multiple {
-            self.unacked
-                .take_up_to(tag)
-                .map(|taken| taken.into_iter().for_each(|o| link.settle(o, outcome)))
-        } else {
-            self.unacked.take(tag).map(|o| link.settle(o, outcome))
+        let mut tx = self.transaction.as_deref_mut();
+        let mut settle = |owed: Owed| match &mut tx {
+            Some(tx) => tx.settle(owed, outcome, link),
+            None => {
+                link.settle(owed.origin, outcome);
+                Ok(())
+            }
         };
-        if known.is_none() {
-            refuse!(PreconditionFailed, "unknown delivery tag {tag}");
+        let known = if multiple {
+            let taken = self.unacked.take_up_to(tag);
+            taken.map(|all| all.into_iter().try_for_each(settle))
+        } else {
+            self.unacked.take(tag).map(&mut settle)
+        };
+        match known {
+            Some(settled) => settled?,
+            None => refuse!(PreconditionFailed, "unknown delivery tag {tag}"),
         }
         if !self.held_deliveries.is_empty() {
             self.pump(link, cx);

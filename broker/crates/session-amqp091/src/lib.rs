@@ -21,6 +21,7 @@ mod link;
 mod names;
 mod publish;
 mod topology;
+mod transaction;
 mod unacked;
 
 pub use connection::AmqpSession;

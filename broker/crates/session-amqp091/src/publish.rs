@@ -22,17 +22,32 @@ pub(crate) fn publish(
         refuse!(NotImplemented, "immediate=true");
     }
     let (message, routes) = route(assembly, body, link, cx)?;
+    if let Some(transaction) = &mut channel.transaction {
+        return transaction.publish(message, routes, assembly.mandatory, link);
+    }
+    link.routes = dispatch(channel, message, routes, assembly.mandatory, link, cx);
+    Ok(())
+}
+
+/// To the queues, or back to the client. Gives the vector of queues back.
+pub(crate) fn dispatch(
+    channel: &mut Channel,
+    message: Message,
+    routes: Vec<metadata::QueueId>,
+    mandatory: bool,
+    link: &mut Link,
+    cx: &mut Cx<'_>,
+) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
     // A return goes before the confirm.
-    if routes.is_empty() && assembly.mandatory {
+    if routes.is_empty() && mandatory {
         send_return(channel.number, &message, link, cx.out);
     }
     let seq = channel.confirms.next();
     if let Some(settled) = channel.confirms.publish(routes.len(), size) {
         channel.confirm(settled, cx);
     } else {
-        link.in_flight_messages += 1;
-        link.in_flight_bytes += size as usize;
+        link.departed(size);
     }
     let tag: PublishTag = channel.publish_tag(seq);
     if let Some((&last, others)) = routes.split_last() {
@@ -41,8 +56,7 @@ pub(crate) fn publish(
         }
         cx.broker.publish(last, tag, message);
     }
-    link.routes = routes;
-    Ok(())
+    routes
 }
 
 /// The message, and the queues it goes to (in the link's scratch vector: give it back).

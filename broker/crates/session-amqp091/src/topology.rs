@@ -49,6 +49,8 @@ pub(crate) enum Wait {
         consumer: ConsumerId,
         no_ack: bool,
     },
+    /// Until the queues have what the transaction published.
+    Commit,
 }
 
 impl Channel {
@@ -653,6 +655,11 @@ impl Channel {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
+        // What has been published may still arrive: the client asked to know.
+        if matches!(waiting.wait, Wait::Commit) {
+            self.waiting = Some(waiting);
+            return Ok(());
+        }
         link.forget_asked(self.number);
         // Counts are a courtesy: the queue is there, only nobody can be asked.
         if matches!(waiting.wait, Wait::Stat { .. }) {
