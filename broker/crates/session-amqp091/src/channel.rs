@@ -4,9 +4,9 @@ use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
-use crate::topology::Wait;
 use crate::transaction::Transaction;
 use crate::unacked::Unacked;
+use crate::wait::Wait;
 use bytes::BytesMut;
 use codec_amqp091::{Frame, FrameKind, Method};
 use env::Time;
@@ -240,12 +240,12 @@ impl Channel {
             Method::ExchangeDeclare { .. }
             | Method::ExchangeDelete { .. }
             | Method::ExchangeBind { .. }
-            | Method::ExchangeUnbind { .. }
-            | Method::QueueDeclare { .. }
+            | Method::ExchangeUnbind { .. } => self.exchange_method(method, link, cx),
+            Method::QueueDeclare { .. }
             | Method::QueueBind { .. }
             | Method::QueueUnbind { .. }
             | Method::QueuePurge { .. }
-            | Method::QueueDelete { .. } => self.topology_method(method, link, cx),
+            | Method::QueueDelete { .. } => self.queue_method(method, link, cx),
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
     }

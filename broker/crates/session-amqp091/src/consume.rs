@@ -5,8 +5,8 @@ use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
-use crate::topology::Wait;
 use crate::unacked::Owed;
+use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{Name, QueueKind, Right};
@@ -74,10 +74,7 @@ impl Channel {
                 refuse!(NotImplemented, "requeue=false")
             }
             recover => {
-                for owed in self.unacked.take_all() {
-                    link.settle(owed.origin, queue::Outcome::Requeue);
-                }
-                link.flush_settlements(cx);
+                self.recover(link, cx);
                 if matches!(recover, Method::BasicRecover { .. }) {
                     cx.send(self.number, &Method::BasicRecoverOk {});
                 }
@@ -85,6 +82,14 @@ impl Channel {
                 Ok(())
             }
         }
+    }
+
+    /// Everything unacknowledged goes back.
+    fn recover(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+        for owed in self.unacked.take_all() {
+            link.settle(owed.origin, queue::Outcome::Requeue);
+        }
+        link.flush_settlements(cx);
     }
 
     fn consume(&mut self, wish: Wish<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {

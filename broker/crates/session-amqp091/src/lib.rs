@@ -23,6 +23,7 @@ mod publish;
 mod topology;
 mod transaction;
 mod unacked;
+mod wait;
 
 pub use connection::AmqpSession;
 pub use limits::{Limits, SessionConfig};
