@@ -129,7 +129,9 @@ impl Channel {
             tag: tag.clone(),
             channel: self.number,
             prefetch: self.prefetch_of(wish.no_ack),
-            no_ack: wish.no_ack,
+            // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
+            // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
+            no_ack: false,
             exclusive: wish.exclusive,
             priority,
             arguments: wish.arguments,

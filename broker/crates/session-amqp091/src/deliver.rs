@@ -186,9 +186,8 @@ impl Channel {
         };
         cx.send(self.number, &method);
         send_content(self.number, delivery, link, cx.out);
-        if no_ack {
-            link.settle(origin, queue::Outcome::Accepted);
-        } else {
+        // Without acknowledgement the queue's side has settled it: it is only one.
+        if !no_ack {
             self.owe(origin, link, cx);
         }
     }
