@@ -4,6 +4,7 @@ use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
+use crate::replies::Replies;
 use crate::transaction::Transaction;
 use crate::unacked::Unacked;
 use crate::wait::Wait;
@@ -75,6 +76,8 @@ pub(crate) struct Channel {
     /// Publish number after which delivery tag 1 comes; None without confirm.select.
     pub confirm_base: Option<u64>,
     last_ack: Option<LastAck>,
+    /// Its consumer of direct replies.
+    pub replies: Option<Box<Replies>>,
     /// After tx.select.
     pub transaction: Option<Box<Transaction>>,
 }
@@ -102,6 +105,7 @@ impl Channel {
             confirms: Confirms::default(),
             confirm_base: None,
             last_ack: None,
+            replies: None,
             transaction: None,
         }
     }
@@ -321,6 +325,7 @@ impl Channel {
     /// The channel ends: its consumers go, what they have out returns to the queues.
     pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         self.waiting = None;
+        self.end_replies(link, cx);
         link.forget_asked(self.number);
         link.held = link.held.saturating_sub(self.held_frames.len());
         self.held_frames = BytesMut::new();

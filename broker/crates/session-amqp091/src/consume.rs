@@ -5,11 +5,12 @@ use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
+use crate::replies::REPLY_TO;
 use crate::unacked::Owed;
 use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Name, QueueKind, Right};
+use metadata::{Name, QueueId, QueueKind, Right};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 
 impl Channel {
@@ -107,6 +108,15 @@ impl Channel {
                 link.limits.consumers
             );
         }
+        if wish.queue == REPLY_TO {
+            let Wish {
+                consumer_tag,
+                no_ack,
+                no_wait,
+                ..
+            } = wish;
+            return self.consume_replies(consumer_tag, no_ack, no_wait, link, cx);
+        }
         let name = self.expand(wish.queue)?;
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
@@ -124,9 +134,8 @@ impl Channel {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             given => given.into(),
         };
-        let consumer = link.new_consumer();
         let spec = ConsumerSpec {
-            tag: tag.clone(),
+            tag,
             channel: self.number,
             prefetch: self.prefetch_of(wish.no_ack),
             // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
@@ -136,27 +145,34 @@ impl Channel {
             priority,
             arguments: wish.arguments,
         };
+        self.subscribe(queue, spec, wish.no_ack, wish.no_wait, link, cx);
+        Ok(())
+    }
+
+    /// Asks the queue; consume-ok follows its answer.
+    pub(crate) fn subscribe(
+        &mut self,
+        queue: QueueId,
+        spec: ConsumerSpec,
+        no_ack: bool,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        let consumer = link.new_consumer();
         let subscription = Subscription {
             queue,
             channel: self.number,
-            tag: tag.clone(),
-            no_ack: wish.no_ack,
+            tag: spec.tag.clone(),
+            no_ack,
             get: false,
         };
         link.subscriptions.insert(consumer.0, subscription);
-        self.consumers.insert(tag, consumer);
-        link.ask(
-            cx,
-            self.number,
-            queue,
-            RequestBody::Consume { consumer, spec },
-        );
-        let wait = Wait::Consume {
-            consumer,
-            no_wait: wish.no_wait,
-        };
+        self.consumers.insert(spec.tag.clone(), consumer);
+        let body = RequestBody::Consume { consumer, spec };
+        link.ask(cx, self.number, queue, body);
+        let wait = Wait::Consume { consumer, no_wait };
         self.wait(wait, 0, (60, 20), link, cx);
-        Ok(())
     }
 
     /// With a limit on the channel a consumer needs no more than that; the channel's share is kept here.
@@ -177,6 +193,9 @@ impl Channel {
             return;
         };
         link.tell(cx, subscription.queue, RequestBody::Cancel { consumer });
+        if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
+            self.end_replies(link, cx);
+        }
         self.return_held(consumer, link);
     }
 
@@ -200,6 +219,7 @@ impl Channel {
         self.held_deliveries
             .retain(|held| held.consumer != consumer);
         self.consumers.remove(&subscription.tag);
+        self.replies.take_if(|r| r.tag == subscription.tag);
         if link.capabilities.consumer_cancel_notify && !subscription.get {
             let method = Method::BasicCancel {
                 consumer_tag: &subscription.tag,

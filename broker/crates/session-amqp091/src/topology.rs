@@ -5,6 +5,7 @@ use crate::directory::{self, Kind};
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::names;
+use crate::replies::is_reply_queue;
 use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::{Table, Value};
@@ -92,6 +93,9 @@ impl Channel {
                 arguments,
             } => {
                 let name = strip(queue);
+                if is_reply_queue(&name) {
+                    return self.declare_reply_queue(&name, no_wait, link, cx);
+                }
                 if passive {
                     return self.declare_passive(&name, no_wait, link, cx);
                 }

@@ -43,6 +43,10 @@ pub(crate) enum Wait {
         consumer: ConsumerId,
         no_ack: bool,
     },
+    /// A change that makes the queue behind direct replies.
+    ReplyQueue {
+        no_wait: bool,
+    },
     /// Until the queues have what the transaction published.
     Commit,
 }
@@ -76,6 +80,9 @@ impl Channel {
                 } else {
                     self.declared(record.id, record.name.clone(), no_wait, ids, link, cx);
                 }
+            }
+            (Wait::ReplyQueue { no_wait }, Ok(Done::Queue { record, .. })) => {
+                self.reply_queue_made(record.id, no_wait, link, cx);
             }
             (Wait::Deleted { messages, no_wait }, Ok(_) | Err(Refused::NotFound(_))) => {
                 let reply = Method::QueueDeleteOk {
