@@ -12,6 +12,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader {
             rest: bytes,
@@ -20,6 +21,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (part, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
         self.rest = rest;
@@ -27,6 +29,7 @@ impl<'a> Reader<'a> {
         Ok(part)
     }
 
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (part, rest) = self
             .rest
@@ -37,15 +40,18 @@ impl<'a> Reader<'a> {
         Ok(*part)
     }
 
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// Nothing may be left over.
+    #[inline]
     pub fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),
@@ -53,6 +59,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     fn bit(&mut self) -> Result<bool, DecodeError> {
         if self.bits_used == 0 || self.bits_used == 8 {
             let [octet] = self.array()?;
@@ -65,6 +72,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A long string: 32-bit length, bytes.
+    #[inline]
     pub fn long_string(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = u32::from_be_bytes(self.array()?);
         self.take(usize::try_from(len).map_err(|_| DecodeError::Short)?)
@@ -79,6 +87,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    #[inline]
     pub fn new(out: &'a mut BytesMut) -> Writer<'a> {
         Writer {
             out,
@@ -87,6 +96,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    #[inline]
     pub fn flush_bits(&mut self) {
         if self.bits_used > 0 {
             self.out.put_u8(self.bits);
@@ -95,6 +105,7 @@ impl<'a> Writer<'a> {
         }
     }
 
+    #[inline]
     fn bit(&mut self, bit: bool) {
         if self.bits_used == 8 {
             self.flush_bits();

@@ -4,8 +4,10 @@ use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
-use crate::topology::Wait;
+use crate::replies::Replies;
+use crate::transaction::Transaction;
 use crate::unacked::Unacked;
+use crate::wait::Wait;
 use bytes::BytesMut;
 use codec_amqp091::{Frame, FrameKind, Method};
 use env::Time;
@@ -74,6 +76,10 @@ pub(crate) struct Channel {
     /// Publish number after which delivery tag 1 comes; None without confirm.select.
     pub confirm_base: Option<u64>,
     last_ack: Option<LastAck>,
+    /// Its consumer of direct replies.
+    pub replies: Option<Box<Replies>>,
+    /// After tx.select.
+    pub transaction: Option<Box<Transaction>>,
 }
 
 /// A publish tag's bits: the channel's epoch above, the publish number below.
@@ -99,6 +105,8 @@ impl Channel {
             confirms: Confirms::default(),
             confirm_base: None,
             last_ack: None,
+            replies: None,
+            transaction: None,
         }
     }
 
@@ -212,6 +220,9 @@ impl Channel {
                 cx.send(self.number, &Method::AccessRequestOk { ticket: 1 });
                 Ok(())
             }
+            Method::ConfirmSelect { .. } if self.transaction.is_some() => {
+                refuse!(PreconditionFailed, "cannot switch from tx to confirm mode")
+            }
             Method::ConfirmSelect { no_wait } => {
                 if self.confirm_base.is_none() {
                     self.confirm_base = Some(self.confirms.next() - 1);
@@ -222,10 +233,7 @@ impl Channel {
                 Ok(())
             }
             Method::TxSelect {} | Method::TxCommit {} | Method::TxRollback {} => {
-                refuse!(
-                    NotImplemented,
-                    "transactions are not supported, use publisher confirms"
-                )
+                self.transaction_method(method, link, cx)
             }
             Method::BasicQos { .. }
             | Method::BasicConsume { .. }
@@ -236,12 +244,12 @@ impl Channel {
             Method::ExchangeDeclare { .. }
             | Method::ExchangeDelete { .. }
             | Method::ExchangeBind { .. }
-            | Method::ExchangeUnbind { .. }
-            | Method::QueueDeclare { .. }
+            | Method::ExchangeUnbind { .. } => self.exchange_method(method, link, cx),
+            Method::QueueDeclare { .. }
             | Method::QueueBind { .. }
             | Method::QueueUnbind { .. }
             | Method::QueuePurge { .. }
-            | Method::QueueDelete { .. } => self.topology_method(method, link, cx),
+            | Method::QueueDelete { .. } => self.queue_method(method, link, cx),
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
     }
@@ -265,8 +273,10 @@ impl Channel {
             return;
         }
         if let Some(settled) = self.confirms.answered(tag.tag & SEQ_MASK, taken) {
-            link.in_flight_messages = link.in_flight_messages.saturating_sub(1);
-            link.in_flight_bytes = link.in_flight_bytes.saturating_sub(settled.size as usize);
+            link.arrived(settled.size);
+            if let Some(transaction) = &mut self.transaction {
+                transaction.failed |= !settled.taken;
+            }
             self.confirm(settled, cx);
         }
     }
@@ -315,6 +325,7 @@ impl Channel {
     /// The channel ends: its consumers go, what they have out returns to the queues.
     pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         self.waiting = None;
+        self.end_replies(link, cx);
         link.forget_asked(self.number);
         link.held = link.held.saturating_sub(self.held_frames.len());
         self.held_frames = BytesMut::new();
@@ -325,8 +336,14 @@ impl Channel {
         let mut out: Vec<(QueueId, ConsumerId)> = self
             .unacked
             .take_all()
-            .iter()
-            .map(|o| (o.queue, o.consumer))
+            .into_iter()
+            .chain(
+                self.transaction
+                    .take()
+                    .into_iter()
+                    .flat_map(|t| t.abandon()),
+            )
+            .map(|o| (o.origin.queue, o.origin.consumer))
             .chain(
                 self.held_deliveries
                     .drain(..)
@@ -350,8 +367,7 @@ impl Channel {
         }
         self.consumers.clear();
         for size in self.confirms.in_flight() {
-            link.in_flight_messages = link.in_flight_messages.saturating_sub(1);
-            link.in_flight_bytes = link.in_flight_bytes.saturating_sub(size as usize);
+            link.arrived(size);
         }
         self.confirms = Confirms::default();
     }

@@ -51,6 +51,11 @@ impl Confirms {
         self.first + self.slots.len() as u64
     }
 
+    /// Nothing is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
     pub fn in_flight(&self) -> impl Iterator<Item = u32> {
         self.slots
             .iter()

@@ -98,29 +98,31 @@ impl AmqpSession {
         let before = out.len();
         let now = broker.now();
         let cx = &mut Cx { broker, out };
+        self.link.weigh(cx.out);
         happened(self, cx);
+        self.link.weigh(cx.out);
         self.read_kept(cx);
         self.link.flush_settlements(cx);
         if cx.out.len() > before {
             self.last_sent = now;
         }
-        self.standing(cx)
+        self.standing()
     }
 
-    fn standing(&self, cx: &Cx<'_>) -> Standing {
+    fn standing(&self) -> Standing {
         match self.phase {
             Phase::Ended => Standing::Closing,
-            _ if self.is_paused(cx) => Standing::Paused,
+            _ if self.is_paused() => Standing::Paused,
             _ => Standing::Open,
         }
     }
 
-    fn is_paused(&self, cx: &Cx<'_>) -> bool {
+    fn is_paused(&self) -> bool {
         self.phase == Phase::Running
             && (self.link.blocked
-                || self.link.is_flooded()
-                || self.link.held > self.link.limits.held
-                || cx.out.len() > self.link.limits.outbox)
+                || self.link.flooded
+                || self.link.congested
+                || self.link.held > self.link.limits.held)
     }
 
     /// Whole frames from the front of the input, until one makes it stop.
@@ -134,7 +136,7 @@ impl AmqpSession {
                 input.clear();
                 return;
             }
-            if self.is_paused(cx) {
+            if self.is_paused() {
                 break;
             }
             let rest = input.get(at..).unwrap_or(&[]);
@@ -143,6 +145,7 @@ impl AmqpSession {
                 Ok(Some(frame)) => {
                     at += frame.wire_len();
                     self.frame(frame, cx);
+                    self.link.weigh(cx.out);
                 }
                 Err(error) => {
                     // Where the next frame starts nobody knows: say so, then be silent.
@@ -157,7 +160,7 @@ impl AmqpSession {
 
     /// What was kept while paused.
     fn read_kept(&mut self, cx: &mut Cx<'_>) {
-        if self.input.is_empty() || self.is_paused(cx) {
+        if self.input.is_empty() || self.is_paused() {
             return;
         }
         let mut input = std::mem::take(&mut self.input);
@@ -203,24 +206,35 @@ impl AmqpSession {
     }
 
     fn channel_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
-        let number = frame.channel;
-        if !self.channels.contains_key(&number) {
-            if self.channels.len() >= usize::from(self.channel_max) {
-                let text = format!(
-                    "number of channels opened ({}) has reached the negotiated channel_max ({})",
-                    self.channels.len(),
-                    self.channel_max
-                );
-                let failure = Failure::new(Code::NotAllowed, text);
-                return self.fail_connection(&failure, (20, 10), cx);
+        // The common case: nothing waits, nothing fails, nothing closes.
+        if let Some(channel) = self.channels.get_mut(&frame.channel) {
+            let result = channel.frame(frame, &mut self.link, cx);
+            if result.is_err() || channel.state == State::Closed {
+                self.with_channel(frame.channel, cx, |_, _, _| result);
             }
+        } else if self.create_channel(frame.channel, cx) {
+            self.with_channel(frame.channel, cx, |channel, link, cx| {
+                channel.frame(frame, link, cx)
+            });
+        }
+        self.tell_blocked(cx);
+    }
+
+    fn create_channel(&mut self, number: u16, cx: &mut Cx<'_>) -> bool {
+        let refusal = if self.channels.len() >= usize::from(self.channel_max) {
+            format!(
+                "number of channels opened ({}) has reached the negotiated channel_max ({})",
+                self.channels.len(),
+                self.channel_max
+            )
+        } else {
             let channel = Channel::new(number, self.link.new_epoch());
             self.channels.insert(number, Box::new(channel));
-        }
-        self.with_channel(number, cx, |channel, link, cx| {
-            channel.frame(frame, link, cx)
-        });
-        self.tell_blocked(cx);
+            return true;
+        };
+        let failure = Failure::new(Code::NotAllowed, refusal);
+        self.fail_connection(&failure, (20, 10), cx);
+        false
     }
 
     /// A publisher under alarm hears why it is not read, once.
@@ -503,6 +517,9 @@ impl AmqpSession {
     fn answered(&mut self, tag: session::PublishTag, taken: bool, cx: &mut Cx<'_>) {
         if let Some(channel) = self.channels.get_mut(&tag.channel) {
             channel.answered(tag, taken, &mut self.link, cx);
+            if channel.transaction.is_some() && channel.waiting.is_some() {
+                self.with_channel(tag.channel, cx, |channel, _, cx| channel.committing(cx));
+            }
         }
     }
 
@@ -566,11 +583,12 @@ impl AmqpSession {
             }
         }
         self.expire_waits(now, cx);
+        self.expire_deliveries(now, cx);
         if self.heartbeat.is_zero() || !matches!(self.phase, Phase::Opening | Phase::Running) {
             return;
         }
         // A connection that we do not read cannot be heard.
-        if self.is_paused(cx) {
+        if self.is_paused() {
             self.last_received = now;
         }
         if now >= self.last_received + self.heartbeat * 2 {
@@ -604,6 +622,27 @@ impl AmqpSession {
         for (number, _) in waits.into_iter().filter(|w| w.1 <= now) {
             self.with_channel(number, cx, Channel::timed_out);
         }
+    }
+
+    /// Deliveries that a client has kept for too long close its channel.
+    fn expire_deliveries(&mut self, now: Time, cx: &mut Cx<'_>) {
+        if self.link.ack_check.is_none_or(|at| at > now) {
+            return;
+        }
+        let limit = self.link.limits.acknowledgement;
+        let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.with_channel(number, cx, |channel, _, _| {
+                let checked = channel.check_acknowledgements(now, limit);
+                checked.map_err(|failure| At {
+                    failure,
+                    ids: (0, 0),
+                })
+            });
+        }
+        let owed = self.channels.values().any(|c| c.unacked.len() > 0);
+        self.link.ack_check = owed.then(|| now + crate::deliver::ACK_CHECK);
     }
 
     fn pump(&mut self, cx: &mut Cx<'_>) {
@@ -659,7 +698,7 @@ impl Session for AmqpSession {
             }
             if this.input.is_empty() {
                 this.read(input, cx);
-                if this.is_paused(cx) {
+                if this.is_paused() {
                     this.input = input.split();
                 }
             } else {
@@ -684,10 +723,16 @@ impl Session for AmqpSession {
             !self.heartbeat.is_zero() && matches!(self.phase, Phase::Opening | Phase::Running);
         let send = beats.then(|| self.last_sent + self.heartbeat / 2);
         let receive = beats.then(|| self.last_received + self.heartbeat * 2);
-        [self.deadline, self.link.wait_deadline, send, receive]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.deadline,
+            self.link.wait_deadline,
+            self.link.ack_check,
+            send,
+            receive,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn gone(&mut self, broker: &mut dyn Broker) {

@@ -5,10 +5,12 @@ use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
-use crate::topology::Wait;
+use crate::replies::REPLY_TO;
+use crate::unacked::Owed;
+use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{Name, QueueKind, Right};
+use metadata::{Name, QueueId, QueueKind, Right};
 use queue::{ConsumerId, ConsumerSpec, RequestBody};
 
 impl Channel {
@@ -73,10 +75,7 @@ impl Channel {
                 refuse!(NotImplemented, "requeue=false")
             }
             recover => {
-                for origin in self.unacked.take_all() {
-                    link.settle(origin, queue::Outcome::Requeue);
-                }
-                link.flush_settlements(cx);
+                self.recover(link, cx);
                 if matches!(recover, Method::BasicRecover { .. }) {
                     cx.send(self.number, &Method::BasicRecoverOk {});
                 }
@@ -84,6 +83,14 @@ impl Channel {
                 Ok(())
             }
         }
+    }
+
+    /// Everything unacknowledged goes back.
+    fn recover(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+        for owed in self.unacked.take_all() {
+            link.settle(owed.origin, queue::Outcome::Requeue);
+        }
+        link.flush_settlements(cx);
     }
 
     fn consume(&mut self, wish: Wish<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
@@ -100,6 +107,15 @@ impl Channel {
                 "reached maximum ({}) of consumers per channel",
                 link.limits.consumers
             );
+        }
+        if wish.queue == REPLY_TO {
+            let Wish {
+                consumer_tag,
+                no_ack,
+                no_wait,
+                ..
+            } = wish;
+            return self.consume_replies(consumer_tag, no_ack, no_wait, link, cx);
         }
         let name = self.expand(wish.queue)?;
         let tree = cx.broker.tree();
@@ -118,37 +134,45 @@ impl Channel {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             given => given.into(),
         };
-        let consumer = link.new_consumer();
         let spec = ConsumerSpec {
-            tag: tag.clone(),
+            tag,
             channel: self.number,
             prefetch: self.prefetch_of(wish.no_ack),
-            no_ack: wish.no_ack,
+            // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
+            // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
+            no_ack: false,
             exclusive: wish.exclusive,
             priority,
             arguments: wish.arguments,
         };
+        self.subscribe(queue, spec, wish.no_ack, wish.no_wait, link, cx);
+        Ok(())
+    }
+
+    /// Asks the queue; consume-ok follows its answer.
+    pub(crate) fn subscribe(
+        &mut self,
+        queue: QueueId,
+        spec: ConsumerSpec,
+        no_ack: bool,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        let consumer = link.new_consumer();
         let subscription = Subscription {
             queue,
             channel: self.number,
-            tag: tag.clone(),
-            no_ack: wish.no_ack,
+            tag: spec.tag.clone(),
+            no_ack,
             get: false,
         };
         link.subscriptions.insert(consumer.0, subscription);
-        self.consumers.insert(tag, consumer);
-        link.ask(
-            cx,
-            self.number,
-            queue,
-            RequestBody::Consume { consumer, spec },
-        );
-        let wait = Wait::Consume {
-            consumer,
-            no_wait: wish.no_wait,
-        };
+        self.consumers.insert(spec.tag.clone(), consumer);
+        let body = RequestBody::Consume { consumer, spec };
+        link.ask(cx, self.number, queue, body);
+        let wait = Wait::Consume { consumer, no_wait };
         self.wait(wait, 0, (60, 20), link, cx);
-        Ok(())
     }
 
     /// With a limit on the channel a consumer needs no more than that; the channel's share is kept here.
@@ -169,6 +193,9 @@ impl Channel {
             return;
         };
         link.tell(cx, subscription.queue, RequestBody::Cancel { consumer });
+        if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
+            self.end_replies(link, cx);
+        }
         self.return_held(consumer, link);
     }
 
@@ -192,6 +219,7 @@ impl Channel {
         self.held_deliveries
             .retain(|held| held.consumer != consumer);
         self.consumers.remove(&subscription.tag);
+        self.replies.take_if(|r| r.tag == subscription.tag);
         if link.capabilities.consumer_cancel_notify && !subscription.get {
             let method = Method::BasicCancel {
                 consumer_tag: &subscription.tag,
@@ -233,15 +261,23 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let known = if multiple {
-            self.unacked
-                .take_up_to(tag)
-                .map(|taken| taken.into_iter().for_each(|o| link.settle(o, outcome)))
-        } else {
-            self.unacked.take(tag).map(|o| link.settle(o, outcome))
+        let mut tx = self.transaction.as_deref_mut();
+        let mut settle = |owed: Owed| match &mut tx {
+            Some(tx) => tx.settle(owed, outcome, link),
+            None => {
+                link.settle(owed.origin, outcome);
+                Ok(())
+            }
         };
-        if known.is_none() {
-            refuse!(PreconditionFailed, "unknown delivery tag {tag}");
+        let known = if multiple {
+            let taken = self.unacked.take_up_to(tag);
+            taken.map(|all| all.into_iter().try_for_each(settle))
+        } else {
+            self.unacked.take(tag).map(&mut settle)
+        };
+        match known {
+            Some(settled) => settled?,
+            None => refuse!(PreconditionFailed, "unknown delivery tag {tag}"),
         }
         if !self.held_deliveries.is_empty() {
             self.pump(link, cx);

@@ -1,15 +1,18 @@
 //! Messages to the client: basic.deliver and basic.get-ok with their content.
 
 use crate::channel::{Channel, Held};
+use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::unacked::Origin;
 use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
 };
+use env::Time;
 use message::{Message, Protocol, Value};
 use metadata::{Name, QueueId};
-use queue::{ConsumerId, Delivery, Outcome};
+use queue::{ConsumerId, Delivery};
 use session::Outbox;
+use std::time::Duration;
 
 /// Appends a body in frames; large ones by reference.
 pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame_max: u32) {
@@ -35,7 +38,7 @@ fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Ou
         _ => bytes::Bytes::from_static(&[0, 0]),
     };
     let attempts = delivery.attempts.filter(|&n| n > 0);
-    let edited = attempts.zip(Properties::decode(&properties).ok());
+    let edited = attempts.and_then(|n| Some((n, Properties::decode(&properties).ok()?)));
     if let Some((attempts, decoded)) = edited {
         let edit = HeaderEdit {
             key: "x-delivery-count",
@@ -136,9 +139,31 @@ impl Channel {
             id: delivery.id,
         };
         if no_ack {
-            link.settle(origin, Outcome::Accepted);
+            link.settle(origin, queue::Outcome::Accepted);
         } else {
-            self.unacked.push(self.next_delivery, origin);
+            self.owe(origin, link, cx);
+        }
+    }
+
+    /// Takes note that the client owes an acknowledgement for the delivery just written.
+    fn owe(&mut self, origin: Origin, link: &mut Link, cx: &Cx<'_>) {
+        let now = cx.broker.now();
+        link.ack_check.get_or_insert(now + ACK_CHECK);
+        self.unacked.push(self.next_delivery, seconds(now), origin);
+    }
+
+    /// 406 when the client has kept a delivery for too long.
+    pub fn check_acknowledgements(&self, now: Time, limit: Duration) -> Outcome {
+        let limit_s = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
+        match self.unacked.oldest() {
+            Some(since) if seconds(now) >= since.saturating_add(limit_s) => refuse!(
+                PreconditionFailed,
+                "delivery acknowledgement on channel {} timed out. Timeout value used: {} ms. This timeout value can \
+                 be configured, see consumers doc guide to learn more",
+                self.number,
+                limit.as_millis()
+            ),
+            _ => Ok(()),
         }
     }
 
@@ -161,12 +186,18 @@ impl Channel {
         };
         cx.send(self.number, &method);
         send_content(self.number, delivery, link, cx.out);
-        if no_ack {
-            link.settle(origin, Outcome::Accepted);
-        } else {
-            self.unacked.push(self.next_delivery, origin);
+        // Without acknowledgement the queue's side has settled it: it is only one.
+        if !no_ack {
+            self.owe(origin, link, cx);
         }
     }
+}
+
+/// How often deliveries are looked at that nobody acknowledged.
+pub(crate) const ACK_CHECK: Duration = Duration::from_secs(60);
+
+fn seconds(time: Time) -> u32 {
+    u32::try_from(time.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
 }
 
 /// Slots for held deliveries that stay allocated.

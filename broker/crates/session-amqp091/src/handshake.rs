@@ -222,6 +222,7 @@ fn server_properties(server_name: &str) -> Table {
         "consumer_priorities",
         "authentication_failure_close",
         "per_consumer_qos",
+        "direct_reply_to",
     ] {
         capabilities.set(name, Value::Bool(true));
     }

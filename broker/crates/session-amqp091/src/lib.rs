@@ -20,8 +20,24 @@ mod limits;
 mod link;
 mod names;
 mod publish;
+mod replies;
 mod topology;
+mod transaction;
 mod unacked;
+mod wait;
 
 pub use connection::AmqpSession;
 pub use limits::{Limits, SessionConfig};
+
+#[cfg(test)]
+mod tests {
+    use super::AmqpSession;
+    use crate::channel::Channel;
+
+    /// The goal is 3,000 octets for a connection with two channels, kernel and driver included.
+    #[test]
+    fn an_idle_connection_with_two_channels_is_small() {
+        let octets = size_of::<AmqpSession>() + 2 * size_of::<Channel>();
+        assert!(octets <= 1_500, "{octets}");
+    }
+}

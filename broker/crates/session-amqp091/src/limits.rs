@@ -30,6 +30,10 @@ pub struct Limits {
     pub held: usize,
     /// Octets of bodies of which some frames are still missing, over all channels.
     pub partial: usize,
+    /// How long a client may keep a delivery without acknowledging it (`consumer_timeout`).
+    pub acknowledgement: Duration,
+    /// Octets of messages in one transaction.
+    pub transaction: usize,
     /// How long a queue may take for an answer (`channel_operation_timeout`).
     pub operation: Duration,
 }
@@ -49,6 +53,8 @@ impl Default for Limits {
             in_flight_bytes: 16 << 20,
             held: 1 << 20,
             partial: 64 << 20,
+            acknowledgement: Duration::from_secs(1800),
+            transaction: 64 << 20,
             operation: Duration::from_secs(15),
         }
     }

@@ -74,8 +74,14 @@ pub(crate) struct Link {
     asked: Vec<(QueueId, RequestSeq, u16)>,
     /// When the oldest of the channels' waits may be over; looked at again then.
     pub wait_deadline: Option<Time>,
-    pub in_flight_messages: usize,
-    pub in_flight_bytes: usize,
+    in_flight_messages: usize,
+    in_flight_bytes: usize,
+    /// Too much is on its way to queues; until half of it has arrived.
+    pub flooded: bool,
+    /// The client does not read what is sent to it; until half of it is gone.
+    pub congested: bool,
+    /// When deliveries that nobody acknowledges are looked for again; None while there are no deliveries.
+    pub ack_check: Option<Time>,
     /// Octets in the channels' `held` buffers.
     pub held: usize,
     /// Octets of unfinished bodies.
@@ -108,6 +114,9 @@ impl Link {
             wait_deadline: None,
             in_flight_messages: 0,
             in_flight_bytes: 0,
+            flooded: false,
+            congested: false,
+            ack_check: None,
             held: 0,
             partial: 0,
             routes: Vec::new(),
@@ -210,10 +219,30 @@ impl Link {
         }
     }
 
-    /// Too much is on its way to queues to read more.
-    pub fn is_flooded(&self) -> bool {
-        self.in_flight_messages > self.limits.in_flight_messages
-            || self.in_flight_bytes > self.limits.in_flight_bytes
+    /// A message leaves for queues.
+    pub fn departed(&mut self, size: u32) {
+        self.in_flight_messages += 1;
+        self.in_flight_bytes += size as usize;
+        self.flooded |= self.in_flight_messages > self.limits.in_flight_messages
+            || self.in_flight_bytes > self.limits.in_flight_bytes;
+    }
+
+    /// All its queues have answered, or nobody waits for them any more.
+    pub fn arrived(&mut self, size: u32) {
+        self.in_flight_messages = self.in_flight_messages.saturating_sub(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(size as usize);
+        self.flooded &= self.in_flight_messages > self.limits.in_flight_messages / 2
+            || self.in_flight_bytes > self.limits.in_flight_bytes / 2;
+    }
+
+    /// Compares what waits for the socket with its bounds.
+    pub fn weigh(&mut self, outbox: &Outbox) {
+        let bound = if self.congested {
+            self.limits.outbox / 2
+        } else {
+            self.limits.outbox
+        };
+        self.congested = outbox.len() > bound;
     }
 }
 

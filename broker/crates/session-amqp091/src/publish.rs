@@ -5,6 +5,8 @@ use crate::content::Assembly;
 use crate::directory;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
+use crate::replies::{REPLY_TO, Replies};
+use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{ExchangeRecord, Right};
@@ -21,18 +23,33 @@ pub(crate) fn publish(
     if assembly.immediate {
         refuse!(NotImplemented, "immediate=true");
     }
-    let (message, routes) = route(assembly, body, link, cx)?;
+    let (message, routes) = route(channel.replies.as_deref(), assembly, body, link, cx)?;
+    if let Some(transaction) = &mut channel.transaction {
+        return transaction.publish(message, routes, assembly.mandatory, link);
+    }
+    link.routes = dispatch(channel, message, routes, assembly.mandatory, link, cx);
+    Ok(())
+}
+
+/// To the queues, or back to the client. Gives the vector of queues back.
+pub(crate) fn dispatch(
+    channel: &mut Channel,
+    message: Message,
+    routes: Vec<metadata::QueueId>,
+    mandatory: bool,
+    link: &mut Link,
+    cx: &mut Cx<'_>,
+) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
     // A return goes before the confirm.
-    if routes.is_empty() && assembly.mandatory {
+    if routes.is_empty() && mandatory {
         send_return(channel.number, &message, link, cx.out);
     }
     let seq = channel.confirms.next();
     if let Some(settled) = channel.confirms.publish(routes.len(), size) {
         channel.confirm(settled, cx);
     } else {
-        link.in_flight_messages += 1;
-        link.in_flight_bytes += size as usize;
+        link.departed(size);
     }
     let tag: PublishTag = channel.publish_tag(seq);
     if let Some((&last, others)) = routes.split_last() {
@@ -41,12 +58,12 @@ pub(crate) fn publish(
         }
         cx.broker.publish(last, tag, message);
     }
-    link.routes = routes;
-    Ok(())
+    routes
 }
 
 /// The message, and the queues it goes to (in the link's scratch vector: give it back).
 fn route(
+    replies: Option<&Replies>,
     assembly: &Assembly,
     body: &[u8],
     link: &mut Link,
@@ -78,17 +95,8 @@ fn route(
     check_topics(record, &keys, link, tree)?;
     check_user(&properties, link)?;
 
-    let mut stripped = bytes::BytesMut::new();
-    let raw = if copies.iter().any(|c| c.key == "BCC") {
-        let edit = HeaderEdit {
-            key: "BCC",
-            value: None,
-        };
-        properties.encode_edited(&[edit], &mut stripped);
-        &stripped[..]
-    } else {
-        &assembly.properties[..]
-    };
+    let rewritten = rewrite(properties, &copies, replies)?;
+    let raw = rewritten.as_deref().unwrap_or(&assembly.properties);
     let builder = MessageBuilder {
         protocol: Protocol::Amqp091,
         durable: properties.delivery_mode == Some(2),
@@ -112,6 +120,33 @@ fn route(
     };
     tree.route(&link.vhost, exchange, &keys, &headers, &mut routes);
     Ok((message, routes))
+}
+
+/// The properties, where they must not go on as they came: BCC is nobody's business, and who waits for a direct reply is
+/// named by the queue behind it.
+fn rewrite<'a>(
+    mut properties: Properties<'a>,
+    copies: &[table::Entry<'_>],
+    replies: Option<&'a Replies>,
+) -> Outcome<Option<BytesMut>> {
+    let direct = properties.reply_to == Some(REPLY_TO);
+    if direct {
+        match replies {
+            Some(replies) => properties.reply_to = Some(&replies.queue),
+            None => refuse!(PreconditionFailed, "fast reply consumer does not exist"),
+        }
+    }
+    let blind = copies.iter().any(|c| c.key == "BCC");
+    if !direct && !blind {
+        return Ok(None);
+    }
+    let edit = HeaderEdit {
+        key: "BCC",
+        value: None,
+    };
+    let mut out = BytesMut::new();
+    properties.encode_edited(&[edit], &mut out);
+    Ok(Some(out))
 }
 
 /// More keys to route by: the strings in the CC and BCC headers.

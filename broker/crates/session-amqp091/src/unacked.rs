@@ -12,9 +12,19 @@ pub(crate) struct Origin {
     pub id: u64,
 }
 
+/// A delivery whose acknowledgement the client owes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owed {
+    pub tag: u64,
+    /// Whole seconds of the session's clock.
+    pub since: u32,
+    pub origin: Origin,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     tag: u64,
+    since: u32,
     /// None: settled, kept until it reaches the front or half of all are such.
     origin: Option<Origin>,
 }
@@ -34,29 +44,37 @@ impl Unacked {
         self.live
     }
 
-    /// Tags must ascend.
-    pub fn push(&mut self, tag: u64, origin: Origin) {
+    /// Delivered at that second. Tags and times must ascend.
+    pub fn push(&mut self, tag: u64, since: u32, origin: Origin) {
         self.entries.push_back(Entry {
             tag,
+            since,
             origin: Some(origin),
         });
         self.live += 1;
     }
 
+    /// When the oldest was delivered.
+    pub fn oldest(&self) -> Option<u32> {
+        self.entries.front().map(|e| e.since)
+    }
+
     /// Takes one; None when there is no such tag.
-    pub fn take(&mut self, tag: u64) -> Option<Origin> {
+    pub fn take(&mut self, tag: u64) -> Option<Owed> {
         let at = match self.entries.front() {
             Some(first) if first.tag == tag => 0,
             _ => self.entries.binary_search_by_key(&tag, |e| e.tag).ok()?,
         };
-        let origin = self.entries.get_mut(at)?.origin.take()?;
+        let entry = self.entries.get_mut(at)?;
+        let origin = entry.origin.take()?;
+        let since = entry.since;
         self.live -= 1;
         self.tidy();
-        Some(origin)
+        Some(Owed { tag, since, origin })
     }
 
     /// Takes all up to `tag`, which must be there; 0 is all there are. None: no such tag.
-    pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<Origin>> {
+    pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<Owed>> {
         let count = if tag == 0 {
             self.entries.len()
         } else {
@@ -64,18 +82,28 @@ impl Unacked {
             self.entries.get(at)?.origin?;
             at + 1
         };
-        let taken: Vec<Origin> = self
-            .entries
-            .drain(..count)
-            .filter_map(|e| e.origin)
-            .collect();
+        let owed = |e: Entry| {
+            let (tag, since) = (e.tag, e.since);
+            e.origin.map(|origin| Owed { tag, since, origin })
+        };
+        let taken: Vec<Owed> = self.entries.drain(..count).filter_map(owed).collect();
         self.live -= taken.len();
         self.tidy();
         Some(taken)
     }
 
-    pub fn take_all(&mut self) -> Vec<Origin> {
+    pub fn take_all(&mut self) -> Vec<Owed> {
         self.take_up_to(0).unwrap_or_default()
+    }
+
+    /// Puts back what was taken: a transaction was rolled back.
+    pub fn restore(&mut self, owed: impl IntoIterator<Item = Owed>) {
+        let mut all = self.take_all();
+        all.extend(owed);
+        all.sort_unstable_by_key(|o| o.tag);
+        for o in all {
+            self.push(o.tag, o.since, o.origin);
+        }
     }
 
     fn tidy(&mut self) {
@@ -108,9 +136,9 @@ mod tests {
     #[test]
     fn one_that_stays_does_not_keep_the_others() {
         let mut u = Unacked::default();
-        u.push(1, origin(1));
+        u.push(1, 0, origin(1));
         for tag in 2..100_000 {
-            u.push(tag, origin(tag));
+            u.push(tag, 0, origin(tag));
             assert!(u.take(tag).is_some());
         }
         assert!(
@@ -120,14 +148,26 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_was_taken_can_be_put_back_in_its_place() {
+        let mut u = Unacked::default();
+        for tag in 1..=5 {
+            u.push(tag, 0, origin(tag));
+        }
+        let taken = [u.take(4), u.take(2)];
+        u.restore(taken.into_iter().flatten());
+        let tags: Vec<u64> = u.take_all().iter().map(|o| o.tag).collect();
+        assert_eq!(tags, [1, 2, 3, 4, 5]);
+    }
+
     proptest! {
         #[test]
         fn agrees_with_a_map(script in proptest::collection::vec((0u8..4, 0u64..60, 1u64..4), 1..200)) {
             let (mut u, mut model, mut next) = (Unacked::default(), BTreeMap::new(), 0);
             for (what, tag, gap) in script {
                 match what {
-                    0 | 1 => { next += gap; u.push(next, origin(next)); model.insert(next, next); }
-                    2 => prop_assert_eq!(u.take(tag).map(|o| o.id), model.remove(&tag)),
+                    0 | 1 => { next += gap; u.push(next, 0, origin(next)); model.insert(next, next); }
+                    2 => prop_assert_eq!(u.take(tag).map(|o| o.origin.id), model.remove(&tag)),
                     _ => {
                         let expected = if tag == 0 {
                             Some(std::mem::take(&mut model).into_values().collect::<Vec<_>>())
@@ -135,7 +175,7 @@ mod tests {
                             let rest = model.split_off(&(tag + 1));
                             Some(std::mem::replace(&mut model, rest).into_values().collect())
                         } else { None };
-                        prop_assert_eq!(u.take_up_to(tag).map(|v| v.iter().map(|o| o.id).collect::<Vec<_>>()), expected);
+                        prop_assert_eq!(u.take_up_to(tag).map(|v| v.iter().map(|o| o.origin.id).collect::<Vec<_>>()), expected);
                     }
                 }
                 prop_assert_eq!(u.len(), model.len());

@@ -814,3 +814,40 @@ fn an_answer_for_a_closed_channel_is_ignored() {
     conn.expect_nothing();
     assert_eq!(conn.standing, Standing::Open);
 }
+
+#[test]
+fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
+    let limits = Limits {
+        acknowledgement: Duration::from_secs(120),
+        ..Limits::default()
+    };
+    let config = SessionConfig {
+        limits: Arc::new(limits),
+        ..SessionConfig::default()
+    };
+    let mut conn = Conn::open_as(config, "guest");
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.publish(1, "", "q", b"1");
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    for _ in 0..14 {
+        conn.pass(Duration::from_secs(8));
+        conn.heartbeat();
+    }
+    while let Some((kind, _, _)) = conn.next_frame() {
+        assert_eq!(kind, codec_amqp091::FrameKind::Heartbeat);
+    }
+    // Looked at once a minute.
+    conn.heartbeat();
+    conn.broker.now = conn.broker.now + Duration::from_secs(16);
+    conn.pass(Duration::ZERO);
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 120000 ms. This \
+         timeout value can be configured, see consumers doc guide to learn more",
+        (0, 0),
+    );
+    assert_eq!(ready(&conn), ["1"]);
+}

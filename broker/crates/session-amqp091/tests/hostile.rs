@@ -56,7 +56,7 @@ fn method(n: u8, q: usize, flag: bool, number: u64) -> (u16, Vec<u8>) {
     let queue = ["", "q", "r"][q];
     let channel = 1 + u16::from(n) % 2;
     let arguments = Table::default;
-    let method = match n % 20 {
+    let method = match n % 23 {
         0 => Method::ChannelOpen {},
         1 => Method::QueueDeclare {
             queue,
@@ -113,6 +113,9 @@ fn method(n: u8, q: usize, flag: bool, number: u64) -> (u16, Vec<u8>) {
             queue,
             no_wait: flag,
         },
+        15 => Method::TxSelect {},
+        16 => Method::TxCommit {},
+        17 => Method::TxRollback {},
         _ => {
             let mut out = BytesMut::new();
             let publish = Method::BasicPublish {

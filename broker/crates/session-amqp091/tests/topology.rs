@@ -675,14 +675,6 @@ fn hard_errors() {
     conn.expect_connection_close(504, "CHANNEL_ERROR - expected 'channel.open'", (50, 10));
 
     let mut conn = Conn::with_channel();
-    conn.send(1, Method::TxSelect {});
-    conn.expect_connection_close(
-        540,
-        "NOT_IMPLEMENTED - transactions are not supported, use publisher confirms",
-        (90, 10),
-    );
-
-    let mut conn = Conn::with_channel();
     conn.raw(&body);
     conn.expect_connection_close(
         505,

@@ -213,3 +213,28 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_changes_with_every_write_and_every_take() {
+        let mut out = Outbox::default();
+        out.tail().extend_from_slice(b"one");
+        let stamp = out.stamp();
+        assert_eq!(out.stamp(), stamp);
+        out.tail().extend_from_slice(b"two");
+        assert_ne!(out.stamp(), stamp);
+        let stamp = out.stamp();
+        assert_eq!(out.pieces().len(), 1);
+        out.tail().extend_from_slice(b"onetwo");
+        assert_eq!(out.len(), 12);
+        assert_ne!(out.stamp(), stamp, "as long, but not the same bytes");
+        let stamp = out.stamp();
+        out.push(Bytes::from(vec![0; BY_REFERENCE]));
+        assert_ne!(out.stamp(), stamp);
+        out.consume(12 + BY_REFERENCE);
+        assert!(out.is_empty());
+    }
+}

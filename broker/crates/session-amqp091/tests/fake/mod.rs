@@ -213,6 +213,9 @@ impl FakeBroker {
             out: BTreeMap::new(),
         };
         let delivery = c.take(message, attempts, q.ready.len());
+        if no_ack {
+            c.out.clear();
+        }
         q.consumers.insert(consumer.0, c);
         self.notices.push_back(Notice::Deliver {
             queue,
