@@ -58,6 +58,8 @@ struct Kept<T> {
 #[derive(Debug)]
 struct Asked {
     seq: u64,
+    /// Asked more than once: what came between may have been lost with the first answer.
+    again: bool,
     body: RequestBody,
 }
 
@@ -238,7 +240,11 @@ impl<T: Copy> QueueClient<T> {
                     return None;
                 }
                 let body = kept.body.clone();
-                self.unanswered.push_back(Asked { seq, body });
+                self.unanswered.push_back(Asked {
+                    seq,
+                    again: false,
+                    body,
+                });
                 self.asked_up_to = seq;
             }
         }
@@ -370,8 +376,7 @@ impl<T: Copy> QueueClient<T> {
         self.backoff = RESEND_FIRST;
         self.hops = 0;
         self.in_vain = 0;
-        let waits = self.sent > 0 || !self.unanswered.is_empty() || self.resuming();
-        self.resend_at = waits.then(|| self.now + self.backoff);
+        self.resend_at = self.waits().then(|| self.now + self.backoff);
         let stands = self.watches.values().any(|w| w.standing);
         let remote = self.owner.is_some_and(|owner| owner != self.session.node);
         self.probe_at = (stands && remote).then(|| self.now + PROBE_EVERY);
@@ -389,6 +394,9 @@ impl<T: Copy> QueueClient<T> {
             (RequestBody::Consume { consumer, .. }, Answer::Consuming) => {
                 if let Some(watch) = self.watches.get_mut(consumer) {
                     watch.standing = true;
+                }
+                if asked.again {
+                    self.ask_resume(*consumer);
                 }
             }
             (RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. }, _) => {
@@ -552,7 +560,11 @@ impl<T: Copy> QueueClient<T> {
         self.urgent.clear();
         self.sent = 0;
         // Applied, but the answer is missing: ask again, first.
-        for asked in self.unanswered.iter().filter(|a| a.seq < self.first) {
+        for asked in &mut self.unanswered {
+            asked.again = true;
+            if asked.seq >= self.first {
+                continue;
+            }
             self.urgent.push_back(ToQueue::Request(Request {
                 session: self.session,
                 seq: asked.seq,
@@ -571,8 +583,7 @@ impl<T: Copy> QueueClient<T> {
         for consumer in standing {
             self.ask_resume(consumer);
         }
-        let waits = !self.kept.is_empty() || !self.unanswered.is_empty() || self.resuming();
-        self.resend_at = waits.then(|| self.now + self.backoff);
+        self.resend_at = self.waits().then(|| self.now + self.backoff);
     }
 
     /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
@@ -632,11 +643,15 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
+    /// Something is outstanding, or an owner has to be found for consumers that stand.
+    fn waits(&self) -> bool {
+        let stands = self.owner.is_none() && self.watches.values().any(|w| w.standing);
+        stands || !self.kept.is_empty() || !self.unanswered.is_empty() || self.resuming()
+    }
+
     /// Nothing came of what was sent: again, after a longer wait, and after a while to another member.
     fn send_in_vain(&mut self) {
-        let stands = self.owner.is_none() && self.watches.values().any(|w| w.standing);
-        let waits = !self.kept.is_empty() || !self.unanswered.is_empty() || self.resuming();
-        if !waits && !stands {
+        if !self.waits() {
             return;
         }
         self.backoff = (self.backoff * 2).min(RESEND_MOST);

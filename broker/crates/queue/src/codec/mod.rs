@@ -10,6 +10,8 @@ mod events;
 mod reader;
 mod requests;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use events::{decode_events, encode_events, put_event, take_event};
 pub use reader::Reader;
