@@ -79,6 +79,8 @@ pub struct Core {
     /// Queues whose `SetQueueMembers` is on its way.
     pub replacing: BTreeSet<QueueId>,
     pub reconcile_at: Time,
+    /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
+    pub verified: auth::Verified,
     /// Sessions per (user) and per (vhost) of this shard, for limits.
     pub logins: HashMap<u64, (String, String), FixedState>,
 }

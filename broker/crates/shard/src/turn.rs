@@ -9,7 +9,7 @@ use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
 use consensus::{Host, HostConfig, Limits, RecoveryError};
 use env::rng::SeededRng;
-use env::{Disk, Incarnation, Time, WallTime};
+use env::{Disk, Incarnation, Rng, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, QueueId, Refused, Tree};
 use queue::{Moment, Overflow, QueueSettings, ToQueue};
@@ -48,8 +48,14 @@ impl Shard {
                 .map(|f| f.nodes.iter().map(|n| n.id).collect());
             owners.found_metadata(voters.unwrap_or_default());
         }
+        let mut rng = SeededRng::new(config.seed ^ 0x5e55_1045);
+        let mut key = [0; 32];
+        for part in key.chunks_exact_mut(8) {
+            part.copy_from_slice(&rng.next_u64().to_le_bytes());
+        }
         let mut core = Core {
-            rng: Box::new(SeededRng::new(config.seed ^ 0x5e55_1045)),
+            verified: auth::Verified::new(key),
+            rng: Box::new(rng),
             now,
             wall,
             tree: Tree::default(),
@@ -172,6 +178,9 @@ impl Core {
     }
 
     pub fn tick(&mut self) {
+        if self.started == Time::ZERO {
+            self.started = self.now;
+        }
         let at = Moment {
             now: self.now,
             wall: self.wall,

@@ -67,4 +67,8 @@ impl Broker for View<'_> {
     fn admit(&mut self, user: &str, vhost: &str) -> bool {
         self.core.admit(self.number, user, vhost)
     }
+
+    fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
+        self.core.verified.verify(hash, password)
+    }
 }
