@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use env::sim::SimDisk;
-use env::{Disk, Rng, SeededRng};
+use env::{Disk, SeededRng};
 use proptest::prelude::*;
 use segment::{
     Checkpoint, GroupFiles, LiveSet, Segment, SegmentError, SegmentName, delete_checkpoint,
@@ -57,7 +57,8 @@ fn names_list_and_go() {
     assert_eq!((first[0].name.n, second[0].name.n), (1, 2));
     assert_eq!(write_segments(&disk, GROUP, [] as [Entry; 0]), Ok(vec![]));
     write_checkpoint(&disk, GROUP, &checkpoint()).expect("write");
-    disk.create("segments/00000000000000ab/rest.tmp").expect("leftover");
+    disk.create("segments/00000000000000ab/rest.tmp")
+        .expect("leftover");
     let files = list_group(&disk, GROUP).expect("list");
     assert_eq!(files.segments, [first[0].name, second[0].name]);
     assert_eq!(files.checkpoints, [900]);
@@ -93,7 +94,10 @@ fn a_large_flush_makes_several_segments() {
     let disk = SimDisk::new();
     let entries: Vec<_> = (1..=5).map(|i| entry(i * 10, 1, 30 << 20)).collect();
     let metas = write_segments(&disk, GROUP, &entries).expect("write");
-    let shape: Vec<_> = metas.iter().map(|m| (m.name.first, m.last, m.count)).collect();
+    let shape: Vec<_> = metas
+        .iter()
+        .map(|m| (m.name.first, m.last, m.count))
+        .collect();
     assert_eq!(shape, [(10, 20, 2), (30, 40, 2), (50, 50, 1)]);
     let segment = open(&disk, metas[1].name).expect("open");
     assert_eq!(segment.read(40).expect("read").as_ref(), Some(&entries[3]));
@@ -106,7 +110,14 @@ fn a_large_flush_makes_several_segments() {
 fn refusals_leave_nothing() {
     let disk = SimDisk::new();
     let unordered = write_segments(&disk, GROUP, [entry(2, 1, 1), entry(2, 1, 1)]);
-    assert!(matches!(unordered, Err(SegmentError::Unordered { after: 2, index: 2, .. })));
+    assert!(matches!(
+        unordered,
+        Err(SegmentError::Unordered {
+            after: 2,
+            index: 2,
+            ..
+        })
+    ));
     let large = write_segments(&disk, GROUP, [entry(1, 1, 33 << 20)]);
     assert!(matches!(large, Err(SegmentError::TooLarge { .. })));
     disk.set_capacity(Some(20_000));
@@ -121,7 +132,10 @@ fn refusals_leave_nothing() {
     assert_eq!(disk.files(), []);
     disk.fail_syncs_after(Some(0));
     let failed = write_checkpoint(&disk, GROUP, &checkpoint());
-    assert!(matches!(failed, Err(SegmentError::Sync { .. })), "{failed:?}");
+    assert!(
+        matches!(failed, Err(SegmentError::Sync { .. })),
+        "{failed:?}"
+    );
 }
 
 #[test]
@@ -152,13 +166,18 @@ fn another_groups_or_versions_file_is_refused() {
     write_checkpoint(&disk, GROUP, &checkpoint()).expect("write");
     disk.create_dir("segments/00000000000000ac").expect("dir");
     for (file, _) in disk.files() {
-        disk.rename(&file, &file.replace("ab/", "ac/")).expect("rename");
+        disk.rename(&file, &file.replace("ab/", "ac/"))
+            .expect("rename");
     }
     let other = GroupId(0xAC);
     let refused = Segment::open(Arc::new(disk.clone()), other, name).expect_err("swapped");
-    assert!(matches!(refused, SegmentError::OtherGroup { expected, found: GROUP, .. } if expected == other));
+    assert!(
+        matches!(refused, SegmentError::OtherGroup { expected, found: GROUP, .. } if expected == other)
+    );
     let refused = read_checkpoint(&disk, other, 900).expect_err("swapped");
-    assert!(matches!(refused, SegmentError::OtherGroup { expected, found: GROUP, .. } if expected == other));
+    assert!(
+        matches!(refused, SegmentError::OtherGroup { expected, found: GROUP, .. } if expected == other)
+    );
     for (file, _) in disk.files() {
         assert!(disk.flip(&file, 8, 1 ^ 5));
     }
@@ -171,7 +190,8 @@ fn another_groups_or_versions_file_is_refused() {
 #[test]
 fn a_deleted_segment_that_is_open_can_be_read_on() {
     let disk = SimDisk::new();
-    let name = write_segments(&disk, GROUP, (1..500).map(|i| entry(i, 1, 30))).expect("write")[0].name;
+    let name =
+        write_segments(&disk, GROUP, (1..500).map(|i| entry(i, 1, 30))).expect("write")[0].name;
     let segment = open(&disk, name).expect("open");
     assert!(segment.read(1).expect("read").is_some());
     delete_segment(&disk, GROUP, name).expect("delete");
@@ -251,7 +271,8 @@ proptest! {
         let name = write_segments(&disk, GROUP, &entries).expect("write")[0].name;
         let (path, len) = only_file(&disk);
         let at = (place * len as f64) as u64;
-        prop_assert!(if cut { disk.lose_end(&path, at) } else { disk.flip(&path, at, mask) });
+        let damaged = if cut { disk.lose_end(&path, at) } else { disk.flip(&path, at, mask) };
+        prop_assert!(damaged);
         if let Ok(found) = open(&disk, name).and_then(|s| all(&s)) {
             prop_assert_eq!(found, entries);
         }
@@ -264,7 +285,8 @@ proptest! {
         prop_assert_eq!(read_checkpoint(&disk, GROUP, 900).expect("read"), checkpoint());
         let (path, len) = only_file(&disk);
         let at = (place * len as f64) as u64;
-        prop_assert!(if cut { disk.lose_end(&path, at) } else { disk.flip(&path, at, mask) });
+        let damaged = if cut { disk.lose_end(&path, at) } else { disk.flip(&path, at, mask) };
+        prop_assert!(damaged);
         let refused = read_checkpoint(&disk, GROUP, 900).expect_err("damaged");
         prop_assert!(refused.to_string().contains(&path));
     }
@@ -299,7 +321,8 @@ proptest! {
             let file = disk.create(&format!("segments/00000000000000ab/{name}")).expect("create");
             file.write_at(0, &bytes).expect("write");
         }
-        prop_assert!(open(&disk, SegmentName { first: 1, n: 1 }).is_err());
+        let name = SegmentName { first: 1, n: 1 };
+        prop_assert!(open(&disk, name).is_err());
         prop_assert!(read_checkpoint(&disk, GROUP, 900).is_err());
     }
 }

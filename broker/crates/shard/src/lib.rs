@@ -4,9 +4,25 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
+mod answers;
+mod apply;
+mod clients;
 pub mod config;
+mod core;
+mod directory;
+mod frame;
+mod membership;
+mod owners;
+mod peers;
+mod placement;
+mod sessions;
+mod shard;
+mod stats;
+mod turn;
+mod view;
 
 pub use config::{Founding, RecoveredShard, ShardConfig, ShardLimits};
+pub use shard::Shard;
 
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
