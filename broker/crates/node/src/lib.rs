@@ -11,6 +11,7 @@ pub mod identity;
 pub mod jobs;
 pub mod links;
 pub mod log_thread;
+pub mod logging;
 pub mod node;
 pub mod peering;
 mod resolver;

@@ -11,7 +11,7 @@ use crate::threads::{Notice, Threads, Wiring};
 use crate::tls::{Tls, TlsError};
 use control::ControlRequest;
 use env::real::RealClock;
-use env::{Clock, Disk, Rng, SeededRng};
+use env::{Clock, Disk, NodeId, Rng, SeededRng};
 use metadata::{NodeRecord, UserRecord};
 use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits};
@@ -36,8 +36,13 @@ pub type ServeControl = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Sen
 
 /// What the control plane is given.
 pub struct ControlParts {
+    pub node: NodeId,
     pub node_name: String,
     pub cluster_name: String,
+    /// Protocol and configured port of each listener.
+    pub listeners: Vec<(String, u16)>,
+    /// Users who may log in over loopback only.
+    pub loopback_users: Vec<String>,
     pub management: Option<TcpListener>,
     pub prometheus: Option<TcpListener>,
     /// To shard 0; see [`ControlDoor::ask`].
@@ -147,7 +152,13 @@ impl Node {
         let status = Arc::new(LinkStatus::default());
         let door = Arc::new(ControlDoor::new(status.clone()));
         if let Some(serve) = parts.serve_control {
-            ports.extend(start_control(&config, &name, serve, &door, &notices)?);
+            ports.extend(start_control(
+                &config,
+                (identity.node, &name),
+                serve,
+                &door,
+                &notices,
+            )?);
         }
         let clock = Arc::new(RealClock::new());
         let wiring = Wiring {
@@ -441,7 +452,7 @@ fn peering_config(
 /// The control plane's thread. Its listeners' copies are returned for the ready file.
 fn start_control(
     config: &Config,
-    name: &str,
+    (node, name): (NodeId, &str),
     serve: ServeControl,
     door: &Arc<ControlDoor>,
     notices: &Sender<Notice>,
@@ -455,8 +466,19 @@ fn start_control(
         }
     }
     let door = door.clone();
+    let listeners = [
+        ("amqp", config.amqp.port()),
+        ("http", listening_port(management.as_ref())),
+        ("http/prometheus", listening_port(prometheus.as_ref())),
+    ];
     let parts = ControlParts {
+        node,
         node_name: name.to_owned(),
+        listeners: listeners
+            .into_iter()
+            .filter_map(|(what, port)| Some((what.to_owned(), port?)))
+            .collect(),
+        loopback_users: config.loopback_users.clone(),
         cluster_name: config.cluster.name.clone(),
         management,
         prometheus,
@@ -472,4 +494,8 @@ fn start_control(
         })
         .map_err(io_error("control thread"))?;
     Ok(ports)
+}
+
+fn listening_port(listener: Option<&TcpListener>) -> Option<u16> {
+    Some(listener?.local_addr().ok()?.port())
 }
