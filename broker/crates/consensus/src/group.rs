@@ -67,6 +67,8 @@ pub struct Group {
     pub checkpoint_waiting: Option<segment::Checkpoint>,
     pub checkpointing: bool,
     pub flush: Option<FlushWanted>,
+    /// Replaced segments that a transfer may still read.
+    pub doomed: Vec<segment::SegmentName>,
     /// Memory as the host last counted it.
     pub counted_bytes: usize,
     pub dirty: bool,
@@ -139,6 +141,7 @@ impl Group {
             checkpoint_waiting: None,
             checkpointing: false,
             flush: None,
+            doomed: Vec::new(),
             counted_bytes: 0,
             dirty: false,
             awake: true,

@@ -182,18 +182,21 @@ impl Host {
         let keep = keep_set(live, store.compacted().index);
         let garbage = store.segments().garbage(&keep);
         store.segments_mut().remove(&garbage.dead);
+        let mut dead = garbage.dead;
+        dead.append(&mut group.doomed);
         if !garbage.sparse.is_empty() {
             group.busy = true;
             let job = jobs::rewrite(Arc::clone(&self.disk), id, garbage.sparse, keep);
             self.start_job(JobFor::Rewrite { group: id, epoch }, job);
         }
-        if !garbage.dead.is_empty() {
-            let job = jobs::remove_segments(id, garbage.dead);
+        if !dead.is_empty() {
+            let job = jobs::remove_segments(id, dead);
             self.start_job(JobFor::Cleanup, job);
         }
     }
 
     fn rewrite_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
+        let pin = self.pin(id);
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
@@ -202,8 +205,12 @@ impl Host {
             let all = group.raw.mut_store().segments_mut();
             all.remove(&old);
             all.add(segments);
-            let job = jobs::remove_segments(id, old);
-            self.start_job(JobFor::Cleanup, job);
+            if pin.is_some() {
+                group.doomed.extend(old);
+            } else {
+                let job = jobs::remove_segments(id, old);
+                self.start_job(JobFor::Cleanup, job);
+            }
         }
         self.next_group_job(id);
     }

@@ -48,6 +48,8 @@ pub enum Read {
     Opened(segment::Checkpoint),
     /// Encoded entries, the last index among them.
     Entries { data: BytesMut, upto: u64 },
+    /// There is a newer checkpoint and not this one any more.
+    Replaced,
     /// A live entry is nowhere: this node's data are damaged.
     Missing(u64),
 }
@@ -58,6 +60,10 @@ pub fn open(
     index: u64,
 ) -> impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static {
     move |disk| {
+        // A newer one may have been on its way to the disk when this was asked for.
+        if !segment::list_group(disk, group)?.checkpoints.contains(&index) {
+            return Ok(Outcome::Read(Read::Replaced));
+        }
         let checkpoint = segment::read_checkpoint(disk, group, index)?;
         Ok(Outcome::Read(Read::Opened(checkpoint)))
     }
