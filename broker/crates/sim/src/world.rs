@@ -438,14 +438,19 @@ impl<S: Scenario> World<S> {
 
     /// The node ends, as it must; only an injected fault excuses it.
     fn storage_failed(&mut self, node: NodeId, error: &str) -> Result<(), String> {
-        let excused = self
-            .machines
-            .get(&node)
-            .is_some_and(|m| m.disk.power_is_off() || error.contains("fsync failed (simulated)"));
+        let now = self.now();
+        let Some(machine) = self.machines.get_mut(&node) else {
+            return Ok(());
+        };
+        let injected = ["fsync failed (simulated)", "no space left (simulated)"];
+        let excused = machine.disk.power_is_off() || injected.iter().any(|i| error.contains(i));
         if !excused {
             return Err(format!("storage of node {} failed: {error}", node.0));
         }
-        self.stop(node, Stop::Power);
+        self.trace.event(now, "disk fault", node.0, &error);
+        machine.life = None;
+        machine.disk.fail_syncs_after(None);
+        machine.disk.crash(&mut self.rng);
         Ok(())
     }
 
