@@ -21,5 +21,5 @@ pub mod tls;
 mod watch;
 pub mod wire;
 
-pub use node::{ControlParts, MakeShard, NodeError, NodeParts, ServeControl, run};
+pub use node::{ControlParts, MakeShard, NodeError, NodeParts, ServeControl, ShardMaterial, run};
 pub use threads::Notice;

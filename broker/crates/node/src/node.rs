@@ -11,7 +11,7 @@ use crate::threads::{Notice, Threads, Wiring};
 use crate::tls::{Tls, TlsError};
 use control::ControlRequest;
 use env::real::RealClock;
-use env::{Clock, Disk, NodeId, Rng, SeededRng};
+use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::{NodeRecord, UserRecord};
 use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits};
@@ -24,12 +24,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 use wal::Recovered;
 
-/// Makes a shard on its thread.
-pub type MakeShard = Arc<
-    dyn Fn(ShardConfig, RecoveredShard, Arc<dyn Disk>) -> Result<Box<dyn ShardDriver>, String>
-        + Send
-        + Sync,
->;
+/// Makes a shard on its thread, which may take as long as reading its data back takes.
+pub type MakeShard =
+    Arc<dyn Fn(ShardMaterial) -> Result<Box<dyn ShardDriver>, String> + Send + Sync>;
+
+/// What a shard is made of.
+pub struct ShardMaterial {
+    pub config: ShardConfig,
+    pub recovered: RecoveredShard,
+    pub disk: Arc<dyn Disk>,
+    pub now: Time,
+    pub wall: WallTime,
+}
 
 /// Serves the HTTP API and metrics on a thread of its own, until the process ends.
 pub type ServeControl = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Send>;
@@ -267,10 +273,17 @@ impl Node {
         for (index, part) in (0u16..).zip(split(recovered, self.shards)) {
             let config = self.shard_config(index, founding.clone());
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
+            let clock = self.clock.clone();
             let own = listeners.pop().into_iter().collect();
             self.threads
                 .start_shard(index, own, loop_config.clone(), move || {
-                    make(config, part, disk)
+                    make(ShardMaterial {
+                        config,
+                        recovered: part,
+                        disk,
+                        now: clock.now(),
+                        wall: clock.wall(),
+                    })
                 })
                 .map_err(io_error("shard thread"))?;
         }

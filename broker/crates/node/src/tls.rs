@@ -180,3 +180,146 @@ impl ServerCertVerifier for ChainOnly {
         self.0.supported_verify_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
+    use std::path::PathBuf;
+
+    type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+    /// An authority with one certificate for the usages given; the files' names begin with `name`.
+    fn files(name: &str, usages: &[ExtendedKeyUsagePurpose]) -> Result<AuthFiles> {
+        let dir = std::env::temp_dir().join(format!("posthorn-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let ca_key = KeyPair::generate()?;
+        let mut ca = CertificateParams::new(Vec::<String>::new())?;
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_pem = ca.self_signed(&ca_key)?.pem();
+        let issuer = Issuer::new(ca, ca_key);
+        let key = KeyPair::generate()?;
+        let mut node = CertificateParams::new(vec!["some.name.example".to_owned()])?;
+        node.extended_key_usages = usages.to_vec();
+        let pem = node.signed_by(&key, &issuer)?.pem();
+        let write = |what: &str, text: &str| -> Result<PathBuf> {
+            let path = dir.join(format!("{name}-{what}.pem"));
+            std::fs::write(&path, text)?;
+            Ok(path)
+        };
+        Ok(AuthFiles {
+            cacertfile: write("ca", &ca_pem)?,
+            certfile: write("cert", &pem)?,
+            keyfile: write("key", &key.serialize_pem())?,
+        })
+    }
+
+    fn both() -> Vec<ExtendedKeyUsagePurpose> {
+        vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ]
+    }
+
+    /// Whether a handshake between the two ends well on both sides.
+    fn shake(server: &Tls, client: &Tls) -> Result<bool> {
+        let mut server = server.accept()?;
+        let mut client = client.dial("c-0.nodes.example")?;
+        while server.is_handshaking() || client.is_handshaking() {
+            let before = (server.is_handshaking(), client.is_handshaking());
+            let mut moved = false;
+            for by_client in [true, false] {
+                let (from, to) = if by_client {
+                    (&mut client, &mut server)
+                } else {
+                    (&mut server, &mut client)
+                };
+                let mut bytes = Vec::new();
+                while from.wants_write() {
+                    from.write_tls(&mut bytes)?;
+                }
+                moved |= !bytes.is_empty();
+                let mut rest = &bytes[..];
+                while !rest.is_empty() {
+                    to.read_tls(&mut rest)?;
+                    if to.process_new_packets().is_err() {
+                        return Ok(false);
+                    }
+                }
+            }
+            if !moved && before == (server.is_handshaking(), client.is_handshaking()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    #[test]
+    fn only_nodes_of_the_same_authority_shake_hands() -> Result<()> {
+        let good = Tls::load(&files("good", &both())?)?;
+        let other = Tls::load(&files("other", &both())?)?;
+        // The name that is dialled is in no certificate, and that is all right.
+        assert!(shake(&good, &good)?);
+        assert!(!shake(&good, &other)?);
+        assert!(!shake(&other, &good)?);
+        let server_only = files("server-only", &[ExtendedKeyUsagePurpose::ServerAuth])?;
+        let server_only = Tls::load(&server_only)?;
+        assert!(
+            !shake(&server_only, &server_only)?,
+            "clients must show one too"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_half_foreign_node_is_refused_by_either_side() -> Result<()> {
+        // Trusts our authority, but is signed by another: we must not let it in, neither as client nor as server.
+        let ours = files("ours", &both())?;
+        let theirs = files("theirs", &both())?;
+        let spy = AuthFiles {
+            cacertfile: ours.cacertfile.clone(),
+            ..theirs
+        };
+        let (ours, spy) = (Tls::load(&ours)?, Tls::load(&spy)?);
+        assert!(!shake(&ours, &spy)?);
+        assert!(!shake(&spy, &ours)?);
+        Ok(())
+    }
+
+    #[test]
+    fn new_files_are_taken_and_broken_ones_are_not() -> Result<()> {
+        let first = files("rotate", &both())?;
+        let mut tls = Tls::load(&first)?;
+        let before = Tls::load(&first)?;
+        // The same paths under a new authority, with times that differ for sure.
+        let again = files("rotate", &both())?;
+        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5_000_000_000);
+        for path in [&again.cacertfile, &again.certfile, &again.keyfile] {
+            std::fs::File::options()
+                .write(true)
+                .open(path)?
+                .set_modified(later)?;
+        }
+        tls.refresh();
+        assert!(shake(&tls, &Tls::load(&again)?)?);
+        assert!(!shake(&tls, &before)?);
+        std::fs::write(&again.certfile, "no certificate")?;
+        tls.refresh();
+        assert!(shake(&tls, &tls)?, "the old ones go on");
+        Ok(())
+    }
+
+    #[test]
+    fn errors_name_the_file() -> Result<()> {
+        let good = files("named", &both())?;
+        let broken = AuthFiles {
+            keyfile: good.cacertfile.clone(),
+            ..good
+        };
+        let error = Tls::load(&broken).err().ok_or("loaded")?.to_string();
+        assert!(error.contains("named-ca.pem"), "{error}");
+        Ok(())
+    }
+}

@@ -2,10 +2,9 @@
 
 use crate::control_plane;
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
-use env::Disk;
 use node::config::{Config, ConfigErrors, Sources, load};
-use node::{NodeParts, Notice};
-use shard::{RecoveredShard, ShardConfig, ShardDriver};
+use node::{NodeParts, Notice, ShardMaterial};
+use shard::ShardDriver;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
@@ -63,12 +62,15 @@ fn run(config: Config, ready_file: Option<std::path::PathBuf>) -> Result<(), Str
 }
 
 /// The shard of the product; the node itself knows only the trait.
-fn make_shard(
-    config: ShardConfig,
-    recovered: RecoveredShard,
-    disk: Arc<dyn Disk>,
-) -> Result<Box<dyn ShardDriver>, String> {
-    let shard = shard::Shard::new(config, recovered, disk).map_err(|e| e.to_string())?;
+fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
+    let ShardMaterial {
+        config,
+        recovered,
+        disk,
+        now,
+        wall,
+    } = material;
+    let shard = shard::Shard::new(config, recovered, disk, now, wall).map_err(|e| e.to_string())?;
     Ok(Box::new(shard))
 }
 

@@ -3,10 +3,10 @@
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::ControlRequest;
-use env::{Disk, Incarnation, NodeId, Time, WallTime};
+use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use node::config::{Sources, load};
-use node::{NodeError, NodeParts, Notice};
+use node::{NodeError, NodeParts, Notice, ShardMaterial};
 use session::{Outbox, Standing};
 use shard::{
     ConnectionInfo, ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver,
@@ -24,6 +24,9 @@ use wal::{Entry, GroupId, Record, RecordBody};
 /// Tries of a condition, with a pause between; a machine under load still gets through.
 const TRIES: usize = 3000;
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Tries that take some seconds, for what must not happen.
+pub const SOME_SECONDS: usize = 200;
 
 #[derive(Default)]
 struct Line {
@@ -268,11 +271,8 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
         ..Sources::default()
     })
     .map_err(|e| e.to_string())?;
-    let make = |config: ShardConfig,
-                recovered: RecoveredShard,
-                _: Arc<dyn Disk>|
-     -> Result<Box<dyn ShardDriver>, String> {
-        Ok(Box::new(Journal::new(config, &recovered)))
+    let make = |material: ShardMaterial| -> Result<Box<dyn ShardDriver>, String> {
+        Ok(Box::new(Journal::new(material.config, &material.recovered)))
     };
     let parts = NodeParts {
         config,
@@ -371,8 +371,13 @@ impl Client {
 }
 
 /// Waits for a condition.
-pub fn eventually<T>(mut condition: impl FnMut() -> Option<T>) -> Option<T> {
-    for _ in 0..TRIES {
+pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
+    within(TRIES, condition)
+}
+
+/// Looks for a condition this many times.
+pub fn within<T>(tries: usize, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..tries {
         if let Some(found) = condition() {
             return Some(found);
         }
