@@ -193,6 +193,9 @@ impl<T: Copy> QueueClient<T> {
         self.bytes += weight(&body);
         self.watch(seq, &body);
         self.kept.push_back(Kept { body, tag });
+        if self.owner.is_none() && self.resend_at.is_none() {
+            self.resend_at = Some(self.now + self.backoff);
+        }
         seq
     }
 
@@ -303,6 +306,11 @@ impl<T: Copy> QueueClient<T> {
             } => self.delivered(consumer, deliveries, told),
             Event::Resumed { consumer, next } => self.resumed(consumer, next),
             Event::Cancelled { consumer } => self.cancelled(consumer, told),
+            Event::Owner => {
+                self.owner = Some(from);
+                self.backoff = RESEND_FIRST;
+                self.send_again();
+            }
             Event::NotOwner { leader } => {
                 if self.owner == Some(from) {
                     self.passed_on(leader.filter(|leader| *leader != from));

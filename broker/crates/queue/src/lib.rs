@@ -114,6 +114,8 @@ pub enum Event {
     Resumed { consumer: ConsumerId, next: u64 },
     /// Not the owner (any more). Send to `leader`, or wait when none is known.
     NotOwner { leader: Option<NodeId> },
+    /// The sender owns the queue from now on (again): send what is open to it, and ask for what may have been lost.
+    Owner,
     /// Requests from `expected` on must be sent (again).
     Expecting { expected: u64 },
 }

@@ -405,6 +405,9 @@ fn run(seed: u64) {
         let again = world.requeued.get(&n).copied().unwrap_or(0);
         assert_eq!(told, 1 + again, "seed {seed}: message {n}");
     }
+    for at in 0..world.members.len() {
+        world.run_member(at);
+    }
     let digests: BTreeSet<u64> = world
         .members
         .iter()

@@ -14,6 +14,7 @@ const NOT_OWNER: u8 = 5;
 const EXPECTING: u8 = 6;
 const APPLIED_EXCEPT: u8 = 7;
 const RESUMED: u8 = 8;
+const OWNER: u8 = 9;
 
 const CONSUMING: u8 = 1;
 const EMPTY: u8 = 2;
@@ -87,6 +88,7 @@ pub fn put_event(out: &mut BytesMut, event: &Event) {
             put_varint(out, consumer.0.into());
             put_varint(out, *next);
         }
+        Event::Owner => out.put_u8(OWNER),
         Event::NotOwner { leader } => {
             out.put_u8(NOT_OWNER);
             put_optional(out, leader.map(|n| n.0));
@@ -135,6 +137,7 @@ pub fn take_event(reader: &mut Reader) -> Result<Event, CodecError> {
             consumer: ConsumerId(reader.varint32()?),
             next: reader.varint()?,
         },
+        OWNER => Event::Owner,
         NOT_OWNER => Event::NotOwner {
             leader: reader.optional()?.map(NodeId),
         },

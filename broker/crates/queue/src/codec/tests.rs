@@ -169,6 +169,7 @@ fn event() -> impl Strategy<Value = Event> {
             deliveries
         }),
         consumer().prop_map(|consumer| Event::Cancelled { consumer }),
+        Just(Event::Owner),
         (consumer(), any::<u64>()).prop_map(|(consumer, next)| Event::Resumed { consumer, next }),
         any::<Option<u64>>().prop_map(|n| Event::NotOwner {
             leader: n.map(NodeId)

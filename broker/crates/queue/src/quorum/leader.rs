@@ -135,6 +135,12 @@ impl QuorumQueue {
         } else {
             Effects::unwanted()
         };
+        if leads {
+            // Those whose events of others' terms may have been lost with their leaders.
+            for session in self.machine.sessions() {
+                out.event(session, Event::Owner);
+            }
+        }
         let sessions = std::mem::take(&mut self.progress);
         if led && !leads {
             for session in sessions.into_keys() {

@@ -395,6 +395,10 @@ impl Machine {
         self.checkout.sessions.keys().any(|s| s.node == node)
     }
 
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.checkout.sessions.keys().copied()
+    }
+
     pub(super) fn has_sessions_over(&self, gone: GoneNode) -> bool {
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         self.checkout.sessions.keys().any(over)
