@@ -27,9 +27,9 @@ impl Shard {
         config: ShardConfig,
         recovered: RecoveredShard,
         disk: Arc<dyn Disk>,
+        now: Time,
+        wall: WallTime,
     ) -> Result<Shard, RecoveryError> {
-        // The first tick tells the time.
-        let (now, wall) = (Time::ZERO, WallTime(0));
         let host_config = HostConfig {
             node: config.node,
             incarnation: config.incarnation,
@@ -178,9 +178,6 @@ impl Core {
     }
 
     pub fn tick(&mut self) {
-        if self.started == Time::ZERO {
-            self.started = self.now;
-        }
         let at = Moment {
             now: self.now,
             wall: self.wall,
