@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod checkout;
+pub mod classic;
 pub mod client;
 pub mod codec;
 mod face;
