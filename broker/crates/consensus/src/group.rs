@@ -400,7 +400,16 @@ impl Group {
         m.from = if outdated && leader != 0 { leader } else { from.0 };
         m.to = raft.id;
         m.term = raft.term.max(term);
-        m.set_snapshot(checkpoint.to_raft());
+        let mut snapshot = checkpoint.to_raft();
+        let me = NodeId(raft.id);
+        let members = &checkpoint.membership;
+        if !members.voters.contains(&me) && !members.learners.contains(&me) {
+            // The checkpoint is from before this node came; the entry that brings it follows. raft-rs wants to
+            // see it at once, and a learner has no say.
+            let state = snapshot.mut_metadata().mut_conf_state();
+            state.learners.push(me.0);
+        }
+        m.set_snapshot(snapshot);
         self.incoming = Some((checkpoint, state));
         // It cannot fail: the guard's questions were answered above.
         let _ = self.raw.step(m);

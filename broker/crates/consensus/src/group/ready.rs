@@ -77,6 +77,7 @@ impl Group {
                 group: self.id,
                 epoch: self.epoch,
                 number,
+                commit: self.logged_commit,
                 messages: persisted,
             });
         } else {
@@ -91,7 +92,8 @@ impl Group {
     }
 
     /// A batch is durable.
-    pub fn persisted(&mut self, number: u64, messages: Vec<Message>, sink: &mut Sink) {
+    pub fn persisted(&mut self, number: u64, commit: u64, messages: Vec<Message>, sink: &mut Sink) {
+        self.commit_durable(commit);
         self.unpersisted = self.unpersisted.saturating_sub(1);
         self.raw.on_persist_ready(number);
         let raft_log = &self.raw.raft.raft_log;

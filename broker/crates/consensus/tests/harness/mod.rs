@@ -363,9 +363,10 @@ impl Cluster {
     pub fn is_converged(&self, group: GroupId) -> bool {
         let newest = self.oracle.history.range((group, 0)..=(group, u64::MAX));
         let newest = newest.map(|((_, index), _)| *index).next_back();
-        let members = self.nodes.values().filter(|n| {
-            n.status(group).is_some_and(|s| is_member(n.id, &s))
-        });
+        let Some(status) = self.leader(group).and_then(|l| self.nodes[&l].status(group)) else {
+            return false;
+        };
+        let members = self.nodes.values().filter(|n| is_member(n.id, &status));
         let mut digest = None;
         for node in members {
             let Some(machine) = node.machines.get(&group) else {
