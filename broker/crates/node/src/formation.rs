@@ -185,7 +185,8 @@ mod tests {
         };
         let all = vec![a.clone(), b.clone(), founder(3, "c")];
         let waits = |why: &str| Err(why.to_owned());
-        let rows: Vec<(u8, &Founder, Vec<PeerView>, Result<Decision, String>)> = vec![
+        type Row<'a> = (u8, &'a Founder, Vec<PeerView>, Result<Decision, String>);
+        let rows: Vec<Row<'_>> = vec![
             (
                 1,
                 &a,

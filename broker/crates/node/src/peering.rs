@@ -124,6 +124,7 @@ pub struct Peering {
 
 impl Peering {
     pub fn new(config: PeeringConfig) -> Peering {
+        let configured = config.peers.clone();
         let mut this = Peering {
             peers_hash: peers_hash(&config.peers, config.initial_size),
             rng: SeededRng::new(config.seed),
@@ -142,10 +143,10 @@ impl Peering {
             config,
         };
         let many = this.config.initial_size > 1;
-        match this.config.peers.as_slice() {
+        match configured.as_slice() {
             [one] if many => this.expand = Some((one.clone(), Some(Time::ZERO))),
-            peers => {
-                for address in peers.to_vec() {
+            _ => {
+                for address in configured {
                     this.add_target(address, dialing::Origin::Configured);
                 }
             }
