@@ -1,7 +1,8 @@
-//! The program: `posthorn serve` runs a node, `posthorn config` checks and explains its configuration.
+//! The program: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn config` checks and explains its configuration.
 #![forbid(unsafe_code)]
 
 mod control_plane;
+mod ctl;
 mod serve;
 
 use clap::{Args, Parser, Subcommand};
@@ -29,6 +30,8 @@ struct Cli {
 enum Command {
     /// Run one node, alone unless it is configured to be of a cluster
     Serve(ServeArgs),
+    /// Operations on a running node, over its management API
+    Ctl(ctl::Args),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -64,6 +67,7 @@ enum ConfigCommand {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => serve::serve(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::Config(ConfigCommand::Check { file }) => check(file),
         Command::Config(ConfigCommand::Reference) => {
             print!("{}", reference());

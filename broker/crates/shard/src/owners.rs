@@ -33,15 +33,22 @@ const FIRST_SETTINGS: QueueSettings = QueueSettings {
     single_active_consumer: false,
 };
 
+struct Classic {
+    queue: ClassicQueue,
+    auto_delete: bool,
+    /// It had a consumer: an auto-delete queue goes with the last one.
+    used: bool,
+}
+
 enum Owned {
-    Classic(Box<ClassicQueue>),
+    Classic(Box<Classic>),
     Quorum(Box<QuorumQueue>),
 }
 
 impl Owned {
     fn queue(&mut self) -> &mut dyn Queue {
         match self {
-            Owned::Classic(q) => q.as_mut(),
+            Owned::Classic(q) => &mut q.queue,
             Owned::Quorum(q) => q.as_mut(),
         }
     }
@@ -103,6 +110,7 @@ pub struct Owners {
     /// Of queue groups, to be carried out after the metadata group's.
     queue_out: Vec<HostOutput>,
     events: Vec<(SessionId, QueueId, Event)>,
+    unused: Vec<QueueId>,
     out: Output,
     at: Moment,
 }
@@ -121,6 +129,7 @@ impl Owners {
             host_out: Vec::new(),
             queue_out: Vec::new(),
             events: Vec::new(),
+            unused: Vec::new(),
             out: Output::default(),
             at: Moment::default(),
         }
@@ -186,18 +195,12 @@ impl Owners {
         if self.queues.contains_key(&record.id) {
             return;
         }
-        let opened = ClassicQueue::open(
-            Arc::clone(&self.disk),
-            record.id,
-            label(record),
-            settings.clone(),
-            record.durable,
-            self.at,
-        );
+        let opened = ClassicQueue::open(Arc::clone(&self.disk), record.id, label(record), settings.clone());
         match opened {
             Ok(queue) => {
-                self.queues
-                    .insert(record.id, Owned::Classic(Box::new(queue)));
+                let classic = Classic { queue, auto_delete: record.auto_delete, used: false };
+                self.queues.insert(record.id, Owned::Classic(Box::new(classic)));
+                self.touched.insert(record.id);
             }
             Err(error) => {
                 tracing::error!(event = "classic_queue_damaged", queue = %record.name, vhost = %record.vhost, %error);
@@ -210,9 +213,8 @@ impl Owners {
         match self.queues.remove(&queue) {
             Some(Owned::Quorum(_)) => self.host.remove(GroupId(queue.0)),
             Some(Owned::Classic(mut classic)) => {
-                if let Err(error) = classic.destroy() {
-                    tracing::warn!(event = "classic_queue_not_removed", queue = queue.0, %error);
-                }
+                classic.queue.destroy(&mut self.out);
+                self.note_events(queue);
             }
             None if self.host.status(GroupId(queue.0)).is_some() => {
                 self.host.remove(GroupId(queue.0))
@@ -409,9 +411,37 @@ impl Owners {
                 }
             }
         }
+        if let Owned::Classic(classic) = owned
+            && classic.auto_delete
+        {
+            let consumers = classic.queue.stats().consumers;
+            if classic.used && consumers == 0 {
+                self.unused.push(queue);
+            }
+            classic.used |= consumers > 0;
+        }
         let wake = owned.queue().wake_at();
         self.note_events(queue);
         self.set_wake(queue, wake);
+    }
+
+    /// Auto-delete queues whose last consumer went in this turn.
+    pub fn take_unused(&mut self) -> Vec<QueueId> {
+        std::mem::take(&mut self.unused)
+    }
+
+    /// A clean stop: what classic queues have in memory goes to the disk.
+    pub fn write_all(&mut self) {
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for queue in ids {
+            if let Some(Owned::Classic(classic)) = self.queues.get_mut(&queue)
+                && let Err(error) = classic.queue.write_all(&mut self.out)
+            {
+                tracing::error!(event = "classic_queue_not_written", queue = queue.0, %error);
+            }
+            self.note_events(queue);
+        }
     }
 
     fn set_wake(&mut self, queue: QueueId, wake: Option<Time>) {
@@ -590,7 +620,7 @@ impl Owners {
                 queue,
                 members: vec![],
                 online: vec![],
-                stats: classic.stats(),
+                stats: classic.queue.stats(),
             },
             Owned::Quorum(quorum) if quorum.leads() => {
                 let status = self.host.status(GroupId(queue.0))?;

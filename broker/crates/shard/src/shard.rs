@@ -286,6 +286,9 @@ impl ShardDriver for Shard {
         };
         slot.session.gone(&mut view);
         self.core.session_gone(slot.number);
+        if self.shutting_down && self.sessions.is_empty() {
+            self.core.owners.write_all();
+        }
     }
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
@@ -386,6 +389,7 @@ impl ShardDriver for Shard {
         self.shutting_down = true;
         self.core.start_draining();
         self.notify_all(&Notice::Shutdown);
+        self.core.owners.write_all();
     }
 
     fn drained_fully(&self) -> bool {

@@ -112,6 +112,12 @@ impl Core {
         for item in shard {
             self.shard_output(item);
         }
+        for queue in self.owners.take_unused() {
+            if let Some(record) = self.tree.queue_by_id(queue) {
+                let (vhost, name) = (record.vhost.clone(), record.name.clone());
+                self.ask(Change::DeleteQueue { vhost, name, id: Some(queue) }, Asker::Nobody);
+            }
+        }
         for (session, queue, event) in self.owners.take_events() {
             self.send_event(session, queue, event);
             worked = true;
