@@ -90,12 +90,10 @@ fn choose_checkpoint(
         .map(|at| wal.entries.remove(at));
     let needed = wal.checkpointed.map_or(0, |(index, _)| index);
     let checkpoint = match (file, founding) {
-        (Some(file), _) => {
-            Checkpoint::from_file(file).ok_or_else(|| RecoveryError::Damaged {
-                group,
-                what: format!("members in the checkpoint after entry {}", file.index),
-            })?
-        }
+        (Some(file), _) => Checkpoint::from_file(file).ok_or_else(|| RecoveryError::Damaged {
+            group,
+            what: format!("members in the checkpoint after entry {}", file.index),
+        })?,
         (None, Some(e)) => {
             let members = entry::decode_membership(e.data);
             let members = members.filter(|_| e.index == FOUNDING.index);
@@ -224,6 +222,3 @@ fn restore_hard_state(
     store.set_hard_state(state);
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;
