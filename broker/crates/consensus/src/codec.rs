@@ -226,7 +226,6 @@ impl Frame {
     }
 
     /// The next message, or `None` at the end. After an error the rest cannot be read.
-    #[expect(clippy::should_implement_trait, reason = "fallible")]
     pub fn next(&mut self) -> Result<Option<(GroupId, Wire)>, DecodeError> {
         let Some(kind) = take_u8(&mut self.data) else {
             return Ok(None);

@@ -318,12 +318,9 @@ impl Group {
             return Err(ProposeError::ChangeInProgress);
         }
         let now = &self.membership;
-        let (is_voter, is_learner) =
-            |n: &NodeId| -> (bool, bool) { (now.voters.contains(n), now.learners.contains(n)) }(
-                match &change {
-                    AddLearner(n) | Promote(n) | Remove(n) => n,
-                },
-            );
+        let (AddLearner(node) | Promote(node) | Remove(node)) = change;
+        let is_voter = now.voters.contains(&node);
+        let is_learner = now.learners.contains(&node);
         match change {
             AddLearner(n) if n.0 == 0 => return Err(ProposeError::InvalidChange),
             AddLearner(_) if is_voter || is_learner => return Ok(()),

@@ -178,11 +178,9 @@ impl Host {
 
     /// Has the group gone through at the next poll.
     fn touch(&mut self, id: GroupId) {
-        if let Some(group) = self.groups.get_mut(&id) {
-            if !group.dirty {
-                group.dirty = true;
-                self.dirty.push(id);
-            }
+        if let Some(group) = self.groups.get_mut(&id).filter(|g| !g.dirty) {
+            group.dirty = true;
+            self.dirty.push(id);
         }
     }
 

@@ -179,16 +179,14 @@ fn restore_tail(
         next += 1;
     }
     let commit = wal.hard_state.map_or(0, |h| h.commit);
-    let mut expected = first_in_log.min(next);
-    for e in tail {
-        if e.index != expected {
+    for (index, e) in (first_in_log.min(next)..).zip(tail) {
+        if e.index != index {
             return Err(RecoveryError::Missing {
                 group,
-                index: expected,
+                index,
                 commit,
             });
         }
-        expected += 1;
         store.append(std::iter::once(e.clone()));
     }
     store.set_flushed(next - 1);

@@ -342,10 +342,9 @@ impl Host {
             if let Some(upto) = self.secure(id, &mut budget) {
                 needs.insert(id, upto);
                 self.want_flush(id, upto, at_tick);
-                if let Some(group) = self.groups.get_mut(&id) {
-                    if !group.checkpoint_under_way() {
-                        group.tell_due(&mut self.sink);
-                    }
+                let group = self.groups.get_mut(&id);
+                if let Some(group) = group.filter(|g| !g.checkpoint_under_way()) {
+                    group.tell_due(&mut self.sink);
                 }
             }
         }
