@@ -16,6 +16,8 @@ pub enum Waiting {
         group: GroupId,
         epoch: u64,
         number: u64,
+        /// The commit index on record with it.
+        commit: u64,
         messages: Vec<Message>,
     },
     /// The commit index is on record.

@@ -1,6 +1,8 @@
 //! Taking from raft-rs what it has to say: to the log, to peers, to the state machine.
 
-use super::{Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink};
+use super::{
+    Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink,
+};
 use super::{Waiting, entry};
 use raft::Ready;
 use raft::eraftpb::Message;
@@ -77,6 +79,7 @@ impl Group {
                 group: self.id,
                 epoch: self.epoch,
                 number,
+                commit: self.logged_commit,
                 messages: persisted,
             });
         } else {
@@ -91,7 +94,8 @@ impl Group {
     }
 
     /// A batch is durable.
-    pub fn persisted(&mut self, number: u64, messages: Vec<Message>, sink: &mut Sink) {
+    pub fn persisted(&mut self, number: u64, commit: u64, messages: Vec<Message>, sink: &mut Sink) {
+        self.commit_durable(commit);
         self.unpersisted = self.unpersisted.saturating_sub(1);
         self.raw.on_persist_ready(number);
         let raft_log = &self.raw.raft.raft_log;
@@ -265,4 +269,3 @@ impl Group {
         }
     }
 }
-

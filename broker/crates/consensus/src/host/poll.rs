@@ -64,11 +64,12 @@ impl Host {
                 group,
                 epoch,
                 number,
+                commit,
                 messages,
             } => {
                 let replica = self.groups.get_mut(&group).filter(|g| g.epoch == epoch);
                 if let Some(replica) = replica {
-                    replica.persisted(number, messages, &mut self.sink);
+                    replica.persisted(number, commit, messages, &mut self.sink);
                     self.touch(group);
                 }
             }
