@@ -318,11 +318,9 @@ impl Group {
             return Err(ProposeError::ChangeInProgress);
         }
         let now = &self.membership;
-        let (is_voter, is_learner) = |n: &NodeId| -> (bool, bool) {
-            (now.voters.contains(n), now.learners.contains(n))
-        }(match &change {
-            AddLearner(n) | Promote(n) | Remove(n) => n,
-        });
+        let (AddLearner(node) | Promote(node) | Remove(node)) = change;
+        let is_voter = now.voters.contains(&node);
+        let is_learner = now.learners.contains(&node);
         match change {
             AddLearner(n) if n.0 == 0 => return Err(ProposeError::InvalidChange),
             AddLearner(_) if is_voter || is_learner => return Ok(()),
@@ -397,7 +395,11 @@ impl Group {
         let leader = raft.leader_id;
         let mut m = Message::default();
         m.set_msg_type(MessageType::MsgSnapshot);
-        m.from = if outdated && leader != 0 { leader } else { from.0 };
+        m.from = if outdated && leader != 0 {
+            leader
+        } else {
+            from.0
+        };
         m.to = raft.id;
         m.term = raft.term.max(term);
         let mut snapshot = checkpoint.to_raft();
@@ -441,9 +443,8 @@ impl Group {
     pub fn is_caught_up(&self, node: NodeId) -> bool {
         let commit = self.raw.raft.raft_log.committed;
         self.raw.raft.prs().get(node.0).is_some_and(|p| {
-            p.state == ProgressState::Replicate
-                && p.matched >= commit
-                && p.committed_index >= commit
+            // A prober that has everything is not sent anything that would end its probing.
+            p.state != ProgressState::Snapshot && p.matched >= commit && p.committed_index >= commit
         })
     }
 

@@ -23,6 +23,9 @@ struct Arguments {
     /// Simulated seconds in which things go wrong.
     #[arg(long, default_value_t = 20)]
     chaos: u64,
+    /// Disks that ignore syncs: shows that the rules notice.
+    #[arg(long)]
+    lying_disks: bool,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         nodes: arguments.nodes.max(1),
         clients: arguments.clients,
         chaos: Duration::from_secs(arguments.chaos),
+        lying_disks: arguments.lying_disks,
         loud: arguments.trace,
     };
     let seeds = match (arguments.seed, arguments.seeds) {

@@ -1,6 +1,8 @@
 //! Taking from raft-rs what it has to say: to the log, to peers, to the state machine.
 
-use super::{Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink};
+use super::{
+    Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink,
+};
 use super::{Waiting, entry};
 use raft::Ready;
 use raft::eraftpb::Message;
@@ -267,4 +269,3 @@ impl Group {
         }
     }
 }
-

@@ -246,7 +246,10 @@ impl Host {
                 }
                 Some(Staged::Complete { bytes }) => {
                     let disk = Arc::clone(&self.disk);
-                    let whose = JobFor::Incoming { group: id, id: number };
+                    let whose = JobFor::Incoming {
+                        group: id,
+                        id: number,
+                    };
                     let job = self.start_job(whose, jobs::install(disk, id, contents, bytes));
                     if let Some(incoming) = self.incoming.get_mut(&id) {
                         incoming.job = Some(job);
@@ -328,7 +331,11 @@ impl Host {
         let limit = self.config.limits.transfer_timeout_ticks;
         let keys: Vec<(GroupId, NodeId)> = self.outgoing.keys().copied().collect();
         for (id, to) in keys {
-            let leads = self.groups.get(&id).filter(|g| g.is_leader()).map(|g| g.term());
+            let leads = self
+                .groups
+                .get(&id)
+                .filter(|g| g.is_leader())
+                .map(|g| g.term());
             let Some(transfer) = self.outgoing.get_mut(&(id, to)) else {
                 continue;
             };

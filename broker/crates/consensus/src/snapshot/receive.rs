@@ -1,9 +1,9 @@
 //! The receiving side of a transfer.
 
 use super::{Checkpoint, Contents};
+use crate::JobId;
 use crate::codec::Offer;
 use crate::entry::{self, Position};
-use crate::JobId;
 use bytes::Bytes;
 use env::NodeId;
 use std::collections::VecDeque;
