@@ -7,8 +7,6 @@
 mod answers;
 mod consumers;
 mod sessions;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use consumers::{Consumer, Out};
 pub(crate) use sessions::{Admission, SessionState};

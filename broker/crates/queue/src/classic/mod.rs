@@ -204,7 +204,10 @@ impl ClassicQueue {
         let length = self.shelf.ready().saturating_add(messages);
         let bytes = self.shelf.ready_bytes().saturating_add(bytes);
         self.settings.max_length.is_some_and(|max| length > max)
-            || self.settings.max_length_bytes.is_some_and(|max| bytes > max)
+            || self
+                .settings
+                .max_length_bytes
+                .is_some_and(|max| bytes > max)
     }
 
     fn keep_limits(&mut self) {

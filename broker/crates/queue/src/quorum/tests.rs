@@ -155,7 +155,10 @@ fn deliveries(out: &Output) -> Vec<(u64, u32, Delivery)> {
 }
 
 fn numbers(out: &Output) -> Vec<u64> {
-    deliveries(out).iter().map(|d| number(&d.2.message)).collect()
+    deliveries(out)
+        .iter()
+        .map(|d| number(&d.2.message))
+        .collect()
 }
 
 fn answers(out: &Output) -> Vec<Answer> {
@@ -195,7 +198,10 @@ fn requeued_messages_go_to_their_place_and_die_over_the_limit() {
         let out = rig.settle(1, 1, Outcome::Requeue, id);
         let all = deliveries(&out);
         assert_eq!(numbers(&out), [1]);
-        assert_eq!((all[0].2.attempts, all[0].2.redelivered), (Some(id as u32), true));
+        assert_eq!(
+            (all[0].2.attempts, all[0].2.redelivered),
+            (Some(id as u32), true)
+        );
     }
     let out = rig.settle(1, 1, Outcome::Requeue, 3);
     let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
@@ -216,7 +222,12 @@ fn two_high_to_one_normal_and_never_past_an_earlier_high() {
     assert_eq!(numbers(&out), [11, 12, 1, 13, 14, 2, 15, 16, 3, 4]);
 
     let mut rig = Rig::new(settings());
-    let batch = vec![publish(11, 9), publish(12, 9), publish(13, 9), publish(1, 0)];
+    let batch = vec![
+        publish(11, 9),
+        publish(12, 9),
+        publish(13, 9),
+        publish(1, 0),
+    ];
     rig.batch(batch);
     let out = rig.consume(1, 1, spec(0, 0));
     assert_eq!(numbers(&out), [11, 12, 13, 1]);
@@ -231,7 +242,10 @@ fn single_active_consumer_hands_over_when_it_holds_nothing() {
     rig.consume(1, 1, spec(2, 0));
     rig.consume(2, 1, spec(2, 0));
     let out = rig.publish(1..=6);
-    assert_eq!(deliveries(&out).iter().map(|d| d.0).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(
+        deliveries(&out).iter().map(|d| d.0).collect::<Vec<_>>(),
+        [1, 1]
+    );
     // One of higher priority takes over, once the first has settled all.
     let out = rig.consume(3, 1, spec(2, 7));
     assert_eq!(numbers(&out), [0u64; 0]);
@@ -252,7 +266,10 @@ fn higher_priority_first_then_in_turn() {
     rig.consume(2, 1, spec(2, 0));
     rig.consume(3, 1, spec(1, 5));
     let out = rig.publish(1..=5);
-    let mut to: Vec<_> = deliveries(&out).iter().map(|d| (number(&d.2.message), d.0)).collect();
+    let mut to: Vec<_> = deliveries(&out)
+        .iter()
+        .map(|d| (number(&d.2.message), d.0))
+        .collect();
     to.sort_unstable();
     assert_eq!(to, [(1, 3), (2, 1), (3, 2), (4, 1), (5, 2)]);
 }
@@ -265,7 +282,10 @@ fn limits_drop_the_head_or_refuse_the_publish() {
     });
     let out = rig.publish(1..=4);
     let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
-    assert_eq!(dead, [(DeadReason::MaxLength, 1), (DeadReason::MaxLength, 2)]);
+    assert_eq!(
+        dead,
+        [(DeadReason::MaxLength, 1), (DeadReason::MaxLength, 2)]
+    );
 
     let mut rig = Rig::new(QueueSettings {
         max_length_bytes: Some(16),
@@ -277,7 +297,10 @@ fn limits_drop_the_head_or_refuse_the_publish() {
     else {
         panic!("{:?}", out.events);
     };
-    assert_eq!((refused[0].from, refused[0].to, refused[0].why), (3, 4, Reject::MaxLength));
+    assert_eq!(
+        (refused[0].from, refused[0].to, refused[0].why),
+        (3, 4, Reject::MaxLength)
+    );
     assert_eq!(rig.machine.stats().ready, 2);
 }
 
@@ -292,11 +315,20 @@ fn heads_expire_by_the_logged_time() {
     rig.publish([2]);
     assert_eq!(rig.machine.next_expiry(), Some(WallTime(1100)));
     let out = rig.command(Command::Time(WallTime(1100)).encode());
-    assert_eq!(out.dead.iter().map(|d| number(&d.1)).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        out.dead.iter().map(|d| number(&d.1)).collect::<Vec<_>>(),
+        [1]
+    );
     let out = rig.command(Command::Time(WallTime(1499)).encode());
     assert!(out.dead.is_empty());
     let out = rig.command(Command::Time(WallTime(1500)).encode());
-    assert_eq!(out.dead.iter().map(|d| (d.0, number(&d.1))).collect::<Vec<_>>(), [(DeadReason::Expired, 2)]);
+    assert_eq!(
+        out.dead
+            .iter()
+            .map(|d| (d.0, number(&d.1)))
+            .collect::<Vec<_>>(),
+        [(DeadReason::Expired, 2)]
+    );
     assert_eq!(rig.machine.next_expiry(), None);
 }
 
@@ -307,11 +339,18 @@ fn requests_count_once_and_are_answered_again() {
     let twice = rig.log[0].clone();
     let out = rig.command(twice);
     assert_eq!(rig.machine.stats().ready, 1);
-    assert_eq!(out.events.last().unwrap().event, Event::Applied { up_to: 1 });
+    assert_eq!(
+        out.events.last().unwrap().event,
+        Event::Applied { up_to: 1 }
+    );
     // A gap is told.
     rig.seqs.insert(session(9), 5);
     let out = rig.publish([2]);
-    assert!(out.events.iter().any(|e| e.event == Event::Expecting { expected: 2 }));
+    assert!(
+        out.events
+            .iter()
+            .any(|e| e.event == Event::Expecting { expected: 2 })
+    );
     assert_eq!(rig.machine.stats().ready, 1);
     // A get is answered again with the same message.
     let get = RequestBody::Get {
@@ -420,7 +459,10 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
         other => panic!("{other:?}"),
     };
     let out = rig.consume(2, 1, alone.clone());
-    assert_eq!(refused(out), (403, "queue 'q' in vhost '/' in exclusive use".into()));
+    assert_eq!(
+        refused(out),
+        (403, "queue 'q' in vhost '/' in exclusive use".into())
+    );
     let delete = |if_unused, if_empty| RequestBody::Delete {
         if_unused,
         if_empty,
@@ -429,7 +471,10 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
     assert_eq!(refused(out), (406, "queue 'q' in vhost '/' in use".into()));
     rig.publish([2]);
     let out = rig.one(2, delete(false, true));
-    assert_eq!(refused(out), (406, "queue 'q' in vhost '/' not empty".into()));
+    assert_eq!(
+        refused(out),
+        (406, "queue 'q' in vhost '/' not empty".into())
+    );
     let cancel = RequestBody::Cancel {
         consumer: ConsumerId(1),
     };
@@ -438,9 +483,16 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
     let out = rig.consume(1, 2, spec(1, 0));
     assert_eq!(refused(out).0, 403);
     let out = rig.one(3, delete(false, false));
-    assert!(out.events.iter().any(|e| matches!(e.event, Event::Cancelled { .. }) && e.session == session(2)));
+    assert!(
+        out.events
+            .iter()
+            .any(|e| matches!(e.event, Event::Cancelled { .. }) && e.session == session(2))
+    );
     let out = rig.publish([3]);
-    assert!(matches!(out.events.last().unwrap().event, Event::AppliedExcept { .. }));
+    assert!(matches!(
+        out.events.last().unwrap().event,
+        Event::AppliedExcept { .. }
+    ));
     assert_eq!(rig.machine.stats(), crate::QueueStats::default());
     assert!(rig.machine.live_indexes().is_empty());
 }
@@ -461,7 +513,10 @@ fn a_ready_message_costs_at_most_sixteen_bytes() {
     assert!(ready.memory() <= 16 * count as usize, "{}", ready.memory());
     for n in 0..count {
         let held = ready.pop().unwrap().item;
-        assert_eq!((held.index, held.offset), (u64::from(n / 10) + 5, n % 10 * 60));
+        assert_eq!(
+            (held.index, held.offset),
+            (u64::from(n / 10) + 5, n % 10 * 60)
+        );
     }
     assert_eq!((ready.len(), ready.bytes()), (0, 0));
 }
@@ -491,19 +546,51 @@ fn damaged_commands_and_checkpoints_never_panic() {
 /// One random step of the world.
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { by: u64, count: u8, priority: u8 },
-    Consume { by: u64, prefetch: u32, priority: i32 },
-    Cancel { by: u64 },
-    Settle { by: u64, outcome: u8, pick: u8 },
-    Get { by: u64 },
-    Recover { by: u64 },
-    Close { by: u64 },
-    Suspect { node: u64 },
-    Trust { node: u64 },
-    Time { by: u16 },
-    Limit { max: Option<u64>, reject: bool, sac: bool },
+    Publish {
+        by: u64,
+        count: u8,
+        priority: u8,
+    },
+    Consume {
+        by: u64,
+        prefetch: u32,
+        priority: i32,
+    },
+    Cancel {
+        by: u64,
+    },
+    Settle {
+        by: u64,
+        outcome: u8,
+        pick: u8,
+    },
+    Get {
+        by: u64,
+    },
+    Recover {
+        by: u64,
+    },
+    Close {
+        by: u64,
+    },
+    Suspect {
+        node: u64,
+    },
+    Trust {
+        node: u64,
+    },
+    Time {
+        by: u16,
+    },
+    Limit {
+        max: Option<u64>,
+        reject: bool,
+        sac: bool,
+    },
     Purge,
-    Repeat { back: u8 },
+    Repeat {
+        back: u8,
+    },
     Checkpoint,
 }
 
@@ -575,18 +662,31 @@ impl Model {
 
     fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
         let out = match step {
-            Step::Publish { by, count, priority } => {
+            Step::Publish {
+                by,
+                count,
+                priority,
+            } => {
                 let slot = self.slots[by as usize];
                 let first = self.next_message;
                 self.next_message += u64::from(count);
                 let publish = |n| (slot, RequestBody::Publish(message(n, Some(priority), None)));
-                self.rig.batch((first..self.next_message).map(publish).collect())
+                self.rig
+                    .batch((first..self.next_message).map(publish).collect())
             }
-            Step::Consume { by, prefetch, priority } => {
+            Step::Consume {
+                by,
+                prefetch,
+                priority,
+            } => {
                 let slot = self.slots[by as usize];
                 let consumer = self.next_consumer;
                 self.next_consumer += 1;
-                let window = if prefetch == 0 { 2000 } else { prefetch as usize };
+                let window = if prefetch == 0 {
+                    2000
+                } else {
+                    prefetch as usize
+                };
                 self.windows.insert((slot, consumer), window);
                 self.rig.consume(slot, consumer, spec(prefetch, priority))
             }
@@ -622,23 +722,35 @@ impl Model {
                 self.rig.one(slot, RequestBody::Close)
             }
             Step::Suspect { node } => {
-                self.out.retain(|(s, _), _| session(*s).node != NodeId(node));
-                self.rig.command(Command::NodeSuspected(NodeId(node)).encode())
+                self.out
+                    .retain(|(s, _), _| session(*s).node != NodeId(node));
+                self.rig
+                    .command(Command::NodeSuspected(NodeId(node)).encode())
             }
-            Step::Trust { node } => self.rig.command(Command::NodeTrusted(NodeId(node)).encode()),
+            Step::Trust { node } => self
+                .rig
+                .command(Command::NodeTrusted(NodeId(node)).encode()),
             Step::Time { by } => {
                 self.rig.wall += u64::from(by);
-                self.rig.command(Command::Time(WallTime(self.rig.wall)).encode())
+                self.rig
+                    .command(Command::Time(WallTime(self.rig.wall)).encode())
             }
             Step::Limit { max, reject, sac } => {
-                let overflow = if reject { Overflow::RejectPublish } else { Overflow::DropHead };
-                self.rig.command(Command::Settings(QueueSettings {
-                    max_length: max,
-                    overflow,
-                    delivery_limit: Some(3),
-                    single_active_consumer: sac,
-                    ..settings()
-                }).encode())
+                let overflow = if reject {
+                    Overflow::RejectPublish
+                } else {
+                    Overflow::DropHead
+                };
+                self.rig.command(
+                    Command::Settings(QueueSettings {
+                        max_length: max,
+                        overflow,
+                        delivery_limit: Some(3),
+                        single_active_consumer: sac,
+                        ..settings()
+                    })
+                    .encode(),
+                )
             }
             Step::Purge => {
                 let out = self.rig.one(self.slots[0], RequestBody::Purge);
@@ -650,7 +762,9 @@ impl Model {
             }
             Step::Repeat { back } => {
                 let at = self.rig.log.len().checked_sub(1 + back as usize);
-                let Some(command) = at.map(|at| self.rig.log[at].clone()) else { return Ok(()) };
+                let Some(command) = at.map(|at| self.rig.log[at].clone()) else {
+                    return Ok(());
+                };
                 // Batches only: other commands are not numbered.
                 if command.get(1) != Some(&1) {
                     return Ok(());
@@ -660,7 +774,11 @@ impl Model {
                 let after = self.rig.machine.stats();
                 // Consumers of a suspected node may be trusted again by nothing but a fresh request.
                 prop_assert_eq!(before, after);
-                self.twin.apply(self.rig.log.len() as u64, &command, &mut Effects::unwanted());
+                self.twin.apply(
+                    self.rig.log.len() as u64,
+                    &command,
+                    &mut Effects::unwanted(),
+                );
                 let _ = out;
                 return Ok(());
             }

@@ -7,6 +7,9 @@
 //!
 //! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Refusal, Reject, Request, RequestBody,
     Resume, SessionId, ToQueue,
@@ -41,12 +44,17 @@ pub enum Told<T> {
     Published(T),
     NotPublished(T, Reject),
     /// `seq` is what [`QueueClient::request`] returned. A `Get` that found something is told as `Deliver` instead.
-    Answer { seq: u64, answer: Answer },
+    Answer {
+        seq: u64,
+        answer: Answer,
+    },
     Deliver {
         consumer: ConsumerId,
         deliveries: Vec<Delivery>,
     },
-    Cancelled { consumer: ConsumerId },
+    Cancelled {
+        consumer: ConsumerId,
+    },
 }
 
 #[derive(Debug)]
