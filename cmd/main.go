@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -25,11 +26,13 @@ type options struct {
 	namespace      string
 	metrics, probe string
 	leaderElection bool
-	resync         time.Duration
-	forgetBound    time.Duration
-	repository     string
-	defaultImage   string
-	logging        zap.Options
+	// leaderNamespace holds the lease; empty: the namespace the operator runs in.
+	leaderNamespace string
+	resync          time.Duration
+	forgetBound     time.Duration
+	repository      string
+	defaultImage    string
+	logging         zap.Options
 }
 
 func parse(args []string) (options, error) {
@@ -39,10 +42,13 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.metrics, "metrics-bind-address", ":8080", "where metrics are served (0: nowhere)")
 	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
 	flags.BoolVar(&o.leaderElection, "leader-elect", false, "let only one of several operators work")
+	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of the lease (empty: the one the operator runs in)")
 	flags.DurationVar(&o.resync, "resync-period", time.Minute, "how often everything is compared when nothing happens")
 	flags.DurationVar(&o.forgetBound, "forget-timeout", 5*time.Minute, "how long deleted objects wait for a broker that does not answer")
 	flags.StringVar(&o.repository, "broker-image-repository", "posthorn.local/posthorn", "image repository for spec.version")
 	flags.StringVar(&o.defaultImage, "default-broker-image", "posthorn.local/posthorn:dev", "image of new clusters that name neither image nor version")
+	// A broker that does not answer is an everyday error: its message says all, a stack nothing.
+	o.logging.StacktraceLevel = zapcore.PanicLevel
 	o.logging.BindFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -87,6 +93,7 @@ func run(o options) error {
 		HealthProbeBindAddress:        o.probe,
 		LeaderElection:                o.leaderElection,
 		LeaderElectionID:              "posthorn-operator",
+		LeaderElectionNamespace:       o.leaderNamespace,
 		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 	defaultUserKey = "default_user.conf"
 	// defaultPasswordLength in characters.
 	defaultPasswordLength = 32
-	// maxDefaultPassword bounds a password that somebody wrote, in bytes.
-	maxDefaultPassword = 1024
+	// maxDefaultPassword is the longest that the setting default_pass takes, in bytes.
+	maxDefaultPassword = 255
 	// defaultUserSuffix is the number of random characters in the default user's name.
 	defaultUserSuffix = 8
 	// administrator is the default user's tag.

@@ -21,6 +21,8 @@ import (
 const (
 	// askTimeout bounds all questions to the nodes in one attempt together.
 	askTimeout = 8 * time.Second
+	// maxLastWords bounds what is kept of a container's last words, in bytes.
+	maxLastWords = 512
 	// revisionLabel is put on pods by the StatefulSet controller.
 	revisionLabel = "controller-revision-hash"
 	// readyAtStart is how soon after a pod's start its first Ready condition is written; a condition
@@ -109,12 +111,32 @@ func notRunningReason(pod *corev1.Pod) (bool, string) {
 		switch waiting, ended := status.State.Waiting, status.State.Terminated; {
 		case status.Name != containerName:
 		case waiting != nil && stuckReasons[waiting.Reason]:
-			return true, strings.TrimSuffix(waiting.Reason+": "+waiting.Message, ": ")
+			return true, strings.TrimSuffix(waiting.Reason+": "+stuckMessage(status), ": ")
 		case ended != nil:
-			return true, fmt.Sprintf("%s: exit code %d", ended.Reason, ended.ExitCode)
+			return true, fmt.Sprintf("%s: exit code %d%s", ended.Reason, ended.ExitCode, lastWords(ended))
 		}
 	}
 	return false, ""
+}
+
+// stuckMessage prefers what the broker said when it ended to what the kubelet says about it.
+func stuckMessage(status corev1.ContainerStatus) string {
+	if ended := status.LastTerminationState.Terminated; ended != nil && ended.Message != "" {
+		return fmt.Sprintf("exit code %d%s", ended.ExitCode, lastWords(ended))
+	}
+	return status.State.Waiting.Message
+}
+
+// lastWords are the last words of a container, cut to what a condition can hold.
+func lastWords(ended *corev1.ContainerStateTerminated) string {
+	words := strings.TrimSpace(ended.Message)
+	if words == "" {
+		return ""
+	}
+	if len(words) > maxLastWords {
+		words = "..." + strings.ToValidUTF8(words[len(words)-maxLastWords:], "")
+	}
+	return ": " + words
 }
 
 // observeStorage finds volumes that are not bound.

@@ -130,6 +130,8 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: configVolume, MountPath: configDir, ReadOnly: true},
 			{Name: dataVolume, MountPath: dataDir},
 		},
+		// What the broker says as it ends, for example about a setting it does not know, reaches the status.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			RunAsNonRoot: &yes, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},

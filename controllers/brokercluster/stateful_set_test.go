@@ -160,6 +160,8 @@ func TestNotRunningReason(t *testing.T) {
 			{Name: containerName, State: state},
 		}}}
 	}
+	ended := pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 10s"}})
+	ended.Status.ContainerStatuses[1].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 2, Message: "unknown key x"}
 	unschedulable := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "no room"},
 	}}}
@@ -167,12 +169,14 @@ func TestNotRunningReason(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"running":       {pod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), ""},
-		"being created": {pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}), ""},
-		"no image":      {pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "gone"}}), "ErrImagePull: gone"},
-		"ended":         {pod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 3}}), "Error: exit code 3"},
-		"nothing known": {&corev1.Pod{}, ""},
-		"no node":       {unschedulable, "Unschedulable: no room"},
+		"running":              {pod(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}), ""},
+		"being created":        {pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}), ""},
+		"no image":             {pod(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "gone"}}), "ErrImagePull: gone"},
+		"ended":                {pod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 3}}), "Error: exit code 3"},
+		"ended with words":     {pod(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2, Message: "unknown key x\n"}}), "Error: exit code 2: unknown key x"},
+		"ends again and again": {ended, "CrashLoopBackOff: exit code 2: unknown key x"},
+		"nothing known":        {&corev1.Pod{}, ""},
+		"no node":              {unschedulable, "Unschedulable: no room"},
 	}
 	for name, c := range cases {
 		if stuck, why := notRunningReason(c.pod); why != c.want || stuck != (c.want != "") {

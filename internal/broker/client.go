@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -78,17 +77,6 @@ type HTTPClient struct {
 }
 
 var _ Client = (*HTTPClient)(nil)
-
-// NewTransport makes a transport to be shared by clients. Connections are not kept for long, so
-// that none sticks to a pod that is gone.
-func NewTransport() *http.Transport {
-	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       20 * time.Second,
-		ResponseHeaderTimeout: requestTimeout,
-	}
-}
 
 // New makes a client; transport may be shared.
 func New(access Access, transport http.RoundTripper) *HTTPClient {

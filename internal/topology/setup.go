@@ -104,7 +104,7 @@ func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []
 }
 
 // clusterChanged lets pass what matters to objects in a cluster: that it came, goes, became available,
-// or changed whom it allows.
+// lost or got back a node, or changed whom it allows.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isCluster := e.ObjectOld.(*posthornv1.BrokerCluster)
@@ -116,6 +116,7 @@ func clusterChanged() predicate.Predicate {
 			return meta.IsStatusConditionTrue(c.Status.Conditions, posthornv1.ConditionAvailable)
 		}
 		return available(before) != available(after) ||
+			before.Status.ReadyReplicas != after.Status.ReadyReplicas ||
 			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 			!reflect.DeepEqual(before.Spec.Tenancy, after.Spec.Tenancy)
 	}}
