@@ -91,6 +91,8 @@ var _ = BeforeSuite(func() {
 	startRecorder()
 })
 
+var _ = BeforeEach(func() { say("-- %s", CurrentSpecReport().LeafNodeText) })
+
 var _ = ReportAfterSuite("what was confirmed and consumed", func(report Report) {
 	for _, line := range summary {
 		fmt.Println("e2e: " + line)
