@@ -40,8 +40,12 @@ const (
 )
 
 func TestOperator(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Skip("KUBEBUILDER_ASSETS does not name a directory with kube-apiserver and etcd")
+	switch {
+	case os.Getenv("KUBEBUILDER_ASSETS") != "":
+	case testing.Short():
+		t.Skip("needs an API server")
+	default:
+		t.Fatal("set KUBEBUILDER_ASSETS to a directory with kube-apiserver and etcd, or leave this suite out with -short")
 	}
 	RegisterFailHandler(Fail)
 	SetDefaultEventuallyTimeout(20 * time.Second)
