@@ -186,19 +186,30 @@ func (c *clientRun) said(word string) string {
 	return found
 }
 
+// confirmed is how many messages the client last said were confirmed.
+func (c *clientRun) confirmed() (int, error) {
+	lines, err := c.output()
+	count := 0
+	for _, line := range lines {
+		if match := progressLine.FindStringSubmatch(line); match != nil {
+			count, _ = strconv.Atoi(match[1])
+		}
+	}
+	return count, err
+}
+
 // confirmedAtLeast waits until so many messages are confirmed.
 func (c *clientRun) confirmedAtLeast(count int) {
 	GinkgoHelper()
-	Eventually(func() (int, error) {
-		lines, err := c.output()
-		confirmed := 0
-		for _, line := range lines {
-			if match := progressLine.FindStringSubmatch(line); match != nil {
-				confirmed, _ = strconv.Atoi(match[1])
-			}
-		}
-		return confirmed, err
-	}).Should(BeNumerically(">=", count), "confirms of client %s", c.name)
+	Eventually(c.confirmed).Should(BeNumerically(">=", count), "confirms of client %s", c.name)
+}
+
+// stillPublishes demands that what just happened was in the middle of the client's work.
+func (c *clientRun) stillPublishes() {
+	GinkgoHelper()
+	count, err := c.confirmed()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(count).To(BeNumerically("<", c.work.messages), "client %s was done too early", c.name)
 }
 
 // running says whether the client still works.
