@@ -99,7 +99,7 @@ func (d rollDecision) String() string { return fmt.Sprintf("%s %s (%s)", d.Actio
 //
 //	 #  when                                                          | then
 //	 1  the StatefulSet's wanted revision is not known yet            | Wait RevisionUnknown
-//	 2  a current pod's node is still being drained                   | Revive DrainUnneeded
+//	 2  a current pod's node runs and is still being drained          | Revive DrainUnneeded
 //	 3  an outdated pod in which nothing runs (highest ordinal first) | Replace NotRunning
 //	 4  no pod is outdated, and one is missing or going               | Wait PodStarting
 //	 5  no pod is outdated, and one is not ready                      | Wait MemberNotReady
@@ -125,7 +125,7 @@ func decideRoll(s rollState) rollDecision {
 		return rollDecision{rollWait, "", reasonRevisionUnknown}
 	}
 	if drained, found := firstFromTop(s.Members, func(m rollMember) bool {
-		return m.Presence == podPresent && m.Current && m.Drain != drainNone
+		return m.Presence == podPresent && m.Current && m.Drain != drainNone && !m.NotRunning
 	}); found {
 		return rollDecision{rollRevive, drained.Name, reasonDrainUnneeded}
 	}

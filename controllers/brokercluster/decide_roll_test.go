@@ -43,6 +43,7 @@ func TestDecideRoll(t *testing.T) {
 		{"1 revision unknown", true, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old)}, "Wait  (RevisionUnknown)"},
 		{"2 spec went back while draining", false, []rollMember{member("c-0"), member("c-1"), member("c-2", draining(drainRunning), unready)}, "Revive c-2 (DrainUnneeded)"},
 		{"2 before anything else", false, []rollMember{member("c-0", old, notRunning), member("c-1"), member("c-2", draining(drainDone))}, "Revive c-2 (DrainUnneeded)"},
+		{"2 not a node that does not run: it cannot be told", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", notRunning, draining(drainUnknown))}, "Wait c-2 (MemberNotReady)"},
 		{"3 bad image fixed", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, notRunning)}, "Replace c-2 (NotRunning)"},
 		{"3 bad image from the start, highest first", false, []rollMember{member("c-0", old, notRunning), member("c-1", old, notRunning), member("c-2", neverReady)}, "Replace c-1 (NotRunning)"},
 		{"3 even while another is missing", false, []rollMember{member("c-0", old, notRunning), member("c-1", missing), member("c-2")}, "Replace c-0 (NotRunning)"},

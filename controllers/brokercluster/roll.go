@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/names"
@@ -79,7 +80,13 @@ func (s *scope) reviveNode(ctx context.Context, m *memberView) error {
 	if err != nil {
 		return err
 	}
-	if err := node.Revive(ctx, m.Name); err != nil && !broker.IsNotFound(err) {
+	switch err := node.Revive(ctx, m.Name); {
+	case err == nil, broker.IsNotFound(err):
+	case !m.Ready && !broker.IsAnswer(err):
+		// It is only just starting, or ends again: the status tells what it is about.
+		log.FromContext(ctx).V(1).Info("a node cannot be revived yet", "node", m.Name, "reason", err.Error())
+		return nil
+	default:
 		return fmt.Errorf("reviving %s: %w", m.Name, err)
 	}
 	if err := s.annotatePod(ctx, m.pod, ""); err != nil {

@@ -30,6 +30,12 @@ func (e *APIError) Error() string {
 	return fmt.Sprintf("broker answered %d %s", e.Status, http.StatusText(e.Status))
 }
 
+// IsAnswer tells whether the broker answered at all.
+func IsAnswer(err error) bool {
+	var api *APIError
+	return errors.As(err, &api)
+}
+
 // IsNotFound tells whether the broker said that the thing does not exist.
 func IsNotFound(err error) bool {
 	var api *APIError

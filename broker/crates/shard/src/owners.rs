@@ -195,11 +195,21 @@ impl Owners {
         if self.queues.contains_key(&record.id) {
             return;
         }
-        let opened = ClassicQueue::open(Arc::clone(&self.disk), record.id, label(record), settings.clone());
+        let opened = ClassicQueue::open(
+            Arc::clone(&self.disk),
+            record.id,
+            label(record),
+            settings.clone(),
+        );
         match opened {
             Ok(queue) => {
-                let classic = Classic { queue, auto_delete: record.auto_delete, used: false };
-                self.queues.insert(record.id, Owned::Classic(Box::new(classic)));
+                let classic = Classic {
+                    queue,
+                    auto_delete: record.auto_delete,
+                    used: false,
+                };
+                self.queues
+                    .insert(record.id, Owned::Classic(Box::new(classic)));
                 self.touched.insert(record.id);
             }
             Err(error) => {

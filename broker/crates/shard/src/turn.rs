@@ -115,7 +115,14 @@ impl Core {
         for queue in self.owners.take_unused() {
             if let Some(record) = self.tree.queue_by_id(queue) {
                 let (vhost, name) = (record.vhost.clone(), record.name.clone());
-                self.ask(Change::DeleteQueue { vhost, name, id: Some(queue) }, Asker::Nobody);
+                self.ask(
+                    Change::DeleteQueue {
+                        vhost,
+                        name,
+                        id: Some(queue),
+                    },
+                    Asker::Nobody,
+                );
             }
         }
         for (session, queue, event) in self.owners.take_events() {

@@ -1,0 +1,198 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+const (
+	dialTimeout = 2 * time.Second
+	replicas    = 3
+)
+
+// podTransport reaches pods; a new connection each time, because their addresses move.
+var podTransport = &http.Transport{DialContext: dialPod, DisableKeepAlives: true}
+
+// pods of the cluster, in ordinal order. Some may be missing.
+func brokerPods() ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := k8s.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels(names.Selector(clusterName))); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return list.Items, nil
+}
+
+func brokerPod(name string) corev1.Pod {
+	GinkgoHelper()
+	var pod corev1.Pod
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod)).To(Succeed())
+	return pod
+}
+
+func podReady(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil {
+		return false
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// ask makes a client of one broker's HTTP API.
+func ask(pod *corev1.Pod) (broker.Client, error) {
+	var secret corev1.Secret
+	key := client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(clusterName)}
+	if err := k8s.Get(ctx, key, &secret); err != nil {
+		return nil, err
+	}
+	if pod.Status.PodIP == "" {
+		return nil, fmt.Errorf("%s has no address", pod.Name)
+	}
+	return broker.New(broker.Access{
+		URL:      fmt.Sprintf("http://%s:%d", pod.Status.PodIP, names.PortManagement),
+		Username: string(secret.Data["username"]), Password: string(secret.Data["password"]),
+	}, podTransport), nil
+}
+
+// queueOf is what the brokers on connected nodes say about a queue, the first that answers.
+func queueOf(queue string, except ...string) (broker.Queue, error) {
+	pods, err := brokerPods()
+	if err != nil {
+		return broker.Queue{}, err
+	}
+	failure := fmt.Errorf("no broker is ready")
+	for i := range pods {
+		if !podReady(&pods[i]) || slices.Contains(except, pods[i].Spec.NodeName) {
+			continue
+		}
+		one, err := ask(&pods[i])
+		if err == nil {
+			var q broker.Queue
+			if q, err = one.GetQueue(ctx, "/", queue); err == nil {
+				return q, nil
+			}
+		}
+		failure = fmt.Errorf("%s: %w", pods[i].Name, err)
+	}
+	return broker.Queue{}, failure
+}
+
+// leaderOf is the pod that leads a queue now.
+func leaderOf(queue string) corev1.Pod {
+	GinkgoHelper()
+	var leader string
+	Eventually(func() (string, error) {
+		q, err := queueOf(queue)
+		leader = q.Leader
+		return leader, err
+	}).ShouldNot(BeEmpty(), "the leader of %s", queue)
+	return brokerPod(leader)
+}
+
+// whole says that there is one cluster of three brokers, that each of them is ready and knows the
+// others, and that they agree on the queue: its leader and three members that are up and needed by
+// none alone.
+func whole(queue string) func() error {
+	return func() error {
+		pods, err := brokerPods()
+		if err != nil {
+			return err
+		}
+		if len(pods) != replicas {
+			return fmt.Errorf("%d pods", len(pods))
+		}
+		leader := ""
+		for i := range pods {
+			if !podReady(&pods[i]) {
+				return fmt.Errorf("%s is not ready", pods[i].Name)
+			}
+			said, err := memberView(&pods[i], queue)
+			if err != nil {
+				return fmt.Errorf("%s: %w", pods[i].Name, err)
+			}
+			if leader != "" && said != leader {
+				return fmt.Errorf("%s takes %s for the leader, another %s", pods[i].Name, said, leader)
+			}
+			leader = said
+		}
+		return nil
+	}
+}
+
+// memberView asks one broker whether all is whole as it sees it, and who leads the queue.
+func memberView(pod *corev1.Pod, queue string) (string, error) {
+	one, err := ask(pod)
+	if err != nil {
+		return "", err
+	}
+	nodes, err := one.Nodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	var running []string
+	for _, node := range nodes {
+		if !node.Running || node.BeingDrained {
+			return "", fmt.Errorf("node %s: running %t, draining %t", node.Name, node.Running, node.BeingDrained)
+		}
+		running = append(running, node.Name)
+	}
+	slices.Sort(running)
+	if want := memberNames(); !slices.Equal(running, want) {
+		return "", fmt.Errorf("the cluster is %v, not %v", running, want)
+	}
+	q, err := one.GetQueue(ctx, "/", queue)
+	if err != nil {
+		return "", err
+	}
+	if slices.Sort(q.Online); !slices.Equal(q.Online, running) || len(q.Members) != replicas || q.Leader == "" {
+		return "", fmt.Errorf("queue %s: leader %q, members %v, online %v", queue, q.Leader, q.Members, q.Online)
+	}
+	critical, err := one.QuorumCritical(ctx)
+	if err != nil {
+		return "", err
+	}
+	if critical.Critical {
+		return "", fmt.Errorf("quorum critical: %s %v", critical.Reason, critical.Queues)
+	}
+	return q.Leader, nil
+}
+
+func memberNames() []string {
+	out := make([]string, replicas)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s-%d", clusterName, i)
+	}
+	return out
+}
+
+// becomesWhole waits until nothing of an earlier failure is left, for the operator too.
+func becomesWhole(queue string) {
+	GinkgoHelper()
+	start := time.Now()
+	Eventually(whole(queue)).Should(Succeed())
+	Eventually(readiness(&posthornv1.BrokerCluster{ObjectMeta: meta(clusterName)})).Should(HavePrefix("True"))
+	say("all three brokers whole after %.1fs", time.Since(start).Seconds())
+}

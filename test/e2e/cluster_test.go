@@ -1,0 +1,96 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+const (
+	operatorNamespace = "posthorn-system"
+	// mainQueue is there from the beginning to the end.
+	mainQueue = "orders"
+)
+
+// One cluster goes through everything, as a real one does: what a failure leaves behind shows in
+// what comes after it.
+var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
+	BeforeAll(func() {
+		for _, object := range []client.Object{newCluster(), newQueue(mainQueue), newPolicy(), newUser()} {
+			Expect(k8s.Create(ctx, object)).To(Succeed())
+		}
+	})
+
+	It("come up from four resources", func() {
+		for _, object := range []client.Object{newCluster(), newQueue(mainQueue), newPolicy(), newUser()} {
+			becomesReady(object)
+		}
+		becomesWhole(mainQueue)
+		var q posthornv1.Queue
+		Eventually(func() (string, error) {
+			err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: mainQueue}, &q)
+			return q.Status.EffectivePolicy, err
+		}).Should(Equal(policyName), "the queue's effective policy")
+		Expect(q.Status.Members).To(ConsistOf(memberNames()))
+		Expect(q.Status.Leader).To(BeElementOf(memberNames()))
+		pods, err := brokerPods()
+		Expect(err).NotTo(HaveOccurred())
+		places := map[string]bool{}
+		for i := range pods {
+			places[pods[i].Spec.NodeName] = true
+		}
+		Expect(places).To(HaveLen(replicas), "each broker is on a node of its own")
+	})
+
+	It("run as nobody in particular, with a read-only root, in a restricted namespace", runRestricted)
+
+	Context("that are whole", func() {
+		BeforeEach(func() { becomesWhole(mainQueue) })
+
+		It("keep every confirmed message while the leader's node is cut off", keepMessagesThroughCutOfLeader)
+		It("keep every confirmed message while the leader's pod is deleted", keepMessagesThroughDeletionOfLeader)
+		It("keep every confirmed message while a follower's node is cut off", keepMessagesThroughCutOfFollower)
+		It("are replaced one at a time under load when the image changes", rollUnderLoad)
+		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
+		It("lose their disks one after the other and no message with them", replaceEveryDisk)
+	})
+
+	Context("refuse", func() {
+		It("impossible values, with the reason", refuseImpossibleValues)
+		It("changes of what cannot change, with the reason", refuseImmutableChanges)
+		It("a wrong password", refuseWrongPassword)
+		It("an unknown vhost", refuseUnknownVhost)
+		It("what the user has no permission for", refuseWithoutPermission)
+		It("an unknown setting of a new cluster, in its status", reportUnknownSetting)
+	})
+})
+
+// newWorkQueue makes a queue for one spec, and takes it away after it.
+func newWorkQueue(name string) {
+	GinkgoHelper()
+	q := newQueue(name)
+	Expect(k8s.Create(ctx, q)).To(Succeed())
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, newQueue(name)))).To(Succeed()) })
+	Eventually(readiness(q)).Should(HavePrefix("True "))
+	Eventually(whole(name)).Should(Succeed())
+}
+
+// followerOf is a pod that neither leads the queue nor is on the node.
+func followerOf(leader *corev1.Pod, notOn string) corev1.Pod {
+	GinkgoHelper()
+	pods, err := brokerPods()
+	Expect(err).NotTo(HaveOccurred())
+	for _, pod := range pods {
+		if pod.Name != leader.Name && pod.Spec.NodeName != notOn {
+			return pod
+		}
+	}
+	Fail("no follower off " + notOn)
+	return corev1.Pod{}
+}

@@ -1,0 +1,132 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+// The demo's scenario: the node of the leader leaves the network when half of the messages are
+// confirmed, and comes back after the client has judged.
+func keepMessagesThroughCutOfLeader() {
+	leader := leaderOf(mainQueue)
+	c := start("cut-leader", work{command: "run", queue: mainQueue, messages: 10000, rate: 1000, notOn: []string{leader.Spec.NodeName}})
+	c.said("HALFWAY")
+	leader = leaderOf(mainQueue)
+	Expect(leader.Spec.NodeName).NotTo(Equal(c.node), "the leader moved to the client's node before anything happened")
+	cutNode(leader.Spec.NodeName)
+	c.stillPublishes()
+	c.keptItsWord()
+	// It had to be another's turn.
+	q, err := queueOf(mainQueue, leader.Spec.NodeName)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(q.Leader).To(And(Not(BeEmpty()), Not(Equal(leader.Name))))
+	healNode(leader.Spec.NodeName)
+	becomesWhole(mainQueue)
+	after := brokerPod(leader.Name)
+	Expect(after.UID).To(Equal(leader.UID), "the pod on the cut node went on")
+	Expect(after.Status.ContainerStatuses[0].RestartCount).To(Equal(leader.Status.ContainerStatuses[0].RestartCount))
+}
+
+func keepMessagesThroughDeletionOfLeader() {
+	newWorkQueue("deleted")
+	c := start("delete-leader", work{command: "run", queue: "deleted", messages: 6000, rate: 600, overlap: true})
+	c.said("HALFWAY")
+	leader := leaderOf("deleted")
+	say("deleting %s, the leader, at once", leader.Name)
+	// One second is less than a drain takes: this is a crash with a new process after it.
+	Expect(k8s.Delete(ctx, &leader, client.GracePeriodSeconds(1))).To(Succeed())
+	c.stillPublishes()
+	c.keptItsWord()
+	becomesWhole("deleted")
+	Expect(brokerPod(leader.Name).UID).NotTo(Equal(leader.UID))
+}
+
+func keepMessagesThroughCutOfFollower() {
+	newWorkQueue("minority")
+	leader := leaderOf("minority")
+	follower := followerOf(&leader, "")
+	c := start("cut-follower", work{command: "run", queue: "minority", messages: 6000, rate: 600, overlap: true, notOn: []string{follower.Spec.NodeName}})
+	c.said("HALFWAY")
+	cutNode(follower.Spec.NodeName)
+	c.stillPublishes()
+	c.keptItsWord()
+	q, err := queueOf("minority", follower.Spec.NodeName)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(q.Leader).To(Equal(leader.Name), "a majority was there all the time: the leader stays")
+	// With one of three gone, the queue needs both others, and they say so.
+	Eventually(func(g Gomega) {
+		one, err := ask(&leader)
+		g.Expect(err).NotTo(HaveOccurred())
+		answer, err := one.QuorumCritical(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(answer.Critical).To(BeTrue())
+		g.Expect(queueNames(answer.Queues)).To(ContainElement("minority"))
+	}).Should(Succeed())
+	healNode(follower.Spec.NodeName)
+	becomesWhole("minority")
+}
+
+// replaceEveryDisk takes pod and volume of each broker away, the next when the queue is whole again,
+// until no byte is where it was written first.
+func replaceEveryDisk() {
+	newWorkQueue("moved")
+	claim := ledgerClaim()
+	Expect(k8s.Create(ctx, claim)).To(Succeed())
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, ledgerClaim()))).To(Succeed()) })
+	const messages = 3000
+	published := start("disks-publish", work{command: "publish", queue: "moved", messages: messages, rate: 0, ledger: claim.Name})
+	published.keptItsWord()
+	for _, name := range memberNames() {
+		loseDisk(name)
+		becomesWhole("moved")
+	}
+	consumed := start("disks-consume", work{command: "consume", queue: "moved", ledger: claim.Name})
+	v := consumed.keptItsWord()
+	Expect(v.Arrived).To(Equal(messages))
+	for _, queue := range []string{mainQueue, "moved"} {
+		Eventually(whole(queue)).Should(Succeed())
+	}
+}
+
+// loseDisk removes a broker's pod and volume, and waits until a new process runs on a new volume.
+func loseDisk(name string) {
+	GinkgoHelper()
+	pod := brokerPod(name)
+	key := client.ObjectKey{Namespace: namespace, Name: "data-" + name}
+	var claim corev1.PersistentVolumeClaim
+	Expect(k8s.Get(ctx, key, &claim)).To(Succeed())
+	say("%s loses its disk", name)
+	Expect(k8s.Delete(ctx, claim.DeepCopy())).To(Succeed())
+	Expect(k8s.Delete(ctx, pod.DeepCopy(), client.GracePeriodSeconds(1))).To(Succeed())
+	Eventually(func(g Gomega) {
+		var again corev1.PersistentVolumeClaim
+		g.Expect(k8s.Get(ctx, key, &again)).To(Succeed())
+		g.Expect(again.UID).NotTo(Equal(claim.UID))
+		g.Expect(again.Status.Phase).To(Equal(corev1.ClaimBound))
+		g.Expect(again.Spec.VolumeName).NotTo(Equal(claim.Spec.VolumeName))
+	}).Should(Succeed(), "a new volume for %s", name)
+}
+
+// ledgerClaim keeps what a publishing client knows for the consuming one.
+func ledgerClaim() *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: meta("ledger"), Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}},
+	}}
+}
+
+func queueNames(refs []broker.QueueRef) []string {
+	out := make([]string, 0, len(refs))
+	for _, ref := range refs {
+		out = append(out, ref.Name)
+	}
+	return out
+}
