@@ -239,7 +239,7 @@ impl Group {
     }
 
     /// The leader is known to be down: this follower asks for votes within `ticks`.
-    pub fn hurry_election(&mut self, ticks: usize) {
+    pub fn hurry_election(&mut self, ticks: usize, rng: &mut SeededRng) {
         if self.installing || self.is_leader() {
             return;
         }
@@ -248,6 +248,7 @@ impl Group {
             // Forgets the leader, so that it also grants others their votes.
             self.raw.raft.become_follower(term, 0);
         }
+        self.draw_timeout(rng);
         self.hurried = true;
         self.expire_in(ticks);
     }

@@ -95,6 +95,7 @@ pub enum ForMetadata {
 }
 
 pub struct Owners {
+    me: NodeId,
     host: Host,
     disk: Arc<dyn Disk>,
     queues: HashMap<QueueId, Owned, FixedState>,
@@ -116,8 +117,9 @@ pub struct Owners {
 }
 
 impl Owners {
-    pub fn new(host: Host, disk: Arc<dyn Disk>) -> Owners {
+    pub fn new(me: NodeId, host: Host, disk: Arc<dyn Disk>) -> Owners {
         Owners {
+            me,
             host,
             disk,
             queues: HashMap::default(),
@@ -672,7 +674,7 @@ impl Owners {
             .filter(|s| s.is_leader)
             .map(|s| (METADATA, s));
         let all = metadata.into_iter().chain(queues);
-        all.filter_map(|(group, status)| Some((group, successor(&status, peers, avoid)?)))
+        all.filter_map(|(group, status)| Some((group, successor(self.me, &status, peers, avoid)?)))
             .collect()
     }
 
@@ -705,9 +707,9 @@ impl Owners {
 }
 
 /// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
-fn successor(status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
+fn successor(me: NodeId, status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
     let able =
-        |n: &NodeId| status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
+        |n: &NodeId| *n != me && status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
     let best = status
         .matched
         .iter()

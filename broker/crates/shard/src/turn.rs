@@ -37,7 +37,7 @@ impl Shard {
             limits: Limits::default(),
         };
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
-        let mut owners = Owners::new(host, disk);
+        let mut owners = Owners::new(config.node, host, disk);
         owners.set_time(Moment { now, wall });
         let directory =
             (config.index == 0).then(|| Directory::new(config.node, config.incarnation));
@@ -158,7 +158,7 @@ impl Core {
             ForShard::Fatal(text) => self.effects.push(Effect::Fatal(text)),
             ForShard::Send { to, frame } => {
                 let route = same_shard(self);
-                self.to_peer(to, route, &Frame::Raft(frame));
+                self.send_to_peer(to, route, &Frame::Raft(frame));
             }
             ForShard::QueueLeader {
                 queue,
