@@ -123,6 +123,7 @@ impl Host {
             && index >= group.member_since
             && index > group.store().checkpoint().position.index;
         let Some(term) = group.store().term_of(index).filter(|_| usable) else {
+            group.checkpoint_refused();
             return;
         };
         let live = LiveSet::from_sorted(live.into_iter().filter(|i| *i <= index));

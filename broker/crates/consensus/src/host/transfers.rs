@@ -177,22 +177,29 @@ impl Host {
             self.drop_incoming(id);
         }
         let full = self.incoming.len() >= self.config.limits.max_transfers;
-        let Some(group) = self.groups.get(&id) else {
+        let max_state = self.config.limits.max_state_bytes;
+        let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
+        let Some(incoming) = Incoming::new(from, offer, max_state) else {
+            return self.answer(from, id, Transfer::Abort { id: number });
+        };
+        let checkpoint = &incoming.contents.checkpoint;
+        if group.has_all_of(from, incoming.term, checkpoint, &mut self.rng) {
+            self.touch(id);
+            return self.answer(from, id, Transfer::Done { id: number });
+        }
         let useful = !full
             && !group.is_leader()
             && !group.installing
             && !group.stopped
-            && offer.term >= group.term()
-            && offer.index > group.raw.raft.raft_log.committed;
-        let max_state = self.config.limits.max_state_bytes;
-        match Incoming::new(from, offer, max_state).filter(|_| useful) {
-            Some(incoming) => {
-                self.incoming.insert(id, incoming);
-                self.wake(id);
-            }
-            None => self.answer(from, id, Transfer::Abort { id: number }),
+            && incoming.term >= group.term()
+            && checkpoint.position.index > group.raw.raft.raft_log.committed;
+        if useful {
+            self.incoming.insert(id, incoming);
+            self.wake(id);
+        } else {
+            self.answer(from, id, Transfer::Abort { id: number });
         }
     }
 
