@@ -9,7 +9,7 @@ mod consumers;
 mod sessions;
 
 pub(crate) use consumers::{Consumer, Out};
-pub(crate) use sessions::{Admission, SessionState};
+pub(crate) use sessions::{Admission, SessionState, begins_anew};
 
 use crate::{ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, RequestBody, SessionId};
 use env::{Incarnation, NodeId};

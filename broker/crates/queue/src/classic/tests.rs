@@ -425,6 +425,32 @@ fn a_session_of_before_a_restart_is_told() {
     );
 }
 
+#[test]
+fn a_session_that_gave_its_owner_up_begins_anew() {
+    let mut rig = Rig::new(settings());
+    rig.consume(9, 1, 5);
+    rig.publish(1, true, 10);
+    // Out of reach for a while: the session was told that all is lost, and numbers anew.
+    rig.seqs.insert(9, crate::client::EPOCH);
+    let out = rig.publish(2, true, 10);
+    assert_eq!(numbers(&out), [0u64; 0]);
+    assert_eq!(rig.queue.stats().ready, 2);
+    let up_to = crate::client::EPOCH + 1;
+    assert_eq!(applied(&rig.pass(WRITE_AFTER)), Some(up_to));
+    let out = rig.consume(9, 2, 5);
+    assert_eq!(numbers(&out), [1, 2]);
+    // Late copies of what came before are nothing.
+    rig.seqs.insert(9, 0);
+    rig.publish(3, true, 10);
+    assert_eq!(rig.queue.stats().unacknowledged, 2);
+    let gap = crate::client::EPOCH * 2 + 4;
+    rig.seqs.insert(9, gap - 1);
+    let out = rig.publish(4, true, 10);
+    let expected = crate::client::EPOCH * 2 + 1;
+    let told = |a: &crate::Addressed| a.event == Event::Expecting { expected };
+    assert!(out.events.iter().any(told));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Publish { durable: bool, len: usize },

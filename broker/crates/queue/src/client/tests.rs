@@ -277,13 +277,16 @@ fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
         }
     );
     let next = client.request(RequestBody::Stat);
-    assert!(next > stat);
-    assert_eq!(sent(&mut client), [1]);
+    assert_eq!(next, stat + 1);
+    assert_eq!(sent(&mut client), [EPOCH + 1]);
+    // A late word of before means nothing.
+    assert_eq!(hear(&mut client, Event::Applied { up_to: 4 }), []);
+    assert_eq!(client.in_flight(), 1);
     let answer = Answer::Empty;
     let told = hear(
         &mut client,
         Event::Answer {
-            seq: 1,
+            seq: EPOCH + 1,
             answer: answer.clone(),
         },
     );
@@ -325,4 +328,17 @@ fn answers_out_at_a_time_are_bounded_and_asked_again() {
     assert_eq!(told.len(), 1);
     assert_eq!(hear(&mut client, Event::Answer { seq: 1, answer }).len(), 0);
     assert_eq!(sent(&mut client).len(), 1);
+}
+
+#[test]
+fn an_owner_out_of_reach_hears_of_the_end() {
+    let mut client = client(QueueKind::Classic);
+    client.request(consume(1, false));
+    sent(&mut client);
+    client.request(RequestBody::Close);
+    client.owner_lost(&mut Vec::new());
+    assert_eq!(
+        (client.in_flight(), sent(&mut client)),
+        (1, vec![EPOCH + 1])
+    );
 }

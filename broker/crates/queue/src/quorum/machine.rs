@@ -202,7 +202,8 @@ impl Machine {
         at: Place,
         effects: &mut Effects,
     ) {
-        match self.checkout.admit(session, seq) {
+        let (checkout, mut shelf) = self.parts(effects);
+        match checkout.admit(&mut shelf, session, seq) {
             Admission::Apply => {}
             Admission::Again => {
                 let (checkout, mut shelf) = self.parts(effects);
