@@ -1,0 +1,99 @@
+# `make help` lists what there is. Everything installs what it needs; nothing outside the checkout is changed but
+# the cache in $POSTHORN_CACHE (default ~/.cache/posthorn) and, while a local cluster is up, /var/lib/posthorn-lab.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+export CACHE ?= $(or $(POSTHORN_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/posthorn)
+export CARGO_TARGET_DIR ?= $(CURDIR)/broker/target
+CARGO := cargo
+BROKER := --manifest-path broker/Cargo.toml
+NODES ?= 3
+GO_FLAGS := -trimpath -ldflags "-s -w"
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 22
+
+##@ The two that a newcomer needs
+.PHONY: demo demo-down test
+demo: ## from nothing to a replicated broker on a local Kubernetes that survives a node cut off under load
+	@hack/demo
+
+demo-down: ## remove the demo and the local cluster
+	@hack/demo-down
+
+test: ## everything: unit, simulation, conformance, envtest, local cluster
+	@hack/test all
+
+##@ Parts of the test
+.PHONY: test-unit test-sim test-envtest test-e2e
+test-unit: ## broker and operator unit tests
+	@hack/test unit
+
+test-sim: ## simulated clusters, a bounded set of seeds
+	@hack/test sim
+
+test-envtest: ## the operator against a real API server
+	@hack/test envtest
+
+test-e2e: ## pods on the local cluster
+	@hack/test e2e
+
+.PHONY: sim
+sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
+	@$(CARGO) build -q --release $(BROKER) -p sim
+	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
+
+##@ Build
+.PHONY: build broker operator demo-client image
+build: broker operator demo-client ## bin/posthorn, bin/posthorn-operator, bin/demo-client
+
+broker:
+	@mkdir -p bin
+	@echo "building the broker (release)"
+	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn
+	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/posthorn
+
+operator:
+	@mkdir -p bin
+	@echo "building the operator"
+	@CGO_ENABLED=0 go build $(GO_FLAGS) -o bin/posthorn-operator ./cmd
+
+demo-client:
+	@mkdir -p bin
+	@cd test/demoapp && CGO_ENABLED=0 go build $(GO_FLAGS) -o ../../bin/demo-client .
+
+image: build ## OCI images of all three in bin/images, no daemon needed
+	@hack/image/build bin bin/images
+
+##@ Cluster
+.PHONY: cluster-up cluster-down install deploy
+cluster-up: ## a local Kubernetes with NODES=3 real nodes
+	@hack/cluster-up NODES=$(NODES)
+
+cluster-down: ## remove it
+	@hack/cluster-down
+
+install: ## the CRDs into the current cluster
+	@hack/kubectl apply -k config/crd
+
+deploy: ## the operator and all it needs into the current cluster
+	@hack/kubectl apply -k config/default
+
+##@ Code
+.PHONY: generate lint fmt audit
+generate: ## deep copies, CRDs, RBAC from the Go types
+	go tool controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
+	go tool controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+	go tool controller-gen rbac:roleName=posthorn-operator paths=./controllers/... output:rbac:dir=config/rbac
+
+lint: ## rustfmt, clippy, gofmt, vet, shell syntax; generated files are up to date
+	@hack/lint
+
+fmt: ## format everything
+	@cd broker && $(CARGO) fmt
+	@gofmt -w $$(git ls-files '*.go')
+
+audit: ## licences, bans and known vulnerabilities of the dependencies
+	@hack/audit

@@ -1,0 +1,332 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// BrokerClusterSpec is the wanted state of a cluster of Posthorn nodes.
+// +kubebuilder:validation:XValidation:rule="self.replicas >= oldSelf.replicas",message="replicas cannot be lowered: scaling down is not supported yet"
+// +kubebuilder:validation:XValidation:rule="self.storage.size == oldSelf.storage.size",message="storage.size is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
+type BrokerClusterSpec struct {
+	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd (an
+	// even number survives no more failures than the odd number below it) and cannot be lowered.
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9
+	// +kubebuilder:validation:XValidation:rule="self % 2 == 1",message="replicas must be odd"
+	Replicas int32 `json:"replicas"`
+
+	// Version of the broker to run; names the image when image is empty.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
+	Version string `json:"version,omitempty"`
+
+	// Image of the broker. When image and version are both empty the operator's default image is
+	// used for a new cluster, and an existing cluster keeps the image it has.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^\s]+$`
+	Image string `json:"image,omitempty"`
+
+	// ImagePullSecrets are Secrets of this namespace used to pull the image.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+
+	// Storage of each node.
+	// +optional
+	// +kubebuilder:default={}
+	Storage StorageSpec `json:"storage"`
+
+	// Resources of the broker's container.
+	// +optional
+	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+
+	// Config holds broker settings, key = value as in posthorn.conf. Keys that the operator sets
+	// itself (cluster.*, the ports, the default user) are refused. A change restarts the nodes one by one.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=256
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !(k in ['default_user', 'default_pass', 'listeners.tcp.default', 'management.tcp.port', 'prometheus.tcp.port']))",message="cluster.*, default_user, default_pass, listeners.tcp.default, management.tcp.port and prometheus.tcp.port are set by the operator"
+	Config map[string]ConfigValue `json:"config,omitempty"`
+
+	// Placement spreads the nodes.
+	// +optional
+	// +kubebuilder:default={}
+	Placement PlacementSpec `json:"placement"`
+
+	// PodDisruptionBudget of the cluster.
+	// +optional
+	// +kubebuilder:default={}
+	PodDisruptionBudget PodDisruptionBudgetSpec `json:"podDisruptionBudget"`
+
+	// Tenancy says which other namespaces may hold Queues, Policies and Users of this cluster.
+	// +optional
+	Tenancy *TenancySpec `json:"tenancy,omitempty"`
+
+	// Service that clients connect to.
+	// +optional
+	// +kubebuilder:default={}
+	Service ServiceSpec `json:"service"`
+
+	// PodTemplate is merged over the operator's pod template (strategic merge patch). The escape
+	// hatch: what it breaks is yours.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	PodTemplate *runtime.RawExtension `json:"podTemplate,omitempty"`
+
+	// Paused stops the operator from changing anything of this cluster; the status is still kept.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+}
+
+// ConfigValue is the value of one broker setting.
+// +kubebuilder:validation:MaxLength=1024
+type ConfigValue string
+
+// StorageSpec describes the volume of each node.
+type StorageSpec struct {
+	// Size of each node's volume. Immutable; at least 64Mi.
+	// +optional
+	// +kubebuilder:default="20Gi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be at least 64Mi"
+	Size resource.Quantity `json:"size"`
+
+	// StorageClassName of the volumes; the cluster's default class when absent. Immutable.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName *string `json:"storageClassName,omitempty"`
+
+	// WhenDeleted says what happens to the volumes when the BrokerCluster is deleted.
+	// +optional
+	// +kubebuilder:default=Retain
+	// +kubebuilder:validation:Enum=Retain;Delete
+	WhenDeleted string `json:"whenDeleted,omitempty"`
+
+	// WhenScaled says what happens to the volume of a node that is scaled away.
+	// +optional
+	// +kubebuilder:default=Retain
+	// +kubebuilder:validation:Enum=Retain;Delete
+	WhenScaled string `json:"whenScaled,omitempty"`
+}
+
+// PlacementSpec spreads nodes over failure domains.
+type PlacementSpec struct {
+	// TopologyKey is the node label whose values are the failure domains.
+	// +optional
+	// +kubebuilder:default="topology.kubernetes.io/zone"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=317
+	TopologyKey string `json:"topologyKey,omitempty"`
+}
+
+// PodDisruptionBudgetSpec says whether there is one.
+type PodDisruptionBudgetSpec struct {
+	// Mode Auto keeps a budget that lets at most one node be evicted at a time.
+	// +optional
+	// +kubebuilder:default=Auto
+	// +kubebuilder:validation:Enum=Auto;Off
+	Mode string `json:"mode,omitempty"`
+}
+
+// TenancySpec opens a cluster to other namespaces.
+type TenancySpec struct {
+	// AllowedNamespaces selects namespaces by their labels ({} selects all). Absent: none but the
+	// cluster's own.
+	// +optional
+	AllowedNamespaces *metav1.LabelSelector `json:"allowedNamespaces,omitempty"`
+
+	// VhostPrefix goes before the namespace's name in what a namespace may call its virtual hosts:
+	// objects of namespace n may name the vhost <vhostPrefix>n, and those that begin with
+	// <vhostPrefix>n. (a dot cannot be part of a namespace's name).
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	VhostPrefix string `json:"vhostPrefix,omitempty"`
+}
+
+// ServiceSpec shapes the client Service.
+type ServiceSpec struct {
+	// Type of the client Service.
+	// +optional
+	// +kubebuilder:default=ClusterIP
+	// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
+	Type corev1.ServiceType `json:"type,omitempty"`
+
+	// Annotations put on the client Service.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// ClusterPhase is the cluster's state in one word.
+type ClusterPhase string
+
+// Phases of a cluster.
+const (
+	PhaseCreating ClusterPhase = "Creating"
+	PhaseReady    ClusterPhase = "Ready"
+	PhaseRolling  ClusterPhase = "Rolling"
+	PhasePaused   ClusterPhase = "Paused"
+	PhaseDegraded ClusterPhase = "Degraded"
+)
+
+// States of a member.
+const (
+	MemberRunning  = "Running"
+	MemberDraining = "Draining"
+	MemberJoining  = "Joining"
+	MemberDown     = "Down"
+)
+
+// BrokerClusterStatus is the observed state.
+type BrokerClusterStatus struct {
+	// ObservedGeneration is the generation of the spec this status talks about.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// Phase is the state in one word.
+	// +optional
+	Phase ClusterPhase `json:"phase,omitempty"`
+
+	// CurrentVersion is the version that every node runs.
+	// +optional
+	CurrentVersion string `json:"currentVersion,omitempty"`
+
+	// TargetVersion is the version that the spec asks for.
+	// +optional
+	TargetVersion string `json:"targetVersion,omitempty"`
+
+	// Replicas is the number of pods there are.
+	// +optional
+	Replicas int32 `json:"replicas"`
+
+	// ReadyReplicas is the number of pods that are ready.
+	// +optional
+	ReadyReplicas int32 `json:"readyReplicas"`
+
+	// Selector of the pods, for the scale subresource.
+	// +optional
+	Selector string `json:"selector,omitempty"`
+
+	// Members are the nodes, in ordinal order.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Members []MemberStatus `json:"members,omitempty"`
+
+	// Rollout tells what a running replacement of pods waits for; absent when there is none.
+	// +optional
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
+
+	// Certificates tells about the inter-node certificate.
+	// +optional
+	Certificates *CertificatesStatus `json:"certificates,omitempty"`
+
+	// Binding names the Secret with the default user's credentials (service binding).
+	// +optional
+	Binding *BindingReference `json:"binding,omitempty"`
+
+	// Conditions: Ready, Available, Progressing, QuorumSafe, UpgradeBlocked, CertificatesReady,
+	// StorageReady, Paused.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MemberStatus tells about one node.
+type MemberStatus struct {
+	// Name of the pod, which is the node's name.
+	Name string `json:"name"`
+	// Zone the pod runs in (label topology.kubernetes.io/zone of its node).
+	// +optional
+	Zone string `json:"zone,omitempty"`
+	// Version the node says it runs.
+	// +optional
+	Version string `json:"version,omitempty"`
+	// State: Running, Draining, Joining or Down.
+	State string `json:"state"`
+	// QuorumCritical: some queue would lose its majority without this node.
+	// +optional
+	QuorumCritical bool `json:"quorumCritical,omitempty"`
+}
+
+// RolloutStatus tells about a replacement of pods.
+type RolloutStatus struct {
+	// TargetRevision is the StatefulSet's revision that all pods are to have.
+	// +optional
+	TargetRevision string `json:"targetRevision,omitempty"`
+	// WaitingFor is the pod that is being replaced or waited for.
+	// +optional
+	WaitingFor string `json:"waitingFor,omitempty"`
+	// Reason in one word.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Since when it waits for this pod for this reason.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// Queues that would lose their majority (at most 16 are named), as vhost/name.
+	// +optional
+	Queues []string `json:"queues,omitempty"`
+}
+
+// CertificatesStatus tells about certificates.
+type CertificatesStatus struct {
+	// NotAfter is when the inter-node certificate expires.
+	// +optional
+	NotAfter *metav1.Time `json:"notAfter,omitempty"`
+}
+
+// BindingReference names a Secret in service-binding form.
+type BindingReference struct {
+	// Name of the Secret.
+	Name string `json:"name"`
+}
+
+// BrokerCluster is a cluster of Posthorn nodes.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
+// +kubebuilder:resource:shortName=bc,categories=posthorn
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.readyReplicas`
+// +kubebuilder:printcolumn:name="Wanted",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.currentVersion`
+// +kubebuilder:printcolumn:name="Waiting for",type=string,JSONPath=`.status.rollout.waitingFor`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="the name becomes part of host names: at most 40 lower case letters, digits and dashes, beginning with a letter"
+type BrokerCluster struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the wanted state.
+	Spec BrokerClusterSpec `json:"spec"`
+	// Status is the observed state.
+	// +optional
+	Status BrokerClusterStatus `json:"status,omitempty"`
+}
+
+// BrokerClusterList is a list of BrokerCluster.
+// +kubebuilder:object:root=true
+type BrokerClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BrokerCluster `json:"items"`
+}
+
+func init() {
+	SchemeBuilder.Register(&BrokerCluster{}, &BrokerClusterList{})
+}

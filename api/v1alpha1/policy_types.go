@@ -1,0 +1,137 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Policy scopes.
+const (
+	PolicyScopeUser     = "User"
+	PolicyScopeOperator = "Operator"
+)
+
+// PolicySpec is the wanted state of a policy in the broker.
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.name) == has(oldSelf.name) && (!has(self.name) || self.name == oldSelf.name)",message="name is immutable"
+// +kubebuilder:validation:XValidation:rule="self.vhost == oldSelf.vhost",message="vhost is immutable"
+// +kubebuilder:validation:XValidation:rule="self.scope == oldSelf.scope",message="scope is immutable"
+// +kubebuilder:validation:XValidation:rule="self.scope != 'Operator' || self.applyTo in ['queues', 'classic_queues', 'quorum_queues', 'streams']",message="an operator policy applies to queues, classic_queues, quorum_queues or streams"
+type PolicySpec struct {
+	// ClusterRef names the BrokerCluster. Immutable.
+	ClusterRef ClusterReference `json:"clusterRef"`
+
+	// Vhost the policy is in. Immutable.
+	// +optional
+	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Vhost string `json:"vhost,omitempty"`
+
+	// Name of the policy in the broker; metadata.name when empty. Immutable.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Name string `json:"name,omitempty"`
+
+	// Scope: User policies, or Operator policies, which limit what user policies and declarations
+	// may do. Only from the cluster's own namespace may a policy have scope Operator. Immutable.
+	// +optional
+	// +kubebuilder:default=User
+	// +kubebuilder:validation:Enum=User;Operator
+	Scope string `json:"scope,omitempty"`
+
+	// Pattern is the regular expression that names must match.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Pattern string `json:"pattern"`
+
+	// ApplyTo says to what kinds of object the policy applies.
+	// +optional
+	// +kubebuilder:default=queues
+	// +kubebuilder:validation:Enum=queues;classic_queues;quorum_queues;streams;exchanges;all
+	ApplyTo string `json:"applyTo,omitempty"`
+
+	// Priority: of several policies that match, the one with the highest applies.
+	// +optional
+	Priority int32 `json:"priority"`
+
+	// Definition holds the policy's settings, for example max-length.
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=64
+	Definition map[string]apiextensionsv1.JSON `json:"definition"`
+
+	// ReclaimPolicy says what happens to the broker's policy when this object is deleted.
+	// +optional
+	// +kubebuilder:default=Delete
+	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
+
+	// Adoption says what to do about a policy of this name that is there already.
+	// +optional
+	// +kubebuilder:default=IfMatching
+	// +kubebuilder:validation:Enum=IfMatching;Never;Takeover
+	Adoption AdoptionPolicy `json:"adoption,omitempty"`
+}
+
+// PolicyStatus is the observed state.
+type PolicyStatus struct {
+	TopologyStatus `json:",inline"`
+
+	// MatchedQueues is the number of queues the policy applies to.
+	// +optional
+	MatchedQueues int32 `json:"matchedQueues"`
+	// ShadowedBy are policies that apply in this one's stead to queues it matches (at most 16).
+	// +optional
+	ShadowedBy []string `json:"shadowedBy,omitempty"`
+}
+
+// Policy is a policy in a BrokerCluster.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=pp,categories=posthorn
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.clusterRef.name`
+// +kubebuilder:printcolumn:name="Pattern",type=string,JSONPath=`.spec.pattern`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Queues",type=integer,JSONPath=`.status.matchedQueues`
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`,priority=1
+// +kubebuilder:printcolumn:name="Vhost",type=string,JSONPath=`.spec.vhost`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Policy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the wanted state.
+	Spec PolicySpec `json:"spec"`
+	// Status is the observed state.
+	// +optional
+	Status PolicyStatus `json:"status,omitempty"`
+}
+
+// PolicyList is a list of Policy.
+// +kubebuilder:object:root=true
+type PolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Policy `json:"items"`
+}
+
+func init() {
+	SchemeBuilder.Register(&Policy{}, &PolicyList{})
+}
+
+// ClusterRef is the cluster the policy is in.
+func (p *Policy) ClusterRef() ClusterReference { return p.Spec.ClusterRef }
+
+// Topology is the part of the status that all broker-side kinds share.
+func (p *Policy) Topology() *TopologyStatus { return &p.Status.TopologyStatus }
+
+// BrokerName is the policy's name in the broker.
+func (p *Policy) BrokerName() string {
+	if p.Spec.Name != "" {
+		return p.Spec.Name
+	}
+	return p.Name
+}

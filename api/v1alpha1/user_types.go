@@ -1,0 +1,219 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// UserSpec is the wanted state of a user in the broker.
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.username) == has(oldSelf.username) && (!has(self.username) || self.username == oldSelf.username)",message="username is immutable"
+type UserSpec struct {
+	// ClusterRef names the BrokerCluster. Immutable.
+	ClusterRef ClusterReference `json:"clusterRef"`
+
+	// Username in the broker; <namespace>-<name> of this object when empty. In another namespace
+	// than the cluster's it must begin with the namespace and a dash. Immutable.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.@:+-]+$`
+	Username string `json:"username,omitempty"`
+
+	// Credentials say where the password comes from.
+	// +optional
+	// +kubebuilder:default={generate: {}}
+	Credentials CredentialsSpec `json:"credentials"`
+
+	// Tags give access to the management API. Only from the cluster's own namespace can any tag
+	// but management and policymaker be given.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	Tags []UserTag `json:"tags,omitempty"`
+
+	// Permissions of the user, one entry a vhost. Permissions that the user has and that are not
+	// listed are taken away.
+	// +optional
+	// +listType=map
+	// +listMapKey=vhost
+	// +kubebuilder:validation:MaxItems=128
+	Permissions []Permission `json:"permissions,omitempty"`
+
+	// TopicPermissions of the user, one entry a vhost and exchange.
+	// +optional
+	// +listType=map
+	// +listMapKey=vhost
+	// +listMapKey=exchange
+	// +kubebuilder:validation:MaxItems=128
+	TopicPermissions []TopicPermission `json:"topicPermissions,omitempty"`
+
+	// Limits of the user.
+	// +optional
+	// +kubebuilder:default={}
+	Limits UserLimits `json:"limits"`
+
+	// ReclaimPolicy says what happens to the broker's user when this object is deleted.
+	// +optional
+	// +kubebuilder:default=Delete
+	ReclaimPolicy ReclaimPolicy `json:"reclaimPolicy,omitempty"`
+
+	// Adoption says what to do about a user of this name that is there already: report a conflict,
+	// or take it over (new password, tags and permissions), which works only from the cluster's
+	// own namespace.
+	// +optional
+	// +kubebuilder:default=Never
+	// +kubebuilder:validation:Enum=Never;Takeover
+	Adoption AdoptionPolicy `json:"adoption,omitempty"`
+}
+
+// UserTag is a tag of a user.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=64
+// +kubebuilder:validation:Pattern=`^[a-z_]+$`
+type UserTag string
+
+// CredentialsSpec says where the password comes from: exactly one field is set.
+// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.generate)",message="set exactly one of secretRef and generate"
+type CredentialsSpec struct {
+	// SecretRef names a Secret of this namespace whose key password is the password.
+	// +optional
+	SecretRef *corev1.LocalObjectReference `json:"secretRef,omitempty"`
+
+	// Generate makes a password once and keeps it in the binding Secret; change it there to rotate.
+	// +optional
+	Generate *GenerateSpec `json:"generate,omitempty"`
+}
+
+// GenerateSpec describes a generated password.
+type GenerateSpec struct {
+	// Length of the password in characters.
+	// +optional
+	// +kubebuilder:default=32
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=128
+	Length int32 `json:"length,omitempty"`
+}
+
+// Permission of a user in a vhost: regular expressions over names; empty grants nothing.
+type Permission struct {
+	// Vhost the permission is for.
+	// +optional
+	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Vhost string `json:"vhost"`
+	// Configure: what the user may declare and delete.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Configure string `json:"configure"`
+	// Write: what the user may publish to.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Write string `json:"write"`
+	// Read: what the user may consume from.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Read string `json:"read"`
+}
+
+// TopicPermission of a user for a topic exchange: regular expressions over routing keys.
+type TopicPermission struct {
+	// Vhost the permission is for.
+	// +optional
+	// +kubebuilder:default="/"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Vhost string `json:"vhost"`
+	// Exchange the permission is for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Exchange string `json:"exchange"`
+	// Write: routing keys the user may publish with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Write string `json:"write"`
+	// Read: routing keys the user may bind with.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Read string `json:"read"`
+}
+
+// UserLimits of a user; 0 is no limit.
+type UserLimits struct {
+	// Connections the user may have open.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Connections int32 `json:"connections,omitempty"`
+	// Channels the user may have open.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Channels int32 `json:"channels,omitempty"`
+}
+
+// UserStatus is the observed state.
+type UserStatus struct {
+	TopologyStatus `json:",inline"`
+
+	// Username in the broker.
+	// +optional
+	Username string `json:"username,omitempty"`
+	// Binding names the Secret with host, port, username, password and uri (service binding).
+	// +optional
+	Binding *BindingReference `json:"binding,omitempty"`
+	// CredentialVersion is the version of the Secret whose password the broker has.
+	// +optional
+	CredentialVersion string `json:"credentialVersion,omitempty"`
+}
+
+// User is a user of a BrokerCluster.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=pu,categories=posthorn
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.clusterRef.name`
+// +kubebuilder:printcolumn:name="Username",type=string,JSONPath=`.status.username`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Binding",type=string,JSONPath=`.status.binding.name`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type User struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is the wanted state.
+	Spec UserSpec `json:"spec"`
+	// Status is the observed state.
+	// +optional
+	Status UserStatus `json:"status,omitempty"`
+}
+
+// UserList is a list of User.
+// +kubebuilder:object:root=true
+type UserList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []User `json:"items"`
+}
+
+func init() {
+	SchemeBuilder.Register(&User{}, &UserList{})
+}
+
+// ClusterRef is the cluster the user is in.
+func (u *User) ClusterRef() ClusterReference { return u.Spec.ClusterRef }
+
+// Topology is the part of the status that all broker-side kinds share.
+func (u *User) Topology() *TopologyStatus { return &u.Status.TopologyStatus }
+
+// BrokerName is the user's name in the broker.
+func (u *User) BrokerName() string {
+	if u.Spec.Username != "" {
+		return u.Spec.Username
+	}
+	return u.Namespace + "-" + u.Name
+}
+
+// BindingName is the name of the Secret in service-binding form.
+func (u *User) BindingName() string { return u.Name + "-binding" }

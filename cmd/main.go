@@ -1,0 +1,117 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// The operator of Posthorn.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/setup"
+)
+
+// options are the flags.
+type options struct {
+	namespace      string
+	metrics, probe string
+	leaderElection bool
+	// leaderNamespace holds the lease; empty: the namespace the operator runs in.
+	leaderNamespace string
+	resync          time.Duration
+	forgetBound     time.Duration
+	repository      string
+	defaultImage    string
+	logging         zap.Options
+}
+
+func parse(args []string) (options, error) {
+	o := options{}
+	flags := flag.NewFlagSet("posthorn-operator", flag.ContinueOnError)
+	flags.StringVar(&o.namespace, "watch-namespace", "", "watch this namespace only (empty: all)")
+	flags.StringVar(&o.metrics, "metrics-bind-address", ":8080", "where metrics are served (0: nowhere)")
+	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
+	flags.BoolVar(&o.leaderElection, "leader-elect", false, "let only one of several operators work")
+	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of the lease (empty: the one the operator runs in)")
+	flags.DurationVar(&o.resync, "resync-period", time.Minute, "how often everything is compared when nothing happens")
+	flags.DurationVar(&o.forgetBound, "forget-timeout", 5*time.Minute, "how long deleted objects wait for a broker that does not answer")
+	flags.StringVar(&o.repository, "broker-image-repository", "posthorn.local/posthorn", "image repository for spec.version")
+	flags.StringVar(&o.defaultImage, "default-broker-image", "posthorn.local/posthorn:dev", "image of new clusters that name neither image nor version")
+	// A broker that does not answer is an everyday error: its message says all, a stack nothing.
+	o.logging.StacktraceLevel = zapcore.PanicLevel
+	o.logging.BindFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("%q is not a flag", flags.Arg(0))
+	}
+	if o.resync < time.Second || o.forgetBound < time.Second {
+		return o, fmt.Errorf("--resync-period and --forget-timeout must be at least 1s")
+	}
+	return o, nil
+}
+
+func main() {
+	o, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "posthorn-operator:", err)
+		os.Exit(2)
+	}
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.logging)))
+	if err := run(o); err != nil {
+		ctrl.Log.Error(err, "the operator ends")
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	scheme, err := setup.Scheme()
+	if err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the cluster: %w", err)
+	}
+	cacheOptions, clientOptions := setup.Cache(o.namespace)
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cacheOptions,
+		Client:                        clientOptions,
+		Metrics:                       metricsserver.Options{BindAddress: o.metrics},
+		HealthProbeBindAddress:        o.probe,
+		LeaderElection:                o.leaderElection,
+		LeaderElectionID:              "posthorn-operator",
+		LeaderElectionNamespace:       o.leaderNamespace,
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return fmt.Errorf("making the manager: %w", err)
+	}
+	for name, add := range map[string]func(string, healthz.Checker) error{
+		"healthz": mgr.AddHealthzCheck, "readyz": mgr.AddReadyzCheck,
+	} {
+		if err := add(name, healthz.Ping); err != nil {
+			return fmt.Errorf("adding %s: %w", name, err)
+		}
+	}
+	err = setup.Controllers(mgr, setup.Config{
+		Resync: o.resync, ForgetBound: o.forgetBound, ImageRepository: o.repository, DefaultImage: o.defaultImage,
+		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now,
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Start(ctrl.SetupSignalHandler())
+}

@@ -1,0 +1,127 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/names"
+)
+
+const (
+	// defaultUserKey is the configuration file that gives the first user to a new cluster.
+	defaultUserKey = "default_user.conf"
+	// defaultPasswordLength in characters.
+	defaultPasswordLength = 32
+	// maxDefaultPassword is the longest that the setting default_pass takes, in bytes.
+	maxDefaultPassword = 255
+	// defaultUserSuffix is the number of random characters in the default user's name.
+	defaultUserSuffix = 8
+	// administrator is the default user's tag.
+	administrator = "administrator"
+)
+
+// credentials of the default user.
+type credentials struct {
+	// username, given once.
+	username string
+	// accepted is the password that the broker has, as far as the operator knows.
+	accepted string
+	// wanted is the password in the Secret that people see.
+	wanted string
+}
+
+// ensureAccess keeps the operator's own note of the default user's credentials. The broker takes
+// those of a new cluster only once, so they must outlive the Secret that people see and edit.
+func (s *scope) ensureAccess(ctx context.Context) error {
+	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorSecret(s.cluster.Name)}}
+	return s.ensure(ctx, note, func() error {
+		username, password := string(note.Data["username"]), string(note.Data["password"])
+		if username == "" || password == "" {
+			var err error
+			if username, password, err = newCredentials(); err != nil {
+				return err
+			}
+		}
+		note.Data = map[string][]byte{"username": []byte(username), "password": []byte(password)}
+		s.credentials = credentials{username: username, accepted: password, wanted: password}
+		return nil
+	})
+}
+
+// ensureDefaultUser keeps the Secret in service-binding form. A password that somebody wrote into it
+// is kept, and given to the broker by rotateDefaultUser.
+func (s *scope) ensureDefaultUser(ctx context.Context) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.DefaultUserSecret(s.cluster.Name)}}
+	err := s.ensure(ctx, secret, func() error {
+		if edited := string(secret.Data["password"]); edited != "" {
+			if strings.ContainsFunc(edited, unicode.IsControl) || len(edited) > maxDefaultPassword {
+				return terminal("InvalidSecret", "key password of Secret %s must be one line of at most %d bytes: it goes into a configuration file", secret.Name, maxDefaultPassword)
+			}
+			s.credentials.wanted = edited
+		}
+		if secret.UID == "" {
+			secret.Type = names.BindingType
+		}
+		if secret.Data == nil {
+			secret.Data = map[string][]byte{}
+		}
+		host := names.Host(s.cluster.Namespace, s.cluster.Name)
+		for key, value := range connect.Binding(host, s.credentials.username, s.credentials.wanted) {
+			secret.Data[key] = value
+		}
+		secret.Data[defaultUserKey] = []byte(fmt.Sprintf("default_user = %s\ndefault_pass = %s\n", s.credentials.username, s.credentials.accepted))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.cluster.Status.Binding = &posthornv1.BindingReference{Name: secret.Name}
+	return nil
+}
+
+// rotateDefaultUser gives the broker a password that somebody wrote into the Secret, and notes it
+// after the broker took it. A broker that takes the new one already was told before a crash.
+func (s *scope) rotateDefaultUser(ctx context.Context) error {
+	c := s.credentials
+	if c.wanted == c.accepted {
+		return nil
+	}
+	err := s.Brokers.As(s.key(), c.username, c.accepted).PutUser(ctx, c.username, c.wanted, []string{administrator})
+	if broker.IsUnauthorized(err) {
+		_, err = s.Brokers.As(s.key(), c.username, c.wanted).Overview(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("changing the default user's password: %w", err)
+	}
+	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorSecret(s.cluster.Name)}}
+	err = s.ensure(ctx, note, func() error {
+		note.Data = map[string][]byte{"username": []byte(c.username), "password": []byte(c.wanted)}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.credentials.accepted = c.wanted
+	s.event(corev1.EventTypeNormal, "Rotated", "Rotate", "the default user has the new password of Secret %s", names.DefaultUserSecret(s.cluster.Name))
+	return s.ensureDefaultUser(ctx)
+}
+
+func newCredentials() (username, password string, err error) {
+	suffix, err := connect.Password(defaultUserSuffix)
+	if err != nil {
+		return "", "", err
+	}
+	password, err = connect.Password(defaultPasswordLength)
+	return "default_user_" + suffix, password, err
+}

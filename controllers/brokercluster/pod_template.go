@@ -1,0 +1,201 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/names"
+)
+
+const (
+	configDir     = "/etc/posthorn"
+	dataDir       = "/var/lib/posthorn"
+	containerName = "posthorn"
+	dataVolume    = "data"
+	configVolume  = "config"
+
+	// brokerUser is the user and group that the broker's image is made for.
+	brokerUser = int64(10001)
+	// secretFileMode lets the group (fsGroup) read and nobody else.
+	secretFileMode = int32(0o440)
+	// stopSeconds is how long a node may take to hand over its leaders when it is stopped.
+	stopSeconds = int64(120)
+)
+
+// templateInputs is everything of the spec that the pod template is made from. Its digest decides
+// whether the template is made anew, so a new version of the operator alone changes no StatefulSet.
+// New fields must be omitempty and stay zero for a spec that does not use them.
+type templateInputs struct {
+	Image       string                        `json:"image"`
+	PullSecrets []corev1.LocalObjectReference `json:"pullSecrets,omitempty"`
+	Resources   corev1.ResourceRequirements   `json:"resources"`
+	Config      string                        `json:"config"`
+	TopologyKey string                        `json:"topologyKey"`
+	Override    json.RawMessage               `json:"override,omitempty"`
+}
+
+func inputsOf(cluster *posthornv1.BrokerCluster, image string) templateInputs {
+	inputs := templateInputs{
+		Image:       image,
+		PullSecrets: cluster.Spec.ImagePullSecrets,
+		Resources:   cluster.Spec.Resources,
+		Config:      configDigest(cluster.Spec.Config),
+		TopologyKey: cluster.Spec.Placement.TopologyKey,
+	}
+	if cluster.Spec.PodTemplate != nil {
+		inputs.Override = cluster.Spec.PodTemplate.Raw
+	}
+	return inputs
+}
+
+func (i templateInputs) digest() (string, error) {
+	data, err := json.Marshal(i)
+	if err != nil {
+		return "", fmt.Errorf("encoding the pod template's inputs: %w", err)
+	}
+	return digest(data), nil
+}
+
+// buildTemplate makes the pod template.
+func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (corev1.PodTemplateSpec, error) {
+	no, yes := false, true
+	user, stop := brokerUser, stopSeconds
+	onRootMismatch := corev1.FSGroupChangeOnRootMismatch
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{
+			Labels:      names.Labels(cluster.Name),
+			Annotations: map[string]string{names.AnnotationConfig: inputs.Config},
+		},
+		Spec: corev1.PodSpec{
+			ServiceAccountName:            cluster.Name,
+			AutomountServiceAccountToken:  &no,
+			EnableServiceLinks:            &no,
+			ImagePullSecrets:              inputs.PullSecrets,
+			TerminationGracePeriodSeconds: &stop,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user,
+				FSGroup: &user, FSGroupChangePolicy: &onRootMismatch,
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			TopologySpreadConstraints: []corev1.TopologySpreadConstraint{
+				spread(cluster.Name, inputs.TopologyKey), spread(cluster.Name, corev1.LabelHostname),
+			},
+			Containers: []corev1.Container{brokerContainer(cluster, inputs)},
+			Volumes:    []corev1.Volume{configFiles(cluster.Name)},
+		},
+	}
+	return override(template, inputs.Override)
+}
+
+func spread(cluster, key string) corev1.TopologySpreadConstraint {
+	return corev1.TopologySpreadConstraint{
+		MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: names.Selector(cluster)},
+	}
+}
+
+func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) corev1.Container {
+	no, yes := false, true
+	return corev1.Container{
+		Name:            containerName,
+		Image:           inputs.Image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/posthorn"},
+		Args:            []string{"serve", "--config", configDir + "/" + mainConfigKey, "--data-dir", dataDir},
+		Env: []corev1.EnvVar{
+			{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}}},
+			{Name: "POSTHORN_CLUSTER_NODE", Value: "$(POD_NAME)"},
+			{Name: "POSTHORN_CLUSTER_ADVERTISED__HOST", Value: names.NodeHost(cluster.Namespace, cluster.Name, "$(POD_NAME)")},
+		},
+		Ports: []corev1.ContainerPort{
+			{Name: "amqp", ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},
+			{Name: "management", ContainerPort: names.PortManagement, Protocol: corev1.ProtocolTCP},
+			{Name: "prometheus", ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
+			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
+		},
+		Resources:      inputs.Resources,
+		StartupProbe:   probe("/livez", 2, 150),
+		LivenessProbe:  probe("/livez", 10, 6),
+		ReadinessProbe: probe("/readyz", 3, 2),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: configVolume, MountPath: configDir, ReadOnly: true},
+			{Name: dataVolume, MountPath: dataDir},
+		},
+		// What the broker says as it ends, for example about a setting it does not know, reaches the status.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			RunAsNonRoot: &yes, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+	}
+}
+
+func probe(path string, period, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: path, Port: intstr.FromString("management"), Scheme: corev1.URISchemeHTTP,
+		}},
+		PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 3, SuccessThreshold: 1,
+	}
+}
+
+// configFiles is one volume with the ConfigMap's files and what comes from Secrets.
+func configFiles(cluster string) corev1.Volume {
+	mode := secretFileMode
+	secret := func(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
+		return corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: name}, Items: items,
+		}}
+	}
+	return corev1.Volume{Name: configVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		DefaultMode: &mode,
+		Sources: []corev1.VolumeProjection{
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: names.ConfigMap(cluster)},
+				Items: []corev1.KeyToPath{
+					{Key: mainConfigKey, Path: mainConfigKey}, {Key: userConfigKey, Path: "conf.d/" + userConfigKey},
+				},
+			}},
+			secret(names.DefaultUserSecret(cluster), corev1.KeyToPath{Key: defaultUserKey, Path: "conf.d/10-default-user.conf"}),
+			secret(names.InternodeSecret(cluster),
+				corev1.KeyToPath{Key: caKey, Path: "internode/" + caKey},
+				corev1.KeyToPath{Key: corev1.TLSCertKey, Path: "internode/" + corev1.TLSCertKey},
+				corev1.KeyToPath{Key: corev1.TLSPrivateKeyKey, Path: "internode/" + corev1.TLSPrivateKeyKey}),
+		},
+	}}}
+}
+
+// override merges spec.podTemplate over the operator's template. The labels that select the pods
+// are not its to change.
+func override(template corev1.PodTemplateSpec, patch json.RawMessage) (corev1.PodTemplateSpec, error) {
+	if len(patch) == 0 {
+		return template, nil
+	}
+	base, err := json.Marshal(template)
+	if err != nil {
+		return template, fmt.Errorf("encoding the pod template: %w", err)
+	}
+	merged, err := strategicpatch.StrategicMergePatch(base, patch, corev1.PodTemplateSpec{})
+	if err != nil {
+		return template, terminal("InvalidPodTemplate", "spec.podTemplate cannot be merged: %w", err)
+	}
+	var out corev1.PodTemplateSpec
+	if err := json.Unmarshal(merged, &out); err != nil {
+		return template, terminal("InvalidPodTemplate", "spec.podTemplate is not a pod template: %w", err)
+	}
+	for name, value := range template.Labels {
+		if out.Labels[name] != value {
+			return template, terminal("InvalidPodTemplate", "spec.podTemplate must leave the label %s alone", name)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,172 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package brokercluster makes and keeps clusters of Posthorn nodes.
+package brokercluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// concurrentClusters is how many clusters are looked at at once; one that does not answer holds its
+// place for some seconds.
+const concurrentClusters = 8
+
+// Reconciler makes and keeps clusters.
+type Reconciler struct {
+	Client client.Client
+	Scheme *runtime.Scheme
+	Events events.EventRecorder
+	// Brokers makes clients that ask nodes.
+	Brokers *connect.Connector
+	// ImageRepository names the image of a version.
+	ImageRepository string
+	// DefaultImage runs where the spec names neither image nor version.
+	DefaultImage string
+	// Resync is how often a cluster is looked at when nothing happens.
+	Resync time.Duration
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=services;configmaps;secrets;serviceaccounts,verbs=get;list;watch;create;update;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
+
+// Reconcile brings one cluster a step nearer to its spec.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var cluster posthornv1.BrokerCluster
+	if err := r.Client.Get(ctx, request.NamespacedName, &cluster); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if cluster.DeletionTimestamp != nil {
+		// The children go with their owner; what becomes of the volumes is in the StatefulSet.
+		return reconcile.Result{}, nil
+	}
+	before := cluster.DeepCopy()
+	s := &scope{Reconciler: r, cluster: &cluster}
+	failure := s.run(ctx)
+	if apierrors.IsConflict(failure) {
+		// Somebody was quicker; what they did comes as an event.
+		s.lookAgain(time.Second)
+		failure = nil
+	}
+	s.setStatus(failure)
+	patchErr := r.patchStatus(ctx, &cluster, before)
+	if _, stalled := isTerminal(failure); stalled {
+		failure = nil
+	}
+	if err := errors.Join(failure, patchErr); err != nil {
+		return reconcile.Result{}, err
+	}
+	s.lookAgain(r.Resync)
+	return reconcile.Result{RequeueAfter: s.requeue}, nil
+}
+
+func (r *Reconciler) patchStatus(ctx context.Context, cluster, before *posthornv1.BrokerCluster) error {
+	if reflect.DeepEqual(cluster.Status, before.Status) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, cluster, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status: %w", err)
+	}
+	return nil
+}
+
+// run goes through the phases. The cluster is looked at also when a phase failed, for the status.
+func (s *scope) run(ctx context.Context) error {
+	failure := s.loadStatefulSet(ctx)
+	if failure == nil && !s.cluster.Spec.Paused {
+		failure = s.change(ctx)
+	}
+	if err := s.observe(ctx); err != nil {
+		return errors.Join(failure, err)
+	}
+	switch {
+	case failure != nil:
+		return failure
+	case s.cluster.Spec.Paused:
+		s.decision = decideRoll(s.rollStateOf())
+		return nil
+	}
+	return s.roll(ctx)
+}
+
+// change keeps the children, in the order in which they need each other.
+func (s *scope) change(ctx context.Context) error {
+	for _, phase := range []func(context.Context) error{
+		s.ensureServiceAccount,
+		s.ensureAccess,
+		s.ensureDefaultUser,
+		s.ensureInternode,
+		s.ensureConfigMap,
+		s.ensureNodesService,
+		s.ensureClientService,
+		s.ensureDisruptionBudget,
+		s.ensureStatefulSet,
+		s.rotateDefaultUser,
+	} {
+		if err := phase(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *scope) event(kind, reason, action, format string, args ...any) {
+	s.Events.Eventf(s.cluster, nil, kind, reason, action, format, args...)
+}
+
+// SetupWithManager registers the controller.
+func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
+	toCluster := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		instance := o.GetLabels()[names.LabelInstance]
+		if instance == "" || o.GetLabels()[names.LabelName] != names.Product {
+			return nil
+		}
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: instance}}}
+	})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("brokercluster").
+		For(&posthornv1.BrokerCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Owns(&appsv1.StatefulSet{}).
+		Owns(&corev1.Service{}).
+		Owns(&policyv1.PodDisruptionBudget{}).
+		Owns(&corev1.ConfigMap{}, builder.OnlyMetadata).
+		Owns(&corev1.ServiceAccount{}, builder.OnlyMetadata).
+		Owns(&corev1.Secret{}, builder.OnlyMetadata).
+		Watches(&corev1.Pod{}, toCluster).
+		Watches(&corev1.PersistentVolumeClaim{}, toCluster).
+		WithOptions(controller.Options{MaxConcurrentReconciles: concurrentClusters}).
+		Complete(r)
+}

@@ -1,0 +1,126 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// rollPoll is how often the nodes are asked while a roll waits for them.
+const rollPoll = 3 * time.Second
+
+// rollStateOf collects what decideRoll decides from.
+func (s *scope) rollStateOf() rollState {
+	state := rollState{
+		RevisionKnown: s.sts != nil && s.sts.Status.ObservedGeneration >= s.sts.Generation && s.sts.Status.UpdateRevision != "",
+	}
+	for i := range s.members {
+		state.Members = append(state.Members, s.members[i].rollMember)
+	}
+	return state
+}
+
+// roll decides and does one step.
+func (s *scope) roll(ctx context.Context) error {
+	s.decision = decideRoll(s.rollStateOf())
+	if s.decision.Action != rollDone {
+		s.lookAgain(rollPoll)
+	}
+	var m *memberView
+	for i := range s.members {
+		if s.members[i].Name == s.decision.Pod {
+			m = &s.members[i]
+		}
+	}
+	if m == nil || m.pod == nil {
+		return nil
+	}
+	switch s.decision.Action {
+	case rollDrain:
+		return s.drainNode(ctx, m)
+	case rollReplace:
+		return s.replacePod(ctx, m)
+	case rollRevive:
+		return s.reviveNode(ctx, m)
+	default:
+		return nil
+	}
+}
+
+// drainNode notes on the pod that the operator drains it, then does. The note comes first, so that a
+// drain is always one that will be ended.
+func (s *scope) drainNode(ctx context.Context, m *memberView) error {
+	if err := s.annotatePod(ctx, m.pod, s.sts.Status.UpdateRevision); err != nil {
+		return err
+	}
+	node, err := s.node(ctx, m.Name)
+	if err != nil {
+		return err
+	}
+	if _, err := node.Drain(ctx, m.Name); err != nil {
+		return fmt.Errorf("draining %s: %w", m.Name, err)
+	}
+	s.event(corev1.EventTypeNormal, "Draining", "Roll", "moving leaders away from %s before it is replaced", m.Name)
+	return nil
+}
+
+func (s *scope) reviveNode(ctx context.Context, m *memberView) error {
+	node, err := s.node(ctx, m.Name)
+	if err != nil {
+		return err
+	}
+	if err := node.Revive(ctx, m.Name); err != nil && !broker.IsNotFound(err) {
+		return fmt.Errorf("reviving %s: %w", m.Name, err)
+	}
+	if err := s.annotatePod(ctx, m.pod, ""); err != nil {
+		return err
+	}
+	s.event(corev1.EventTypeNormal, "Revived", "Roll", "ended the drain of %s: %s", m.Name, s.decision.Reason)
+	return nil
+}
+
+// replacePod deletes exactly the pod that was looked at.
+func (s *scope) replacePod(ctx context.Context, m *memberView) error {
+	uid := m.pod.UID
+	err := s.Client.Delete(ctx, m.pod, client.Preconditions(metav1.Preconditions{UID: &uid}))
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("replacing %s: %w", m.Name, err)
+	}
+	s.event(corev1.EventTypeNormal, "Replacing", "Roll", "replacing %s: %s", m.Name, s.decision.Reason)
+	return nil
+}
+
+// annotatePod sets or, when revision is empty, takes away the note that the operator drains a pod.
+func (s *scope) annotatePod(ctx context.Context, pod *corev1.Pod, revision string) error {
+	if pod.Annotations[names.AnnotationDraining] == revision {
+		return nil
+	}
+	changed := pod.DeepCopy()
+	if revision == "" {
+		delete(changed.Annotations, names.AnnotationDraining)
+	} else {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, names.AnnotationDraining, revision)
+	}
+	if err := s.Client.Patch(ctx, changed, client.MergeFrom(pod)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("noting the drain on %s: %w", pod.Name, err)
+	}
+	return nil
+}
+
+func (s *scope) node(ctx context.Context, name string) (broker.Client, error) {
+	nodes, err := s.Brokers.Nodes(ctx, s.key())
+	if err != nil {
+		return nil, err
+	}
+	return nodes(name), nil
+}

@@ -1,0 +1,157 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// scope is what the phases of one attempt share.
+type scope struct {
+	*Reconciler
+	cluster *posthornv1.BrokerCluster
+
+	// image and version that the pods are to run.
+	image, version string
+	// sts is the StatefulSet as the API server has it; nil before it is made.
+	sts *appsv1.StatefulSet
+	// members of the cluster, one an ordinal.
+	members []memberView
+	// storage is a description of volumes that are not bound; empty when all are.
+	storage string
+	// certificateEnd is when the inter-node certificate expires.
+	certificateEnd time.Time
+	// credentials of the default user.
+	credentials credentials
+	// decision about rolling; the zero value when it was not come to.
+	decision rollDecision
+	// requeue is when to look again at the latest; 0 is the resync period.
+	requeue time.Duration
+}
+
+// key of the cluster.
+func (s *scope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.cluster) }
+
+// lookAgain makes the next attempt come no later than after d.
+func (s *scope) lookAgain(d time.Duration) {
+	if s.requeue == 0 || d < s.requeue {
+		s.requeue = d
+	}
+}
+
+// terminalError is an error that trying again does not cure.
+type terminalError struct {
+	reason string
+	err    error
+}
+
+func (e *terminalError) Error() string { return e.err.Error() }
+func (e *terminalError) Unwrap() error { return e.err }
+
+func terminal(reason, format string, args ...any) error {
+	return &terminalError{reason: reason, err: fmt.Errorf(format, args...)}
+}
+
+func isTerminal(err error) (*terminalError, bool) {
+	var t *terminalError
+	found := errors.As(err, &t)
+	return t, found
+}
+
+// ensure makes a child or brings it to what update sets. An object of that name that is not the
+// cluster's is left alone.
+func (s *scope) ensure(ctx context.Context, child client.Object, update func() error) error {
+	child.SetNamespace(s.cluster.Namespace)
+	_, err := controllerutil.CreateOrUpdate(ctx, s.Client, child, func() error {
+		if err := s.mayChange(child); err != nil {
+			return err
+		}
+		s.label(child)
+		if err := update(); err != nil {
+			return err
+		}
+		return controllerutil.SetControllerReference(s.cluster, child, s.Scheme)
+	})
+	if err != nil {
+		return fmt.Errorf("%T %s: %w", child, child.GetName(), err)
+	}
+	return nil
+}
+
+// mayChange is an error when a child exists and is not the cluster's.
+func (s *scope) mayChange(child client.Object) error {
+	if child.GetUID() == "" || ownedBy(child, s.cluster) {
+		return nil
+	}
+	return terminal("NameTaken", "%s %s exists and does not belong to this BrokerCluster", kindOf(child), child.GetName())
+}
+
+func ownedBy(child client.Object, cluster *posthornv1.BrokerCluster) bool {
+	for _, ref := range child.GetOwnerReferences() {
+		if ref.UID == cluster.UID && ref.Controller != nil && *ref.Controller {
+			return true
+		}
+	}
+	return false
+}
+
+func kindOf(child client.Object) string {
+	name := fmt.Sprintf("%T", child)
+	return name[strings.LastIndex(name, ".")+1:]
+}
+
+// label adds the operator's labels and leaves others.
+func (s *scope) label(child client.Object) {
+	labels := child.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for name, value := range names.Labels(s.cluster.Name) {
+		labels[name] = value
+	}
+	child.SetLabels(labels)
+}
+
+// podName of an ordinal.
+func (s *scope) podName(ordinal int32) string {
+	return s.cluster.Name + "-" + strconv.Itoa(int(ordinal))
+}
+
+// listPods gives the cluster's pods by name.
+func (s *scope) listPods(ctx context.Context) (map[string]*corev1.Pod, error) {
+	var list corev1.PodList
+	err := s.Client.List(ctx, &list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels(names.Selector(s.cluster.Name)))
+	if err != nil {
+		return nil, fmt.Errorf("listing pods: %w", err)
+	}
+	pods := make(map[string]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[list.Items[i].Name] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+// sortedKeys gives a map's keys in order.
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	return keys
+}

@@ -1,0 +1,21 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ensureServiceAccount keeps the account the pods run as. It has no rights and no token.
+func (s *scope) ensureServiceAccount(ctx context.Context) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.cluster.Name}}
+	return s.ensure(ctx, account, func() error {
+		mount := false
+		account.AutomountServiceAccountToken = &mount
+		return nil
+	})
+}

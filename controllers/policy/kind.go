@@ -1,0 +1,55 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy keeps policies and operator policies in brokers.
+package policy
+
+import (
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// +kubebuilder:rbac:groups=posthorn.io,resources=policies,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=posthorn.io,resources=policies/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=policies/finalizers,verbs=update
+
+// Kind is what is particular to policies.
+type Kind struct{}
+
+var _ topology.Kind[*posthornv1.Policy] = Kind{}
+
+// New is an empty Policy.
+func (Kind) New() *posthornv1.Policy { return &posthornv1.Policy{} }
+
+// NewList is an empty PolicyList.
+func (Kind) NewList() client.ObjectList { return &posthornv1.PolicyList{} }
+
+// Items of a PolicyList.
+func (Kind) Items(list client.ObjectList) []*posthornv1.Policy {
+	policies, isList := list.(*posthornv1.PolicyList)
+	if !isList {
+		return nil
+	}
+	out := make([]*posthornv1.Policy, len(policies.Items))
+	for i := range policies.Items {
+		out[i] = &policies.Items[i]
+	}
+	return out
+}
+
+// Identity is scope, vhost and name.
+func (Kind) Identity(p *posthornv1.Policy) string {
+	return topology.Identity(p.Spec.Scope, p.Spec.Vhost, p.BrokerName())
+}
+
+// Work starts an attempt.
+func (Kind) Work(p *posthornv1.Policy, _ topology.Env) topology.Work { return &work{policy: p} }
+
+// Configure adds nothing.
+func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
+	return topology.NoConfiguration(mgr, b)
+}

@@ -1,0 +1,56 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package queue keeps queues in brokers.
+package queue
+
+import (
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=posthorn.io,resources=queues/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=queues/finalizers,verbs=update
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+
+// Kind is what is particular to queues.
+type Kind struct{}
+
+var _ topology.Kind[*posthornv1.Queue] = Kind{}
+
+// New is an empty Queue.
+func (Kind) New() *posthornv1.Queue { return &posthornv1.Queue{} }
+
+// NewList is an empty QueueList.
+func (Kind) NewList() client.ObjectList { return &posthornv1.QueueList{} }
+
+// Items of a QueueList.
+func (Kind) Items(list client.ObjectList) []*posthornv1.Queue {
+	queues, isList := list.(*posthornv1.QueueList)
+	if !isList {
+		return nil
+	}
+	out := make([]*posthornv1.Queue, len(queues.Items))
+	for i := range queues.Items {
+		out[i] = &queues.Items[i]
+	}
+	return out
+}
+
+// Identity is vhost and name.
+func (Kind) Identity(q *posthornv1.Queue) string {
+	return topology.Identity(q.Spec.Vhost, q.BrokerName())
+}
+
+// Work starts an attempt.
+func (Kind) Work(q *posthornv1.Queue, _ topology.Env) topology.Work { return &work{queue: q} }
+
+// Configure adds nothing.
+func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
+	return topology.NoConfiguration(mgr, b)
+}

@@ -1,0 +1,193 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"context"
+	"fmt"
+	"sort"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// Arguments that come from fields of the spec.
+const (
+	argumentType          = "x-queue-type"
+	argumentQuorumMembers = "x-quorum-initial-group-size"
+	argumentStreamMembers = "x-initial-cluster-size"
+)
+
+type work struct {
+	queue *posthornv1.Queue
+	// wanted arguments, complete.
+	wanted map[string]any
+	// found is the queue as the broker has it; nil when it was not asked since the last change.
+	found *broker.Queue
+}
+
+// Check refuses what the schema cannot see: names outside the tenancy and arguments that the
+// operator sets.
+func (w *work) Check(tenant topology.Tenant) error {
+	if err := tenant.CheckVhost(w.queue.Spec.Vhost); err != nil {
+		return err
+	}
+	var err error
+	w.wanted, err = arguments(&w.queue.Spec)
+	return err
+}
+
+// arguments is what the queue is declared with.
+func arguments(spec *posthornv1.QueueSpec) (map[string]any, error) {
+	out, err := topology.Values(spec.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{argumentType, argumentQuorumMembers, argumentStreamMembers} {
+		if _, given := out[name]; given {
+			return nil, topology.Refuse(topology.ReasonInvalid, "spec.arguments must not have %s: it comes from spec.type and spec.replicas", name)
+		}
+	}
+	out[argumentType] = spec.Type
+	if spec.Replicas > 0 {
+		switch spec.Type {
+		case posthornv1.QueueTypeQuorum:
+			out[argumentQuorumMembers] = spec.Replicas
+		case posthornv1.QueueTypeStream:
+			out[argumentStreamMembers] = spec.Replicas
+		}
+	}
+	return out, nil
+}
+
+func (w *work) Adoption() posthornv1.AdoptionPolicy { return w.queue.Spec.Adoption }
+
+func (w *work) Reclaim() string { return w.queue.Spec.ReclaimPolicy }
+
+func (w *work) Prepare(context.Context) error { return nil }
+
+func (w *work) Exists(ctx context.Context, b broker.Client) (bool, error) {
+	found, err := b.GetQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName())
+	if broker.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	w.found = &found
+	return true, nil
+}
+
+// Compare finds differences; none of a queue's properties can be changed.
+func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Difference, error) {
+	if w.found == nil {
+		found, err := b.GetQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName())
+		if err != nil {
+			return topology.Difference{}, err
+		}
+		w.found = &found
+	}
+	return topology.Difference{Immutable: differences(w.queue.Spec.Type, w.wanted, w.found)}, nil
+}
+
+func differences(kind string, wanted map[string]any, found *broker.Queue) []string {
+	var out []string
+	for name, differs := range map[string]bool{
+		"type": found.Type != kind, "durable": !found.Durable,
+		"auto_delete": found.AutoDelete, "exclusive": found.Exclusive,
+	} {
+		if differs {
+			out = append(out, name)
+		}
+	}
+	sort.Strings(out)
+	return append(out, topology.DifferentKeys("arguments", without(wanted, argumentType), without(found.Arguments, argumentType))...)
+}
+
+// without copies a map but for one key: the type is compared as such, brokers need not repeat it.
+func without(in map[string]any, name string) map[string]any {
+	out := make(map[string]any, len(in))
+	for key, value := range in {
+		if key != name {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+func (w *work) Create(ctx context.Context, b broker.Client) error {
+	w.found = nil
+	err := b.DeclareQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), broker.QueueDeclaration{Durable: true, Arguments: w.wanted})
+	if broker.IsNotFound(err) {
+		return topology.Refuse(topology.ReasonVhostNotFound, "the broker has no vhost %q", w.queue.Spec.Vhost)
+	}
+	return err
+}
+
+// Update makes the queue anew if it may and if it is empty, which the broker checks as it deletes.
+func (w *work) Update(ctx context.Context, b broker.Client, difference topology.Difference) error {
+	what := fmt.Sprintf("the queue in the broker differs in %v, which cannot be changed", difference.Immutable)
+	if w.queue.Spec.OnImmutableChange != posthornv1.ImmutableRecreateIfEmpty {
+		return topology.Refuse(topology.ReasonImmutable, "%s (onImmutableChange: Fail)", what)
+	}
+	err := b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), true)
+	switch {
+	case broker.IsNotFound(err):
+	case broker.IsTerminal(err):
+		return topology.Refuse(topology.ReasonImmutable, "%s, and it cannot be made anew: %v", what, err)
+	case err != nil:
+		return err
+	}
+	return w.Create(ctx, b)
+}
+
+func (w *work) Report(context.Context, broker.Client) error {
+	status, found := &w.queue.Status, w.found
+	status.Leader = found.Leader
+	if status.Leader == "" {
+		status.Leader = found.Node
+	}
+	status.Members = sorted(found.Members)
+	status.OnlineMembers = sorted(found.Online)
+	status.EffectivePolicy = found.Policy
+	status.EffectiveOperatorPolicy = found.OperatorPolicy
+	status.Messages = found.Messages
+	return nil
+}
+
+func sorted(in []string) []string {
+	out := append([]string(nil), in...)
+	sort.Strings(out)
+	return out
+}
+
+// Settled: all members there are online, and there are as many as asked for.
+func (w *work) Settled() bool {
+	return len(w.found.Online) >= len(w.found.Members) && len(w.found.Members) >= int(w.queue.Spec.Replicas)
+}
+
+func (w *work) Forget(ctx context.Context, b broker.Client) error {
+	onlyIfEmpty := w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty
+	return b.DeleteQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName(), onlyIfEmpty)
+}
+
+func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, message string), failure error) {
+	if failure != nil || w.found == nil {
+		set(posthornv1.ConditionReplicasPlaced, topology.Unknown, "NotObserved", "")
+		return
+	}
+	members, wanted := len(w.found.Members), int(w.queue.Spec.Replicas)
+	online := fmt.Sprintf("%d members, %d online", members, len(w.found.Online))
+	switch {
+	case w.queue.Spec.Type == posthornv1.QueueTypeClassic:
+		set(posthornv1.ConditionReplicasPlaced, topology.True, "SingleReplica", "")
+	case members < wanted:
+		set(posthornv1.ConditionReplicasPlaced, topology.False, "TooFewMembers", fmt.Sprintf("%s, %d wanted", online, wanted))
+	case len(w.found.Online) < members:
+		set(posthornv1.ConditionReplicasPlaced, topology.False, "MembersOffline", online)
+	default:
+		set(posthornv1.ConditionReplicasPlaced, topology.True, "Placed", online)
+	}
+}

@@ -1,0 +1,94 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package user keeps users in brokers.
+package user
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// +kubebuilder:rbac:groups=posthorn.io,resources=users,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=posthorn.io,resources=users/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=users/finalizers,verbs=update
+
+// secretIndex indexes users by the Secrets that their passwords come from.
+const secretIndex = "posthorn.io/secret"
+
+// Kind is what is particular to users.
+type Kind struct{}
+
+var _ topology.Kind[*posthornv1.User] = Kind{}
+
+// New is an empty User.
+func (Kind) New() *posthornv1.User { return &posthornv1.User{} }
+
+// NewList is an empty UserList.
+func (Kind) NewList() client.ObjectList { return &posthornv1.UserList{} }
+
+// Items of a UserList.
+func (Kind) Items(list client.ObjectList) []*posthornv1.User {
+	users, isList := list.(*posthornv1.UserList)
+	if !isList {
+		return nil
+	}
+	out := make([]*posthornv1.User, len(users.Items))
+	for i := range users.Items {
+		out[i] = &users.Items[i]
+	}
+	return out
+}
+
+// Identity is the username.
+func (Kind) Identity(u *posthornv1.User) string { return topology.Identity(u.BrokerName()) }
+
+// Work starts an attempt.
+func (Kind) Work(u *posthornv1.User, env topology.Env) topology.Work {
+	return &work{user: u, env: env}
+}
+
+// Configure watches the Secrets that passwords come from and go to; only their metadata is kept in memory.
+func (k Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &posthornv1.User{}, secretIndex, func(o client.Object) []string {
+		user, isUser := o.(*posthornv1.User)
+		if !isUser {
+			return nil
+		}
+		secrets := []string{user.BindingName()}
+		if ref := user.Spec.Credentials.SecretRef; ref != nil {
+			secrets = append(secrets, ref.Name)
+		}
+		return secrets
+	})
+	if err != nil {
+		return fmt.Errorf("indexing secrets: %w", err)
+	}
+	reader := mgr.GetClient()
+	b.WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) []reconcile.Request {
+		var list posthornv1.UserList
+		err := reader.List(ctx, &list, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()})
+		if err != nil {
+			return nil
+		}
+		requests := make([]reconcile.Request, 0, len(list.Items))
+		for i := range list.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{
+				Namespace: list.Items[i].Namespace, Name: list.Items[i].Name,
+			}})
+		}
+		return requests
+	}))
+	return nil
+}

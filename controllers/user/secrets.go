@@ -1,0 +1,112 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package user
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+const (
+	passwordKey = "password"
+	// maxPassword bounds what is taken from a Secret, in bytes.
+	maxPassword = 1024
+	// defaultLength of a generated password, where the schema's default did not apply.
+	defaultLength = 32
+)
+
+// Prepare settles the password and keeps the binding Secret.
+func (w *work) Prepare(ctx context.Context) error {
+	given, version, err := w.givenPassword(ctx)
+	if err != nil {
+		return err
+	}
+	binding := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.user.Namespace, Name: w.user.BindingName()}}
+	_, err = controllerutil.CreateOrUpdate(ctx, w.env.Client, binding, func() error { return w.fillBinding(binding, given) })
+	if err != nil {
+		return fmt.Errorf("secret %s: %w", binding.Name, err)
+	}
+	w.password = string(binding.Data[passwordKey])
+	w.version = version
+	if w.version == "" {
+		w.version = binding.ResourceVersion
+	}
+	w.user.Status.Binding = &posthornv1.BindingReference{Name: binding.Name}
+	return nil
+}
+
+// givenPassword reads spec.credentials.secretRef; empty when the password is generated.
+func (w *work) givenPassword(ctx context.Context) (password, version string, err error) {
+	ref := w.user.Spec.Credentials.SecretRef
+	if ref == nil {
+		return "", "", nil
+	}
+	if ref.Name == w.user.BindingName() {
+		return "", "", topology.Refuse("InvalidSecret", "credentials.secretRef must not name the binding Secret %s", ref.Name)
+	}
+	var secret corev1.Secret
+	err = w.env.Live.Get(ctx, client.ObjectKey{Namespace: w.user.Namespace, Name: ref.Name}, &secret)
+	if apierrors.IsNotFound(err) {
+		return "", "", topology.Wait("SecretNotFound", "there is no Secret %s", ref.Name)
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("reading secret %s: %w", ref.Name, err)
+	}
+	password = string(secret.Data[passwordKey])
+	if len(password) == 0 || len(password) > maxPassword {
+		return "", "", topology.Refuse("InvalidSecret", "key %s of Secret %s must hold 1 to %d bytes", passwordKey, ref.Name, maxPassword)
+	}
+	return password, secret.ResourceVersion, nil
+}
+
+// fillBinding writes the binding Secret's data. A password in it is kept, so editing it there rotates
+// it; other keys are left alone.
+func (w *work) fillBinding(binding *corev1.Secret, given string) error {
+	if binding.UID != "" && !metav1.IsControlledBy(binding, w.user) {
+		return topology.Refuse(topology.ReasonConflict, "Secret %s exists and does not belong to this User", binding.Name)
+	}
+	password := given
+	if password == "" {
+		password = string(binding.Data[passwordKey])
+	}
+	if len(password) > maxPassword {
+		return topology.Refuse("InvalidSecret", "key %s of Secret %s must hold 1 to %d bytes", passwordKey, binding.Name, maxPassword)
+	}
+	if password == "" {
+		length := defaultLength
+		if generate := w.user.Spec.Credentials.Generate; generate != nil && generate.Length > 0 {
+			length = int(generate.Length)
+		}
+		var err error
+		if password, err = connect.Password(length); err != nil {
+			return err
+		}
+	}
+	if binding.UID == "" {
+		binding.Type = names.BindingType
+	}
+	if binding.Data == nil {
+		binding.Data = map[string][]byte{}
+	}
+	host := names.Host(w.env.Cluster.Namespace, w.env.Cluster.Name)
+	for key, value := range connect.Binding(host, w.user.BrokerName(), password) {
+		binding.Data[key] = value
+	}
+	if binding.Labels == nil {
+		binding.Labels = map[string]string{}
+	}
+	binding.Labels[names.LabelManagedBy] = names.Manager
+	return controllerutil.SetControllerReference(w.user, binding, w.env.Scheme)
+}

@@ -1,0 +1,198 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package user
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// Names of what may differ.
+const (
+	partExistence        = "existence"
+	partPassword         = "password"
+	partTags             = "tags"
+	partPermissions      = "permissions"
+	partTopicPermissions = "topicPermissions"
+	partLimits           = "limits"
+)
+
+// tenantTags are the tags that may be given in other namespaces than the cluster's: those that show
+// and change nothing outside the vhosts the user has permissions in.
+var tenantTags = map[posthornv1.UserTag]bool{"management": true, "policymaker": true}
+
+type work struct {
+	user *posthornv1.User
+	env  topology.Env
+
+	// password that the user is to have, and the version of the Secret it is from.
+	password, version string
+	found             *broker.User
+	// credentials and permissions say how far the attempt came.
+	credentials, permissions bool
+}
+
+// Check refuses names, vhosts and tags outside the tenancy.
+func (w *work) Check(tenant topology.Tenant) error {
+	w.user.Status.Username = w.user.BrokerName()
+	if !tenant.MayNameUser(w.user.BrokerName()) {
+		return topology.Refuse(topology.ReasonNotAllowed, "usernames of namespace %s begin with %q", tenant.Namespace, tenant.Namespace+"-")
+	}
+	for _, tag := range w.user.Spec.Tags {
+		if !tenant.Home && !tenantTags[tag] {
+			return topology.Refuse(topology.ReasonNotAllowed, "the tag %s may only be given in the BrokerCluster's own namespace", tag)
+		}
+	}
+	for _, permission := range w.user.Spec.Permissions {
+		if err := tenant.CheckVhost(permission.Vhost); err != nil {
+			return err
+		}
+	}
+	for _, permission := range w.user.Spec.TopicPermissions {
+		if err := tenant.CheckVhost(permission.Vhost); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *work) Adoption() posthornv1.AdoptionPolicy { return w.user.Spec.Adoption }
+
+func (w *work) Reclaim() string { return string(w.user.Spec.ReclaimPolicy) }
+
+func (w *work) Exists(ctx context.Context, b broker.Client) (bool, error) {
+	found, err := b.GetUser(ctx, w.user.BrokerName())
+	if broker.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	w.found = &found
+	return true, nil
+}
+
+func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Difference, error) {
+	var d topology.Difference
+	if w.found == nil {
+		found, err := b.GetUser(ctx, w.user.BrokerName())
+		if err != nil {
+			return d, err
+		}
+		w.found = &found
+	}
+	if !w.passwordIsSet() {
+		d.Mutable = append(d.Mutable, partPassword)
+		d.Expected = w.version != w.user.Status.CredentialVersion
+	}
+	if !sameWords(w.found.Tags, w.tags()) {
+		d.Mutable = append(d.Mutable, partTags)
+	}
+	w.credentials = d.None()
+	rights, err := w.compareRights(ctx, b)
+	d.Mutable = append(d.Mutable, rights...)
+	w.permissions = err == nil && len(rights) == 0
+	return d, err
+}
+
+// passwordIsSet asks the hash where the broker shows one that is understood, and else trusts that
+// the version of the Secret that was applied is still the password.
+func (w *work) passwordIsSet() bool {
+	switch w.found.CheckPassword(w.password) {
+	case broker.PasswordSame:
+		return true
+	case broker.PasswordDiffers:
+		return false
+	}
+	return w.version == w.user.Status.CredentialVersion
+}
+
+func (w *work) tags() []string {
+	out := make([]string, 0, len(w.user.Spec.Tags))
+	for _, tag := range w.user.Spec.Tags {
+		out = append(out, string(tag))
+	}
+	return out
+}
+
+func sameWords(a, b []string) bool {
+	a, b = append([]string{}, a...), append([]string{}, b...)
+	sort.Strings(a)
+	sort.Strings(b)
+	return strings.Join(a, ",") == strings.Join(b, ",")
+}
+
+func (w *work) Create(ctx context.Context, b broker.Client) error {
+	return w.Update(ctx, b, topology.Difference{Mutable: []string{
+		partExistence, partPassword, partPermissions, partTopicPermissions, partLimits,
+	}})
+}
+
+// Update mends password and tags first, then what the user may do.
+func (w *work) Update(ctx context.Context, b broker.Client, difference topology.Difference) error {
+	differs := map[string]bool{}
+	for _, part := range difference.Mutable {
+		differs[part] = true
+	}
+	w.found = nil
+	if differs[partPassword] || differs[partTags] {
+		if err := b.PutUser(ctx, w.user.BrokerName(), w.password, w.tags()); err != nil {
+			return fmt.Errorf("setting password and tags: %w", err)
+		}
+	}
+	w.user.Status.CredentialVersion = w.version
+	w.credentials = true
+	if differs[partPermissions] {
+		if err := w.setPermissions(ctx, b); err != nil {
+			return fmt.Errorf("setting permissions: %w", err)
+		}
+	}
+	if differs[partTopicPermissions] {
+		if err := w.setTopicPermissions(ctx, b); err != nil {
+			return fmt.Errorf("setting topic permissions: %w", err)
+		}
+	}
+	if differs[partLimits] {
+		if err := b.SetUserLimits(ctx, w.user.BrokerName(), w.limits()); err != nil {
+			return fmt.Errorf("setting limits: %w", err)
+		}
+	}
+	return nil
+}
+
+func (w *work) Report(context.Context, broker.Client) error {
+	w.user.Status.CredentialVersion = w.version
+	return nil
+}
+
+func (w *work) Settled() bool { return true }
+
+func (w *work) Forget(ctx context.Context, b broker.Client) error {
+	return b.DeleteUser(ctx, w.user.BrokerName())
+}
+
+func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, message string), failure error) {
+	message := ""
+	if failure != nil {
+		message = failure.Error()
+	}
+	one := func(kind string, synced bool) {
+		switch {
+		case synced:
+			set(kind, topology.True, topology.ReasonInSync, "")
+		case failure != nil:
+			set(kind, topology.False, "NotSynced", message)
+		default:
+			set(kind, topology.Unknown, "NotObserved", "")
+		}
+	}
+	one(posthornv1.ConditionCredentialsSynced, w.credentials)
+	one(posthornv1.ConditionPermissionsSynced, w.permissions)
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// volumeRoot is the directory that holds all volumes, one directory each.
+type volumeRoot struct{ dir string }
+
+func openRoot(dir string) (volumeRoot, error) {
+	if !filepath.IsAbs(dir) || filepath.Clean(dir) == "/" {
+		return volumeRoot{}, fmt.Errorf("-root %q: an absolute directory other than / is needed", dir)
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return volumeRoot{}, err
+	}
+	return volumeRoot{filepath.Clean(dir)}, nil
+}
+
+// path is where a volume lives. Names come from the API, so anything that is not
+// a single plain path element is refused.
+func (r volumeRoot) path(name string) (string, error) {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		return "", fmt.Errorf("volume name %q is not a directory name", name)
+	}
+	return filepath.Join(r.dir, name), nil
+}
+
+// create makes the directory of a volume, owned by root and closed to others, as
+// a freshly formatted disk would be: the kubelet gives it to the pod's fsGroup.
+func (r volumeRoot) create(name string) (string, error) {
+	p, err := r.path(name)
+	if err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(p, 0o770); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", err
+	}
+	// Mkdir's mode went through the umask.
+	return p, os.Chmod(p, 0o770)
+}
+
+func (r volumeRoot) remove(name string) error {
+	p, err := r.path(name)
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(p)
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"sort"
+)
+
+// file is one file of an image.
+type file struct {
+	path string // absolute, in the image
+	mode int64
+	data []byte
+}
+
+// glibcExtras are opened by name at run time and so appear in no header: name
+// lookups in C libraries older than 2.34. Absent ones are simply left out.
+var glibcExtras = []string{"libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"}
+
+// collect reads everything that goes into the image, sorted by path, and the
+// architecture of the program.
+func collect(s spec) ([]file, string, error) {
+	p, err := inspect(s.binary)
+	if err != nil {
+		return nil, "", err
+	}
+	files := []file{
+		{"/etc/passwd", 0o644, fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nposthorn:x:%d:%d:posthorn:/:/sbin/nologin\n", s.uid, s.uid)},
+		{"/etc/group", 0o644, fmt.Appendf(nil, "root:x:0:\nposthorn:x:%d:\n", s.uid)},
+		{"/etc/nsswitch.conf", 0o644, []byte("passwd: files\ngroup: files\nhosts: files dns\n")},
+	}
+	sources := map[string]string{s.entrypoint: s.binary}
+	if s.caBundle != "" {
+		sources["/etc/ssl/certs/ca-certificates.crt"] = s.caBundle
+	}
+	if p.loader != "" {
+		sources[p.loader] = p.loader
+		for _, lib := range p.libraries {
+			sources[lib] = lib
+			for _, extra := range glibcExtras {
+				if e := path.Join(path.Dir(lib), extra); path.Base(lib) == "libc.so.6" && exists(e) {
+					sources[e] = e
+				}
+			}
+		}
+	}
+	for to, from := range sources {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			return nil, "", err
+		}
+		mode := int64(0o755)
+		if from == s.caBundle {
+			mode = 0o644
+		}
+		files = append(files, file{to, mode, data})
+	}
+	sort.Slice(files, func(i, j int) bool { return files[i].path < files[j].path })
+	return files, p.arch, nil
+}
+
+func exists(p string) bool {
+	_, err := os.Stat(p)
+	return err == nil
+}

@@ -1,0 +1,52 @@
+// Image writes one container image as a tarball, from nothing but files of this
+// machine: no registry, no base image, no container engine. The result depends
+// only on the files and flags, so the same input gives the same image.
+//
+//	image -ref NAME:TAG -out FILE.tar -binary FILE -entrypoint /PATH [flags]
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+}
+
+// spec is what an image is to be.
+type spec struct {
+	ref        string // name:tag
+	out        string // tarball to write
+	binary     string // file of this machine that becomes the entrypoint
+	entrypoint string // its path in the image
+	uid        int    // user and group it runs as
+	caBundle   string // file that becomes the image's CA certificates; empty: none
+}
+
+func run(args []string) error {
+	var s spec
+	fs := flag.NewFlagSet("image", flag.ContinueOnError)
+	fs.StringVar(&s.ref, "ref", "", "name and tag of the image")
+	fs.StringVar(&s.out, "out", "", "tarball to write")
+	fs.StringVar(&s.binary, "binary", "", "the program; the shared libraries it needs are added from this machine")
+	fs.StringVar(&s.entrypoint, "entrypoint", "", "path of the program in the image, and its entry point")
+	fs.IntVar(&s.uid, "uid", 10001, "user and group id the program runs as")
+	fs.StringVar(&s.caBundle, "ca-bundle", "", "file to install as /etc/ssl/certs/ca-certificates.crt")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if s.ref == "" || s.out == "" || s.binary == "" || !strings.HasPrefix(s.entrypoint, "/") || fs.NArg() > 0 {
+		return fmt.Errorf("-ref, -out, -binary and an absolute -entrypoint are needed, and nothing else (see -h)")
+	}
+	files, arch, err := collect(s)
+	if err != nil {
+		return err
+	}
+	return write(s, files, arch)
+}

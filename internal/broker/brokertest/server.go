@@ -1,0 +1,250 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package brokertest has an HTTP server that behaves like the broker's management API, in memory,
+// for tests. It answers as RabbitMQ does: 201 for made, 204 for was there, 400 for an unequal
+// declaration or a definition that does not validate, 401 for refused credentials, 404.
+package brokertest
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sort"
+	"strings"
+	"sync"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+// nodePrefix precedes the node's name in NodeURL.
+const nodePrefix = "/node/"
+
+// Server is the fake broker. Its fields are guarded; use the methods.
+type Server struct {
+	http *httptest.Server
+
+	mu          sync.Mutex
+	vhosts      map[string]bool
+	queues      map[key]*broker.Queue
+	policies    map[broker.PolicyScope]map[key]broker.Policy
+	users       map[string]broker.User
+	permissions map[key]broker.Permission
+	topics      map[topicKey]broker.TopicPermission
+	limits      map[string]map[string]int32
+	nodes       map[string]*node
+	version     string
+	down        bool
+	calls       []Call
+}
+
+type key struct{ vhost, name string }
+
+type topicKey struct{ vhost, user, exchange string }
+
+type node struct {
+	running  bool
+	drained  bool
+	leaders  int64
+	critical []broker.QueueRef
+}
+
+// Call is a request that was answered.
+type Call struct {
+	Method string
+	// Path as the client sent it, escaped, without the node prefix.
+	Path string
+	// Node that was asked; empty when it went to the Service.
+	Node string
+	// Status of the answer.
+	Status int
+}
+
+// Start starts a server with the vhost / and an administrator.
+func Start(username, password string) *Server {
+	s := &Server{
+		vhosts: map[string]bool{"/": true},
+		queues: map[key]*broker.Queue{},
+		policies: map[broker.PolicyScope]map[key]broker.Policy{
+			broker.UserPolicies: {}, broker.OperatorPolicies: {},
+		},
+		users:       map[string]broker.User{},
+		permissions: map[key]broker.Permission{},
+		topics:      map[topicKey]broker.TopicPermission{},
+		limits:      map[string]map[string]int32{},
+		nodes:       map[string]*node{},
+		version:     "1.0.0",
+	}
+	s.SetUser(username, password, "administrator")
+	s.http = httptest.NewServer(http.HandlerFunc(s.serve))
+	return s
+}
+
+// Close stops the server.
+func (s *Server) Close() { s.http.Close() }
+
+// URL of the server, as the client Service would be.
+func (s *Server) URL() string { return s.http.URL }
+
+// NodeURL is the URL of one node.
+func (s *Server) NodeURL(name string) string { return s.http.URL + nodePrefix + name }
+
+// request is one request with what the handlers need.
+type request struct {
+	*http.Request
+	node string
+	// parts are the unescaped elements of the path below /api.
+	parts []string
+}
+
+// reply is an answer: a status and, if not nil, a JSON body.
+type reply struct {
+	status int
+	body   any
+}
+
+var (
+	created   = reply{status: http.StatusCreated}
+	noContent = reply{status: http.StatusNoContent}
+)
+
+func ok(body any) reply { return reply{http.StatusOK, body} }
+
+func failure(status int, code, reason string) reply {
+	return reply{status, map[string]string{"error": code, "reason": reason}}
+}
+
+func notFound() reply { return failure(http.StatusNotFound, "not_found", "Object Not Found") }
+
+func badRequest(reason string) reply {
+	return failure(http.StatusBadRequest, "bad_request", reason)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	escaped := r.URL.EscapedPath()
+	nodeName := ""
+	if rest, found := strings.CutPrefix(escaped, nodePrefix); found {
+		nodeName, escaped, _ = strings.Cut(rest, "/")
+		escaped = "/" + escaped
+	}
+	answer := s.route(&request{Request: r, node: nodeName}, escaped)
+	s.calls = append(s.calls, Call{r.Method, escaped, nodeName, answer.status})
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(answer.status)
+	if answer.body != nil {
+		_ = json.NewEncoder(w).Encode(answer.body)
+	}
+}
+
+func (s *Server) route(r *request, escaped string) reply {
+	if s.down {
+		return reply{http.StatusServiceUnavailable, nil}
+	}
+	if n, known := s.nodes[r.node]; r.node != "" && (!known || !n.running) {
+		return reply{http.StatusServiceUnavailable, nil}
+	}
+	name, password, _ := r.BasicAuth()
+	user, known := s.users[name]
+	if !known || user.CheckPassword(password) != broker.PasswordSame {
+		return failure(http.StatusUnauthorized, "not_authorized", "Login failed")
+	}
+	below, found := strings.CutPrefix(escaped, "/api/")
+	if !found {
+		return notFound()
+	}
+	for _, part := range strings.Split(below, "/") {
+		plain, err := url.PathUnescape(part)
+		if err != nil {
+			return badRequest("bad path")
+		}
+		r.parts = append(r.parts, plain)
+	}
+	handlers := map[string]func(*request) reply{
+		"overview": s.overview, "nodes": s.serveNodes, "health": s.health, "whoami": s.whoami,
+		"queues": s.serveQueues, "policies": s.servePolicies, "operator-policies": s.servePolicies,
+		"users": s.serveUsers, "permissions": s.servePermissions, "topic-permissions": s.serveTopics,
+		"user-limits": s.serveLimits, "vhosts": s.serveVhosts,
+	}
+	handler, known := handlers[r.parts[0]]
+	if !known {
+		return notFound()
+	}
+	return handler(r)
+}
+
+func (s *Server) overview(r *request) reply {
+	return ok(broker.Overview{ClusterName: "fake", Node: r.node, ProductVersion: s.version})
+}
+
+func (s *Server) whoami(r *request) reply {
+	name, _, _ := r.BasicAuth()
+	return ok(map[string]any{"name": name, "tags": s.users[name].Tags})
+}
+
+func (s *Server) health(r *request) reply {
+	if len(r.parts) != 3 || r.parts[2] != "node-is-quorum-critical" {
+		return notFound()
+	}
+	if n := s.nodes[r.node]; n != nil && len(n.critical) > 0 {
+		return reply{http.StatusServiceUnavailable, map[string]any{
+			"status": "failed", "reason": "queues would lose their quorum", "queues": n.critical,
+		}}
+	}
+	return ok(map[string]string{"status": "ok"})
+}
+
+func (s *Server) serveNodes(r *request) reply {
+	switch {
+	case len(r.parts) == 1:
+		out := []broker.Node{}
+		for name, n := range s.nodes {
+			out = append(out, broker.Node{Name: name, Running: n.running, BeingDrained: n.drained})
+		}
+		sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+		return ok(out)
+	case len(r.parts) == 3 && r.parts[2] == "maintenance":
+		return s.maintenance(r)
+	}
+	return notFound()
+}
+
+func (s *Server) maintenance(r *request) reply {
+	n, known := s.nodes[r.parts[1]]
+	if !known {
+		return notFound()
+	}
+	if r.Method == http.MethodDelete {
+		n.drained = false
+		return noContent
+	}
+	n.drained = true
+	state := broker.MaintenanceState{State: "drained", Leaders: n.leaders}
+	if n.leaders > 0 {
+		state.State = "draining"
+	}
+	return ok(state)
+}
+
+func (s *Server) serveVhosts(r *request) reply {
+	if len(r.parts) != 2 {
+		return notFound()
+	}
+	switch r.Method {
+	case http.MethodPut:
+		if s.vhosts[r.parts[1]] {
+			return noContent
+		}
+		s.vhosts[r.parts[1]] = true
+		return created
+	case http.MethodDelete:
+		delete(s.vhosts, r.parts[1])
+		return noContent
+	}
+	if !s.vhosts[r.parts[1]] {
+		return notFound()
+	}
+	return ok(map[string]string{"name": r.parts[1]})
+}

@@ -1,0 +1,188 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokertest
+
+import (
+	"strings"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+// SetDown makes every request fail with 503 and no body, as a Service without endpoints would fail.
+func (s *Server) SetDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
+// SetVersion sets the version that nodes report.
+func (s *Server) SetVersion(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = version
+}
+
+// AddVhost makes a vhost.
+func (s *Server) AddVhost(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.vhosts[name] = true
+}
+
+// SetNode makes a node, or says whether it runs.
+func (s *Server) SetNode(name string, running bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nodes[name] == nil {
+		s.nodes[name] = &node{}
+	}
+	s.nodes[name].running = running
+}
+
+// SetLeaders sets how many leaders a node has; a drain is not finished before there are none.
+func (s *Server) SetLeaders(name string, leaders int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[name].leaders = leaders
+}
+
+// SetCritical sets the queues that need a node.
+func (s *Server) SetCritical(name string, queues ...broker.QueueRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[name].critical = queues
+}
+
+// RestartNode ends the node's maintenance mode, as a restart does.
+func (s *Server) RestartNode(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.nodes[name]; n != nil {
+		n.drained, n.running = false, true
+	}
+}
+
+// Drained tells whether a node is in maintenance mode.
+func (s *Server) Drained(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[name]
+	return n != nil && n.drained
+}
+
+// SetUser makes or replaces a user behind the API's back.
+func (s *Server) SetUser(name, password string, tags ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users[name] = newUser(name, password, tags)
+}
+
+// User gives a copy of a user.
+func (s *Server) User(name string) (broker.User, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	user, found := s.users[name]
+	return user, found
+}
+
+// Accepts tells whether a user may log in with a password.
+func (s *Server) Accepts(name, password string) bool {
+	user, found := s.User(name)
+	return found && user.CheckPassword(password) == broker.PasswordSame
+}
+
+// Permission gives a user's permission in a vhost.
+func (s *Server) Permission(vhost, user string) (broker.Permission, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, found := s.permissions[key{vhost, user}]
+	return p, found
+}
+
+// SetPermission sets a permission behind the API's back.
+func (s *Server) SetPermission(p broker.Permission) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.permissions[key{p.Vhost, p.User}] = p
+}
+
+// TopicPermission gives a user's topic permission for an exchange.
+func (s *Server) TopicPermission(vhost, user, exchange string) (broker.TopicPermission, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, found := s.topics[topicKey{vhost, user, exchange}]
+	return p, found
+}
+
+// Limit gives a user's limit, 0 when there is none.
+func (s *Server) Limit(user, name string) int32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limits[user][name]
+}
+
+// Queue gives a copy of a queue.
+func (s *Server) Queue(vhost, name string) (broker.Queue, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q, found := s.queues[key{vhost, name}]; found {
+		return s.withPolicy(q), true
+	}
+	return broker.Queue{}, false
+}
+
+// SetQueue makes or replaces a queue behind the API's back.
+func (s *Server) SetQueue(q broker.Queue) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(q.Members) == 0 {
+		q = *s.place(q)
+	}
+	s.queues[key{q.Vhost, q.Name}] = &q
+}
+
+// RemoveQueue deletes a queue behind the API's back.
+func (s *Server) RemoveQueue(vhost, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.queues, key{vhost, name})
+}
+
+// Policy gives a policy.
+func (s *Server) Policy(scope broker.PolicyScope, vhost, name string) (broker.Policy, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, found := s.policies[scope][key{vhost, name}]
+	return p, found
+}
+
+// SetPolicy makes or replaces a policy behind the API's back.
+func (s *Server) SetPolicy(scope broker.PolicyScope, p broker.Policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.policies[scope][key{p.Vhost, p.Name}] = p
+}
+
+// Calls gives the calls answered so far whose path begins with a prefix and that have one of the
+// methods (none: any).
+func (s *Server) Calls(prefix string, methods ...string) []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Call
+	for _, call := range s.calls {
+		if strings.HasPrefix(call.Path, prefix) && (len(methods) == 0 || contains(methods, call.Method)) {
+			out = append(out, call)
+		}
+	}
+	return out
+}
+
+func contains(list []string, word string) bool {
+	for _, each := range list {
+		if each == word {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,183 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokertest
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+func hash(password string) string {
+	salt := make([]byte, 4)
+	_, _ = rand.Read(salt)
+	sum := sha256.Sum256(append(append([]byte{}, salt...), password...))
+	return base64.StdEncoding.EncodeToString(append(salt, sum[:]...))
+}
+
+func newUser(name, password string, tags []string) broker.User {
+	return broker.User{
+		Name: name, PasswordHash: hash(password),
+		HashingAlgorithm: "rabbit_password_hashing_sha256", Tags: tags,
+	}
+}
+
+func (s *Server) serveUsers(r *request) reply {
+	if len(r.parts) < 2 {
+		return notFound()
+	}
+	name := r.parts[1]
+	user, exists := s.users[name]
+	if len(r.parts) == 2 && r.Method == http.MethodPut {
+		return s.putUser(r, name, exists)
+	}
+	if !exists {
+		return notFound()
+	}
+	if len(r.parts) == 3 {
+		return s.userPermissions(r.parts[2], name)
+	}
+	if r.Method == http.MethodDelete {
+		delete(s.users, name)
+		for at := range s.permissions {
+			if at.name == name {
+				delete(s.permissions, at)
+			}
+		}
+		return noContent
+	}
+	return ok(user)
+}
+
+func (s *Server) putUser(r *request, name string, exists bool) reply {
+	var in struct {
+		Password *string `json:"password"`
+		Tags     string  `json:"tags"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Password == nil {
+		return badRequest("password or password_hash and tags are required")
+	}
+	tags := []string{}
+	for _, tag := range strings.Split(in.Tags, ",") {
+		if tag != "" {
+			tags = append(tags, tag)
+		}
+	}
+	s.users[name] = newUser(name, *in.Password, tags)
+	if exists {
+		return noContent
+	}
+	return created
+}
+
+func (s *Server) userPermissions(what, name string) reply {
+	switch what {
+	case "permissions":
+		out := []broker.Permission{}
+		for at, p := range s.permissions {
+			if at.name == name {
+				out = append(out, p)
+			}
+		}
+		return ok(out)
+	case "topic-permissions":
+		out := []broker.TopicPermission{}
+		for at, p := range s.topics {
+			if at.user == name {
+				out = append(out, p)
+			}
+		}
+		return ok(out)
+	}
+	return notFound()
+}
+
+func (s *Server) servePermissions(r *request) reply {
+	if len(r.parts) != 3 {
+		return notFound()
+	}
+	at := key{r.parts[1], r.parts[2]}
+	if _, known := s.users[at.name]; !known || !s.vhosts[at.vhost] {
+		return badRequest("vhost_or_user_not_found")
+	}
+	_, exists := s.permissions[at]
+	if r.Method == http.MethodDelete {
+		if !exists {
+			return notFound()
+		}
+		delete(s.permissions, at)
+		return noContent
+	}
+	var in broker.Permission
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		return badRequest("json")
+	}
+	in.User, in.Vhost = at.name, at.vhost
+	s.permissions[at] = in
+	if exists {
+		return noContent
+	}
+	return created
+}
+
+func (s *Server) serveTopics(r *request) reply {
+	if len(r.parts) != 3 {
+		return notFound()
+	}
+	vhost, user := r.parts[1], r.parts[2]
+	if _, known := s.users[user]; !known || !s.vhosts[vhost] {
+		return badRequest("vhost_or_user_not_found")
+	}
+	if r.Method == http.MethodDelete {
+		for at := range s.topics {
+			if at.vhost == vhost && at.user == user {
+				delete(s.topics, at)
+			}
+		}
+		return noContent
+	}
+	var in broker.TopicPermission
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		return badRequest("json")
+	}
+	in.User, in.Vhost = user, vhost
+	s.topics[topicKey{vhost, user, in.Exchange}] = in
+	return created
+}
+
+func (s *Server) serveLimits(r *request) reply {
+	if len(r.parts) < 2 {
+		return notFound()
+	}
+	user := r.parts[1]
+	if _, known := s.users[user]; !known {
+		return notFound()
+	}
+	if len(r.parts) == 2 {
+		if len(s.limits[user]) == 0 {
+			return ok([]any{})
+		}
+		return ok([]map[string]any{{"user": user, "value": s.limits[user]}})
+	}
+	if r.Method == http.MethodDelete {
+		delete(s.limits[user], r.parts[2])
+		return noContent
+	}
+	var in struct {
+		Value int32 `json:"value"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		return badRequest("json")
+	}
+	if s.limits[user] == nil {
+		s.limits[user] = map[string]int32{}
+	}
+	s.limits[user][r.parts[2]] = in.Value
+	return noContent
+}

@@ -1,0 +1,201 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	// requestTimeout bounds one call, reading the answer included.
+	requestTimeout = 5 * time.Second
+	// maxAnswer bounds the bytes of an answer that are read.
+	maxAnswer = 64 << 20
+	// maxErrorAnswer bounds the bytes of an error's body that are read.
+	maxErrorAnswer = 64 << 10
+	// maxReason bounds the broker's words, which end up in conditions.
+	maxReason = 1024
+)
+
+// Client is everything the operator asks a broker. All names are plain; the client escapes them.
+type Client interface {
+	Overview(ctx context.Context) (Overview, error)
+	Nodes(ctx context.Context) ([]Node, error)
+	QuorumCritical(ctx context.Context) (Criticality, error)
+	// Drain puts a node into maintenance mode, or asks how far it is when it is in it already.
+	Drain(ctx context.Context, node string) (MaintenanceState, error)
+	// Revive ends maintenance mode.
+	Revive(ctx context.Context, node string) error
+
+	GetQueue(ctx context.Context, vhost, name string) (Queue, error)
+	ListQueues(ctx context.Context, vhost string) ([]Queue, error)
+	DeclareQueue(ctx context.Context, vhost, name string, declaration QueueDeclaration) error
+	DeleteQueue(ctx context.Context, vhost, name string, onlyIfEmpty bool) error
+
+	GetPolicy(ctx context.Context, scope PolicyScope, vhost, name string) (Policy, error)
+	ListPolicies(ctx context.Context, scope PolicyScope, vhost string) ([]Policy, error)
+	PutPolicy(ctx context.Context, scope PolicyScope, vhost, name string, policy Policy) error
+	DeletePolicy(ctx context.Context, scope PolicyScope, vhost, name string) error
+
+	GetUser(ctx context.Context, name string) (User, error)
+	PutUser(ctx context.Context, name, password string, tags []string) error
+	DeleteUser(ctx context.Context, name string) error
+	ListPermissions(ctx context.Context, user string) ([]Permission, error)
+	PutPermission(ctx context.Context, permission Permission) error
+	DeletePermission(ctx context.Context, vhost, user string) error
+	ListTopicPermissions(ctx context.Context, user string) ([]TopicPermission, error)
+	PutTopicPermission(ctx context.Context, permission TopicPermission) error
+	// DeleteTopicPermissions takes away the user's topic permissions for every exchange of the vhost.
+	DeleteTopicPermissions(ctx context.Context, vhost, user string) error
+	UserLimits(ctx context.Context, user string) (Limits, error)
+	// SetUserLimits sets both limits; 0 takes a limit away.
+	SetUserLimits(ctx context.Context, user string, limits Limits) error
+}
+
+// Access is where and as whom to talk to a broker.
+type Access struct {
+	// URL of the management listener, without a path.
+	URL      string
+	Username string
+	Password string
+}
+
+// HTTPClient is the Client that talks HTTP.
+type HTTPClient struct {
+	access Access
+	http   *http.Client
+}
+
+var _ Client = (*HTTPClient)(nil)
+
+// New makes a client; transport may be shared.
+func New(access Access, transport http.RoundTripper) *HTTPClient {
+	access.URL = strings.TrimSuffix(access.URL, "/")
+	return &HTTPClient{access: access, http: &http.Client{
+		Transport:     transport,
+		Timeout:       requestTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// path joins escaped elements below /api.
+func path(elements ...string) string {
+	var b strings.Builder
+	b.WriteString("/api")
+	for _, element := range elements {
+		b.WriteByte('/')
+		b.WriteString(escape(element))
+	}
+	return b.String()
+}
+
+// escape escapes one element. Dots alone would be taken for a step up the path on the way.
+func escape(element string) string {
+	if element == "." || element == ".." {
+		return strings.ReplaceAll(element, ".", "%2E")
+	}
+	return url.PathEscape(element)
+}
+
+// call sends a request and reads a JSON answer into out (nil: ignored).
+func (c *HTTPClient) call(ctx context.Context, method, path string, in, out any) error {
+	body, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	if out == nil || len(body) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("%s %s: the broker's answer is not what was expected: %w", method, path, err)
+	}
+	return nil
+}
+
+func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]byte, error) {
+	var reader io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("encoding the request: %w", err)
+		}
+		reader = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, c.access.URL+path, reader)
+	if err != nil {
+		return nil, fmt.Errorf("making the request: %w", err)
+	}
+	request.SetBasicAuth(c.access.Username, c.access.Password)
+	request.Header.Set("Accept", "application/json")
+	if in != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, withoutURL(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode < 200 || response.StatusCode > 299 {
+		return nil, readError(response)
+	}
+	return readAnswer(response.Body)
+}
+
+func readAnswer(body io.Reader) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(body, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	if len(data) > maxAnswer {
+		return nil, fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
+	}
+	return data, nil
+}
+
+// withoutURL drops the method and URL that net/http puts before an error: call says them already.
+func withoutURL(err error) error {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
+
+func readError(response *http.Response) error {
+	failure := &APIError{Status: response.StatusCode}
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxErrorAnswer))
+	if err != nil {
+		return failure
+	}
+	var words struct {
+		Error  string `json:"error"`
+		Reason any    `json:"reason"`
+	}
+	if json.Unmarshal(data, &words) != nil {
+		return failure
+	}
+	failure.Code = words.Error
+	switch reason := words.Reason.(type) {
+	case nil:
+	case string:
+		failure.Reason = reason
+	default:
+		if text, err := json.Marshal(reason); err == nil {
+			failure.Reason = string(text)
+		}
+	}
+	if len(failure.Reason) > maxReason {
+		failure.Reason = strings.ToValidUTF8(failure.Reason[:maxReason], "")
+	}
+	return failure
+}

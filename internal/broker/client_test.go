@@ -1,0 +1,189 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/broker/brokertest"
+)
+
+func connect(t *testing.T) (*brokertest.Server, *broker.HTTPClient) {
+	t.Helper()
+	server := brokertest.Start("admin", "secret")
+	t.Cleanup(server.Close)
+	return server, broker.New(broker.Access{URL: server.URL(), Username: "admin", Password: "secret"}, broker.NewTransport())
+}
+
+func TestQueueRoundTripWithHostileNames(t *testing.T) {
+	server, client := connect(t)
+	ctx := context.Background()
+	server.AddVhost("a/b %2F")
+	for _, name := range []string{"plain", "with/slash", "per%cent", "two words", "ünïcode", "..", "a?b#c"} {
+		declaration := broker.QueueDeclaration{Durable: true, Arguments: map[string]any{"x-queue-type": "quorum"}}
+		if err := client.DeclareQueue(ctx, "a/b %2F", name, declaration); err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		got, err := client.GetQueue(ctx, "a/b %2F", name)
+		if err != nil || got.Name != name || got.Type != "quorum" || !got.Durable {
+			t.Fatalf("%q: got %+v, %v", name, got, err)
+		}
+	}
+	if list, err := client.ListQueues(ctx, "a/b %2F"); err != nil || len(list) != 7 {
+		t.Fatalf("list: %d queues, %v", len(list), err)
+	}
+}
+
+func TestErrorsAreTyped(t *testing.T) {
+	server, client := connect(t)
+	ctx := context.Background()
+	_, err := client.GetQueue(ctx, "/", "absent")
+	if !broker.IsNotFound(err) || !broker.IsTerminal(err) {
+		t.Errorf("absent queue: %v", err)
+	}
+	err = client.PutPolicy(ctx, broker.UserPolicies, "/", "p", broker.Policy{Pattern: ".*", ApplyTo: "queues", Definition: map[string]any{"nonsense": 1}})
+	if !broker.IsTerminal(err) || !strings.Contains(err.Error(), "not recognised policy settings") {
+		t.Errorf("bad policy: %v", err)
+	}
+	stranger := broker.New(broker.Access{URL: server.URL(), Username: "admin", Password: "wrong"}, broker.NewTransport())
+	_, err = stranger.Overview(ctx)
+	if !broker.IsUnauthorized(err) || broker.IsTerminal(err) {
+		t.Errorf("wrong password: %v", err)
+	}
+	server.SetDown(true)
+	_, err = client.Overview(ctx)
+	if err == nil || broker.IsTerminal(err) || broker.IsNotFound(err) {
+		t.Errorf("broker down: %v", err)
+	}
+	server.Close()
+	_, err = client.Overview(ctx)
+	if err == nil || broker.IsTerminal(err) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("broker gone: %v", err)
+	}
+}
+
+func TestQuorumCriticalTellsAnAnswerFromAnOutage(t *testing.T) {
+	server, _ := connect(t)
+	ctx := context.Background()
+	server.SetNode("c-0", true)
+	node := broker.New(broker.Access{URL: server.NodeURL("c-0"), Username: "admin", Password: "secret"}, broker.NewTransport())
+	if got, err := node.QuorumCritical(ctx); err != nil || got.Critical {
+		t.Fatalf("healthy node: %+v %v", got, err)
+	}
+	want := []broker.QueueRef{{Name: "q", Vhost: "/", Type: "quorum"}}
+	server.SetCritical("c-0", want...)
+	if got, err := node.QuorumCritical(ctx); err != nil || !got.Critical || !reflect.DeepEqual(got.Queues, want) {
+		t.Fatalf("critical node: %+v %v", got, err)
+	}
+	server.SetNode("c-0", false)
+	if got, err := node.QuorumCritical(ctx); err == nil {
+		t.Fatalf("a 503 without the check's answer was taken for an answer: %+v", got)
+	}
+}
+
+func TestUnexpectedAnswers(t *testing.T) {
+	cases := map[string]http.HandlerFunc{
+		"not JSON":          func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
+		"wrong shape":       func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"nodes":1}`) },
+		"redirect":          func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 302) },
+		"ok without status": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `[]`) },
+	}
+	for name, handler := range cases {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(handler)
+			defer server.Close()
+			client := broker.New(broker.Access{URL: server.URL}, broker.NewTransport())
+			if _, err := client.QuorumCritical(context.Background()); err == nil {
+				t.Error("QuorumCritical took it for an answer")
+			}
+			if _, err := client.GetQueue(context.Background(), "/", "q"); err == nil && name != "wrong shape" {
+				t.Error("GetQueue took it for an answer")
+			}
+		})
+	}
+}
+
+func TestLongReasonsAreCut(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"error":"bad_request","reason":"`+strings.Repeat("é", 20000)+`"}`)
+	}))
+	defer server.Close()
+	_, err := broker.New(broker.Access{URL: server.URL}, broker.NewTransport()).Overview(context.Background())
+	var api *broker.APIError
+	if !errors.As(err, &api) || len(api.Reason) > 1024 || len(api.Reason) < 1000 {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestUsersPermissionsAndLimits(t *testing.T) {
+	server, client := connect(t)
+	ctx := context.Background()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(client.PutUser(ctx, "u", "first", []string{"management", "policymaker"}))
+	user, err := client.GetUser(ctx, "u")
+	must(err)
+	if user.CheckPassword("first") != broker.PasswordSame || user.CheckPassword("other") != broker.PasswordDiffers {
+		t.Error("password check")
+	}
+	if !reflect.DeepEqual(user.Tags, broker.Tags{"management", "policymaker"}) {
+		t.Errorf("tags %v", user.Tags)
+	}
+	must(client.PutPermission(ctx, broker.Permission{User: "u", Vhost: "/", Configure: "", Write: ".*", Read: "^a"}))
+	permissions, err := client.ListPermissions(ctx, "u")
+	must(err)
+	if len(permissions) != 1 || permissions[0] != (broker.Permission{User: "u", Vhost: "/", Write: ".*", Read: "^a"}) {
+		t.Errorf("permissions %+v", permissions)
+	}
+	must(client.PutTopicPermission(ctx, broker.TopicPermission{User: "u", Vhost: "/", Exchange: "amq.topic", Write: "^w", Read: "^r"}))
+	topics, err := client.ListTopicPermissions(ctx, "u")
+	must(err)
+	if len(topics) != 1 || topics[0].Exchange != "amq.topic" {
+		t.Errorf("topics %+v", topics)
+	}
+	must(client.SetUserLimits(ctx, "u", broker.Limits{MaxConnections: 5}))
+	limits, err := client.UserLimits(ctx, "u")
+	must(err)
+	if limits != (broker.Limits{MaxConnections: 5}) || server.Limit("u", "max-connections") != 5 {
+		t.Errorf("limits %+v", limits)
+	}
+	must(client.SetUserLimits(ctx, "u", broker.Limits{}))
+	must(client.DeleteTopicPermissions(ctx, "/", "u"))
+	must(client.DeletePermission(ctx, "/", "u"))
+	must(client.DeleteUser(ctx, "u"))
+	if _, err := client.GetUser(ctx, "u"); !broker.IsNotFound(err) {
+		t.Errorf("deleted user: %v", err)
+	}
+}
+
+func TestUnknownHashingAlgorithmIsNotGuessed(t *testing.T) {
+	for _, user := range []broker.User{{}, {PasswordHash: "!!"}, {PasswordHash: "AAAAAAAAAA=="}, {PasswordHash: "AAAAAAAAAAA=", HashingAlgorithm: "argon2"}} {
+		if user.CheckPassword("x") != broker.PasswordUnknown {
+			t.Errorf("%+v was compared", user)
+		}
+	}
+}
+
+func TestTagsAsString(t *testing.T) {
+	var tags broker.Tags
+	if err := tags.UnmarshalJSON([]byte(`"a, b"`)); err != nil || !reflect.DeepEqual(tags, broker.Tags{"a", "b"}) {
+		t.Errorf("%v %v", tags, err)
+	}
+	if err := tags.UnmarshalJSON([]byte(`7`)); err == nil {
+		t.Error("a number was taken for tags")
+	}
+}

@@ -1,0 +1,8 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package broker is the operator's typed client of the broker's management HTTP API.
+//
+// Paths and JSON are those of RabbitMQ's management plugin; the maintenance resource is
+// Posthorn's own. Package brokertest has a server that behaves alike, for tests.
+package broker

@@ -1,0 +1,57 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// APIError is an answer of the broker that is not a success.
+type APIError struct {
+	// Status is the HTTP status code.
+	Status int
+	// Code is the member error of the answer, for example bad_request.
+	Code string
+	// Reason is the member reason of the answer: the broker's own words.
+	Reason string
+}
+
+// Error gives the broker's words with the status.
+func (e *APIError) Error() string {
+	switch {
+	case e.Reason != "":
+		return fmt.Sprintf("broker answered %d: %s", e.Status, e.Reason)
+	case e.Code != "":
+		return fmt.Sprintf("broker answered %d: %s", e.Status, e.Code)
+	}
+	return fmt.Sprintf("broker answered %d %s", e.Status, http.StatusText(e.Status))
+}
+
+// IsNotFound tells whether the broker said that the thing does not exist.
+func IsNotFound(err error) bool {
+	var api *APIError
+	return errors.As(err, &api) && api.Status == http.StatusNotFound
+}
+
+// IsUnauthorized tells whether the broker refused the operator's own credentials.
+func IsUnauthorized(err error) bool {
+	var api *APIError
+	return errors.As(err, &api) && api.Status == http.StatusUnauthorized
+}
+
+// IsTerminal tells whether asking again the same way gives the same answer: a 4xx but for refused
+// credentials (which get mended elsewhere), a timeout and too many requests.
+func IsTerminal(err error) bool {
+	var api *APIError
+	if !errors.As(err, &api) {
+		return false
+	}
+	switch api.Status {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	}
+	return api.Status >= 400 && api.Status < 500
+}

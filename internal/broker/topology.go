@@ -1,0 +1,61 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"net/http"
+)
+
+// GetQueue asks for one queue.
+func (c *HTTPClient) GetQueue(ctx context.Context, vhost, name string) (Queue, error) {
+	var out Queue
+	return out, c.call(ctx, http.MethodGet, path("queues", vhost, name), nil, &out)
+}
+
+// ListQueues lists the queues of a vhost.
+func (c *HTTPClient) ListQueues(ctx context.Context, vhost string) ([]Queue, error) {
+	var out []Queue
+	return out, c.call(ctx, http.MethodGet, path("queues", vhost), nil, &out)
+}
+
+// DeclareQueue makes a queue, or checks that the one there is has these properties.
+func (c *HTTPClient) DeclareQueue(ctx context.Context, vhost, name string, declaration QueueDeclaration) error {
+	if declaration.Arguments == nil {
+		declaration.Arguments = map[string]any{}
+	}
+	return c.call(ctx, http.MethodPut, path("queues", vhost, name), declaration, nil)
+}
+
+// DeleteQueue deletes a queue; with onlyIfEmpty the broker refuses when it holds messages.
+func (c *HTTPClient) DeleteQueue(ctx context.Context, vhost, name string, onlyIfEmpty bool) error {
+	where := path("queues", vhost, name)
+	if onlyIfEmpty {
+		where += "?if-empty=true"
+	}
+	return c.call(ctx, http.MethodDelete, where, nil, nil)
+}
+
+// GetPolicy asks for one policy.
+func (c *HTTPClient) GetPolicy(ctx context.Context, scope PolicyScope, vhost, name string) (Policy, error) {
+	var out Policy
+	return out, c.call(ctx, http.MethodGet, path(string(scope), vhost, name), nil, &out)
+}
+
+// ListPolicies lists the policies of a vhost.
+func (c *HTTPClient) ListPolicies(ctx context.Context, scope PolicyScope, vhost string) ([]Policy, error) {
+	var out []Policy
+	return out, c.call(ctx, http.MethodGet, path(string(scope), vhost), nil, &out)
+}
+
+// PutPolicy makes or replaces a policy.
+func (c *HTTPClient) PutPolicy(ctx context.Context, scope PolicyScope, vhost, name string, policy Policy) error {
+	policy.Vhost, policy.Name = "", ""
+	return c.call(ctx, http.MethodPut, path(string(scope), vhost, name), policy, nil)
+}
+
+// DeletePolicy deletes a policy.
+func (c *HTTPClient) DeletePolicy(ctx context.Context, scope PolicyScope, vhost, name string) error {
+	return c.call(ctx, http.MethodDelete, path(string(scope), vhost, name), nil, nil)
+}

@@ -1,0 +1,155 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Queue is a queue as the broker reports it.
+type Queue struct {
+	Name           string         `json:"name"`
+	Vhost          string         `json:"vhost"`
+	Type           string         `json:"type"`
+	Durable        bool           `json:"durable"`
+	AutoDelete     bool           `json:"auto_delete"`
+	Exclusive      bool           `json:"exclusive"`
+	Arguments      map[string]any `json:"arguments"`
+	Node           string         `json:"node"`
+	State          string         `json:"state"`
+	Messages       int64          `json:"messages"`
+	Policy         string         `json:"policy"`
+	OperatorPolicy string         `json:"operator_policy"`
+	Leader         string         `json:"leader"`
+	Members        []string       `json:"members"`
+	Online         []string       `json:"online"`
+}
+
+// QueueDeclaration is what a queue is declared with.
+type QueueDeclaration struct {
+	Durable    bool           `json:"durable"`
+	AutoDelete bool           `json:"auto_delete"`
+	Arguments  map[string]any `json:"arguments"`
+}
+
+// PolicyScope tells user policies from operator policies.
+type PolicyScope string
+
+// The two scopes; the values are the first path element below /api.
+const (
+	UserPolicies     PolicyScope = "policies"
+	OperatorPolicies PolicyScope = "operator-policies"
+)
+
+// Policy is a policy or an operator policy.
+type Policy struct {
+	Vhost      string         `json:"vhost,omitempty"`
+	Name       string         `json:"name,omitempty"`
+	Pattern    string         `json:"pattern"`
+	ApplyTo    string         `json:"apply-to"`
+	Priority   int32          `json:"priority"`
+	Definition map[string]any `json:"definition"`
+}
+
+// User is a user as the broker reports it.
+type User struct {
+	Name             string `json:"name"`
+	PasswordHash     string `json:"password_hash"`
+	HashingAlgorithm string `json:"hashing_algorithm"`
+	Tags             Tags   `json:"tags"`
+}
+
+// Tags of a user. The broker reports a list (older servers: words separated by commas) and takes
+// words separated by commas.
+type Tags []string
+
+// UnmarshalJSON reads a list or a string of words separated by commas.
+func (t *Tags) UnmarshalJSON(data []byte) error {
+	var list []string
+	if err := json.Unmarshal(data, &list); err == nil {
+		*t = list
+		return nil
+	}
+	var words string
+	if err := json.Unmarshal(data, &words); err != nil {
+		return fmt.Errorf("tags are neither a list nor a string: %w", err)
+	}
+	*t = nil
+	for _, word := range strings.Split(words, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			*t = append(*t, word)
+		}
+	}
+	return nil
+}
+
+// Permission of a user in a vhost.
+type Permission struct {
+	User      string `json:"user,omitempty"`
+	Vhost     string `json:"vhost,omitempty"`
+	Configure string `json:"configure"`
+	Write     string `json:"write"`
+	Read      string `json:"read"`
+}
+
+// TopicPermission of a user for an exchange of a vhost.
+type TopicPermission struct {
+	User     string `json:"user,omitempty"`
+	Vhost    string `json:"vhost,omitempty"`
+	Exchange string `json:"exchange"`
+	Write    string `json:"write"`
+	Read     string `json:"read"`
+}
+
+// Node is a member of the cluster.
+type Node struct {
+	Name string `json:"name"`
+	// Running says whether the node that was asked reaches this one.
+	Running bool `json:"running"`
+	// BeingDrained says whether the node is in maintenance mode.
+	BeingDrained bool `json:"being_drained"`
+}
+
+// Overview is about the node that was asked.
+type Overview struct {
+	ClusterName    string `json:"cluster_name"`
+	Node           string `json:"node"`
+	ProductVersion string `json:"product_version"`
+}
+
+// QueueRef names a queue in a health check's answer.
+type QueueRef struct {
+	Name  string `json:"name"`
+	Vhost string `json:"virtual_host"`
+	Type  string `json:"type"`
+}
+
+// Criticality is the answer of the node-is-quorum-critical check.
+type Criticality struct {
+	// Critical: some queue would lose its majority if the node that was asked stopped.
+	Critical bool
+	// Reason is the broker's explanation.
+	Reason string
+	// Queues that would lose their majority.
+	Queues []QueueRef
+}
+
+// MaintenanceState tells how far a node's drain is.
+type MaintenanceState struct {
+	// State is draining or drained.
+	State string `json:"state"`
+	// Leaders is how many queue leaders the node still has.
+	Leaders int64 `json:"leaders"`
+}
+
+// Drained says whether nothing is left to move.
+func (m MaintenanceState) Drained() bool { return m.State == "drained" }
+
+// Limits of a user; 0 is none.
+type Limits struct {
+	MaxConnections int32
+	MaxChannels    int32
+}

@@ -1,0 +1,147 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/subtle"
+	"encoding/base64"
+	"net/http"
+	"strings"
+)
+
+// GetUser asks for one user.
+func (c *HTTPClient) GetUser(ctx context.Context, name string) (User, error) {
+	var out User
+	return out, c.call(ctx, http.MethodGet, path("users", name), nil, &out)
+}
+
+// PutUser makes or replaces a user.
+func (c *HTTPClient) PutUser(ctx context.Context, name, password string, tags []string) error {
+	body := struct {
+		Password string `json:"password"`
+		Tags     string `json:"tags"`
+	}{password, strings.Join(tags, ",")}
+	return c.call(ctx, http.MethodPut, path("users", name), body, nil)
+}
+
+// DeleteUser deletes a user.
+func (c *HTTPClient) DeleteUser(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, path("users", name), nil, nil)
+}
+
+// ListPermissions lists the user's permissions in all vhosts.
+func (c *HTTPClient) ListPermissions(ctx context.Context, user string) ([]Permission, error) {
+	var out []Permission
+	return out, c.call(ctx, http.MethodGet, path("users", user, "permissions"), nil, &out)
+}
+
+// PutPermission sets the user's permissions in one vhost.
+func (c *HTTPClient) PutPermission(ctx context.Context, permission Permission) error {
+	where := path("permissions", permission.Vhost, permission.User)
+	permission.User, permission.Vhost = "", ""
+	return c.call(ctx, http.MethodPut, where, permission, nil)
+}
+
+// DeletePermission takes away the user's permissions in one vhost.
+func (c *HTTPClient) DeletePermission(ctx context.Context, vhost, user string) error {
+	return c.call(ctx, http.MethodDelete, path("permissions", vhost, user), nil, nil)
+}
+
+// ListTopicPermissions lists the user's topic permissions in all vhosts.
+func (c *HTTPClient) ListTopicPermissions(ctx context.Context, user string) ([]TopicPermission, error) {
+	var out []TopicPermission
+	return out, c.call(ctx, http.MethodGet, path("users", user, "topic-permissions"), nil, &out)
+}
+
+// PutTopicPermission sets the user's topic permission for one exchange.
+func (c *HTTPClient) PutTopicPermission(ctx context.Context, permission TopicPermission) error {
+	where := path("topic-permissions", permission.Vhost, permission.User)
+	permission.User, permission.Vhost = "", ""
+	return c.call(ctx, http.MethodPut, where, permission, nil)
+}
+
+// DeleteTopicPermissions takes away the user's topic permissions in one vhost.
+func (c *HTTPClient) DeleteTopicPermissions(ctx context.Context, vhost, user string) error {
+	return c.call(ctx, http.MethodDelete, path("topic-permissions", vhost, user), nil, nil)
+}
+
+// UserLimits asks for the user's limits.
+func (c *HTTPClient) UserLimits(ctx context.Context, user string) (Limits, error) {
+	var out []struct {
+		User  string           `json:"user"`
+		Value map[string]int32 `json:"value"`
+	}
+	if err := c.call(ctx, http.MethodGet, path("user-limits", user), nil, &out); err != nil {
+		return Limits{}, err
+	}
+	limits := Limits{}
+	for _, entry := range out {
+		if entry.User == user {
+			limits = Limits{MaxConnections: entry.Value["max-connections"], MaxChannels: entry.Value["max-channels"]}
+		}
+	}
+	return limits, nil
+}
+
+// SetUserLimits sets or takes away both limits.
+func (c *HTTPClient) SetUserLimits(ctx context.Context, user string, limits Limits) error {
+	if err := c.setLimit(ctx, user, "max-connections", limits.MaxConnections); err != nil {
+		return err
+	}
+	return c.setLimit(ctx, user, "max-channels", limits.MaxChannels)
+}
+
+func (c *HTTPClient) setLimit(ctx context.Context, user, name string, value int32) error {
+	where := path("user-limits", user, name)
+	if value > 0 {
+		return c.call(ctx, http.MethodPut, where, map[string]int32{"value": value}, nil)
+	}
+	err := c.call(ctx, http.MethodDelete, where, nil, nil)
+	if IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// PasswordMatch is the answer to whether a user's password is a given one.
+type PasswordMatch int
+
+// Answers of User.CheckPassword.
+const (
+	// PasswordUnknown: the broker does not show the hash, or its algorithm is not known here.
+	PasswordUnknown PasswordMatch = iota
+	PasswordSame
+	PasswordDiffers
+)
+
+// saltBytes is the length of the salt that RabbitMQ's password hashes begin with.
+const saltBytes = 4
+
+// CheckPassword compares the user's hash with a password. RabbitMQ's hashes are the base64 form of
+// a salt of four bytes followed by the digest of salt and password.
+func (u User) CheckPassword(password string) PasswordMatch {
+	raw, err := base64.StdEncoding.DecodeString(u.PasswordHash)
+	if err != nil || len(raw) <= saltBytes {
+		return PasswordUnknown
+	}
+	salted := append(append([]byte{}, raw[:saltBytes]...), password...)
+	var digest []byte
+	switch u.HashingAlgorithm {
+	case "rabbit_password_hashing_sha256":
+		sum := sha256.Sum256(salted)
+		digest = sum[:]
+	case "rabbit_password_hashing_sha512":
+		sum := sha512.Sum512(salted)
+		digest = sum[:]
+	default:
+		return PasswordUnknown
+	}
+	if subtle.ConstantTimeCompare(digest, raw[saltBytes:]) == 1 {
+		return PasswordSame
+	}
+	return PasswordDiffers
+}

@@ -1,0 +1,77 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package names holds every name that the operator gives: of children, labels, ports and hosts.
+package names
+
+// Ports of a broker pod.
+const (
+	PortAMQP       = 5672
+	PortManagement = 15672
+	PortPrometheus = 15692
+	PortCluster    = 25672
+)
+
+// Labels and annotations.
+const (
+	LabelName      = "app.kubernetes.io/name"
+	LabelInstance  = "app.kubernetes.io/instance"
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// LabelZone is put on pods by Kubernetes from their node.
+	LabelZone = "topology.kubernetes.io/zone"
+
+	// AnnotationConfig, on the pod template, is a digest of spec.config.
+	AnnotationConfig = "posthorn.io/config"
+	// AnnotationInputs, on the StatefulSet, is a digest of what the pod template was made from.
+	AnnotationInputs = "posthorn.io/template-inputs"
+	// AnnotationStored, on the StatefulSet, is a digest of the pod template as it was stored.
+	AnnotationStored = "posthorn.io/template-stored"
+	// AnnotationDraining, on a pod, is the revision for which the operator drains it.
+	AnnotationDraining = "posthorn.io/draining"
+
+	// Finalizer of the broker-side kinds.
+	Finalizer = "posthorn.io/broker-object"
+
+	// Product is the value of LabelName on everything that belongs to a broker.
+	Product = "posthorn"
+	// Manager is the value of LabelManagedBy.
+	Manager = "posthorn-operator"
+	// BindingType is the type of Secrets in service-binding form.
+	BindingType = "servicebinding.io/rabbitmq"
+)
+
+// NodesService is the headless Service that gives each node its name.
+func NodesService(cluster string) string { return cluster + "-nodes" }
+
+// ConfigMap holds the configuration files.
+func ConfigMap(cluster string) string { return cluster + "-config" }
+
+// DefaultUserSecret holds the default user's credentials.
+func DefaultUserSecret(cluster string) string { return cluster + "-default-user" }
+
+// OperatorSecret is the operator's own note of the credentials that the broker takes.
+func OperatorSecret(cluster string) string { return cluster + "-operator" }
+
+// InternodeSecret holds the certificate that nodes show each other.
+func InternodeSecret(cluster string) string { return cluster + "-internode" }
+
+// InternodeCASecret holds the authority that signs InternodeSecret. No pod mounts it.
+func InternodeCASecret(cluster string) string { return cluster + "-internode-ca" }
+
+// Host is the host name of the client Service.
+func Host(namespace, cluster string) string { return cluster + "." + namespace + ".svc" }
+
+// NodeHost is the host name of one node.
+func NodeHost(namespace, cluster, pod string) string {
+	return pod + "." + NodesService(cluster) + "." + namespace + ".svc"
+}
+
+// Selector selects a cluster's pods.
+func Selector(cluster string) map[string]string {
+	return map[string]string{LabelName: Product, LabelInstance: cluster}
+}
+
+// Labels go on every child of a cluster.
+func Labels(cluster string) map[string]string {
+	return map[string]string{LabelName: Product, LabelInstance: cluster, LabelManagedBy: Manager}
+}

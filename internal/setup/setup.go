@@ -1,0 +1,106 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package setup puts the operator together: scheme, cache and controllers. The program and the
+// tests use the same.
+package setup
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/brokercluster"
+	"posthorn.io/posthorn/controllers/policy"
+	"posthorn.io/posthorn/controllers/queue"
+	"posthorn.io/posthorn/controllers/user"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// Config is what the program's flags set.
+type Config struct {
+	// Resync is how often everything is compared when nothing happens.
+	Resync time.Duration
+	// ForgetBound is how long deleted objects wait for a broker that does not answer.
+	ForgetBound time.Duration
+	// ImageRepository names the broker image of a version.
+	ImageRepository string
+	// DefaultImage runs in clusters whose spec names neither image nor version.
+	DefaultImage string
+	// Resolver finds brokers.
+	Resolver connect.Resolver
+	// Transport talks to brokers.
+	Transport http.RoundTripper
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Scheme has every type the operator reads or writes.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("adding the built-in types: %w", err)
+	}
+	if err := posthornv1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("adding posthorn.io: %w", err)
+	}
+	return scheme, nil
+}
+
+// Cache keeps in memory only what is looked at often: of pods and volumes only the brokers', and no
+// Secret's data. namespace empty means all.
+func Cache(namespace string) (cache.Options, client.Options) {
+	ours := labels.SelectorFromSet(labels.Set{names.LabelManagedBy: names.Manager})
+	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}:                   {Label: ours},
+		&corev1.PersistentVolumeClaim{}: {Label: ours},
+	}}
+	if namespace != "" {
+		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	}
+	uncached := []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &corev1.ServiceAccount{}}
+	return options, client.Options{Cache: &client.CacheOptions{DisableFor: uncached}}
+}
+
+// Controllers registers all controllers.
+func Controllers(mgr ctrl.Manager, config Config) error {
+	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport}
+	clusters := &brokercluster.Reconciler{
+		Client: mgr.GetClient(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
+		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,
+		Resync: config.Resync, Now: config.Now,
+	}
+	if err := clusters.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("controller brokercluster: %w", err)
+	}
+	if err := add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{})); err != nil {
+		return err
+	}
+	if err := add(mgr, config, brokers, "policy", topology.Kind[*posthornv1.Policy](policy.Kind{})); err != nil {
+		return err
+	}
+	return add(mgr, config, brokers, "user", topology.Kind[*posthornv1.User](user.Kind{}))
+}
+
+func add[T topology.Object](mgr ctrl.Manager, config Config, brokers *connect.Connector, name string, kind topology.Kind[T]) error {
+	r := &topology.Reconciler[T]{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Scheme: mgr.GetScheme(),
+		Events: mgr.GetEventRecorder("posthorn-operator"), Brokers: brokers, Kind: kind,
+		Resync: config.Resync, ForgetBound: config.ForgetBound, Now: config.Now,
+	}
+	if err := r.SetupWithManager(mgr, name); err != nil {
+		return fmt.Errorf("controller %s: %w", name, err)
+	}
+	return nil
+}

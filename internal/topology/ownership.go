@@ -1,0 +1,109 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+// identityIndex indexes objects by cluster and name in the broker.
+const identityIndex = "posthorn.io/identity"
+
+// clusterIndex indexes objects by cluster.
+const clusterIndex = "posthorn.io/cluster"
+
+// ClusterKey is the cluster that an object refers to.
+func ClusterKey(object Object) client.ObjectKey {
+	ref := object.ClusterRef()
+	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	if key.Namespace == "" {
+		key.Namespace = object.GetNamespace()
+	}
+	return key
+}
+
+// Identity joins the parts of a name so that no two different lists of parts give the same.
+func Identity(parts ...string) string {
+	escaped := make([]string, len(parts))
+	for i, part := range parts {
+		escaped[i] = url.PathEscape(part)
+	}
+	return strings.Join(escaped, "/")
+}
+
+// claimOf is what status.claim holds when the object owns its thing.
+func claimOf[T Object](kind Kind[T], object T) string {
+	return ClusterKey(object).String() + "|" + kind.Identity(object)
+}
+
+// siblings are the other objects that stand for the same thing.
+func (r *Reconciler[T]) siblings(ctx context.Context, object T) ([]T, error) {
+	list := r.Kind.NewList()
+	if err := r.Client.List(ctx, list, client.MatchingFields{identityIndex: claimOf(r.Kind, object)}); err != nil {
+		return nil, fmt.Errorf("looking for others of the same name: %w", err)
+	}
+	var others []T
+	for _, each := range r.Kind.Items(list) {
+		if each.GetUID() != object.GetUID() {
+			others = append(others, each)
+		}
+	}
+	return others, nil
+}
+
+// rival finds an object that has the better right to the same thing: the one that owns it already,
+// else the older one. Two of the same second are told apart by their names.
+func rival[T Object](object T, claim string, others []T) (T, bool) {
+	for _, other := range others {
+		mine, theirs := object.Topology().Claim == claim, other.Topology().Claim == claim
+		if theirs && !mine || theirs == mine && older(other, object) {
+			return other, true
+		}
+	}
+	var none T
+	return none, false
+}
+
+func older(a, b client.Object) bool {
+	at, bt := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+	if !at.Equal(&bt) {
+		return at.Before(&bt)
+	}
+	return client.ObjectKeyFromObject(a).String() < client.ObjectKeyFromObject(b).String()
+}
+
+// mayAdopt decides about a thing that is in the broker and not owned by the object.
+//
+//	adoption   | as the spec says | in the cluster's namespace | then
+//	Never      | any              | any                        | conflict
+//	IfMatching | yes              | any                        | adopt
+//	IfMatching | no               | any                        | conflict
+//	Takeover   | any              | yes                        | adopt
+//	Takeover   | any              | no                         | refused
+func mayAdopt(policy posthornv1.AdoptionPolicy, home bool, difference func() (Difference, error)) error {
+	switch policy {
+	case posthornv1.AdoptTakeover:
+		if !home {
+			return Refuse(ReasonNotAllowed, "adoption: Takeover works only in the BrokerCluster's own namespace")
+		}
+		return nil
+	case posthornv1.AdoptIfMatching:
+		d, err := difference()
+		if err != nil {
+			return err
+		}
+		if d.None() {
+			return nil
+		}
+		return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource; not adopted because it differs in %s", join(d.All()))
+	}
+	return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource")
+}

@@ -1,0 +1,338 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// unsettledResync is how often an object is looked at whose replicas are not all there.
+const unsettledResync = 5 * time.Second
+
+// Reconciler keeps the objects of one kind.
+type Reconciler[T Object] struct {
+	Client  client.Client
+	Live    client.Reader
+	Scheme  *runtime.Scheme
+	Events  events.EventRecorder
+	Brokers *connect.Connector
+	Kind    Kind[T]
+	// Resync is how often an object is compared with the broker when nothing happens.
+	Resync time.Duration
+	// ForgetBound is how long after its deletion an object waits for a broker that does not answer.
+	ForgetBound time.Duration
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// attempt is one pass over one object.
+type attempt[T Object] struct {
+	*Reconciler[T]
+	object T
+	claim  string
+	work   Work
+	// drifted are properties that somebody changed behind the operator's back.
+	drifted []string
+}
+
+// Reconcile brings one object a step nearer to its spec.
+func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	object := r.Kind.New()
+	if err := r.Client.Get(ctx, request.NamespacedName, object); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	a := &attempt[T]{Reconciler: r, object: object, claim: claimOf(r.Kind, object)}
+	before := r.copy(object)
+	if object.GetDeletionTimestamp() != nil {
+		failure := a.release(ctx)
+		if failure == nil {
+			return reconcile.Result{}, nil
+		}
+		a.setConditions(fmt.Errorf("deleting: %w", failure))
+		return reconcile.Result{}, errors.Join(failure, r.patchStatus(ctx, object, before))
+	}
+	failure := a.run(ctx, &before)
+	if apierrors.IsConflict(failure) {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	a.setConditions(failure)
+	if err := r.patchStatus(ctx, object, before); err != nil {
+		return reconcile.Result{}, errors.Join(failure, err)
+	}
+	a.tellDrift(failure)
+	if failure != nil && !classify(failure).quiet {
+		return reconcile.Result{}, failure
+	}
+	period := r.Resync
+	if failure == nil && !a.work.Settled() && unsettledResync < period {
+		period = unsettledResync
+	}
+	return reconcile.Result{RequeueAfter: spreadOut(period)}, nil
+}
+
+// spreadOut shortens a period by up to a fifth, so that objects made together do not stay together.
+func spreadOut(period time.Duration) time.Duration {
+	return period - time.Duration(rand.Int64N(int64(period)/5+1))
+}
+
+func (r *Reconciler[T]) copy(object T) T {
+	copied, isT := object.DeepCopyObject().(T)
+	if !isT {
+		// DeepCopyObject of a T is a T by construction of the API machinery.
+		return object
+	}
+	return copied
+}
+
+func (r *Reconciler[T]) patchStatus(ctx context.Context, object, before T) error {
+	if reflect.DeepEqual(object, before) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, object, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status: %w", err)
+	}
+	return nil
+}
+
+// run does everything but the conditions. before is moved forward when the object is patched on the way.
+func (a *attempt[T]) run(ctx context.Context, before *T) error {
+	cluster, err := a.findCluster(ctx)
+	if err != nil {
+		return err
+	}
+	tenant, err := admit(ctx, a.Live, cluster, a.object.GetNamespace())
+	if err != nil {
+		return err
+	}
+	a.work = a.Kind.Work(a.object, a.env(cluster))
+	if err := a.work.Check(tenant); err != nil {
+		return err
+	}
+	if err := a.yield(ctx); err != nil {
+		return err
+	}
+	if err := a.addFinalizer(ctx, before); err != nil {
+		return err
+	}
+	client, err := a.Brokers.Cluster(ctx, ClusterKey(a.object))
+	if err != nil {
+		return err
+	}
+	return a.apply(ctx, client, tenant, before)
+}
+
+func (a *attempt[T]) env(cluster *posthornv1.BrokerCluster) Env {
+	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Cluster: cluster}
+}
+
+func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster, error) {
+	var cluster posthornv1.BrokerCluster
+	key := ClusterKey(a.object)
+	err := a.Client.Get(ctx, key, &cluster)
+	if apierrors.IsNotFound(err) || (err == nil && cluster.DeletionTimestamp != nil) {
+		return nil, Wait(ReasonClusterNotFound, "there is no BrokerCluster %s", key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the BrokerCluster: %w", err)
+	}
+	return &cluster, nil
+}
+
+// yield gives way to an object that has the better right to the name.
+func (a *attempt[T]) yield(ctx context.Context) error {
+	others, err := a.siblings(ctx, a.object)
+	if err != nil {
+		return err
+	}
+	if winner, found := rival(a.object, a.claim, others); found {
+		a.object.Topology().Claim = ""
+		return Refuse(ReasonConflict, "%s is claimed by %s", a.object.BrokerName(), client.ObjectKeyFromObject(winner))
+	}
+	return nil
+}
+
+func (a *attempt[T]) addFinalizer(ctx context.Context, before *T) error {
+	if controllerutil.ContainsFinalizer(a.object, names.Finalizer) {
+		return nil
+	}
+	patched := a.Reconciler.copy(a.object)
+	controllerutil.AddFinalizer(patched, names.Finalizer)
+	lock := client.MergeFromWithOptions(a.object, client.MergeFromWithOptimisticLock{})
+	if err := a.Client.Patch(ctx, patched, lock); err != nil {
+		return fmt.Errorf("adding the finalizer: %w", err)
+	}
+	// The answer has the stored status; what this attempt has found so far stays in the object.
+	for _, o := range []T{a.object, *before} {
+		o.SetFinalizers(patched.GetFinalizers())
+		o.SetResourceVersion(patched.GetResourceVersion())
+		o.SetManagedFields(patched.GetManagedFields())
+	}
+	return nil
+}
+
+// apply makes the broker as the spec says.
+func (a *attempt[T]) apply(ctx context.Context, b broker.Client, tenant Tenant, before *T) error {
+	exists, err := a.work.Exists(ctx, b)
+	if err != nil {
+		return err
+	}
+	owned, err := a.owned(ctx, exists)
+	if err != nil {
+		return err
+	}
+	if exists && !owned {
+		err := mayAdopt(a.work.Adoption(), tenant.Home, func() (Difference, error) { return a.work.Compare(ctx, b) })
+		if err != nil {
+			return err
+		}
+	}
+	if err := a.work.Prepare(ctx); err != nil {
+		return err
+	}
+	if !owned {
+		if err := a.writeClaim(ctx, before); err != nil {
+			return err
+		}
+	}
+	changed, err := a.converge(ctx, b, exists)
+	if err != nil {
+		return err
+	}
+	if changed || !owned {
+		now := metav1.NewTime(a.Now())
+		a.object.Topology().LastSyncTime = &now
+	}
+	return a.work.Report(ctx, b)
+}
+
+// owned tells whether the object owns its thing. When the cache says no and there is one, the API
+// server is asked: the cache may be behind a claim just written.
+func (a *attempt[T]) owned(ctx context.Context, exists bool) (bool, error) {
+	if a.object.Topology().Claim == a.claim || !exists {
+		return a.object.Topology().Claim == a.claim, nil
+	}
+	live := a.Kind.New()
+	if err := a.Live.Get(ctx, client.ObjectKeyFromObject(a.object), live); err != nil {
+		return false, fmt.Errorf("reading the claim: %w", err)
+	}
+	a.object.Topology().Claim = live.Topology().Claim
+	return live.Topology().Claim == a.claim, nil
+}
+
+// writeClaim records the ownership before anything is made in the broker.
+func (a *attempt[T]) writeClaim(ctx context.Context, before *T) error {
+	a.object.Topology().Claim = a.claim
+	patched := a.Reconciler.copy(a.object)
+	if err := a.Client.Status().Patch(ctx, patched, client.MergeFrom(*before)); err != nil {
+		return fmt.Errorf("writing the claim: %w", err)
+	}
+	a.object.SetResourceVersion(patched.GetResourceVersion())
+	a.object.SetManagedFields(patched.GetManagedFields())
+	*before = a.Reconciler.copy(a.object)
+	return nil
+}
+
+// converge creates or updates, and looks whether the broker took it.
+func (a *attempt[T]) converge(ctx context.Context, b broker.Client, exists bool) (bool, error) {
+	difference := Difference{}
+	if exists {
+		var err error
+		if difference, err = a.work.Compare(ctx, b); err != nil || difference.None() {
+			return false, err
+		}
+		a.noteDrift(difference)
+		if err := a.work.Update(ctx, b, difference); err != nil {
+			return false, err
+		}
+	} else {
+		a.noteDrift(Difference{Mutable: []string{"existence"}})
+		if err := a.work.Create(ctx, b); err != nil {
+			return false, err
+		}
+	}
+	left, err := a.work.Compare(ctx, b)
+	if err != nil {
+		return false, err
+	}
+	if !left.None() {
+		return false, fmt.Errorf("the broker took the change but still differs in %s", join(left.All()))
+	}
+	return true, nil
+}
+
+// noteDrift notes a difference that no change in Kubernetes explains.
+func (a *attempt[T]) noteDrift(difference Difference) {
+	status := a.object.Topology()
+	synced := meta.IsStatusConditionTrue(status.Conditions, posthornv1.ConditionSynced)
+	if synced && status.ObservedGeneration == a.object.GetGeneration() && !difference.Expected {
+		a.drifted = difference.All()
+	}
+}
+
+func (a *attempt[T]) tellDrift(failure error) {
+	if failure == nil && len(a.drifted) > 0 {
+		a.Events.Eventf(a.object, nil, normal, "DriftCorrected", "Sync", "changed in the broker behind the operator's back and corrected: %s", join(a.drifted))
+	}
+}
+
+func join(properties []string) string { return strings.Join(properties, ", ") }
+
+// setConditions writes what every attempt ends with.
+func (a *attempt[T]) setConditions(failure error) {
+	status := a.object.Topology()
+	status.ObservedGeneration = a.object.GetGeneration()
+	set := func(kind string, truth Truth, reason, message string) {
+		values := map[Truth]metav1.ConditionStatus{Unknown: metav1.ConditionUnknown, False: metav1.ConditionFalse, True: metav1.ConditionTrue}
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: kind, Status: values[truth], Reason: reason, Message: message, ObservedGeneration: status.ObservedGeneration,
+		})
+	}
+	if a.work != nil {
+		a.work.Conditions(set, failure)
+	}
+	if failure == nil {
+		set(posthornv1.ConditionReady, True, ReasonInSync, "")
+		set(posthornv1.ConditionSynced, True, ReasonInSync, "")
+		set(posthornv1.ConditionConflict, False, "NoConflict", "")
+		meta.RemoveStatusCondition(&status.Conditions, posthornv1.ConditionStalled)
+		return
+	}
+	kind := classify(failure)
+	set(posthornv1.ConditionReady, False, kind.reason, failure.Error())
+	synced := False
+	if !kind.stalled {
+		synced = Unknown
+	}
+	set(posthornv1.ConditionSynced, synced, kind.reason, failure.Error())
+	if kind.reason == ReasonConflict {
+		set(posthornv1.ConditionConflict, True, ReasonConflict, failure.Error())
+	} else {
+		set(posthornv1.ConditionConflict, False, "NoConflict", "")
+	}
+	if kind.stalled {
+		set(posthornv1.ConditionStalled, True, kind.reason, failure.Error())
+	} else {
+		meta.RemoveStatusCondition(&status.Conditions, posthornv1.ConditionStalled)
+	}
+}

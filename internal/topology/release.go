@@ -1,0 +1,102 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// release does what the reclaim policy says and takes the finalizer away. A non-nil error means that
+// it has to be tried again.
+func (a *attempt[T]) release(ctx context.Context) error {
+	if !controllerutil.ContainsFinalizer(a.object, names.Finalizer) {
+		return nil
+	}
+	if err := a.forget(ctx); err != nil {
+		letGo, why := a.giveUp(ctx, err)
+		if !letGo {
+			return err
+		}
+		a.Events.Eventf(a.object, nil, warning, "LeftBehind", "Delete", "%s stays in the broker: %s: %v", a.object.BrokerName(), why, err)
+	}
+	base := a.Reconciler.copy(a.object)
+	controllerutil.RemoveFinalizer(a.object, names.Finalizer)
+	if err := a.Client.Patch(ctx, a.object, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("taking the finalizer away: %w", err)
+	}
+	return nil
+}
+
+// forget deletes the thing in the broker when it is this object's to delete.
+func (a *attempt[T]) forget(ctx context.Context) error {
+	cluster, err := a.findCluster(ctx)
+	var gone *Pending
+	if errors.As(err, &gone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.work = a.Kind.Work(a.object, a.env(cluster))
+	mine, err := a.mineToDelete(ctx)
+	if err != nil || !mine {
+		return err
+	}
+	b, err := a.Brokers.Cluster(ctx, ClusterKey(a.object))
+	if err != nil {
+		return err
+	}
+	if err := a.work.Forget(ctx, b); err != nil && !broker.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+func (a *attempt[T]) mineToDelete(ctx context.Context) (bool, error) {
+	if a.work.Reclaim() == posthornv1.ReclaimRetain {
+		return false, nil
+	}
+	owned, err := a.owned(ctx, true)
+	if err != nil || !owned {
+		return false, client.IgnoreNotFound(err)
+	}
+	others, err := a.siblings(ctx, a.object)
+	if err != nil {
+		return false, err
+	}
+	for _, other := range others {
+		if other.Topology().Claim == a.claim {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// giveUp says whether the object goes although its thing could not be deleted.
+//
+//	the broker refuses (4xx)                        | goes
+//	the object's namespace is being deleted         | goes
+//	it was deleted longer ago than the bound        | goes
+//	else                                            | is tried again
+func (a *attempt[T]) giveUp(ctx context.Context, failure error) (bool, string) {
+	if broker.IsTerminal(failure) {
+		return true, "the broker refuses"
+	}
+	if going, err := namespaceGoes(ctx, a.Live, a.object.GetNamespace()); err == nil && going {
+		return true, "the namespace is going"
+	}
+	if deleted := a.object.GetDeletionTimestamp(); deleted != nil && a.Now().Sub(deleted.Time) > a.ForgetBound {
+		return true, fmt.Sprintf("it could not be deleted for %s", a.ForgetBound)
+	}
+	return false, ""
+}

@@ -1,0 +1,123 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+const (
+	// concurrentObjects is how many objects of a kind are looked at at once.
+	concurrentObjects = 8
+	// firstRetry and lastRetry bound the back-off from transient failures.
+	firstRetry = 250 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// SetupWithManager registers the controller of the kind.
+func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
+	if err := r.index(mgr); err != nil {
+		return err
+	}
+	b := ctrl.NewControllerManagedBy(mgr).
+		Named(name).
+		For(r.Kind.New(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(r.Kind.New(), r.siblingsOnDelete()).
+		Watches(&posthornv1.BrokerCluster{}, handler.EnqueueRequestsFromMapFunc(r.inCluster), builder.WithPredicates(clusterChanged())).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: concurrentObjects,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		})
+	if err := r.Kind.Configure(mgr, b); err != nil {
+		return fmt.Errorf("configuring the controller %s: %w", name, err)
+	}
+	return b.Complete(r)
+}
+
+func (r *Reconciler[T]) index(mgr ctrl.Manager) error {
+	indexes := map[string]func(T) string{
+		identityIndex: func(object T) string { return claimOf(r.Kind, object) },
+		clusterIndex:  func(object T) string { return ClusterKey(object).String() },
+	}
+	for field, value := range indexes {
+		err := mgr.GetFieldIndexer().IndexField(context.Background(), r.Kind.New(), field, func(o client.Object) []string {
+			object, isT := o.(T)
+			if !isT {
+				return nil
+			}
+			return []string{value(object)}
+		})
+		if err != nil {
+			return fmt.Errorf("indexing %s: %w", field, err)
+		}
+	}
+	return nil
+}
+
+// siblingsOnDelete wakes the objects that lost a name to one that is now gone.
+func (r *Reconciler[T]) siblingsOnDelete() handler.EventHandler {
+	return handler.Funcs{DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		object, isT := e.Object.(T)
+		if !isT {
+			return
+		}
+		others, err := r.siblings(ctx, object)
+		if err != nil {
+			return
+		}
+		for _, other := range others {
+			queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(other)})
+		}
+	}}
+}
+
+// inCluster gives the objects that live in a cluster.
+func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	list := r.Kind.NewList()
+	key := client.ObjectKeyFromObject(cluster).String()
+	if err := r.Client.List(ctx, list, client.MatchingFields{clusterIndex: key}); err != nil {
+		return nil
+	}
+	items := r.Kind.Items(list)
+	requests := make([]reconcile.Request, 0, len(items))
+	for _, item := range items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item)})
+	}
+	return requests
+}
+
+// clusterChanged lets pass what matters to objects in a cluster: that it came, goes, became available,
+// lost or got back a node, or changed whom it allows.
+func clusterChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, isCluster := e.ObjectOld.(*posthornv1.BrokerCluster)
+		after, isToo := e.ObjectNew.(*posthornv1.BrokerCluster)
+		if !isCluster || !isToo {
+			return false
+		}
+		available := func(c *posthornv1.BrokerCluster) bool {
+			return meta.IsStatusConditionTrue(c.Status.Conditions, posthornv1.ConditionAvailable)
+		}
+		return available(before) != available(after) ||
+			before.Status.ReadyReplicas != after.Status.ReadyReplicas ||
+			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+			!reflect.DeepEqual(before.Spec.Tenancy, after.Spec.Tenancy)
+	}}
+}

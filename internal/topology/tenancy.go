@@ -1,0 +1,93 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+// Tenant is the namespace an object is in, seen from its cluster.
+type Tenant struct {
+	// Home: it is the cluster's own namespace, which may do everything.
+	Home bool
+	// Namespace of the object.
+	Namespace string
+	// VhostPrefix of the cluster.
+	VhostPrefix string
+}
+
+// MayUseVhost says whether objects of the namespace may name a vhost: in other namespaces than the
+// cluster's only <prefix><namespace> and what begins with that and a dot. No namespace has a dot in
+// its name, so no two namespaces share a vhost.
+func (t Tenant) MayUseVhost(vhost string) bool {
+	own := t.VhostPrefix + t.Namespace
+	return t.Home || vhost == own || strings.HasPrefix(vhost, own+".")
+}
+
+// MayNameUser says whether objects of the namespace may name a user.
+func (t Tenant) MayNameUser(username string) bool {
+	return t.Home || strings.HasPrefix(username, t.Namespace+"-")
+}
+
+// CheckVhost is a refusal when the namespace may not name the vhost.
+func (t Tenant) CheckVhost(vhost string) error {
+	if t.MayUseVhost(vhost) {
+		return nil
+	}
+	own := t.VhostPrefix + t.Namespace
+	return Refuse(ReasonNotAllowed, "namespace %s may only name the vhost %q and vhosts that begin with %q, not %q", t.Namespace, own, own+".", vhost)
+}
+
+// admit finds out whether an object's namespace may use a cluster.
+func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace string) (Tenant, error) {
+	tenant := Tenant{Home: namespace == cluster.Namespace, Namespace: namespace}
+	if tenancy := cluster.Spec.Tenancy; tenancy != nil {
+		tenant.VhostPrefix = tenancy.VhostPrefix
+	}
+	if tenant.Home {
+		return tenant, nil
+	}
+	refusal := Refuse(ReasonNotAllowed, "BrokerCluster %s/%s does not allow namespace %s (spec.tenancy.allowedNamespaces)", cluster.Namespace, cluster.Name, namespace)
+	if cluster.Spec.Tenancy == nil || cluster.Spec.Tenancy.AllowedNamespaces == nil {
+		return tenant, refusal
+	}
+	selector, err := metav1.LabelSelectorAsSelector(cluster.Spec.Tenancy.AllowedNamespaces)
+	if err != nil {
+		return tenant, Refuse(ReasonNotAllowed, "spec.tenancy.allowedNamespaces of the BrokerCluster is invalid: %v", err)
+	}
+	var ns corev1.Namespace
+	if err := live.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
+		return tenant, fmt.Errorf("reading namespace %s: %w", namespace, err)
+	}
+	if !selector.Matches(labels.Set(ns.Labels)) {
+		return tenant, refusal
+	}
+	return tenant, nil
+}
+
+// namespaceGoes says whether a namespace is being deleted. Where the operator may not read
+// namespaces it is not known to be.
+func namespaceGoes(ctx context.Context, live client.Reader, name string) (bool, error) {
+	var ns corev1.Namespace
+	err := live.Get(ctx, client.ObjectKey{Name: name}, &ns)
+	switch {
+	case apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.IsForbidden(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading namespace %s: %w", name, err)
+	}
+	return ns.DeletionTimestamp != nil, nil
+}

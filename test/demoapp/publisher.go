@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"posthorn.io/posthorn/test/demoapp/history"
+)
+
+// publisher sends its messages in order, and again those that a lost connection or
+// the broker's refusal left without a confirm.
+type publisher struct {
+	id       int
+	count    int // messages to send
+	window   int // how many may be without a confirm
+	interval time.Duration
+	size     int
+	queue    string
+	run      string
+	history  *history.History
+	stats    *stats
+
+	next    int                // first message that was never sent
+	pending []int              // sent and without a confirm, in the order of sending
+	returns <-chan amqp.Return // of this session
+}
+
+// errReturned stands for a message that no queue took: the broker confirms that it is
+// done with it, but it is nowhere.
+var errReturned = errors.New("the broker returned a message because the queue is not there")
+
+// errClosed stands for a connection that ended without saying why.
+var errClosed = errors.New("connection closed")
+
+// publish runs on one session until everything is confirmed or the session ends.
+func (p *publisher) publish(ctx context.Context, s session) error {
+	if err := s.channel.Confirm(false); err != nil {
+		return err
+	}
+	// Room for a whole window, so that the library's reader never waits for us.
+	confirms := s.channel.NotifyPublish(make(chan amqp.Confirmation, p.window))
+	p.returns = s.channel.NotifyReturn(make(chan amqp.Return, p.window))
+	closed := s.channel.NotifyClose(make(chan *amqp.Error, 1))
+	again := p.pending
+	p.pending = nil
+	for i, number := range again {
+		if err := p.send(ctx, s, number); err != nil {
+			p.pending = append(p.pending, again[i+1:]...)
+			return err
+		}
+	}
+	return p.continueWith(ctx, s, confirms, closed)
+}
+
+func (p *publisher) continueWith(ctx context.Context, s session, confirms <-chan amqp.Confirmation, closed <-chan *amqp.Error) error {
+	var pace <-chan time.Time
+	if p.interval > 0 {
+		t := time.NewTicker(p.interval)
+		defer t.Stop()
+		pace = t.C
+	} else {
+		c := make(chan time.Time)
+		close(c)
+		pace = c
+	}
+	for p.next < p.count || len(p.pending) > 0 {
+		turn := pace
+		if p.next == p.count || len(p.pending) >= p.window {
+			turn = nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-closed:
+			if err == nil {
+				return errClosed
+			}
+			return err
+		case c, open := <-confirms:
+			if !open {
+				confirms = nil // closed tells why
+				continue
+			}
+			if err := p.answered(ctx, s, c.Ack); err != nil {
+				return err
+			}
+		case <-turn:
+			p.next++
+			if err := p.send(ctx, s, p.next-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send publishes one message. It counts as pending even when sending fails: part of
+// it may have gone out.
+func (p *publisher) send(ctx context.Context, s session, number int) error {
+	if err := p.history.Sent(p.id, number); err != nil {
+		return err
+	}
+	p.pending = append(p.pending, number)
+	id := identity{p.run, p.id, number}
+	return s.channel.PublishWithContext(ctx, "", p.queue, true, false, id.publishing(p.size))
+}
+
+// answered takes the broker's answer for the oldest pending message: the library
+// hands answers out in the order of publishing.
+func (p *publisher) answered(ctx context.Context, s session, ack bool) error {
+	if len(p.pending) == 0 {
+		return fmt.Errorf("publisher %d got a confirm for nothing", p.id)
+	}
+	number := p.pending[0]
+	select {
+	case r := <-p.returns: // it comes before its confirm
+		return p.returned(r)
+	default:
+	}
+	p.pending = p.pending[1:]
+	if !ack {
+		if err := p.history.Rejected(p.id, number); err != nil {
+			return err
+		}
+		return p.send(ctx, s, number)
+	}
+	p.stats.confirm()
+	return p.history.Confirmed(p.id, number)
+}
+
+// returned ends the session, so that everything from the returned message on is sent
+// again after a pause.
+func (p *publisher) returned(r amqp.Return) error {
+	id, err := parseIdentity(r.MessageId)
+	if err != nil || id.run != p.run || id.publisher != p.id {
+		return fmt.Errorf("publisher %d was returned a message of another: %q", p.id, r.MessageId)
+	}
+	if err := p.history.Rejected(p.id, id.number); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %d %s", errReturned, r.ReplyCode, r.ReplyText)
+}

@@ -1,0 +1,146 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// unreadyAnnotation on a pod makes the stand-in kubelet report a running pod that is not ready any more.
+const unreadyAnnotation = "test.posthorn.io/unready"
+
+// kubelets stands in for the StatefulSet controller, the volume provisioner and the kubelets: pods
+// are ready as soon as they exist, unless their image is called bad.
+type kubelets struct {
+	client client.Client
+	live   client.Reader
+}
+
+func (k *kubelets) setup(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).Named("kubelets").For(&appsv1.StatefulSet{}).Owns(&corev1.Pod{}).Complete(k)
+}
+
+func revisionOf(template corev1.PodTemplateSpec) string {
+	data, err := json.Marshal(template)
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:4])
+}
+
+func (k *kubelets) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var sts appsv1.StatefulSet
+	if err := k.live.Get(ctx, request.NamespacedName, &sts); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	revision := revisionOf(sts.Spec.Template)
+	ready := int32(0)
+	for i := int32(0); i < *sts.Spec.Replicas; i++ {
+		name := fmt.Sprintf("%s-%d", sts.Name, i)
+		if err := k.claim(ctx, &sts, "data-"+name); err != nil {
+			return reconcile.Result{}, err
+		}
+		var pod corev1.Pod
+		err := k.live.Get(ctx, client.ObjectKey{Namespace: sts.Namespace, Name: name}, &pod)
+		if apierrors.IsNotFound(err) {
+			pod, err = k.create(ctx, &sts, name, revision)
+		}
+		if err != nil {
+			return reconcile.Result{}, client.IgnoreAlreadyExists(err)
+		}
+		if k.report(&pod) {
+			ready++
+		}
+		if err := k.client.Status().Update(ctx, &pod); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	sts.Status.ObservedGeneration = sts.Generation
+	sts.Status.UpdateRevision = revision
+	sts.Status.Replicas, sts.Status.ReadyReplicas = *sts.Spec.Replicas, ready
+	return reconcile.Result{}, client.IgnoreNotFound(k.client.Status().Update(ctx, &sts))
+}
+
+func (k *kubelets) claim(ctx context.Context, sts *appsv1.StatefulSet, name string) error {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: sts.Namespace, Name: name, Labels: sts.Spec.VolumeClaimTemplates[0].Labels}}
+	claim.Spec = sts.Spec.VolumeClaimTemplates[0].Spec
+	if err := k.client.Create(ctx, claim); err != nil {
+		return client.IgnoreAlreadyExists(err)
+	}
+	claim.Status.Phase = corev1.ClaimBound
+	return k.client.Status().Update(ctx, claim)
+}
+
+func (k *kubelets) create(ctx context.Context, sts *appsv1.StatefulSet, name, revision string) (corev1.Pod, error) {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: sts.Namespace, Name: name, Labels: map[string]string{"controller-revision-hash": revision}}}
+	for key, value := range sts.Spec.Template.Labels {
+		pod.Labels[key] = value
+	}
+	pod.Labels["topology.kubernetes.io/zone"] = "zone-" + name[len(name)-1:]
+	pod.Annotations = sts.Spec.Template.Annotations
+	pod.Spec = *sts.Spec.Template.Spec.DeepCopy()
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + name},
+	}})
+	if err := controllerutil.SetControllerReference(sts, &pod, k.client.Scheme()); err != nil {
+		return pod, err
+	}
+	if err := k.client.Create(ctx, &pod); err != nil {
+		return pod, err
+	}
+	if server := brokers.get(client.ObjectKey{Namespace: sts.Namespace, Name: sts.Name}); server != nil {
+		server.RestartNode(name)
+	}
+	return pod, nil
+}
+
+// report writes the pod's status and says whether it is ready.
+func (k *kubelets) report(pod *corev1.Pod) bool {
+	start := pod.CreationTimestamp
+	pod.Status.StartTime = &start
+	pod.Status.PodIP = "10.0.0.1"
+	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}}
+	pod.Status.Phase = corev1.PodRunning
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: start}
+	container := corev1.ContainerStatus{Name: "posthorn", Image: pod.Spec.Containers[0].Image, Ready: true,
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}}}
+	switch {
+	case strings.Contains(pod.Spec.Containers[0].Image, "bad"):
+		ready.Status = corev1.ConditionFalse
+		pod.Status.Phase = corev1.PodPending
+		container.Ready = false
+		container.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}
+	case pod.Annotations[unreadyAnnotation] != "":
+		ready.Status = corev1.ConditionFalse
+		ready.LastTransitionTime = metav1.NewTime(start.Add(1000 * 1000 * 1000 * 60))
+	}
+	pod.Status.Conditions = []corev1.PodCondition{ready}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{container}
+	return ready.Status == corev1.ConditionTrue
+}
+
+// storedDigest is what the operator notes about a template as stored.
+func storedDigest(sts *appsv1.StatefulSet) string {
+	data, err := json.Marshal(sts.Spec.Template)
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}

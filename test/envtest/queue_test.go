@@ -1,0 +1,382 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"net/http"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// there says whether the broker has a queue.
+func (w *world) there(vhost, name string) func() bool {
+	return func() bool {
+		_, found := w.broker.Queue(vhost, name)
+		return found
+	}
+}
+
+// quorumQueue is a queue as somebody else would make it.
+func quorumQueue(name string, arguments map[string]any) broker.Queue {
+	all := map[string]any{"x-queue-type": "quorum"}
+	for key, argument := range arguments {
+		all[key] = argument
+	}
+	return broker.Queue{Name: name, Vhost: "/", Type: "quorum", Durable: true, Arguments: all}
+}
+
+var _ = Describe("Queue", func() {
+	It("is declared, and its status tells about it", func() {
+		w := newWorld()
+		q := w.queue("orders", func(q *posthornv1.Queue) {
+			q.Spec.Replicas = 3
+			q.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-delivery-limit": value("5"), "x-single-active-consumer": value("true")}
+		})
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True InSync"))
+		made, found := w.broker.Queue("/", "orders")
+		Expect(found).To(BeTrue())
+		Expect(made.Type).To(Equal("quorum"))
+		Expect(made.Durable).To(BeTrue())
+		Expect(made.Arguments).To(Equal(map[string]any{
+			"x-queue-type": "quorum", "x-quorum-initial-group-size": 3.0, "x-delivery-limit": 5.0, "x-single-active-consumer": true,
+		}))
+		Expect(q.Status.Leader).To(Equal("c-0"))
+		Expect(q.Status.Members).To(Equal([]string{"c-0", "c-1", "c-2"}))
+		Expect(q.Status.OnlineMembers).To(Equal([]string{"c-0", "c-1", "c-2"}))
+		Expect(q.Status.LastSyncTime).NotTo(BeNil())
+		Expect(q.Finalizers).To(ContainElement(names.Finalizer))
+		Expect(conditionOf(q, posthornv1.ConditionReplicasPlaced)()).To(HavePrefix("True"))
+		Expect(conditionOf(q, posthornv1.ConditionConflict)()).To(HavePrefix("False"))
+
+		made.Messages, made.Leader, made.Online = 42, "c-1", []string{"c-1", "c-2"}
+		w.broker.SetQueue(made)
+		Eventually(conditionOf(q, posthornv1.ConditionReplicasPlaced)).Should(HavePrefix("False MembersOffline"))
+		Expect(q.Status.Messages).To(BeEquivalentTo(42))
+		Expect(q.Status.Leader).To(Equal("c-1"))
+		Expect(ready(q)()).To(HavePrefix("True"))
+	})
+
+	It("is declared anew when it vanishes, told once in an Event (K8)", func() {
+		w := newWorld()
+		q := w.queue("orders")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		w.broker.RemoveQueue("/", "orders")
+		Eventually(w.there("/", "orders")).Should(BeTrue())
+		Eventually(eventsOf(q, "DriftCorrected")).Should(Equal(1))
+		Consistently(eventsOf(q, "DriftCorrected")).Should(Equal(1))
+	})
+
+	It("reports the broker's own words", func() {
+		w := newWorld()
+		q := w.queue("orders", func(q *posthornv1.Queue) {
+			q.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-max-length": value("-1")}
+		})
+		create(q)
+		Eventually(ready(q)).Should(Equal("False BrokerRefused: PUT /api/queues/%2F/orders: broker answered 400: invalid arg 'x-max-length' for queue 'orders' in vhost '/'"))
+		Expect(conditionOf(q, posthornv1.ConditionStalled)()).To(HavePrefix("True"))
+		change(q, func(q *posthornv1.Queue) {
+			q.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-max-length": value("10")}
+		})
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		Expect(conditionOf(q, posthornv1.ConditionStalled)()).To(Equal("absent"))
+	})
+
+	It("refuses arguments that the operator sets, and a vhost that is not there", func() {
+		w := newWorld()
+		typed := w.queue("typed", func(q *posthornv1.Queue) {
+			q.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-queue-type": value(`"stream"`)}
+		})
+		create(typed)
+		Eventually(ready(typed)).Should(HavePrefix("False Invalid: spec.arguments must not have x-queue-type"))
+		lost := w.queue("lost", func(q *posthornv1.Queue) { q.Spec.Vhost = "nowhere" })
+		create(lost)
+		Eventually(ready(lost)).Should(HavePrefix("False VhostNotFound"))
+		w.broker.AddVhost("nowhere")
+		Eventually(ready(lost)).Should(HavePrefix("True"))
+	})
+
+	It("does not change what cannot be changed, unless the queue is empty and it may", func() {
+		w := newWorld()
+		q := w.queue("orders")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		change(q, func(q *posthornv1.Queue) {
+			q.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-delivery-limit": value("7")}
+		})
+		Eventually(ready(q)).Should(HavePrefix("False ImmutableChange"))
+		Expect(q.Status.ObservedGeneration).To(Equal(q.Generation))
+		Expect(w.broker.Calls("/api/queues/", http.MethodDelete)).To(BeEmpty())
+
+		full, _ := w.broker.Queue("/", "orders")
+		full.Messages = 1
+		w.broker.SetQueue(full)
+		change(q, func(q *posthornv1.Queue) { q.Spec.OnImmutableChange = "RecreateIfEmpty" })
+		Eventually(ready(q)).Should(ContainSubstring("is not empty"))
+		Expect(w.there("/", "orders")()).To(BeTrue())
+
+		full.Messages = 0
+		w.broker.SetQueue(full)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		made, _ := w.broker.Queue("/", "orders")
+		Expect(made.Arguments).To(HaveKeyWithValue("x-delivery-limit", 7.0))
+	})
+
+	DescribeTable("adoption of a queue that is there", func(policy posthornv1.AdoptionPolicy, arguments map[string]any, immutable, want string) {
+		w := newWorld()
+		w.broker.SetQueue(quorumQueue("orders", arguments))
+		q := w.queue("orders", func(q *posthornv1.Queue) {
+			q.Spec.Adoption, q.Spec.OnImmutableChange, q.Spec.ReclaimPolicy = policy, immutable, "Delete"
+		})
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix(want))
+		adopted := want == "True"
+		Expect(conditionOf(q, posthornv1.ConditionConflict)()).To(HavePrefix(map[bool]string{true: "False", false: "True"}[adopted]))
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(gone(q)).Should(BeTrue())
+		Expect(w.there("/", "orders")()).To(Equal(!adopted), "only what is owned is deleted")
+	},
+		Entry("Never", posthornv1.AdoptNever, nil, "Fail", "False Conflict"),
+		Entry("IfMatching, the same", posthornv1.AdoptIfMatching, nil, "Fail", "True"),
+		Entry("IfMatching, another", posthornv1.AdoptIfMatching, map[string]any{"x-max-length": 1.0}, "Fail", "False Conflict"),
+		Entry("Takeover, another", posthornv1.AdoptTakeover, map[string]any{"x-max-length": 1.0}, "RecreateIfEmpty", "True"),
+	)
+
+	It("belongs to the older of two objects; the younger gets it when that is gone", func() {
+		w := newWorld()
+		older := w.queue("older", func(q *posthornv1.Queue) { q.Spec.Name = "orders" })
+		create(older)
+		Eventually(ready(older)).Should(HavePrefix("True"))
+		younger := w.queue("younger", func(q *posthornv1.Queue) { q.Spec.Name, q.Spec.ReclaimPolicy = "orders", "Delete" })
+		create(younger)
+		Eventually(ready(younger)).Should(Equal("False Conflict: orders is claimed by " + w.namespace + "/older"))
+		Expect(ready(older)()).To(HavePrefix("True"))
+		Expect(k8s.Delete(ctx, older)).To(Succeed())
+		Eventually(ready(younger)).Should(HavePrefix("True"))
+		Expect(w.there("/", "orders")()).To(BeTrue())
+	})
+
+	It("leaves the queue of another object alone when a loser is deleted", func() {
+		w := newWorld()
+		winner := w.queue("a", func(q *posthornv1.Queue) { q.Spec.Name = "orders" })
+		create(winner)
+		Eventually(ready(winner)).Should(HavePrefix("True"))
+		loser := w.queue("b", func(q *posthornv1.Queue) { q.Spec.Name, q.Spec.ReclaimPolicy = "orders", "Delete" })
+		create(loser)
+		Eventually(ready(loser)).Should(HavePrefix("False Conflict"))
+		Expect(k8s.Delete(ctx, loser)).To(Succeed())
+		Eventually(gone(loser)).Should(BeTrue())
+		Expect(w.there("/", "orders")()).To(BeTrue())
+	})
+
+	DescribeTable("reclaim policy", func(policy string, messages int64, stays bool) {
+		w := newWorld()
+		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = policy })
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		made, _ := w.broker.Queue("/", "orders")
+		made.Messages = messages
+		w.broker.SetQueue(made)
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(gone(q)).Should(BeTrue())
+		Expect(w.there("/", "orders")()).To(Equal(stays))
+	},
+		Entry("Retain", "Retain", int64(0), true),
+		Entry("the default keeps data", "", int64(0), true),
+		Entry("Delete", "Delete", int64(9), false),
+		Entry("DeleteIfEmpty, empty", "DeleteIfEmpty", int64(0), false),
+		Entry("DeleteIfEmpty, not empty", "DeleteIfEmpty", int64(9), true),
+	)
+
+	It("waits for a broker that does not answer, and comes back with it", func() {
+		w := newWorld()
+		w.broker.SetDown(true)
+		q := w.queue("orders")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("False BrokerUnreachable"))
+		Expect(conditionOf(q, posthornv1.ConditionStalled)()).To(Equal("absent"))
+		w.broker.SetDown(false)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+	})
+
+	It("is let go when the broker does not answer past the bound", func() {
+		w := newWorld()
+		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		w.broker.SetDown(true)
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(ready(q)).Should(HavePrefix("False BrokerUnreachable: deleting"))
+		Eventually(gone(q)).Should(BeTrue())
+		Eventually(eventsOf(q, "LeftBehind")).Should(Equal(1))
+	})
+
+	It("is let go when its cluster is gone", func() {
+		w := newWorld()
+		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		Expect(k8s.Delete(ctx, w.cluster())).To(Succeed())
+		Eventually(ready(q)).Should(HavePrefix("False ClusterNotFound"))
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(gone(q)).Should(BeTrue())
+	})
+
+	It("is let go at once when its namespace goes and the broker is down", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) {
+			c.Spec.Tenancy = &posthornv1.TenancySpec{AllowedNamespaces: &metav1.LabelSelector{}}
+		})
+		tenant := newNamespace(nil)
+		w.broker.AddVhost(tenant)
+		q := w.queue("orders", func(q *posthornv1.Queue) {
+			q.Namespace, q.Spec.Vhost, q.Spec.ReclaimPolicy = tenant, tenant, "Delete"
+		})
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		w.broker.SetDown(true)
+		ns := namespaceObject(tenant)
+		Expect(k8s.Delete(ctx, ns)).To(Succeed())
+		// There is no namespace controller here to delete what is in it.
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(gone(q)).Should(BeTrue())
+	})
+
+	It("waits for its cluster to be made", func() {
+		ns := newNamespace(nil)
+		w := &world{namespace: ns}
+		q := w.queue("orders")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("False ClusterNotFound"))
+		Expect(q.Finalizers).To(BeEmpty())
+		create(newCluster(ns))
+		w.startBroker()
+		Eventually(ready(q)).Should(HavePrefix("True"))
+	})
+
+	It("knows a queue that it made before a crash, whatever the adoption policy says", func() {
+		w := newWorld()
+		w.broker.SetDown(true)
+		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.Adoption = posthornv1.AdoptNever })
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("False BrokerUnreachable"))
+		// As if the operator had ended between making the queue and writing the status: only the
+		// claim, which comes first, is there.
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(q), q)).To(Succeed())
+		before := q.DeepCopy()
+		q.Status.Claim = w.namespace + "/c|%2F/orders"
+		Expect(k8s.Status().Patch(ctx, q, client.MergeFrom(before))).To(Succeed())
+		w.broker.SetQueue(quorumQueue("orders", nil))
+		w.broker.SetDown(false)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+	})
+})
+
+var _ = Describe("tenancy (K7)", func() {
+	open := func(c *posthornv1.BrokerCluster) {
+		c.Spec.Tenancy = &posthornv1.TenancySpec{
+			AllowedNamespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"messaging": "yes"}}, VhostPrefix: "t-",
+		}
+	}
+
+	It("lets in only the namespaces that the cluster selects", func() {
+		w := newWorld(open)
+		stranger := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace = newNamespace(nil) })
+		create(stranger)
+		Eventually(ready(stranger)).Should(HavePrefix("False NotAllowed"))
+		Expect(stranger.Finalizers).To(BeEmpty())
+		guest := newNamespace(map[string]string{"messaging": "yes"})
+		w.broker.AddVhost("t-" + guest)
+		tenant := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = guest, "t-"+guest })
+		create(tenant)
+		Eventually(ready(tenant)).Should(HavePrefix("True"))
+		Expect(w.there("t-"+guest, "orders")()).To(BeTrue())
+	})
+
+	It("lets in a namespace when the cluster begins to select it", func() {
+		w := newWorld()
+		tenant := newNamespace(nil)
+		w.broker.AddVhost(tenant)
+		q := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = tenant, tenant })
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("False NotAllowed"))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) {
+			c.Spec.Tenancy = &posthornv1.TenancySpec{AllowedNamespaces: &metav1.LabelSelector{}}
+		})
+		Eventually(ready(q)).Should(HavePrefix("True"))
+	})
+
+	It("keeps a tenant out of other vhosts, of takeovers, of operator policies and of administration", func() {
+		w := newWorld(open)
+		ns := newNamespace(map[string]string{"messaging": "yes"})
+		own := "t-" + ns
+		w.broker.AddVhost(own)
+		w.broker.AddVhost(own + "x")
+		w.broker.SetQueue(broker.Queue{Name: "q", Vhost: own, Type: "quorum", Durable: true, Arguments: map[string]any{"x-max-length": 1.0}})
+
+		for _, vhost := range []string{"/", own + "x", "t-other"} {
+			q := w.queue("q-"+map[string]string{"/": "root", own + "x": "longer", "t-other": "other"}[vhost], func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = ns, vhost })
+			create(q)
+			Eventually(ready(q)).Should(HavePrefix("False NotAllowed"), vhost)
+		}
+		takeover := w.queue("q", func(q *posthornv1.Queue) {
+			q.Namespace, q.Spec.Vhost, q.Spec.Adoption, q.Spec.OnImmutableChange = ns, own, posthornv1.AdoptTakeover, "RecreateIfEmpty"
+		})
+		create(takeover)
+		Eventually(ready(takeover)).Should(HavePrefix("False NotAllowed: adoption"))
+		limit := w.policy("p", func(p *posthornv1.Policy) { p.Namespace, p.Spec.Vhost, p.Spec.Scope = ns, own, "Operator" })
+		create(limit)
+		Eventually(ready(limit)).Should(HavePrefix("False NotAllowed"))
+
+		users := map[string]func(*posthornv1.User){
+			"named":  func(u *posthornv1.User) { u.Spec.Username = "root" },
+			"admin":  func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"administrator"} },
+			"spy":    func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"monitoring"} },
+			"reader": func(u *posthornv1.User) { u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/", Read: ".*"}} },
+			"topics": func(u *posthornv1.User) {
+				u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "amq.topic"}}
+			},
+		}
+		for name, modify := range users {
+			u := w.user(name, func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = ns, nil; modify(u) })
+			create(u)
+			Eventually(ready(u)).Should(HavePrefix("False NotAllowed"), name)
+		}
+		Expect(w.broker.Calls("/api/users/", http.MethodPut)).To(BeEmpty())
+		fine := w.user("fine", func(u *posthornv1.User) {
+			u.Namespace, u.Spec.Permissions = ns, []posthornv1.Permission{{Vhost: own, Read: ".*"}, {Vhost: own + ".two", Read: ""}}
+			u.Spec.Tags = []posthornv1.UserTag{"management"}
+		})
+		w.broker.AddVhost(own + ".two")
+		create(fine)
+		Eventually(ready(fine)).Should(HavePrefix("True"))
+		Expect(fine.Status.Username).To(Equal(ns + "-fine"))
+	})
+
+	It("does not take a claim from an annotation or a spec: only the status counts", func() {
+		w := newWorld(open)
+		ns := newNamespace(map[string]string{"messaging": "yes"})
+		victim := ns + "-victim"
+		w.broker.SetUser(victim, "hers")
+		thief := w.user("victim", func(u *posthornv1.User) {
+			u.Namespace, u.Spec.Permissions = ns, nil
+			u.Status.Claim = w.namespace + "/c|" + victim
+			u.Annotations = map[string]string{"posthorn.io/claim": w.namespace + "/c|" + victim}
+		})
+		create(thief)
+		Eventually(ready(thief)).Should(HavePrefix("False Conflict"))
+		Expect(w.broker.Accepts(victim, "hers")).To(BeTrue())
+		Expect(k8s.Delete(ctx, thief)).To(Succeed())
+		Eventually(gone(thief)).Should(BeTrue())
+		Expect(w.broker.Accepts(victim, "hers")).To(BeTrue())
+	})
+})

@@ -1,0 +1,148 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package envtest runs the operator against a real API server, with a fake broker and a stand-in
+// for the StatefulSet controller and the kubelets.
+package envtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/setup"
+)
+
+var (
+	ctx     context.Context
+	k8s     client.Client
+	brokers = &registry{servers: map[client.ObjectKey]*brokertest.Server{}}
+)
+
+// Times of the operator under test; short, so that drift and bounds show.
+const (
+	resync      = time.Second
+	forgetBound = 2 * time.Second
+)
+
+func TestOperator(t *testing.T) {
+	switch {
+	case os.Getenv("KUBEBUILDER_ASSETS") != "":
+	case testing.Short():
+		t.Skip("needs an API server")
+	default:
+		t.Fatal("set KUBEBUILDER_ASSETS to a directory with kube-apiserver and etcd, or leave this suite out with -short")
+	}
+	RegisterFailHandler(Fail)
+	SetDefaultEventuallyTimeout(20 * time.Second)
+	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
+	SetDefaultConsistentlyDuration(1500 * time.Millisecond)
+	RunSpecs(t, "operator")
+}
+
+var _ = BeforeSuite(func() {
+	ctrl.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
+	var cancel context.CancelFunc
+	ctx, cancel = context.WithCancel(context.Background())
+	server := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := server.Start()
+	Expect(err).NotTo(HaveOccurred())
+	scheme, err := setup.Scheme()
+	Expect(err).NotTo(HaveOccurred())
+	k8s, err = client.New(config, client.Options{Scheme: scheme})
+	Expect(err).NotTo(HaveOccurred())
+
+	applyManifests(filepath.Join("..", "..", "config", "manager", "namespace.yaml"))
+	for _, file := range []string{"service_account.yaml", "role.yaml", "role_binding.yaml", "leader_election_role.yaml", "user_roles.yaml"} {
+		applyManifests(filepath.Join("..", "..", "config", "rbac", file))
+	}
+	// The operator under test has exactly the rights of its role; what stands in for the rest of
+	// Kubernetes has all.
+	restricted := rest.CopyConfig(config)
+	restricted.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:posthorn-system:posthorn-operator",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:posthorn-system", "system:authenticated"},
+	}
+	cacheOptions, clientOptions := setup.Cache("")
+	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
+		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "posthorn-operator", LeaderElectionNamespace: "posthorn-system",
+	})
+	Expect(err).NotTo(HaveOccurred())
+	others, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(setup.Controllers(mgr, setup.Config{
+		Resync: resync, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
+		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now,
+	})).To(Succeed())
+	Expect((&kubelets{client: others.GetClient(), live: others.GetAPIReader()}).setup(others)).To(Succeed())
+	ended := make(chan error, 2)
+	go func() { ended <- mgr.Start(ctx) }()
+	go func() { ended <- others.Start(ctx) }()
+	DeferCleanup(func() {
+		cancel()
+		Eventually(ended, time.Minute).Should(Receive(BeNil()))
+		Eventually(ended, time.Minute).Should(Receive(BeNil()))
+		brokers.closeAll()
+		Expect(server.Stop()).To(Succeed())
+	})
+})
+
+// registry resolves clusters to fake brokers. A cluster without one has an address where nobody listens.
+type registry struct {
+	mu      sync.Mutex
+	servers map[client.ObjectKey]*brokertest.Server
+}
+
+const nowhere = "http://127.0.0.1:1"
+
+func (r *registry) get(key client.ObjectKey) *brokertest.Server {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.servers[key]
+}
+
+func (r *registry) set(key client.ObjectKey, server *brokertest.Server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.servers[key] = server
+}
+
+func (r *registry) closeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, server := range r.servers {
+		server.Close()
+	}
+}
+
+func (r *registry) ClusterURL(key client.ObjectKey) string {
+	if server := r.get(key); server != nil {
+		return server.URL()
+	}
+	return nowhere
+}
+
+func (r *registry) NodeURL(key client.ObjectKey, pod string) string {
+	if server := r.get(key); server != nil {
+		return server.NodeURL(pod)
+	}
+	return nowhere
+}

@@ -1,0 +1,203 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"fmt"
+	"net/http"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+)
+
+func namespaceObject(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// binding reads a user's binding Secret.
+func (w *world) binding(user string) *corev1.Secret {
+	GinkgoHelper()
+	var secret corev1.Secret
+	Expect(k8s.Get(ctx, w.key(user+"-binding"), &secret)).To(Succeed())
+	return &secret
+}
+
+func permission(w *world, vhost, user string) func() string {
+	return func() string {
+		p, found := w.broker.Permission(vhost, user)
+		if !found {
+			return "none"
+		}
+		return fmt.Sprintf("%q %q %q", p.Configure, p.Write, p.Read)
+	}
+}
+
+var _ = Describe("User (O5)", func() {
+	It("gets a password, permissions and limits, and a binding", func() {
+		w := newWorld()
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Spec.Tags = []posthornv1.UserTag{"management"}
+			u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "amq.topic", Write: "^w", Read: "^r"}}
+			u.Spec.Limits = posthornv1.UserLimits{Connections: 10, Channels: 20}
+		})
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name := w.namespace + "-app"
+		Expect(u.Status.Username).To(Equal(name))
+		Expect(u.Status.Binding.Name).To(Equal("app-binding"))
+		Expect(u.Status.CredentialVersion).NotTo(BeEmpty())
+		secret := w.binding("app")
+		Expect(secret.Type).To(BeEquivalentTo("servicebinding.io/rabbitmq"))
+		Expect(metav1.IsControlledBy(secret, u)).To(BeTrue())
+		password := string(secret.Data["password"])
+		Expect(password).To(HaveLen(32))
+		Expect(string(secret.Data["uri"])).To(Equal(fmt.Sprintf("amqp://%s:%s@c.%s.svc:5672/%%2F", name, password, w.namespace)))
+		for key, want := range map[string]string{"type": "rabbitmq", "provider": "posthorn", "port": "5672", "username": name, "host": "c." + w.namespace + ".svc"} {
+			Expect(string(secret.Data[key])).To(Equal(want), key)
+		}
+		Expect(w.broker.Accepts(name, password)).To(BeTrue())
+		made, _ := w.broker.User(name)
+		Expect(made.Tags).To(Equal(broker.Tags{"management"}))
+		Expect(permission(w, "/", name)()).To(Equal(`"" ".*" "^a"`))
+		topic, found := w.broker.TopicPermission("/", name, "amq.topic")
+		Expect(found).To(BeTrue())
+		Expect(topic.Write).To(Equal("^w"))
+		Expect(w.broker.Limit(name, "max-connections")).To(BeEquivalentTo(10))
+		Expect(w.broker.Limit(name, "max-channels")).To(BeEquivalentTo(20))
+		for _, kind := range []string{posthornv1.ConditionCredentialsSynced, posthornv1.ConditionPermissionsSynced} {
+			Expect(conditionOf(u, kind)()).To(HavePrefix("True"))
+		}
+		Expect(fmt.Sprint(u.Status)).NotTo(ContainSubstring(password))
+
+		puts := len(w.broker.Calls("/api/users/", http.MethodPut))
+		Consistently(func() int { return len(w.broker.Calls("/api/users/", http.MethodPut)) }).Should(Equal(puts), "nothing is written when nothing differs")
+
+		Expect(k8s.Delete(ctx, u)).To(Succeed())
+		Eventually(gone(u)).Should(BeTrue())
+		_, found = w.broker.User(name)
+		Expect(found).To(BeFalse())
+	})
+
+	It("is rotated by editing the binding Secret", func() {
+		w := newWorld()
+		u := w.user("app")
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name, old := w.namespace+"-app", string(w.binding("app").Data["password"])
+		version := u.Status.CredentialVersion
+		change(w.binding("app"), func(s *corev1.Secret) { s.Data["password"] = []byte("a new one") })
+		Eventually(func() bool { return w.broker.Accepts(name, "a new one") }).Should(BeTrue())
+		Expect(w.broker.Accepts(name, old)).To(BeFalse())
+		Eventually(func() string { _ = ready(u)(); return u.Status.CredentialVersion }).ShouldNot(Equal(version))
+		Expect(string(w.binding("app").Data["uri"])).To(ContainSubstring(":a%20new%20one@"))
+		Expect(eventsOf(u, "DriftCorrected")()).To(Equal(0), "a rotation is no drift")
+	})
+
+	It("takes the password from a given Secret, and follows it", func() {
+		w := newWorld()
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Spec.Credentials = posthornv1.CredentialsSpec{SecretRef: &corev1.LocalObjectReference{Name: "given"}}
+		})
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("False SecretNotFound"))
+		given := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "given"}}
+		create(given)
+		Eventually(ready(u)).Should(HavePrefix("False InvalidSecret"))
+		change(given, func(s *corev1.Secret) { s.Data = map[string][]byte{"password": []byte("first")} })
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name := w.namespace + "-app"
+		Expect(w.broker.Accepts(name, "first")).To(BeTrue())
+		change(given, func(s *corev1.Secret) { s.Data = map[string][]byte{"password": []byte("second")} })
+		Eventually(func() bool { return w.broker.Accepts(name, "second") }).Should(BeTrue())
+		Eventually(func() string { return string(w.binding("app").Data["password"]) }).Should(Equal("second"))
+	})
+
+	It("is mended when somebody changes password, tags or permissions in the broker (K8)", func() {
+		w := newWorld()
+		u := w.user("app")
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name, password := w.namespace+"-app", string(w.binding("app").Data["password"])
+		w.broker.SetUser(name, "backdoor", "administrator")
+		w.broker.AddVhost("secret")
+		w.broker.SetPermission(broker.Permission{Vhost: "secret", User: name, Read: ".*"})
+		w.broker.SetPermission(broker.Permission{Vhost: "/", User: name, Configure: ".*"})
+		Eventually(func() bool { return w.broker.Accepts(name, password) }).Should(BeTrue())
+		Eventually(permission(w, "secret", name)).Should(Equal("none"))
+		Eventually(permission(w, "/", name)).Should(Equal(`"" ".*" "^a"`))
+		made, _ := w.broker.User(name)
+		Expect(made.Tags).To(BeEmpty())
+		Eventually(eventsOf(u, "DriftCorrected")).Should(BeNumerically(">=", 1))
+	})
+
+	It("follows its spec: permissions and topic permissions come and go", func() {
+		w := newWorld()
+		w.broker.AddVhost("two")
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "one", Write: "w"}, {Vhost: "/", Exchange: "two", Write: "w"}}
+		})
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name := w.namespace + "-app"
+		change(u, func(u *posthornv1.User) {
+			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "two", Write: "^x"}}
+			u.Spec.TopicPermissions = u.Spec.TopicPermissions[:1]
+			u.Spec.Limits.Connections = 3
+		})
+		Eventually(permission(w, "two", name)).Should(Equal(`"" "^x" ""`))
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		Expect(permission(w, "/", name)()).To(Equal("none"))
+		_, one := w.broker.TopicPermission("/", name, "one")
+		_, two := w.broker.TopicPermission("/", name, "two")
+		Expect(one).To(BeTrue())
+		Expect(two).To(BeFalse())
+		Expect(w.broker.Limit(name, "max-connections")).To(BeEquivalentTo(3))
+		change(u, func(u *posthornv1.User) { u.Spec.Limits.Connections = 0 })
+		Eventually(func() int32 { return w.broker.Limit(name, "max-connections") }).Should(BeZero())
+	})
+
+	It("tells credentials that are set from permissions that are refused", func() {
+		w := newWorld()
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "missing", Read: ".*"}}
+		})
+		create(u)
+		Eventually(ready(u)).Should(And(HavePrefix("False BrokerRefused"), ContainSubstring("vhost_or_user_not_found")))
+		Expect(conditionOf(u, posthornv1.ConditionCredentialsSynced)()).To(HavePrefix("True"))
+		Expect(conditionOf(u, posthornv1.ConditionPermissionsSynced)()).To(HavePrefix("False"))
+	})
+
+	It("does not take over a user that is there, unless it is told to", func() {
+		w := newWorld()
+		w.broker.SetUser("boss", "hers", "administrator")
+		u := w.user("app", func(u *posthornv1.User) { u.Spec.Username = "boss" })
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("False Conflict"))
+		Expect(w.broker.Accepts("boss", "hers")).To(BeTrue())
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "app-binding"}}
+		Expect(gone(secret)()).To(BeTrue(), "no Secret with a password that does not work")
+		change(u, func(u *posthornv1.User) { u.Spec.Adoption = posthornv1.AdoptTakeover })
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		Expect(w.broker.Accepts("boss", "hers")).To(BeFalse())
+	})
+
+	It("leaves a Secret alone that is not its own", func() {
+		w := newWorld()
+		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "app-binding"}, Data: map[string][]byte{"password": []byte("mine")}}
+		create(foreign)
+		u := w.user("app")
+		create(u)
+		Eventually(ready(u)).Should(And(HavePrefix("False Conflict"), ContainSubstring("Secret app-binding")))
+		Expect(k8s.Get(ctx, client.ObjectKeyFromObject(foreign), foreign)).To(Succeed())
+		Expect(foreign.Data).To(HaveLen(1))
+		_, found := w.broker.User(w.namespace + "-app")
+		Expect(found).To(BeFalse())
+	})
+})

@@ -1,0 +1,136 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+// refusedWith expects the API server to refuse with certain words.
+func refusedWith(err error, words string) {
+	GinkgoHelper()
+	Expect(err).To(HaveOccurred())
+	Expect(apierrors.IsInvalid(err)).To(BeTrue(), "%v", err)
+	Expect(err.Error()).To(ContainSubstring(words))
+}
+
+var _ = Describe("bad input is refused by the API server", func() {
+	DescribeTable("BrokerCluster", func(words string, change func(*posthornv1.BrokerCluster)) {
+		cluster := newCluster("default")
+		change(cluster)
+		refusedWith(k8s.Create(ctx, cluster, client.DryRunAll), words)
+	},
+		Entry("even replicas", "replicas must be odd", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 2 }),
+		Entry("negative replicas", "spec.replicas", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = -1 }),
+		Entry("too many replicas", "spec.replicas", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 11 }),
+		Entry("tiny storage", "at least 64Mi", func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("1Mi") }),
+		Entry("negative storage", "at least 64Mi", func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("-1Gi") }),
+		Entry("a key the operator sets", "set by the operator", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"cluster.peers": "x"}
+		}),
+		Entry("a value of two lines", "one line", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"a": "x\ndefault_user = me"}
+		}),
+		Entry("a key of two lines", "configuration keys", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"a = 1\nb": "x"}
+		}),
+		Entry("an image with a blank", "spec.image", func(c *posthornv1.BrokerCluster) { c.Spec.Image = "a b" }),
+		Entry("a name too long for host names", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = strings.Repeat("a", 41) }),
+		Entry("a name with a dot", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = "a.b" }),
+		Entry("an unknown budget", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.PodDisruptionBudget.Mode = "Maybe" }),
+		Entry("an unknown Service type", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Service.Type = corev1.ServiceTypeExternalName }),
+	)
+
+	It("refuses changes of what is immutable in a BrokerCluster", func() {
+		cluster := newCluster(newNamespace(nil))
+		cluster.Spec.Paused = true
+		create(cluster)
+		for words, change := range map[string]func(*posthornv1.BrokerCluster){
+			"replicas cannot be lowered":            func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 1 },
+			"storage.size is immutable":             func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("30Gi") },
+			"storage.storageClassName is immutable": func(c *posthornv1.BrokerCluster) { name := "fast"; c.Spec.Storage.StorageClassName = &name },
+			"replicas must be odd":                  func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 4 },
+		} {
+			Expect(k8s.Get(ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+			changed := cluster.DeepCopy()
+			change(changed)
+			refusedWith(k8s.Patch(ctx, changed, client.MergeFrom(cluster)), words)
+		}
+	})
+
+	DescribeTable("Queue", func(words string, change func(*posthornv1.Queue)) {
+		q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
+		change(q)
+		refusedWith(k8s.Create(ctx, q, client.DryRunAll), words)
+	},
+		Entry("no cluster", "spec.clusterRef.name", func(q *posthornv1.Queue) { q.Spec.ClusterRef.Name = "" }),
+		Entry("unknown type", "Unsupported value", func(q *posthornv1.Queue) { q.Spec.Type = "mirrored" }),
+		Entry("reserved name", "broker's own", func(q *posthornv1.Queue) { q.Spec.Name = "amq.mine" }),
+		Entry("name too long", "spec.name", func(q *posthornv1.Queue) { q.Spec.Name = strings.Repeat("n", 256) }),
+		Entry("replicated classic queue", "one replica", func(q *posthornv1.Queue) { q.Spec.Type, q.Spec.Replicas = "classic", 3 }),
+		Entry("negative replicas", "spec.replicas", func(q *posthornv1.Queue) { q.Spec.Replicas = -3 }),
+		Entry("unknown reclaim policy", "Unsupported value", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Shred" }),
+	)
+
+	It("refuses changes of what is immutable in a Queue", func() {
+		q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(nil), Name: "q"}, Spec: posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}}}
+		create(q)
+		for words, change := range map[string]func(*posthornv1.Queue){
+			"clusterRef is immutable": func(q *posthornv1.Queue) { q.Spec.ClusterRef.Namespace = "elsewhere" },
+			"name is immutable":       func(q *posthornv1.Queue) { q.Spec.Name = "other" },
+			"vhost is immutable":      func(q *posthornv1.Queue) { q.Spec.Vhost = "other" },
+			"type is immutable":       func(q *posthornv1.Queue) { q.Spec.Type = "classic" },
+		} {
+			Expect(k8s.Get(ctx, client.ObjectKeyFromObject(q), q)).To(Succeed())
+			changed := q.DeepCopy()
+			change(changed)
+			refusedWith(k8s.Patch(ctx, changed, client.MergeFrom(q)), words)
+		}
+	})
+
+	DescribeTable("Policy", func(words string, change func(*posthornv1.Policy)) {
+		p := &posthornv1.Policy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: posthornv1.PolicySpec{
+			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Pattern: "^a", Definition: map[string]apiextensionsv1.JSON{"max-length": value("1")},
+		}}
+		change(p)
+		refusedWith(k8s.Create(ctx, p, client.DryRunAll), words)
+	},
+		Entry("no pattern", "spec.pattern", func(p *posthornv1.Policy) { p.Spec.Pattern = "" }),
+		Entry("no definition", "spec.definition", func(p *posthornv1.Policy) { p.Spec.Definition = map[string]apiextensionsv1.JSON{} }),
+		Entry("unknown target", "Unsupported value", func(p *posthornv1.Policy) { p.Spec.ApplyTo = "everything" }),
+		Entry("operator policy for exchanges", "an operator policy applies to", func(p *posthornv1.Policy) { p.Spec.Scope, p.Spec.ApplyTo = "Operator", "exchanges" }),
+	)
+
+	DescribeTable("User", func(words string, change func(*posthornv1.User)) {
+		u := &posthornv1.User{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "u"}, Spec: posthornv1.UserSpec{
+			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{}},
+		}}
+		change(u)
+		refusedWith(k8s.Create(ctx, u, client.DryRunAll), words)
+	},
+		Entry("two sources of the password", "exactly one", func(u *posthornv1.User) {
+			u.Spec.Credentials.SecretRef = &corev1.LocalObjectReference{Name: "s"}
+		}),
+		Entry("no source of the password", "exactly one", func(u *posthornv1.User) { u.Spec.Credentials.Generate = nil }),
+		Entry("short password", "length", func(u *posthornv1.User) { u.Spec.Credentials.Generate.Length = 4 }),
+		Entry("username with a blank", "spec.username", func(u *posthornv1.User) { u.Spec.Username = "a b" }),
+		Entry("tag with a comma", "spec.tags", func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"management,administrator"} }),
+		Entry("two permissions for a vhost", "Duplicate value", func(u *posthornv1.User) {
+			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/"}, {Vhost: "/"}}
+		}),
+		Entry("negative limit", "spec.limits", func(u *posthornv1.User) { u.Spec.Limits.Connections = -1 }),
+		Entry("adoption by likeness", "Unsupported value", func(u *posthornv1.User) { u.Spec.Adoption = "IfMatching" }),
+	)
+})

@@ -1,0 +1,214 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// world is a namespace with a cluster and a fake broker.
+type world struct {
+	namespace string
+	broker    *brokertest.Server
+}
+
+const clusterName = "c"
+
+// newNamespace makes a namespace of its own for a spec. Pods in it must fit the strictest Pod
+// Security standard.
+func newNamespace(labels map[string]string) string {
+	GinkgoHelper()
+	all := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
+	for name, label := range labels {
+		all[name] = label
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: all}}
+	Expect(k8s.Create(ctx, ns)).To(Succeed())
+	return ns.Name
+}
+
+// newCluster is a BrokerCluster with an image.
+func newCluster(namespace string) *posthornv1.BrokerCluster {
+	return &posthornv1.BrokerCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterName},
+		Spec: posthornv1.BrokerClusterSpec{
+			Replicas: 3, Image: "example.test/posthorn:1.0.0",
+			Storage: posthornv1.StorageSpec{Size: resource.MustParse("1Gi")},
+		},
+	}
+}
+
+// newWorld makes a namespace, a cluster and, once the cluster's credentials are there, its broker.
+func newWorld(changes ...func(*posthornv1.BrokerCluster)) *world {
+	GinkgoHelper()
+	w := &world{namespace: newNamespace(nil)}
+	cluster := newCluster(w.namespace)
+	for _, change := range changes {
+		change(cluster)
+	}
+	Expect(k8s.Create(ctx, cluster)).To(Succeed())
+	w.startBroker()
+	return w
+}
+
+func (w *world) startBroker() {
+	GinkgoHelper()
+	var secret corev1.Secret
+	Eventually(func() error {
+		return k8s.Get(ctx, w.key(names.DefaultUserSecret(clusterName)), &secret)
+	}).Should(Succeed())
+	w.broker = brokertest.Start(string(secret.Data["username"]), string(secret.Data["password"]))
+	for i := 0; i < 3; i++ {
+		w.broker.SetNode(fmt.Sprintf("%s-%d", clusterName, i), true)
+	}
+	brokers.set(w.key(clusterName), w.broker)
+}
+
+func (w *world) key(name string) client.ObjectKey {
+	return client.ObjectKey{Namespace: w.namespace, Name: name}
+}
+
+func (w *world) ref() posthornv1.ClusterReference {
+	return posthornv1.ClusterReference{Name: clusterName, Namespace: w.namespace}
+}
+
+func (w *world) cluster() *posthornv1.BrokerCluster {
+	GinkgoHelper()
+	var cluster posthornv1.BrokerCluster
+	Expect(k8s.Get(ctx, w.key(clusterName), &cluster)).To(Succeed())
+	return &cluster
+}
+
+// changeCluster patches the cluster's spec.
+func (w *world) changeCluster(change func(*posthornv1.BrokerCluster)) {
+	GinkgoHelper()
+	cluster := w.cluster()
+	before := cluster.DeepCopy()
+	change(cluster)
+	Expect(k8s.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+}
+
+func (w *world) queue(name string, changes ...func(*posthornv1.Queue)) *posthornv1.Queue {
+	q := &posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: posthornv1.QueueSpec{ClusterRef: w.ref()}}
+	for _, change := range changes {
+		change(q)
+	}
+	return q
+}
+
+func (w *world) policy(name string, changes ...func(*posthornv1.Policy)) *posthornv1.Policy {
+	p := &posthornv1.Policy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: posthornv1.PolicySpec{
+			ClusterRef: w.ref(), Pattern: "^o", Priority: 1,
+			Definition: map[string]apiextensionsv1.JSON{"max-length": value("10")},
+		},
+	}
+	for _, change := range changes {
+		change(p)
+	}
+	return p
+}
+
+func (w *world) user(name string, changes ...func(*posthornv1.User)) *posthornv1.User {
+	u := &posthornv1.User{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name},
+		Spec: posthornv1.UserSpec{
+			ClusterRef: w.ref(), Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{}},
+			Permissions: []posthornv1.Permission{{Vhost: "/", Write: ".*", Read: "^a"}},
+		},
+	}
+	for _, change := range changes {
+		change(u)
+	}
+	return u
+}
+
+func value(json string) apiextensionsv1.JSON { return apiextensionsv1.JSON{Raw: []byte(json)} }
+
+// create makes an object.
+func create(object client.Object) {
+	GinkgoHelper()
+	Expect(k8s.Create(ctx, object)).To(Succeed())
+}
+
+// change patches an object that was created before.
+func change[T client.Object](object T, modify func(T)) {
+	GinkgoHelper()
+	Expect(k8s.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed())
+	before, isT := object.DeepCopyObject().(T)
+	Expect(isT).To(BeTrue())
+	modify(object)
+	Expect(k8s.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
+}
+
+// conditionOf gives "Status Reason: Message" of a condition, once it is about the newest spec.
+func conditionOf(object client.Object, kind string) func() string {
+	return func() string {
+		if err := k8s.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+			return err.Error()
+		}
+		var conditions []metav1.Condition
+		observed := int64(0)
+		switch o := object.(type) {
+		case *posthornv1.BrokerCluster:
+			conditions, observed = o.Status.Conditions, o.Status.ObservedGeneration
+		case topology.Object:
+			conditions, observed = o.Topology().Conditions, o.Topology().ObservedGeneration
+		}
+		if observed != object.GetGeneration() {
+			return "stale"
+		}
+		found := meta.FindStatusCondition(conditions, kind)
+		if found == nil {
+			return "absent"
+		}
+		return fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message)
+	}
+}
+
+func ready(object client.Object) func() string { return conditionOf(object, posthornv1.ConditionReady) }
+
+// gone says whether an object does not exist.
+func gone(object client.Object) func() bool {
+	return func() bool {
+		return client.IgnoreNotFound(k8s.Get(ctx, client.ObjectKeyFromObject(object), object)) == nil &&
+			k8s.Get(ctx, client.ObjectKeyFromObject(object), object) != nil
+	}
+}
+
+// eventsOf counts the events about an object that have a reason.
+func eventsOf(object client.Object, reason string) func() int {
+	return func() int {
+		var list eventsv1.EventList
+		if err := k8s.List(ctx, &list, client.InNamespace(object.GetNamespace())); err != nil {
+			return -1
+		}
+		count := 0
+		for _, event := range list.Items {
+			if event.Regarding.UID == object.GetUID() && event.Reason == reason {
+				count++
+				if event.Series != nil {
+					count += int(event.Series.Count) - 1
+				}
+			}
+		}
+		return count
+	}
+}
