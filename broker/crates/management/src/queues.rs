@@ -55,6 +55,12 @@ fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
     };
     let leader = leader.map(|id| name_of(names, id));
     let members = facts.map(|f| &f.members).filter(|m| !m.is_empty());
+    let online: &[NodeId] = match (facts, record.kind) {
+        (Some(facts), QueueKind::Quorum) => &facts.online,
+        // The one node that holds it answered.
+        (Some(facts), QueueKind::Classic) if facts.stats.is_some() => &record.members,
+        _ => &[],
+    };
     let mut shown = object!({
         "name": &*record.name,
         "vhost": &*record.vhost,
@@ -66,7 +72,7 @@ fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
         "node": leader,
         "leader": leader,
         "members": list(members.unwrap_or(&record.members)),
-        "online": list(facts.map_or(&[], |f| &f.online)),
+        "online": list(online),
         "state": if stats.is_some() { "running" } else { "down" },
         "policy": known.policy.name.as_deref(),
         "operator_policy": known.policy.operator_name.as_deref(),

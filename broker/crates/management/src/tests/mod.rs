@@ -72,7 +72,10 @@ impl Fake {
                 id: q.id,
                 leader: self.stats.get(&q.id).and(q.members.first().copied()),
                 members: q.members.clone(),
-                online: q.members.clone(),
+                online: match q.kind {
+                    QueueKind::Quorum => q.members.clone(),
+                    QueueKind::Classic => Vec::new(),
+                },
                 stats: self.stats.get(&q.id).cloned(),
             })
             .collect()

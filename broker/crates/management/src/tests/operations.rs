@@ -18,6 +18,21 @@ fn readiness_and_liveness_tell_the_nodes_state() {
 }
 
 #[test]
+fn a_node_without_a_cluster_has_no_users_and_says_so() {
+    let server = Server::start();
+    let formed = std::mem::take(&mut server.fake.lock().unwrap().tree);
+    for _ in 0..20 {
+        let got = server.ask("GET", "/api/whoami", None);
+        assert_eq!(
+            (got.status, got.reason()),
+            (503, "this node is not in a cluster yet")
+        );
+    }
+    server.fake.lock().unwrap().tree = formed;
+    assert_eq!(server.ask("GET", "/api/whoami", None).status, 200);
+}
+
+#[test]
 fn a_shard_that_does_not_answer_gives_503_and_not_a_hang() {
     let server = Server::start();
     server.fake.lock().unwrap().kept = Some(Vec::new());
