@@ -3,29 +3,31 @@
 
 LAB_PKI=$LAB_DIR/pki
 
+# Commands in a condition go on after a failure in spite of set -e, so they are joined by &&.
 make_ca() {
   mkdir -p -m 0700 "$LAB_PKI"
   [ -f "$LAB_PKI/sa.pub" ] && return 0
   {
-    openssl ecparam -name prime256v1 -genkey -noout -out "$LAB_PKI/ca.key"
-    openssl req -x509 -new -key "$LAB_PKI/ca.key" -subj /CN=posthorn-lab -days 3650 -out "$LAB_PKI/ca.crt"
-    openssl genrsa -out "$LAB_PKI/sa.key" 2048
-    openssl rsa -in "$LAB_PKI/sa.key" -pubout -out "$LAB_PKI/sa.pub"
-  } 2>"$LAB_PKI/openssl.log" || die "openssl failed: $(tail -1 "$LAB_PKI/openssl.log")"
+    openssl ecparam -name prime256v1 -genkey -noout -out "$LAB_PKI/ca.key" &&
+      openssl req -x509 -new -key "$LAB_PKI/ca.key" -subj /CN=posthorn-lab -days 3650 -out "$LAB_PKI/ca.crt" &&
+      openssl genrsa -out "$LAB_PKI/sa.key" 2048 &&
+      openssl rsa -in "$LAB_PKI/sa.key" -pubout -out "$LAB_PKI/sa.pub.partial" &&
+      mv "$LAB_PKI/sa.pub.partial" "$LAB_PKI/sa.pub"
+  } 2>"$LAB_PKI/ca.log" || die "openssl failed: $(tail -1 "$LAB_PKI/ca.log")"
 }
 
-# make_cert NAME SUBJECT EXTENSION
+# make_cert NAME SUBJECT EXTENSION. Nodes get theirs at the same time: nothing is shared between
+# two calls, so the serial number is random and not from a file.
 make_cert() {
   local f=$LAB_PKI/$1
   [ -f "$f.crt" ] && return 0
   {
-    openssl ecparam -name prime256v1 -genkey -noout -out "$f.key"
-    openssl req -new -key "$f.key" -subj "$2" -out "$f.csr"
-    openssl x509 -req -in "$f.csr" -CA "$LAB_PKI/ca.crt" -CAkey "$LAB_PKI/ca.key" -CAcreateserial \
-      -days 3650 -extfile <(echo "$3") -out "$f.crt.partial"
-    mv "$f.crt.partial" "$f.crt"
-    rm -f "$f.csr"
-  } 2>"$LAB_PKI/openssl.log" || die "openssl failed for $1: $(tail -1 "$LAB_PKI/openssl.log")"
+    openssl ecparam -name prime256v1 -genkey -noout -out "$f.key" &&
+      openssl req -new -key "$f.key" -subj "$2" -out "$f.csr" &&
+      openssl x509 -req -in "$f.csr" -CA "$LAB_PKI/ca.crt" -CAkey "$LAB_PKI/ca.key" -set_serial "0x$(openssl rand -hex 15)" \
+        -days 3650 -extfile <(echo "$3") -out "$f.crt.partial" &&
+      mv "$f.crt.partial" "$f.crt" && rm -f "$f.csr"
+  } 2>"$f.log" || die "openssl failed for $1: $(tail -1 "$f.log")"
 }
 
 # make_kubeconfig NAME SERVER: for the client certificate NAME.
