@@ -708,8 +708,9 @@ impl Owners {
 
 /// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
 fn successor(me: NodeId, status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
-    let able =
-        |n: &NodeId| *n != me && status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
+    let able = |n: &NodeId| {
+        *n != me && status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n)
+    };
     let best = status
         .matched
         .iter()
