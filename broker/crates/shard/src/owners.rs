@@ -390,6 +390,9 @@ impl Owners {
                 self.note_events(queue);
             }
             HostOutput::CheckpointDue { .. } => {
+                // What was applied and not read yet may be freed by the checkpoint.
+                let host = &self.host;
+                quorum.resolve(&mut |index| host.read(group, index).ok(), &mut self.out);
                 let checkpoint = quorum.checkpoint();
                 self.host
                     .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
@@ -516,25 +519,30 @@ impl Owners {
 
     pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         self.host.peer_up(node, incarnation);
-        self.each_quorum(|q, _, _| q.peer_up(node));
+        self.each_queue(|owned, at, out| match owned {
+            Owned::Quorum(q) => q.peer_up(node),
+            Owned::Classic(c) => c.queue.peer_up(at, node, out),
+        });
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
         self.host.peer_down(node);
-        self.each_quorum(|q, _, _| q.peer_down(node));
+        self.each_queue(|owned, at, out| match owned {
+            Owned::Quorum(q) => q.peer_down(node),
+            Owned::Classic(c) => c.queue.peer_down(at, node, out),
+        });
     }
 
-    fn each_quorum(&mut self, f: impl Fn(&mut QuorumQueue, Moment, &mut Output)) {
-        let mut led: Vec<QueueId> = Vec::new();
-        for (id, owned) in &mut self.queues {
-            if let Owned::Quorum(quorum) = owned
-                && quorum.leads()
-            {
-                f(quorum, self.at, &mut self.out);
-                led.push(*id);
+    fn each_queue(&mut self, f: impl Fn(&mut Owned, Moment, &mut Output)) {
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for queue in ids {
+            if let Some(owned) = self.queues.get_mut(&queue) {
+                f(owned, self.at, &mut self.out);
+                self.touched.insert(queue);
             }
+            self.note_events(queue);
         }
-        self.touched.extend(led);
     }
 
     /// Earlier lives of a node are over.
