@@ -48,6 +48,10 @@ struct Faults {
     /// Successful syncs left before every later one fails.
     syncs_left: Option<u64>,
     unreadable: BTreeSet<String>,
+    copies_on_write: bool,
+    lies: bool,
+    /// Changes of the disk left before the power goes off.
+    changes_left: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -139,6 +143,22 @@ impl State {
         if self.faults.gone {
             return Err(error(ErrorKind::NotFound, "the directory is gone", path));
         }
+        self.powered(path)
+    }
+
+    fn powered(&self, path: &str) -> io::Result<()> {
+        if self.faults.changes_left == Some(0) {
+            return Err(error(ErrorKind::Other, "power is off", path));
+        }
+        Ok(())
+    }
+
+    /// Before each change: counts down to the power cut.
+    fn spend(&mut self, path: &str) -> io::Result<()> {
+        self.powered(path)?;
+        if let Some(left) = &mut self.faults.changes_left {
+            *left -= 1;
+        }
         Ok(())
     }
 
@@ -198,9 +218,11 @@ impl SimDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Power fails and comes back: unsynced sectors and names survive as chance has it. Injected faults stay.
+    /// Power fails and comes back: unsynced sectors and names survive as chance has it. Injected faults stay, but for
+    /// [`SimDisk::cut_power_after`].
     pub fn crash(&self, rng: &mut SeededRng) {
         let state = &mut *self.state();
+        state.faults.changes_left = None;
         let mut left: BTreeMap<String, u64> = BTreeMap::new();
         for change in &state.pending {
             *left.entry(change.dir().to_owned()).or_default() += 1;
@@ -237,6 +259,26 @@ impl SimDisk {
     /// After `n` more successful syncs each one fails; `None`: no fault.
     pub fn fail_syncs_after(&self, n: Option<u64>) {
         self.state().faults.syncs_left = n;
+    }
+
+    /// Syncs say yes and do nothing, as of a drive that ignores flushes: what rests on them is then lost by a crash.
+    pub fn set_lying(&self, on: bool) {
+        self.state().faults.lies = on;
+    }
+
+    /// The power goes off with the `n`th change of the disk from now (a write, sync, new name, ...): it may happen
+    /// or not, and nothing works until [`SimDisk::crash`].
+    pub fn cut_power_after(&self, n: Option<u64>) {
+        self.state().faults.changes_left = n;
+    }
+
+    pub fn power_is_off(&self) -> bool {
+        self.state().faults.changes_left == Some(0)
+    }
+
+    /// As on file systems that never overwrite in place: every write takes new space, `allocate` or not.
+    pub fn set_copy_on_write(&self, on: bool) {
+        self.state().faults.copies_on_write = on;
     }
 
     /// Reads of this file fail (or no longer do).
@@ -327,6 +369,7 @@ impl Disk for SimDisk {
         if state.capacity.is_some() && state.room(1) == 0 {
             return Err(error(ErrorKind::StorageFull, "no space left", path));
         }
+        state.spend(path)?;
         state.next_inode += 1;
         let inode = state.next_inode;
         state.inodes.insert(inode, Inode::default());
@@ -349,6 +392,7 @@ impl Disk for SimDisk {
         if !state.now.files.contains_key(path) {
             return Err(error(ErrorKind::NotFound, "no such file", path));
         }
+        state.spend(path)?;
         state.change(NameChange::Unlink(path.to_owned()));
         Ok(())
     }
@@ -360,6 +404,7 @@ impl Disk for SimDisk {
         if !state.now.files.contains_key(from) || !state.now.has_dir(parent(to)) {
             return Err(error(ErrorKind::NotFound, "no such file", from));
         }
+        state.spend(from)?;
         state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
@@ -374,6 +419,7 @@ impl Disk for SimDisk {
                 return Err(error(ErrorKind::AlreadyExists, "is a file", dir));
             }
             if !state.now.has_dir(dir) {
+                state.spend(path)?;
                 state.change(NameChange::MakeDir(dir.to_owned()));
             }
         }
@@ -400,9 +446,11 @@ impl Disk for SimDisk {
             .cloned()
             .collect();
         for file in files {
+            state.spend(&file)?;
             state.change(NameChange::Unlink(file));
         }
         for dir in dirs.into_iter().rev() {
+            state.spend(&dir)?;
             state.change(NameChange::DropDir(dir));
         }
         Ok(())
@@ -427,6 +475,8 @@ impl Disk for SimDisk {
             return Err(error(ErrorKind::NotFound, "no such directory", dir));
         }
         state.sync_allowed(dir)?;
+        state.spend(dir)?;
+        state.powered(dir)?;
         state.sync_name_changes(dir);
         state.counters.syncs += 1;
         Ok(())
@@ -451,6 +501,7 @@ struct SimFile {
 impl SimFile {
     fn with<T>(&self, act: impl FnOnce(&mut State, &mut Inode) -> io::Result<T>) -> io::Result<T> {
         let state = &mut *self.disk.state();
+        state.powered(&self.path)?;
         if state.faults.gone || state.life != self.life {
             return Err(error(ErrorKind::NotFound, "handle is dead", &self.path));
         }
@@ -486,8 +537,13 @@ impl File for SimFile {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.with(|state, inode| {
+            state.spend(&self.path)?;
             let end = offset.saturating_add(data.len() as u64);
-            let growth = end.saturating_sub(inode.len());
+            let growth = if state.faults.copies_on_write {
+                data.len() as u64
+            } else {
+                end.saturating_sub(inode.len())
+            };
             let short = growth - Self::room(state, inode, growth);
             let fits = data.len() as u64 - short.min(data.len() as u64);
             let written = &data[..fits as usize];
@@ -499,7 +555,8 @@ impl File for SimFile {
             if short > 0 {
                 return Err(error(ErrorKind::StorageFull, "no space left", &self.path));
             }
-            Ok(())
+            // A write that the power cut into is on the disk in part, and nobody knows.
+            state.powered(&self.path)
         })
     }
 
@@ -513,8 +570,9 @@ impl File for SimFile {
             if Self::room(state, inode, growth) < growth {
                 return Err(error(ErrorKind::StorageFull, "no space left", &self.path));
             }
+            state.spend(&self.path)?;
             inode.set_len(len);
-            Ok(())
+            state.powered(&self.path)
         })
     }
 
@@ -528,7 +586,11 @@ impl File for SimFile {
     fn sync_data(&self) -> io::Result<()> {
         self.with(|state, inode| {
             state.sync_allowed(&self.path)?;
-            inode.sync();
+            state.spend(&self.path)?;
+            state.powered(&self.path)?;
+            if !state.faults.lies {
+                inode.sync();
+            }
             state.counters.syncs += 1;
             Ok(())
         })

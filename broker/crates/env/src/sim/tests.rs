@@ -133,6 +133,24 @@ fn injected_faults_show() {
     assert_eq!(disk.files(), []);
 }
 
+#[test]
+fn the_power_goes_off_in_the_middle() {
+    let disk = SimDisk::new();
+    let file = disk.create("f").expect("create");
+    disk.sync_dir("").expect("sync");
+    disk.cut_power_after(Some(3));
+    file.write_at(0, &[1; 100]).expect("first");
+    file.sync_data().expect("second");
+    file.write_at(0, &[2; 100]).expect_err("third");
+    assert!(disk.power_is_off());
+    file.read_at(0, &mut [0]).expect_err("dark");
+    disk.list("").expect_err("dark");
+    disk.crash(&mut SeededRng::new(1));
+    assert!(!disk.power_is_off());
+    let data = read_all(&disk, "f");
+    assert!(data == [1; 100] || data == [2; 100]);
+}
+
 proptest! {
     /// Without a crash the disk is a plain file; after one every byte is one that was written there, or zero.
     #[test]
