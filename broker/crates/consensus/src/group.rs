@@ -247,14 +247,16 @@ impl Group {
     }
 
     /// The leader is known to be down: this follower asks for votes within `ticks`.
-    pub fn hurry_election(&mut self, ticks: usize) {
+    pub fn hurry_election(&mut self, ticks: usize, rng: &mut SeededRng) {
         if self.installing || self.is_leader() {
             return;
         }
         let term = self.raw.raft.term;
         if self.raw.raft.state == StateRole::Follower {
-            // Forgets the leader, so that it also grants others their votes.
+            // Forgets the leader, so that it also grants others their votes. raft-rs draws a timeout without a
+            // change of role here.
             self.raw.raft.become_follower(term, 0);
+            self.draw_timeout(rng);
         }
         self.hurried = true;
         self.expire_in(ticks);

@@ -283,7 +283,7 @@ impl Host {
             self.wake(id);
             let jitter = self.rng.below(2) as usize;
             if let (Some(turn), Some(group)) = (turn, self.groups.get_mut(&id)) {
-                group.hurry_election(1 + turn as usize * 3 + jitter);
+                group.hurry_election(1 + turn as usize * 3 + jitter, &mut self.rng);
                 group.retime(&mut self.rng);
                 self.touch(id);
             }
