@@ -1,6 +1,16 @@
 //! Users' credentials and rights: password hashes, permissions, SASL mechanisms (O5, A9-1). No I/O.
 #![forbid(unsafe_code)]
 
+mod password;
+mod pattern;
+mod sasl;
+mod verified;
+
+pub use password::{BadHash, SALT_LEN, hash, hash_with, verify};
+pub use pattern::{BadPattern, MAX_PATTERN, Pattern};
+pub use sasl::{Credentials, Mechanism, SaslError, amqplain, plain};
+pub use verified::{VERIFIED_CAPACITY, Verified};
+
 /// A stored password hash. Never printed by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
@@ -21,5 +31,26 @@ pub enum HashAlgorithm {
 impl std::fmt::Debug for PasswordHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PasswordHash({:?}, ..)", self.algorithm)
+    }
+}
+
+impl HashAlgorithm {
+    /// The name the HTTP API uses (`hashing_algorithm`).
+    pub fn name(self) -> &'static str {
+        match self {
+            HashAlgorithm::Sha256 => "rabbit_password_hashing_sha256",
+            HashAlgorithm::Sha512 => "rabbit_password_hashing_sha512",
+            HashAlgorithm::Argon2id => "argon2id",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<HashAlgorithm> {
+        [
+            HashAlgorithm::Sha256,
+            HashAlgorithm::Sha512,
+            HashAlgorithm::Argon2id,
+        ]
+        .into_iter()
+        .find(|a| a.name() == name)
     }
 }

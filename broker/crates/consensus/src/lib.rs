@@ -5,9 +5,26 @@
 //! but for reads of log entries that have left memory (page cache).
 #![forbid(unsafe_code)]
 
+mod codec;
+mod config;
+mod entry;
+mod group;
+mod guard;
+mod host;
+mod jobs;
+mod recovery;
+mod rolls;
+mod sink;
+mod snapshot;
+mod store;
+
+pub use config::{HostConfig, Limits, MAX_COMMAND_BYTES, MAX_MEMBERS};
+pub use host::{Counters, Host};
+pub use recovery::RecoveryError;
+pub use wal::GroupId;
+
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Time};
-pub use wal::GroupId;
 
 /// Who takes part in a group. Learners replicate and do not vote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +52,12 @@ pub enum ProposeError {
     Overloaded,
     #[error("another membership change is in progress")]
     ChangeInProgress,
+    /// Only a learner can be promoted, and the last voter cannot be removed.
+    #[error("the group's members do not allow this change")]
+    InvalidChange,
+    /// Empty, or over [`MAX_COMMAND_BYTES`].
+    #[error("a command of {bytes} bytes cannot be logged")]
+    InvalidCommand { bytes: usize },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,6 +137,10 @@ pub enum Output {
     CheckpointDue { group: GroupId },
     /// Run on the storage thread with the node's disk, then call [`RaftHost::job_done`].
     Job { id: JobId, job: Box<dyn StorageJob> },
+    /// No file of the write-ahead log up to and with this number is needed any more.
+    WalFree { up_to: u64 },
+    /// The group's log on this node is damaged. Fatal to the node: nobody may answer for this data.
+    Failed { group: GroupId, error: ReadError },
 }
 
 /// Blocking disk work that does not belong on a shard: flushing entries to segments, checkpoints, deletions.
@@ -134,10 +161,14 @@ pub struct JobError {
 /// The narrow face of consensus that everything above knows.
 pub trait RaftHost {
     /// Makes this node's replica of a new group whose first members are `membership`. No effect when it is there.
+    ///
+    /// A node that is no voter of `membership` starts with nothing and waits for the leader's checkpoint, so all
+    /// first voters must be given the same membership, and nodes that join later must not be given theirs as
+    /// voters. The group sends and answers nothing before this is durable.
     fn create(&mut self, group: GroupId, membership: &Membership);
     /// Drops this node's replica with its data.
     fn remove(&mut self, group: GroupId);
-    /// Hands a command to the group's leader, which must be this node. Commit shows as `Output::Committed`;
+    /// Hands a command (never empty) to the group's leader, which must be this node. Commit shows as `Output::Committed`;
     /// a command that is lost with the leadership never shows: proposers number their commands and try again.
     fn propose(&mut self, group: GroupId, command: Bytes) -> Result<(), ProposeError>;
     fn change_membership(
@@ -153,7 +184,12 @@ pub trait RaftHost {
     fn peer_down(&mut self, node: NodeId);
     /// Time moved on. Cheap when nothing is due.
     fn tick(&mut self, now: Time);
+    /// When [`RaftHost::tick`] is to be called next; `None`: not before something else happens.
+    fn wake_at(&self) -> Option<Time>;
     fn durable(&mut self, token: WalToken);
+    /// The log goes on in a new file: every token that was durable before this call lies in `file` or an older one,
+    /// every later one in a newer. [`Output::WalFree`] follows when nothing up to `file` is needed any more.
+    fn wal_rolled(&mut self, file: u64);
     fn job_done(&mut self, id: JobId, result: JobResult);
     /// The command of an entry that the state machine holds live.
     fn read(&self, group: GroupId, index: u64) -> Result<Bytes, ReadError>;

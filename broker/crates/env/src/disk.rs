@@ -34,6 +34,30 @@ pub trait File: Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+    /// Cuts the file off, or grows it with zeros that may not have space of their own yet.
     fn truncate(&self, len: u64) -> io::Result<()>;
+    /// Makes the file at least `len` bytes long with space of its own: writes below `len` do not run out of space
+    /// on file systems that overwrite in place. New bytes are zero. Fails without effect when space is short.
+    fn allocate(&self, len: u64) -> io::Result<()>;
     fn sync_data(&self) -> io::Result<()>;
+}
+
+/// Checks a path of a [`Disk`]: relative, `/` between names, no empty, `.` or `..` name. The root itself is `""`.
+pub fn check_path(path: &str) -> io::Result<()> {
+    let good = path.is_empty()
+        || path
+            .split('/')
+            .all(|name| !matches!(name, "" | "." | "..") && !name.contains('\0'));
+    if good {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!("not a path inside the data directory: {path:?}"),
+    ))
+}
+
+/// The directory a path is in; `""` for the root's own children.
+pub fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }

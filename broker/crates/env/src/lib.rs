@@ -2,13 +2,15 @@
 //!
 //! Every crate below `node` reaches the world through these traits alone. `real` implements them on the
 //! operating system, `sim` under a seed, so that a whole cluster can run in one thread and be run again.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod disk;
 pub mod real;
+pub mod rng;
 pub mod sim;
 
 pub use disk::{Disk, File};
+pub use rng::SeededRng;
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

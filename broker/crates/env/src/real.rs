@@ -1,1 +1,344 @@
 //! The operating system behind the traits.
+
+use crate::disk::{check_path, parent};
+use crate::{Clock, Disk, File, SeededRng, Time, WallTime};
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Monotonic time since this value was made.
+#[derive(Clone, Copy, Debug)]
+pub struct RealClock {
+    origin: Instant,
+}
+
+impl RealClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    pub fn new() -> RealClock {
+        RealClock {
+            origin: Instant::now(),
+        }
+    }
+}
+
+impl Default for RealClock {
+    fn default() -> RealClock {
+        RealClock::new()
+    }
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    fn wall(&self) -> WallTime {
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Random bytes fit for secrets, from the kernel.
+pub fn fill_random(buf: &mut [u8]) -> io::Result<()> {
+    fs::File::open("/dev/urandom")?.read_exact(buf)
+}
+
+/// A generator with a seed from the kernel.
+pub fn seeded_rng() -> io::Result<SeededRng> {
+    let mut seed = [0; 8];
+    fill_random(&mut seed)?;
+    Ok(SeededRng::new(u64::from_le_bytes(seed)))
+}
+
+/// A directory of the file system.
+#[derive(Clone, Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+impl RealDisk {
+    /// Makes the directory when it is not there.
+    pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
+        let root = root.into();
+        fs::create_dir_all(&root).map_err(|e| at(&root, e))?;
+        Ok(RealDisk { root })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn path(&self, path: &str) -> io::Result<PathBuf> {
+        check_path(path)?;
+        Ok(if path.is_empty() {
+            self.root.clone()
+        } else {
+            self.root.join(path)
+        })
+    }
+}
+
+/// Puts the path into the error's text and keeps its kind and what it means.
+fn at(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+impl Disk for RealDisk {
+    fn create(&self, path: &str) -> io::Result<Box<dyn File>> {
+        let path = self.path(path)?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(|e| at(&path, e))?;
+        Ok(Box::new(RealFile { file, path }))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn File>> {
+        let path = self.path(path)?;
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|e| at(&path, e))?;
+        Ok(Box::new(RealFile { file, path }))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let path = self.path(path)?;
+        fs::remove_file(&path).map_err(|e| at(&path, e))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (self.path(from)?, self.path(to)?);
+        fs::rename(&from, &to).map_err(|e| at(&from, e))
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        let path = self.path(path)?;
+        fs::create_dir_all(&path).map_err(|e| at(&path, e))
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        if path.is_empty() || parent(path) == path {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the data directory itself is never removed",
+            ));
+        }
+        let path = self.path(path)?;
+        match fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(at(&path, e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let dir = self.path(dir)?;
+        let entries = match fs::read_dir(&dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(|e| at(&dir, e))?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            // A name that is not UTF-8 is none of ours.
+            if let Ok(name) = entry.map_err(|e| at(&dir, e))?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        let dir = self.path(dir)?;
+        fs::File::open(&dir)
+            .and_then(|d| d.sync_all())
+            .map_err(|e| at(&dir, e))
+    }
+
+    fn available(&self) -> io::Result<u64> {
+        available(&self.root).map_err(|e| at(&self.root, e))
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl File for RealFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
+            match self.file.read_at(rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(at(&self.path, e)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file
+            .write_all_at(data, offset)
+            .map_err(|e| at(&self.path, e))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata().map_err(|e| at(&self.path, e))?.len())
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len).map_err(|e| at(&self.path, e))
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let now = self.len()?;
+        if len <= now {
+            return Ok(());
+        }
+        match fallocate(self.file.as_raw_fd(), now, len - now) {
+            // Some file systems cannot: zeros written now take the space now.
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => self.fill(now, len),
+            Err(e) => {
+                // "Without effect": what was added is taken off again; the first error is the one that counts.
+                let _ = self.file.set_len(now);
+                Err(e)
+            }
+            Ok(()) => Ok(()),
+        }
+        .map_err(|e| at(&self.path, e))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data().map_err(|e| at(&self.path, e))
+    }
+}
+
+impl RealFile {
+    fn fill(&self, from: u64, to: u64) -> io::Result<()> {
+        static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(ZEROS.len() as u64);
+            if let Err(e) = self.file.write_all_at(&ZEROS[..n as usize], at) {
+                let _ = self.file.set_len(from);
+                return Err(e);
+            }
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+#[expect(unsafe_code, reason = "std has no fallocate")]
+fn fallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
+    let too_big = |_| io::Error::from(io::ErrorKind::FileTooLarge);
+    let offset = libc::off_t::try_from(offset).map_err(too_big)?;
+    let len = libc::off_t::try_from(len).map_err(too_big)?;
+    loop {
+        // SAFETY: plain integers; `fd` is open for as long as the caller borrows its file.
+        if unsafe { libc::fallocate(fd, 0, offset, len) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "std has no statvfs")]
+fn available(path: &Path) -> io::Result<u64> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `path` ends in NUL, `stat` is as large as the call writes; it is read only after success.
+    let stat = unsafe {
+        if libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        stat.assume_init()
+    };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new() -> Scratch {
+            let mut name = [0; 8];
+            fill_random(&mut name).expect("urandom");
+            Scratch(
+                std::env::temp_dir()
+                    .join(format!("posthorn-env-{:016x}", u64::from_le_bytes(name))),
+            )
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn files_and_names() {
+        let scratch = Scratch::new();
+        let disk = RealDisk::open(&scratch.0).expect("open");
+        disk.create_dir("a/b").expect("dir");
+        let file = disk.create("a/b/f").expect("create");
+        assert_eq!(
+            disk.create("a/b/f").err().map(|e| e.kind()),
+            Some(io::ErrorKind::AlreadyExists)
+        );
+        file.write_at(3, b"xyz").expect("write");
+        file.allocate(4096).expect("allocate");
+        assert_eq!(file.len().expect("len"), 4096);
+        file.truncate(6).expect("truncate");
+        file.sync_data().expect("sync");
+        let mut buf = [9; 10];
+        assert_eq!(file.read_at(0, &mut buf).expect("read"), 6);
+        assert_eq!(&buf[..6], b"\0\0\0xyz");
+        disk.rename("a/b/f", "a/b/g").expect("rename");
+        disk.sync_dir("a/b").expect("sync dir");
+        assert_eq!(disk.list("a/b").expect("list"), ["g"]);
+        assert_eq!(disk.list("nowhere").expect("list"), [""; 0]);
+        assert!(disk.available().expect("statvfs") > 0);
+        disk.remove_dir("a").expect("remove");
+        disk.remove_dir("a").expect("remove again");
+        assert_eq!(
+            disk.open("a/b/g").err().map(|e| e.kind()),
+            Some(io::ErrorKind::NotFound)
+        );
+    }
+
+    #[test]
+    fn no_way_out_of_the_directory() {
+        let scratch = Scratch::new();
+        let disk = RealDisk::open(&scratch.0).expect("open");
+        for path in ["../x", "a/../../x", "/etc/x", "a//b", "./a", "a\0b"] {
+            assert_eq!(
+                disk.create(path).err().map(|e| e.kind()),
+                Some(io::ErrorKind::InvalidInput),
+                "{path:?}"
+            );
+        }
+        assert!(disk.remove_dir("").is_err());
+    }
+}

@@ -1,1 +1,106 @@
-//! The HTTP API with RabbitMQ's paths and JSON
+//! The HTTP API with RabbitMQ's paths and JSON (O2, O3), and the Prometheus endpoint (O1, a first part).
+//!
+//! Control plane only: everything goes to shard 0 of the node as a [`control::ControlRequest`] and comes back through
+//! its reply; nothing here touches the data path. Passwords are checked on blocking threads, a few at a time.
+#![forbid(unsafe_code)]
+
+mod access;
+mod ask;
+mod bindings;
+mod connections;
+mod dispatch;
+mod entropy;
+mod error;
+mod exchanges;
+mod health;
+mod json;
+mod listen;
+mod login;
+mod metrics;
+mod nodes;
+mod overview;
+mod page;
+mod permissions;
+mod policies;
+mod queues;
+#[cfg(test)]
+mod tests;
+mod users;
+mod vhosts;
+
+use axum::Router;
+use control::ControlRequest;
+use env::NodeId;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use entropy::fill as random_bytes;
+
+/// The way to shard 0 of the node. Must not block; a request that it drops is answered with 503.
+pub type Node = Arc<dyn Fn(ControlRequest) + Send + Sync>;
+
+/// Facts about this node that the API shows, and its limits.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub node: NodeId,
+    /// The node's name: what `/api/nodes/{name}` calls it.
+    pub name: String,
+    /// The program's version.
+    pub version: String,
+    /// For `/api/overview`: protocol and port of each listener.
+    pub listeners: Vec<(String, u16)>,
+    /// Users who may log in from loopback only (`loopback_users`).
+    pub loopback_users: Vec<String>,
+    /// `management.max_connections`
+    pub max_connections: usize,
+    /// `management.request_timeout`: a request is answered by then.
+    pub request_timeout: Duration,
+    /// `management.idle_timeout`: a connection without a byte for so long is closed.
+    pub idle_timeout: Duration,
+}
+
+/// Largest request body, in bytes.
+pub const MAX_BODY: usize = 256 * 1024;
+
+impl Config {
+    pub fn new(node: NodeId, name: impl Into<String>) -> Config {
+        Config {
+            node,
+            name: name.into(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            listeners: Vec::new(),
+            loopback_users: vec!["guest".to_owned()],
+            max_connections: 1024,
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The management application: `/api/...`, `/livez`, `/readyz`. Wants [`Peer`] as connect info; [`serve`] gives it.
+pub fn router(node: Node, config: Config) -> std::io::Result<Router> {
+    Ok(dispatch::router(ask::Api::new(node, config)?))
+}
+
+/// The Prometheus application: `/metrics`, `/metrics/per-object`. No login, as with RabbitMQ.
+pub fn prometheus(node: Node, config: Config) -> std::io::Result<Router> {
+    Ok(metrics::router(ask::Api::new(node, config)?))
+}
+
+pub use listen::Peer;
+
+/// Serves an application on a listener until `stop` resolves, then lets requests under way finish. Must run inside a
+/// tokio runtime with time and I/O enabled.
+pub async fn serve(
+    listener: std::net::TcpListener,
+    app: Router,
+    config: &Config,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let listener = listen::Bounded::new(listener, config.max_connections, config.idle_timeout)?;
+    let app = app.into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop)
+        .await
+}

@@ -4,6 +4,30 @@
 //! shard; sessions and the HTTP API read the resulting tree directly, without locks (docs/decisions).
 #![forbid(unsafe_code)]
 
+mod access;
+mod apply;
+mod arguments;
+mod codec;
+mod equivalence;
+mod exchanges;
+pub mod limits;
+mod nodes;
+mod policies;
+mod policy_keys;
+mod queues;
+mod route;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+pub use arguments::queue_kind;
+pub use codec::DecodeError;
+pub use policies::EffectivePolicy;
+pub use route::RouteResult;
+pub use settings::{DEFAULT_DELIVERY_LIMIT, Overflow, QueueSettings};
+pub use tree::{Right, Tree, TreeEvent, VhostRecord};
+
 use env::{Incarnation, NodeId};
 use message::Table;
 use std::sync::Arc;
@@ -259,7 +283,3 @@ pub enum Refused {
     #[error("{0}")]
     Unavailable(String),
 }
-
-/// The applied tree.
-#[derive(Clone, Debug, Default)]
-pub struct Tree {}

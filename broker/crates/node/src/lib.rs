@@ -1,1 +1,25 @@
-//! A node: configuration, identity, listeners, peer links, threads
+//! A node: its configuration, identity, cluster formation, peer links and threads.
+#![forbid(unsafe_code)]
+
+pub mod addresses;
+pub mod alarms;
+pub mod config;
+pub mod control_door;
+pub mod data_dir;
+pub mod formation;
+pub mod identity;
+pub mod jobs;
+pub mod links;
+pub mod log_thread;
+pub mod logging;
+pub mod node;
+pub mod peering;
+mod resolver;
+mod socket;
+mod threads;
+pub mod tls;
+mod watch;
+pub mod wire;
+
+pub use node::{ControlParts, MakeShard, NodeError, NodeParts, ServeControl, ShardMaterial, run};
+pub use threads::Notice;

@@ -6,6 +6,15 @@
 //! owner. That is how a confirm survives a failover, and why nothing is enqueued or settled twice.
 #![forbid(unsafe_code)]
 
+mod checkout;
+pub mod classic;
+pub mod client;
+pub mod codec;
+mod face;
+pub mod quorum;
+
+pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
+
 use bytes::Bytes;
 use env::{Incarnation, NodeId};
 use message::{Message, Table};
@@ -89,6 +98,10 @@ pub enum RequestBody {
 pub enum Event {
     /// All requests up to this one are done and as safe as the queue type makes them: publishes may be confirmed.
     Applied { up_to: u64 },
+    /// As `Applied`, but these publishes among the last `client::MAX_IN_FLIGHT` requests were not taken. One event, so
+    /// that no loss on the way can turn a refused publish into a confirmed one; refusals stay in every such event until
+    /// they have left that window.
+    AppliedExcept { up_to: u64, refused: Vec<Refusal> },
     /// The answer to a request that has one; at most once per owner, before the `Applied` that covers it or after.
     Answer { seq: u64, answer: Answer },
     /// Deliveries in order; ids are consecutive per consumer from 1.
@@ -98,8 +111,12 @@ pub enum Event {
     },
     /// The consumer was ended by the queue (deleted, or taken over).
     Cancelled { consumer: ConsumerId },
+    /// The reply to a [`Resume`], before what is delivered again: deliveries below `next` will not come (again).
+    Resumed { consumer: ConsumerId, next: u64 },
     /// Not the owner (any more). Send to `leader`, or wait when none is known.
     NotOwner { leader: Option<NodeId> },
+    /// The sender owns the queue from now on (again): send what is open to it, and ask for what may have been lost.
+    Owner,
     /// Requests from `expected` on must be sent (again).
     Expecting { expected: u64 },
 }
@@ -129,6 +146,23 @@ pub enum Reject {
     MaxLength,
     /// Queue deleted or its storage is gone.
     Unavailable,
+}
+
+/// Publishes `from..=to` (request numbers) that were not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub from: u64,
+    pub to: u64,
+    pub why: Reject,
+}
+
+/// Why a message left a queue without having been accepted (Q12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadReason {
+    Rejected,
+    Expired,
+    MaxLength,
+    DeliveryLimit,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,1 +1,43 @@
-//! The AMQP 0.9.1 session: a sans-io state machine
+//! The AMQP 0.9.1 session: a sans-io state machine.
+//!
+//! [`AmqpSession`] implements [`session::Session`]: bytes and notices in, bytes and calls on the node out. Where the
+//! standard leaves room, RabbitMQ's behaviour decides, down to the texts of errors, because clients match on them.
+//!
+//! A method that must wait for the metadata group or for a queue holds up the frames behind it on its own channel;
+//! other channels go on. Everything a client can make the session keep has a bound in [`Limits`].
+#![forbid(unsafe_code)]
+
+mod channel;
+mod confirms;
+mod connection;
+mod consume;
+mod content;
+mod deliver;
+mod directory;
+mod failure;
+mod handshake;
+mod limits;
+mod link;
+mod names;
+mod publish;
+mod replies;
+mod topology;
+mod transaction;
+mod unacked;
+mod wait;
+
+pub use connection::AmqpSession;
+pub use limits::{Limits, SessionConfig};
+
+#[cfg(test)]
+mod tests {
+    use super::AmqpSession;
+    use crate::channel::Channel;
+
+    /// The goal is 3,000 octets for a connection with two channels, kernel and driver included.
+    #[test]
+    fn an_idle_connection_with_two_channels_is_small() {
+        let octets = size_of::<AmqpSession>() + 2 * size_of::<Channel>();
+        assert!(octets <= 1_500, "{octets}");
+    }
+}

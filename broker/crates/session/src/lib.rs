@@ -45,6 +45,10 @@ pub trait Broker {
     fn draining(&self) -> bool;
     /// Whether a login with this name from this peer may try, and bookkeeping of connection limits. False: refuse.
     fn admit(&mut self, user: &str, vhost: &str) -> bool;
+    /// Whether this is the password. A node that remembers what was right before (`auth::Verified`) answers cheaper.
+    fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
+        auth::verify(hash, password)
+    }
 }
 
 /// What a session is told.
@@ -132,6 +136,15 @@ pub struct Outbox {
     done: VecDeque<Bytes>,
     tail: BytesMut,
     len: usize,
+    /// How many tails have been closed.
+    closed: u64,
+}
+
+/// A place in an [`Outbox`]; equal stamps: nothing was written or taken in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    closed: u64,
+    tail: usize,
 }
 
 /// Bodies from this size on are sent by reference.
@@ -156,7 +169,17 @@ impl Outbox {
     fn close_tail(&mut self) {
         if !self.tail.is_empty() {
             self.len += self.tail.len();
+            self.closed += 1;
             self.done.push_back(self.tail.split().freeze());
+        }
+    }
+
+    /// Where writing goes on. While the stamp stays the same, what was written last may still be changed in
+    /// [`Outbox::tail`]: that is how confirms that come one by one leave as one.
+    pub fn stamp(&self) -> Stamp {
+        Stamp {
+            closed: self.closed,
+            tail: self.tail.len(),
         }
     }
 
@@ -188,5 +211,30 @@ impl Outbox {
             written -= first.len();
             self.done.pop_front();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_changes_with_every_write_and_every_take() {
+        let mut out = Outbox::default();
+        out.tail().extend_from_slice(b"one");
+        let stamp = out.stamp();
+        assert_eq!(out.stamp(), stamp);
+        out.tail().extend_from_slice(b"two");
+        assert_ne!(out.stamp(), stamp);
+        let stamp = out.stamp();
+        assert_eq!(out.pieces().len(), 1);
+        out.tail().extend_from_slice(b"onetwo");
+        assert_eq!(out.len(), 12);
+        assert_ne!(out.stamp(), stamp, "as long, but not the same bytes");
+        let stamp = out.stamp();
+        out.push(Bytes::from(vec![0; BY_REFERENCE]));
+        assert_ne!(out.stamp(), stamp);
+        out.consume(12 + BY_REFERENCE);
+        assert!(out.is_empty());
     }
 }

@@ -4,6 +4,26 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
+mod answers;
+mod apply;
+mod clients;
+pub mod config;
+mod core;
+mod directory;
+mod frame;
+mod membership;
+mod owners;
+mod peers;
+mod placement;
+mod sessions;
+mod shard;
+mod stats;
+mod turn;
+mod view;
+
+pub use config::{Founding, RecoveredShard, ShardConfig, ShardLimits};
+pub use shard::Shard;
+
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
@@ -66,6 +86,10 @@ pub enum Effect {
     Fatal(String),
     /// Client listeners must be closed (false) or open (true).
     Listen(bool),
+    /// This shard needs no log file up to and with this number; see [`ShardDriver::wal_rolled`].
+    WalFree { up_to: u64 },
+    /// Shard 0 only: the cluster's nodes as the metadata tree has them now, so that the driver keeps a link to each.
+    Nodes(Vec<NodeRecord>),
 }
 
 /// The calls a driver makes. `Shard` implements it; a driver's tests may use another.
@@ -87,6 +111,9 @@ pub trait ShardDriver {
     fn peer_frame(&mut self, from: NodeId, frame: Bytes);
     fn shard_frame(&mut self, from: u16, frame: Bytes);
     fn durable(&mut self, token: consensus::WalToken);
+    /// The log goes on in a new file: every token that was durable before this call lies in `file` or an older one,
+    /// every later one in a newer. Answer with [`Effect::WalFree`] when nothing up to `file` is needed any more.
+    fn wal_rolled(&mut self, file: u64);
     fn job_done(&mut self, id: consensus::JobId, result: consensus::JobResult);
     /// Shard 0 only.
     fn control(&mut self, request: ControlRequest);

@@ -2,7 +2,21 @@
 //! once, whatever group it belongs to, so that one `fdatasync` serves all that arrived meanwhile (Q3, Q10).
 #![forbid(unsafe_code)]
 
+mod error;
+mod format;
+mod log;
+mod recover;
+mod writer;
+
+pub use error::WalError;
+pub use log::{Rolled, Wal, WalConfig};
+pub use recover::{HardState, Recovered, RecoveredGroup, TornTail};
+pub use writer::{Progress, Writer};
+
 use bytes::Bytes;
+
+/// The largest record, its fields included: RabbitMQ's largest message with room for a batch around it.
+pub const MAX_RECORD_BYTES: u64 = 32 << 20;
 
 /// A Raft group's number in logs and on the network. 0 is the metadata group; a quorum queue's is its `QueueId`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

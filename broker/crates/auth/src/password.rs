@@ -1,0 +1,229 @@
+//! Making and checking password hashes (O5).
+//!
+//! The sha family is what RabbitMQ stores and what its definitions files carry: 4 bytes of salt, then the digest of
+//! salt and password. New passwords get argon2id.
+
+use crate::{HashAlgorithm, PasswordHash};
+use argon2::password_hash::{self, PasswordHasher as _, PasswordVerifier as _, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256, Sha512};
+use subtle::ConstantTimeEq as _;
+
+/// Random bytes [`hash`] wants.
+pub const SALT_LEN: usize = 16;
+/// Salt bytes in front of a digest of the sha family.
+const SHA_SALT: usize = 4;
+/// OWASP's setting for argon2id with the least memory: a login costs 7 MiB for some 20 ms.
+const MEMORY_KIB: u32 = 7168;
+const PASSES: u32 = 5;
+const LANES: u32 = 1;
+/// What a stored hash may ask for at the most; more is refused when it is put.
+const MAX_MEMORY_KIB: u32 = 64 * 1024;
+const MAX_PASSES: u32 = 16;
+const MAX_LANES: u32 = 4;
+/// Longest PHC string taken.
+const MAX_PHC: usize = 512;
+
+/// Why bytes are no password hash.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadHash {
+    #[error("password_hash is not base64")]
+    Base64,
+    #[error("password_hash has {got} bytes, {algorithm} has {want}")]
+    Length {
+        algorithm: &'static str,
+        got: usize,
+        want: usize,
+    },
+    #[error("password_hash is no argon2id string that this program accepts")]
+    Argon2,
+    #[error("the salt is too short")]
+    Salt,
+    #[error("the password is longer than argon2 allows")]
+    Password,
+}
+
+/// Hashes with argon2id. `salt` must be random.
+pub fn hash(password: &[u8], salt: &[u8; SALT_LEN]) -> Result<PasswordHash, BadHash> {
+    hash_with(HashAlgorithm::Argon2id, password, salt)
+}
+
+/// Hashes with an algorithm of choice. The sha family takes the first 4 bytes of the salt.
+pub fn hash_with(
+    algorithm: HashAlgorithm,
+    password: &[u8],
+    salt: &[u8],
+) -> Result<PasswordHash, BadHash> {
+    let short = salt.get(..SHA_SALT).ok_or(BadHash::Salt)?;
+    let bytes = match algorithm {
+        HashAlgorithm::Sha256 => salted::<Sha256>(short, password),
+        HashAlgorithm::Sha512 => salted::<Sha512>(short, password),
+        HashAlgorithm::Argon2id => {
+            let params =
+                Params::new(MEMORY_KIB, PASSES, LANES, None).map_err(|_| BadHash::Argon2)?;
+            let salt = SaltString::encode_b64(salt).map_err(|_| BadHash::Salt)?;
+            Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+                .hash_password(password, &salt)
+                .map_err(|_| BadHash::Password)?
+                .to_string()
+                .into_bytes()
+        }
+    };
+    Ok(PasswordHash { algorithm, bytes })
+}
+
+fn salted<D: sha2::Digest>(salt: &[u8], password: &[u8]) -> Vec<u8> {
+    let mut bytes = salt.to_vec();
+    bytes.extend_from_slice(&digest::<D>(salt, password));
+    bytes
+}
+
+fn digest<D: sha2::Digest>(salt: &[u8], password: &[u8]) -> Vec<u8> {
+    let mut digest = D::new();
+    digest.update(salt);
+    digest.update(password);
+    digest.finalize().to_vec()
+}
+
+/// Whether this is the password. Costly for argon2id (some 20 ms); never panics on stored bytes. An empty password never is.
+pub fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
+    if password.is_empty() {
+        return false;
+    }
+    match hash.algorithm {
+        HashAlgorithm::Sha256 => verify_sha::<Sha256>(&hash.bytes, password),
+        HashAlgorithm::Sha512 => verify_sha::<Sha512>(&hash.bytes, password),
+        HashAlgorithm::Argon2id => match phc(&hash.bytes) {
+            Ok(parsed) => Argon2::default().verify_password(password, &parsed).is_ok(),
+            Err(_) => false,
+        },
+    }
+}
+
+fn verify_sha<D: sha2::Digest>(stored: &[u8], password: &[u8]) -> bool {
+    let Some((salt, want)) = stored.split_at_checked(SHA_SALT) else {
+        return false;
+    };
+    digest::<D>(salt, password).ct_eq(want).into()
+}
+
+fn phc(bytes: &[u8]) -> Result<password_hash::PasswordHash<'_>, BadHash> {
+    let text = std::str::from_utf8(bytes).map_err(|_| BadHash::Argon2)?;
+    if text.len() > MAX_PHC {
+        return Err(BadHash::Argon2);
+    }
+    let parsed = password_hash::PasswordHash::new(text).map_err(|_| BadHash::Argon2)?;
+    let params = Params::try_from(&parsed).map_err(|_| BadHash::Argon2)?;
+    let modest = params.m_cost() <= MAX_MEMORY_KIB
+        && params.t_cost() <= MAX_PASSES
+        && params.p_cost() <= MAX_LANES;
+    let right = parsed.algorithm == argon2::ARGON2ID_IDENT && parsed.hash.is_some();
+    if modest && right {
+        Ok(parsed)
+    } else {
+        Err(BadHash::Argon2)
+    }
+}
+
+impl PasswordHash {
+    /// From the form the HTTP API and definitions files carry: base64 for the sha family, a PHC string for argon2id.
+    pub fn from_text(algorithm: HashAlgorithm, text: &str) -> Result<PasswordHash, BadHash> {
+        let bytes = match algorithm {
+            HashAlgorithm::Argon2id => text.as_bytes().to_vec(),
+            _ => STANDARD.decode(text).map_err(|_| BadHash::Base64)?,
+        };
+        let hash = PasswordHash { algorithm, bytes };
+        hash.check()?;
+        Ok(hash)
+    }
+
+    /// The form that [`PasswordHash::from_text`] reads.
+    pub fn to_text(&self) -> String {
+        match self.algorithm {
+            HashAlgorithm::Argon2id => String::from_utf8_lossy(&self.bytes).into_owned(),
+            _ => STANDARD.encode(&self.bytes),
+        }
+    }
+
+    /// Whether the bytes have the algorithm's form and ask for a bounded amount of work.
+    pub fn check(&self) -> Result<(), BadHash> {
+        let want = SHA_SALT
+            + match self.algorithm {
+                HashAlgorithm::Sha256 => Sha256::output_size(),
+                HashAlgorithm::Sha512 => Sha512::output_size(),
+                HashAlgorithm::Argon2id => return phc(&self.bytes).map(|_| ()),
+            };
+        if self.bytes.len() == want {
+            return Ok(());
+        }
+        Err(BadHash::Length {
+            algorithm: self.algorithm.name(),
+            got: self.bytes.len(),
+            want,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SALT: [u8; SALT_LEN] = *b"0123456789abcdef";
+
+    #[test]
+    fn each_algorithm_takes_its_password_and_no_other() {
+        for algorithm in [
+            HashAlgorithm::Sha256,
+            HashAlgorithm::Sha512,
+            HashAlgorithm::Argon2id,
+        ] {
+            let made = hash_with(algorithm, b"secret", &SALT).unwrap();
+            assert!(verify(&made, b"secret"), "{algorithm:?}");
+            assert!(!verify(&made, b"Secret"), "{algorithm:?}");
+            assert!(!verify(&made, b""), "{algorithm:?}");
+            let back = PasswordHash::from_text(algorithm, &made.to_text()).unwrap();
+            assert_eq!(back, made);
+            assert!(!format!("{made:?}").contains(&made.to_text()));
+        }
+    }
+
+    /// The worked example of RabbitMQ's guide "Credentials and Passwords".
+    #[test]
+    fn rabbitmqs_own_example_verifies() {
+        let salt = [0x90, 0x8D, 0xC6, 0x0A];
+        let made = hash_with(HashAlgorithm::Sha256, b"test12", &salt).unwrap();
+        assert_eq!(
+            made.to_text(),
+            "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
+        );
+        assert!(verify(&made, b"test12"));
+    }
+
+    #[test]
+    fn an_empty_password_never_logs_in() {
+        let made = hash_with(HashAlgorithm::Sha256, b"", &SALT).unwrap();
+        assert!(!verify(&made, b""));
+    }
+
+    #[test]
+    fn bad_hashes_are_refused_and_never_match() {
+        let short = PasswordHash {
+            algorithm: HashAlgorithm::Sha256,
+            bytes: vec![1, 2, 3],
+        };
+        assert!(short.check().is_err());
+        assert!(!verify(&short, b"x"));
+        assert_eq!(
+            PasswordHash::from_text(HashAlgorithm::Sha512, "***"),
+            Err(BadHash::Base64)
+        );
+        let greedy = "$argon2id$v=19$m=4000000,t=5,p=1$MDEyMzQ1Njc4OWFiY2RlZg$DDGmB+z2FVyWR4ZP6yRWMqOrDYhWlVs9Q7jVq9Vmq9w";
+        assert_eq!(
+            PasswordHash::from_text(HashAlgorithm::Argon2id, greedy),
+            Err(BadHash::Argon2)
+        );
+        assert!(PasswordHash::from_text(HashAlgorithm::Argon2id, "$argon2i$v=19$").is_err());
+    }
+}

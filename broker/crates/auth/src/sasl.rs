@@ -1,0 +1,157 @@
+//! SASL mechanisms (A9-1): what a client's response says. Checking it is the caller's.
+
+/// Longest response looked at; connection.start-ok is one frame of the initial frame size anyway.
+const MAX_RESPONSE: usize = 16 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    Plain,
+    Amqplain,
+    /// The user is the client certificate's.
+    External,
+    Anonymous,
+}
+
+impl Mechanism {
+    pub fn name(self) -> &'static str {
+        match self {
+            Mechanism::Plain => "PLAIN",
+            Mechanism::Amqplain => "AMQPLAIN",
+            Mechanism::External => "EXTERNAL",
+            Mechanism::Anonymous => "ANONYMOUS",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Mechanism> {
+        [
+            Mechanism::Plain,
+            Mechanism::Amqplain,
+            Mechanism::External,
+            Mechanism::Anonymous,
+        ]
+        .into_iter()
+        .find(|m| m.name() == name)
+    }
+}
+
+/// A name and a password. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub user: String,
+    pub password: Vec<u8>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials({:?}, ..)", self.user)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SaslError {
+    #[error("the response is longer than {MAX_RESPONSE} bytes")]
+    Long,
+    #[error("the response is not of the mechanism's form")]
+    Malformed,
+}
+
+/// PLAIN, RFC 4616: authorization identity, NUL, user, NUL, password. The authorization identity is not used.
+pub fn plain(response: &[u8]) -> Result<Credentials, SaslError> {
+    if response.len() > MAX_RESPONSE {
+        return Err(SaslError::Long);
+    }
+    let mut parts = response.split(|b| *b == 0);
+    let (Some(_), Some(user), Some(password), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err(SaslError::Malformed);
+    };
+    credentials(user, password)
+}
+
+/// AMQPLAIN, AMQP 0.8's own: a field table without its length, with LOGIN and PASSWORD as long strings.
+pub fn amqplain(response: &[u8]) -> Result<Credentials, SaslError> {
+    if response.len() > MAX_RESPONSE {
+        return Err(SaslError::Long);
+    }
+    let (mut login, mut password) = (None, None);
+    let mut rest = response;
+    while !rest.is_empty() {
+        let (key, value, after) = long_string_field(rest).ok_or(SaslError::Malformed)?;
+        match key {
+            b"LOGIN" => login = Some(value),
+            b"PASSWORD" => password = Some(value),
+            _ => {}
+        }
+        rest = after;
+    }
+    match (login, password) {
+        (Some(login), Some(password)) => credentials(login, password),
+        _ => Err(SaslError::Malformed),
+    }
+}
+
+/// Name, value and what follows of a field whose value is a long string.
+fn long_string_field(from: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (len, rest) = from.split_first()?;
+    let (key, rest) = rest.split_at_checked(usize::from(*len))?;
+    let rest = rest.strip_prefix(b"S")?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+    let (value, rest) = rest.split_at_checked(len)?;
+    Some((key, value, rest))
+}
+
+fn credentials(user: &[u8], password: &[u8]) -> Result<Credentials, SaslError> {
+    let user = std::str::from_utf8(user).map_err(|_| SaslError::Malformed)?;
+    Ok(Credentials {
+        user: user.to_owned(),
+        password: password.to_vec(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn plain_is_read() {
+        let got = plain(b"\0guest\0pass").unwrap();
+        assert_eq!(
+            (got.user.as_str(), &got.password[..]),
+            ("guest", &b"pass"[..])
+        );
+        assert_eq!(plain(b"someone\0guest\0").unwrap().password, b"");
+        for bad in [&b""[..], b"guest", b"\0guest", b"\0a\0b\0c", b"\0\xff\0x"] {
+            assert_eq!(plain(bad), Err(SaslError::Malformed), "{bad:?}");
+        }
+        assert!(!format!("{got:?}").contains("pass"));
+    }
+
+    #[test]
+    fn amqplain_is_read() {
+        let got = amqplain(b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x04pass").unwrap();
+        assert_eq!(
+            (got.user.as_str(), &got.password[..]),
+            ("guest", &b"pass"[..])
+        );
+        assert!(amqplain(b"\x05LOGINS\0\0\0\x05guest").is_err());
+        assert!(amqplain(b"\x05LOGINI\0\0\0\x05").is_err());
+    }
+
+    #[test]
+    fn mechanisms_have_their_names() {
+        for m in ["PLAIN", "AMQPLAIN", "EXTERNAL", "ANONYMOUS"] {
+            assert_eq!(Mechanism::from_name(m).unwrap().name(), m);
+        }
+        assert_eq!(Mechanism::from_name("plain"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_response_makes_it_panic(response: Vec<u8>) {
+            let _ = (plain(&response), amqplain(&response));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A bounded memory of passwords that were right, so that a storm of reconnects does not burn the processor (M9).
+
+use crate::{PasswordHash, verify};
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeSet, VecDeque};
+
+/// Entries kept; the oldest goes first.
+pub const VERIFIED_CAPACITY: usize = 4096;
+
+/// Remembers successes only, under a keyed digest of stored hash and password: a changed password is another entry, and
+/// a memory dump shows no password.
+pub struct Verified {
+    key: [u8; 32],
+    known: BTreeSet<[u8; 32]>,
+    order: VecDeque<[u8; 32]>,
+    capacity: usize,
+}
+
+impl Verified {
+    /// `key` must be random and stay in this process.
+    pub fn new(key: [u8; 32]) -> Verified {
+        Verified::with_capacity(key, VERIFIED_CAPACITY)
+    }
+
+    pub fn with_capacity(key: [u8; 32], capacity: usize) -> Verified {
+        Verified {
+            key,
+            known: BTreeSet::new(),
+            order: VecDeque::new(),
+            capacity: capacity.max(1),
+        }
+    }
+
+    /// As [`verify`], at the cost of one SHA-256 for what was right before.
+    pub fn verify(&mut self, hash: &PasswordHash, password: &[u8]) -> bool {
+        if self.knows(hash, password) {
+            return true;
+        }
+        let right = verify(hash, password);
+        if right {
+            self.remember(hash, password);
+        }
+        right
+    }
+
+    /// Whether this pair was right before. Never does the costly check.
+    pub fn knows(&self, hash: &PasswordHash, password: &[u8]) -> bool {
+        self.known.contains(&self.digest(hash, password))
+    }
+
+    /// Notes a success that was verified elsewhere.
+    pub fn remember(&mut self, hash: &PasswordHash, password: &[u8]) {
+        let digest = self.digest(hash, password);
+        if !self.known.insert(digest) {
+            return;
+        }
+        self.order.push_back(digest);
+        if self.order.len() > self.capacity
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+    }
+
+    fn digest(&self, hash: &PasswordHash, password: &[u8]) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        digest.update(self.key);
+        digest.update(Sha256::digest(&hash.bytes));
+        digest.update(Sha256::digest(password));
+        digest.finalize().into()
+    }
+}
+
+impl std::fmt::Debug for Verified {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Verified({} entries)", self.order.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HashAlgorithm, hash_with};
+
+    fn stored(password: &[u8]) -> PasswordHash {
+        hash_with(HashAlgorithm::Sha256, password, b"salt").unwrap()
+    }
+
+    #[test]
+    fn only_successes_are_kept_and_a_new_password_is_another_entry() {
+        let mut cache = Verified::new([7; 32]);
+        let old = stored(b"old");
+        assert!(!cache.verify(&old, b"wrong"));
+        assert!(!cache.knows(&old, b"wrong"));
+        assert!(cache.verify(&old, b"old"));
+        assert!(cache.knows(&old, b"old"));
+        assert!(!cache.knows(&stored(b"new"), b"old"));
+        assert!(!cache.verify(&stored(b"new"), b"old"));
+    }
+
+    #[test]
+    fn it_stays_within_its_capacity() {
+        let mut cache = Verified::with_capacity([7; 32], 3);
+        let passwords: Vec<Vec<u8>> = (0..10u8).map(|n| vec![n + 1]).collect();
+        for p in &passwords {
+            assert!(cache.verify(&stored(p), p));
+        }
+        assert_eq!((cache.known.len(), cache.order.len()), (3, 3));
+        assert!(!cache.knows(&stored(&passwords[0]), &passwords[0]));
+        assert!(cache.knows(&stored(&passwords[9]), &passwords[9]));
+    }
+}

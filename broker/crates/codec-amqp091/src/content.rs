@@ -1,0 +1,185 @@
+//! Content headers (section 4.2.6.1) and the properties of class basic.
+//!
+//! The property flags and list stay as the publisher encoded them; [`Properties`] is a view onto them.
+
+use crate::field::{Field, Reader, Writer};
+use crate::{DecodeError, table};
+use bytes::{BufMut, BytesMut};
+use message::{Table, Value};
+
+/// A content header frame's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentHeader<'a> {
+    pub class_id: u16,
+    /// Of the whole body, over all its frames.
+    pub body_size: u64,
+    /// Property flags and property list.
+    pub properties: &'a [u8],
+}
+
+impl<'a> ContentHeader<'a> {
+    pub fn decode(payload: &'a [u8]) -> Result<ContentHeader<'a>, DecodeError> {
+        let mut from = Reader::new(payload);
+        let class_id = u16::read(&mut from)?;
+        let _weight = u16::read(&mut from)?;
+        let body_size = u64::read(&mut from)?;
+        Ok(ContentHeader {
+            class_id,
+            body_size,
+            properties: from.rest(),
+        })
+    }
+}
+
+/// Property flags have the first property in the highest bit. Bit 1 is unused, bit 0 would say that more flags follow.
+const NO_SUCH: u16 = 0b11;
+
+/// The properties of a basic message, borrowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Properties<'a> {
+    pub content_type: Option<&'a str>,
+    pub content_encoding: Option<&'a str>,
+    /// The entries of the headers table, undecoded; their form has been checked.
+    pub headers: Option<&'a [u8]>,
+    pub delivery_mode: Option<u8>,
+    pub priority: Option<u8>,
+    pub correlation_id: Option<&'a str>,
+    pub reply_to: Option<&'a str>,
+    /// Milliseconds as decimal digits, if the publisher kept to the rules.
+    pub expiration: Option<&'a str>,
+    pub message_id: Option<&'a str>,
+    /// Seconds since the Unix epoch.
+    pub timestamp: Option<u64>,
+    pub kind: Option<&'a str>,
+    pub user_id: Option<&'a str>,
+    pub app_id: Option<&'a str>,
+    pub cluster_id: Option<&'a str>,
+}
+
+impl<'a> Properties<'a> {
+    /// Reads property flags and list to the last byte; tables are walked, not copied.
+    pub fn decode(raw: &'a [u8]) -> Result<Properties<'a>, DecodeError> {
+        Properties::scan(raw, |_| ())
+    }
+
+    /// Like [`Properties::decode`]; calls `each` for every header on the way.
+    pub fn scan(
+        raw: &'a [u8],
+        mut each: impl FnMut(table::Entry<'a>),
+    ) -> Result<Properties<'a>, DecodeError> {
+        let mut from = Reader::new(raw);
+        let flags = u16::read(&mut from)?;
+        if flags & NO_SUCH != 0 {
+            return Err(DecodeError::PropertyFlags(flags));
+        }
+        let mut bit = 16;
+        let mut next = || {
+            bit -= 1;
+            flags >> bit & 1 == 1
+        };
+        fn field<'a, T: Field<'a>>(
+            there: bool,
+            from: &mut Reader<'a>,
+        ) -> Result<Option<T>, DecodeError> {
+            there.then(|| T::read(from)).transpose()
+        }
+        let properties = Properties {
+            content_type: field(next(), &mut from)?,
+            content_encoding: field(next(), &mut from)?,
+            headers: {
+                let entries: Option<&'a [u8]> = field(next(), &mut from)?;
+                if let Some(entries) = entries {
+                    table::walk(entries, &mut each)?;
+                }
+                entries
+            },
+            delivery_mode: field(next(), &mut from)?,
+            priority: field(next(), &mut from)?,
+            correlation_id: field(next(), &mut from)?,
+            reply_to: field(next(), &mut from)?,
+            expiration: field(next(), &mut from)?,
+            message_id: field(next(), &mut from)?,
+            timestamp: field(next(), &mut from)?,
+            kind: field(next(), &mut from)?,
+            user_id: field(next(), &mut from)?,
+            app_id: field(next(), &mut from)?,
+            cluster_id: field(next(), &mut from)?,
+        };
+        from.finish()?;
+        Ok(properties)
+    }
+
+    /// The headers, decoded; empty when there are none.
+    pub fn header_table(&self) -> Result<Table, DecodeError> {
+        self.headers.map_or(Ok(Table::default()), table::decode)
+    }
+
+    /// Appends property flags and list.
+    pub fn encode(&self, out: &mut BytesMut) {
+        self.encode_edited(&[], out);
+    }
+
+    /// The same with some headers removed or replaced.
+    pub fn encode_edited(&self, edits: &[HeaderEdit<'_>], out: &mut BytesMut) {
+        let at = out.len();
+        out.put_u16(0);
+        let mut flags = 0u16;
+        let mut bit = 16;
+        let mut next = |there: bool| {
+            bit -= 1;
+            flags |= u16::from(there) << bit;
+        };
+        fn field<'f, T: Field<'f>>(value: &Option<T>, out: &mut BytesMut) -> bool {
+            if let Some(value) = value {
+                value.write(&mut Writer::new(out));
+            }
+            value.is_some()
+        }
+        next(field(&self.content_type, out));
+        next(field(&self.content_encoding, out));
+        next(encode_headers(self.headers, edits, out));
+        next(field(&self.delivery_mode, out));
+        next(field(&self.priority, out));
+        next(field(&self.correlation_id, out));
+        next(field(&self.reply_to, out));
+        next(field(&self.expiration, out));
+        next(field(&self.message_id, out));
+        next(field(&self.timestamp, out));
+        next(field(&self.kind, out));
+        next(field(&self.user_id, out));
+        next(field(&self.app_id, out));
+        next(field(&self.cluster_id, out));
+        if let Some(slot) = out.get_mut(at..at + 2) {
+            slot.copy_from_slice(&flags.to_be_bytes());
+        }
+    }
+}
+
+/// A header to be removed (`None`) or set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeaderEdit<'e> {
+    pub key: &'e str,
+    pub value: Option<Value>,
+}
+
+/// Whether there is a table at all.
+fn encode_headers(entries: Option<&[u8]>, edits: &[HeaderEdit<'_>], out: &mut BytesMut) -> bool {
+    if entries.is_none() && edits.iter().all(|e| e.value.is_none()) {
+        return false;
+    }
+    table::with_length(out, |out| {
+        // Walked before, when it was decoded: cannot fail now.
+        let _ = table::walk(entries.unwrap_or(&[]), |entry| {
+            if !edits.iter().any(|e| e.key == entry.key) {
+                out.extend_from_slice(entry.raw);
+            }
+        });
+        for edit in edits {
+            if let Some(value) = &edit.value {
+                edit.key.write(&mut Writer::new(out));
+                table::encode_value(value, out);
+            }
+        }
+    });
+    true
+}

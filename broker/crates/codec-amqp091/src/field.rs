@@ -1,0 +1,198 @@
+//! The wire types of method arguments and properties (section 4.2.5).
+
+use crate::{DecodeError, table};
+use bytes::{BufMut, BytesMut};
+use message::Table;
+
+/// A cursor over a frame's payload. Consecutive bits share octets, lowest first.
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    bits: u8,
+    bits_used: u8,
+}
+
+impl<'a> Reader<'a> {
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader {
+            rest: bytes,
+            bits: 0,
+            bits_used: 0,
+        }
+    }
+
+    #[inline]
+    pub fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+        let (part, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        self.bits_used = 0;
+        Ok(part)
+    }
+
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (part, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        self.bits_used = 0;
+        Ok(*part)
+    }
+
+    #[inline]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Nothing may be left over.
+    #[inline]
+    pub fn finish(self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            n => Err(DecodeError::Trailing(n)),
+        }
+    }
+
+    #[inline]
+    fn bit(&mut self) -> Result<bool, DecodeError> {
+        if self.bits_used == 0 || self.bits_used == 8 {
+            let [octet] = self.array()?;
+            self.bits = octet;
+            self.bits_used = 0;
+        }
+        let bit = self.bits >> self.bits_used & 1 == 1;
+        self.bits_used += 1;
+        Ok(bit)
+    }
+
+    /// A long string: 32-bit length, bytes.
+    #[inline]
+    pub fn long_string(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = u32::from_be_bytes(self.array()?);
+        self.take(usize::try_from(len).map_err(|_| DecodeError::Short)?)
+    }
+}
+
+/// Appends arguments; the mirror image of [`Reader`].
+pub(crate) struct Writer<'a> {
+    pub out: &'a mut BytesMut,
+    bits: u8,
+    bits_used: u8,
+}
+
+impl<'a> Writer<'a> {
+    #[inline]
+    pub fn new(out: &'a mut BytesMut) -> Writer<'a> {
+        Writer {
+            out,
+            bits: 0,
+            bits_used: 0,
+        }
+    }
+
+    #[inline]
+    pub fn flush_bits(&mut self) {
+        if self.bits_used > 0 {
+            self.out.put_u8(self.bits);
+            self.bits = 0;
+            self.bits_used = 0;
+        }
+    }
+
+    #[inline]
+    fn bit(&mut self, bit: bool) {
+        if self.bits_used == 8 {
+            self.flush_bits();
+        }
+        self.bits |= u8::from(bit) << self.bits_used;
+        self.bits_used += 1;
+    }
+}
+
+/// Cuts at a character boundary so that at most 255 bytes are left: what fits in a short string.
+pub(crate) fn short(text: &str) -> &str {
+    let mut end = text.len().min(255);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or("")
+}
+
+/// A wire type.
+pub(crate) trait Field<'a>: Sized {
+    fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError>;
+    fn write(&self, to: &mut Writer<'_>);
+}
+
+macro_rules! integers {
+    ($($ty:ty),*) => {$(
+        impl<'a> Field<'a> for $ty {
+            #[inline]
+            fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+                Ok(<$ty>::from_be_bytes(from.array()?))
+            }
+            #[inline]
+            fn write(&self, to: &mut Writer<'_>) {
+                to.flush_bits();
+                to.out.extend_from_slice(&self.to_be_bytes());
+            }
+        }
+    )*};
+}
+integers!(u8, u16, u32, u64);
+
+impl<'a> Field<'a> for bool {
+    #[inline]
+    fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        from.bit()
+    }
+    #[inline]
+    fn write(&self, to: &mut Writer<'_>) {
+        to.bit(*self);
+    }
+}
+
+/// A short string.
+impl<'a> Field<'a> for &'a str {
+    #[inline]
+    fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let [len] = from.array()?;
+        std::str::from_utf8(from.take(len.into())?).map_err(|_| DecodeError::Utf8)
+    }
+    #[inline]
+    fn write(&self, to: &mut Writer<'_>) {
+        to.flush_bits();
+        let text = short(self);
+        to.out.put_u8(text.len() as u8);
+        to.out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// A long string.
+impl<'a> Field<'a> for &'a [u8] {
+    fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        from.long_string()
+    }
+    fn write(&self, to: &mut Writer<'_>) {
+        to.flush_bits();
+        let bytes = self.get(..u32::MAX as usize).unwrap_or(self);
+        to.out.put_u32(bytes.len() as u32);
+        to.out.extend_from_slice(bytes);
+    }
+}
+
+impl<'a> Field<'a> for Table {
+    fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        table::decode(from.long_string()?)
+    }
+    fn write(&self, to: &mut Writer<'_>) {
+        to.flush_bits();
+        table::encode(self, to.out);
+    }
+}

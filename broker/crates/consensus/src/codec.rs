@@ -1,0 +1,538 @@
+//! What hosts send each other: a frame is a version byte and messages, each a kind byte, its group and its fields.
+//!
+//! Numbers are LEB128. Bytes from a peer are hostile: whatever they are, decoding ends with messages or an error.
+
+use crate::GroupId;
+use crate::entry::{self, MAX_NUMBER, put_varint, take_u8, take_varint};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::NodeId;
+use raft::eraftpb::{self, Message, MessageType};
+
+pub const VERSION: u8 = 1;
+
+/// A message between two hosts about one group.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wire {
+    Raft(Box<Message>),
+    /// The leader has nothing to do and will not send heartbeats until it has; who agrees stops its clock.
+    Sleep {
+        term: u64,
+        commit: u64,
+    },
+    Transfer(Transfer),
+}
+
+/// A checkpoint on its way to a member that is too far behind for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    Begin(Offer),
+    /// A piece of the stream; `last` ends it.
+    Chunk {
+        id: u64,
+        number: u32,
+        last: bool,
+        data: Bytes,
+    },
+    /// The receiver has all chunks before `next`.
+    Ack {
+        id: u64,
+        next: u32,
+    },
+    /// The receiver has installed it.
+    Done {
+        id: u64,
+    },
+    /// Either side gives up.
+    Abort {
+        id: u64,
+    },
+}
+
+/// What a transfer is about. `id` is the sender's and never used twice in one life of its process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub id: u64,
+    /// The leader's term.
+    pub term: u64,
+    pub index: u64,
+    pub index_term: u64,
+    /// Encoded members as of `index`.
+    pub membership: Bytes,
+    pub state_bytes: u64,
+    pub entries: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("frame of version {0}")]
+    Version(u8),
+    #[error("message of kind {0}")]
+    Kind(u8),
+    #[error("message is cut off or has impossible fields")]
+    Malformed,
+}
+
+const APPEND: u8 = 1;
+const APPEND_RESPONSE: u8 = 2;
+const VOTE: u8 = 3;
+const VOTE_RESPONSE: u8 = 4;
+const PRE_VOTE: u8 = 5;
+const PRE_VOTE_RESPONSE: u8 = 6;
+const HEARTBEAT: u8 = 7;
+const HEARTBEAT_RESPONSE: u8 = 8;
+const TIMEOUT_NOW: u8 = 9;
+const SLEEP: u8 = 10;
+const BEGIN: u8 = 11;
+const CHUNK: u8 = 12;
+const ACK: u8 = 13;
+const DONE: u8 = 14;
+const ABORT: u8 = 15;
+
+/// What raft-rs puts into the votes of a leadership transfer.
+const TRANSFER_CONTEXT: &[u8] = b"CampaignTransfer";
+
+const FLAG_REJECT: u8 = 1;
+const FLAG_TRANSFER: u8 = 2;
+
+fn kind_of(t: MessageType) -> Option<u8> {
+    Some(match t {
+        MessageType::MsgAppend => APPEND,
+        MessageType::MsgAppendResponse => APPEND_RESPONSE,
+        MessageType::MsgRequestVote => VOTE,
+        MessageType::MsgRequestVoteResponse => VOTE_RESPONSE,
+        MessageType::MsgRequestPreVote => PRE_VOTE,
+        MessageType::MsgRequestPreVoteResponse => PRE_VOTE_RESPONSE,
+        MessageType::MsgHeartbeat => HEARTBEAT,
+        MessageType::MsgHeartbeatResponse => HEARTBEAT_RESPONSE,
+        MessageType::MsgTimeoutNow => TIMEOUT_NOW,
+        _ => return None,
+    })
+}
+
+/// Appends a message of raft-rs. False, and nothing appended, for the kinds that never travel, and for entries with
+/// gaps: their indexes do not travel.
+pub fn encode_raft(out: &mut BytesMut, group: GroupId, m: &Message) -> bool {
+    let mut expected = m.index..;
+    let gap = m
+        .entries
+        .iter()
+        .any(|e| expected.next().map(|i| i + 1) != Some(e.index));
+    let Some(kind) = kind_of(m.get_msg_type()).filter(|_| !gap) else {
+        return false;
+    };
+    out.put_u8(kind);
+    put_varint(out, group.0);
+    put_varint(out, m.term);
+    let reject = if m.reject { FLAG_REJECT } else { 0 };
+    match kind {
+        APPEND => {
+            for n in [m.index, m.log_term, m.commit, m.entries.len() as u64] {
+                put_varint(out, n);
+            }
+            for e in m.entries.iter() {
+                put_entry(out, e);
+            }
+        }
+        APPEND_RESPONSE => {
+            out.put_u8(reject);
+            for n in [m.index, m.commit, m.reject_hint, m.log_term] {
+                put_varint(out, n);
+            }
+        }
+        VOTE | PRE_VOTE => {
+            let transfer = m.context.as_ref() == TRANSFER_CONTEXT;
+            out.put_u8(if transfer { FLAG_TRANSFER } else { 0 });
+            for n in [m.index, m.log_term, m.commit, m.commit_term] {
+                put_varint(out, n);
+            }
+        }
+        VOTE_RESPONSE | PRE_VOTE_RESPONSE => {
+            out.put_u8(reject);
+            put_varint(out, m.commit);
+            put_varint(out, m.commit_term);
+        }
+        HEARTBEAT | HEARTBEAT_RESPONSE => put_varint(out, m.commit),
+        _ => {}
+    }
+    true
+}
+
+fn put_entry(out: &mut BytesMut, e: &eraftpb::Entry) {
+    let membership = e.get_entry_type() != eraftpb::EntryType::EntryNormal;
+    out.put_u8(if membership {
+        entry::MEMBERSHIP
+    } else {
+        entry::NORMAL
+    });
+    put_varint(out, e.term);
+    put_varint(out, e.data.len() as u64);
+    out.put_slice(&e.data);
+}
+
+pub fn encode_sleep(out: &mut BytesMut, group: GroupId, term: u64, commit: u64) {
+    out.put_u8(SLEEP);
+    put_varint(out, group.0);
+    put_varint(out, term);
+    put_varint(out, commit);
+}
+
+pub fn encode_transfer(out: &mut BytesMut, group: GroupId, transfer: &Transfer) {
+    let (kind, id) = match transfer {
+        Transfer::Begin(offer) => (BEGIN, offer.id),
+        Transfer::Chunk { id, .. } => (CHUNK, *id),
+        Transfer::Ack { id, .. } => (ACK, *id),
+        Transfer::Done { id } => (DONE, *id),
+        Transfer::Abort { id } => (ABORT, *id),
+    };
+    out.put_u8(kind);
+    put_varint(out, group.0);
+    put_varint(out, id);
+    match transfer {
+        Transfer::Begin(o) => {
+            for n in [o.term, o.index, o.index_term, o.state_bytes, o.entries] {
+                put_varint(out, n);
+            }
+            put_varint(out, o.membership.len() as u64);
+            out.put_slice(&o.membership);
+        }
+        Transfer::Chunk {
+            number, last, data, ..
+        } => {
+            put_varint(out, u64::from(*number));
+            out.put_u8(u8::from(*last));
+            put_varint(out, data.len() as u64);
+            out.put_slice(data);
+        }
+        Transfer::Ack { next, .. } => put_varint(out, u64::from(*next)),
+        Transfer::Done { .. } | Transfer::Abort { .. } => {}
+    }
+}
+
+/// Reads a frame's messages one by one.
+pub struct Frame {
+    data: Bytes,
+    from: NodeId,
+    to: NodeId,
+}
+
+impl Frame {
+    /// `from`: who sent it, as the link knows; `to`: this node.
+    pub fn new(mut data: Bytes, from: NodeId, to: NodeId) -> Result<Frame, DecodeError> {
+        match take_u8(&mut data) {
+            Some(VERSION) => Ok(Frame { data, from, to }),
+            Some(other) => Err(DecodeError::Version(other)),
+            None => Err(DecodeError::Malformed),
+        }
+    }
+
+    /// The next message, or `None` at the end. After an error the rest cannot be read.
+    #[expect(clippy::should_implement_trait, reason = "fallible")]
+    pub fn next(&mut self) -> Result<Option<(GroupId, Wire)>, DecodeError> {
+        let Some(kind) = take_u8(&mut self.data) else {
+            return Ok(None);
+        };
+        let group = GroupId(take_varint(&mut self.data).ok_or(DecodeError::Malformed)?);
+        let wire = match kind {
+            APPEND..=TIMEOUT_NOW => self.raft(kind).map(|m| Wire::Raft(Box::new(m))),
+            SLEEP => self.sleep(),
+            BEGIN..=ABORT => self.transfer(kind).map(Wire::Transfer),
+            _ => return Err(DecodeError::Kind(kind)),
+        };
+        match wire {
+            Some(wire) => Ok(Some((group, wire))),
+            None => {
+                self.data.clear();
+                Err(DecodeError::Malformed)
+            }
+        }
+    }
+
+    /// An index or a term.
+    fn number(&mut self) -> Option<u64> {
+        take_varint(&mut self.data).filter(|n| *n < MAX_NUMBER)
+    }
+
+    fn bytes(&mut self) -> Option<Bytes> {
+        let len = usize::try_from(take_varint(&mut self.data)?).ok()?;
+        (len <= self.data.len()).then(|| self.data.split_to(len))
+    }
+
+    fn raft(&mut self, kind: u8) -> Option<Message> {
+        let mut m = Message::default();
+        m.from = self.from.0;
+        m.to = self.to.0;
+        // Term 0 means a message of one's own to raft-rs.
+        m.term = self.number().filter(|term| *term > 0)?;
+        m.set_msg_type(match kind {
+            APPEND => MessageType::MsgAppend,
+            APPEND_RESPONSE => MessageType::MsgAppendResponse,
+            VOTE => MessageType::MsgRequestVote,
+            VOTE_RESPONSE => MessageType::MsgRequestVoteResponse,
+            PRE_VOTE => MessageType::MsgRequestPreVote,
+            PRE_VOTE_RESPONSE => MessageType::MsgRequestPreVoteResponse,
+            HEARTBEAT => MessageType::MsgHeartbeat,
+            HEARTBEAT_RESPONSE => MessageType::MsgHeartbeatResponse,
+            _ => MessageType::MsgTimeoutNow,
+        });
+        match kind {
+            APPEND => self.append(&mut m)?,
+            APPEND_RESPONSE => {
+                m.reject = take_u8(&mut self.data)? & FLAG_REJECT != 0;
+                m.index = self.number()?;
+                m.commit = self.number()?;
+                m.reject_hint = self.number()?;
+                m.log_term = self.number()?;
+            }
+            VOTE | PRE_VOTE => {
+                if take_u8(&mut self.data)? & FLAG_TRANSFER != 0 {
+                    m.context = Bytes::from_static(TRANSFER_CONTEXT);
+                }
+                m.index = self.number()?;
+                m.log_term = self.number()?;
+                m.commit = self.number()?;
+                m.commit_term = self.number()?;
+            }
+            VOTE_RESPONSE | PRE_VOTE_RESPONSE => {
+                m.reject = take_u8(&mut self.data)? & FLAG_REJECT != 0;
+                m.commit = self.number()?;
+                m.commit_term = self.number()?;
+            }
+            HEARTBEAT | HEARTBEAT_RESPONSE => m.commit = self.number()?,
+            _ => {}
+        }
+        Some(m)
+    }
+
+    fn append(&mut self, m: &mut Message) -> Option<()> {
+        m.index = self.number()?;
+        m.log_term = self.number()?;
+        m.commit = self.number()?;
+        let count = usize::try_from(take_varint(&mut self.data)?).ok()?;
+        // Every entry has three bytes at least, so a lie about the count reserves nothing.
+        let mut entries = Vec::with_capacity(count.min(self.data.len() / 3));
+        for n in 0..count {
+            let kind = take_u8(&mut self.data)?;
+            let term = self.number()?;
+            let data = self.bytes()?;
+            let index = m.index.checked_add(1)?.checked_add(n as u64)?;
+            entries.push(entry::to_raft(&wal::Entry {
+                index,
+                term,
+                kind,
+                data,
+            }));
+        }
+        m.set_entries(entries.into());
+        Some(())
+    }
+
+    fn sleep(&mut self) -> Option<Wire> {
+        let term = self.number()?;
+        let commit = self.number()?;
+        Some(Wire::Sleep { term, commit })
+    }
+
+    fn transfer(&mut self, kind: u8) -> Option<Transfer> {
+        let id = take_varint(&mut self.data)?;
+        Some(match kind {
+            BEGIN => Transfer::Begin(Offer {
+                id,
+                term: self.number().filter(|term| *term > 0)?,
+                index: self.number()?,
+                index_term: self.number()?,
+                state_bytes: take_varint(&mut self.data)?,
+                entries: take_varint(&mut self.data)?,
+                membership: self.bytes()?,
+            }),
+            CHUNK => Transfer::Chunk {
+                id,
+                number: u32::try_from(take_varint(&mut self.data)?).ok()?,
+                last: take_u8(&mut self.data)? != 0,
+                data: self.bytes()?,
+            },
+            ACK => Transfer::Ack {
+                id,
+                next: u32::try_from(take_varint(&mut self.data)?).ok()?,
+            },
+            DONE => Transfer::Done { id },
+            _ => Transfer::Abort { id },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GROUP: GroupId = GroupId(300);
+
+    fn decode_all(data: Bytes) -> Result<Vec<(GroupId, Wire)>, DecodeError> {
+        let mut frame = Frame::new(data, NodeId(2), NodeId(1))?;
+        let mut all = Vec::new();
+        while let Some(m) = frame.next()? {
+            all.push(m);
+        }
+        Ok(all)
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let n = || 0..MAX_NUMBER;
+        let entries = prop::collection::vec(
+            (0..2u8, 1..1000u64, prop::collection::vec(any::<u8>(), 0..40)),
+            0..5,
+        );
+        (
+            0..9usize,
+            1..MAX_NUMBER,
+            (n(), n(), n(), n()),
+            any::<bool>(),
+            entries,
+        )
+            .prop_map(|(kind, term, (a, b, c, d), flag, entries)| {
+                let mut m = Message::default();
+                (m.from, m.to, m.term) = (2, 1, term);
+                let kinds = [
+                    MessageType::MsgAppend,
+                    MessageType::MsgAppendResponse,
+                    MessageType::MsgRequestVote,
+                    MessageType::MsgRequestVoteResponse,
+                    MessageType::MsgRequestPreVote,
+                    MessageType::MsgRequestPreVoteResponse,
+                    MessageType::MsgHeartbeat,
+                    MessageType::MsgHeartbeatResponse,
+                    MessageType::MsgTimeoutNow,
+                ];
+                m.set_msg_type(kinds[kind]);
+                match kind {
+                    0 => {
+                        (m.index, m.log_term, m.commit) = (a, b, c);
+                        let entries = entries.into_iter().enumerate();
+                        let entries: Vec<_> = entries
+                            .map(|(i, (kind, term, data))| {
+                                entry::to_raft(&wal::Entry {
+                                    index: a + 1 + i as u64,
+                                    term,
+                                    kind,
+                                    data: data.into(),
+                                })
+                            })
+                            .collect();
+                        m.set_entries(entries.into());
+                    }
+                    1 => {
+                        m.reject = flag;
+                        (m.index, m.commit, m.reject_hint, m.log_term) = (a, b, c, d);
+                    }
+                    2 | 4 => {
+                        (m.index, m.log_term, m.commit, m.commit_term) = (a, b, c, d);
+                        if flag {
+                            m.context = Bytes::from_static(TRANSFER_CONTEXT);
+                        }
+                    }
+                    3 | 5 => {
+                        m.reject = flag;
+                        (m.commit, m.commit_term) = (a, b);
+                    }
+                    6 | 7 => m.commit = a,
+                    _ => {}
+                }
+                m
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn messages_return(messages in prop::collection::vec(message(), 0..6)) {
+            let mut out = BytesMut::new();
+            out.put_u8(VERSION);
+            for m in &messages {
+                prop_assert!(encode_raft(&mut out, GROUP, m));
+            }
+            let expected: Vec<_> =
+                messages.into_iter().map(|m| (GROUP, Wire::Raft(Box::new(m)))).collect();
+            prop_assert_eq!(decode_all(out.freeze()), Ok(expected));
+        }
+
+        #[test]
+        fn cut_or_changed_frames_do_not_panic(
+            messages in prop::collection::vec(message(), 1..4), cut: usize, at: usize, byte: u8,
+        ) {
+            let mut out = BytesMut::new();
+            out.put_u8(VERSION);
+            for m in &messages {
+                encode_raft(&mut out, GROUP, m);
+            }
+            let at = at % out.len();
+            out[at] = byte;
+            out.truncate(1 + cut % out.len());
+            let _ = decode_all(out.freeze());
+        }
+
+        #[test]
+        fn no_bytes_panic(data: Vec<u8>) {
+            let _ = decode_all(data.into());
+        }
+    }
+
+    #[test]
+    fn transfers_and_sleep_return() {
+        let all = [
+            Transfer::Begin(Offer {
+                id: 9,
+                term: 4,
+                index: 100,
+                index_term: 3,
+                membership: Bytes::from_static(b"members"),
+                state_bytes: 12,
+                entries: 5,
+            }),
+            Transfer::Chunk {
+                id: 9,
+                number: 7,
+                last: true,
+                data: Bytes::from_static(b"data"),
+            },
+            Transfer::Ack { id: 9, next: 8 },
+            Transfer::Done { id: 9 },
+            Transfer::Abort { id: u64::MAX },
+        ];
+        let mut out = BytesMut::new();
+        out.put_u8(VERSION);
+        encode_sleep(&mut out, GROUP, 4, 17);
+        all.iter()
+            .for_each(|t| encode_transfer(&mut out, GROUP, t));
+        let mut expected = vec![(GROUP, Wire::Sleep { term: 4, commit: 17 })];
+        expected.extend(all.into_iter().map(|t| (GROUP, Wire::Transfer(t))));
+        assert_eq!(decode_all(out.freeze()), Ok(expected));
+    }
+
+    #[test]
+    fn newer_frames_are_refused() {
+        let newer = Bytes::from_static(&[VERSION + 1, HEARTBEAT, 0, 1, 0]);
+        assert_eq!(decode_all(newer), Err(DecodeError::Version(VERSION + 1)));
+    }
+
+    #[test]
+    fn entries_with_a_gap_are_not_sent() {
+        let mut m = Message::default();
+        m.set_msg_type(MessageType::MsgAppend);
+        (m.term, m.index) = (1, 4);
+        let entry = wal::Entry {
+            index: 6,
+            term: 1,
+            kind: entry::NORMAL,
+            data: Bytes::from_static(b"x"),
+        };
+        m.set_entries(vec![entry::to_raft(&entry)].into());
+        let mut out = BytesMut::new();
+        assert!(!encode_raft(&mut out, GROUP, &m));
+        assert!(out.is_empty());
+    }
+
+    #[test]
+    fn term_zero_never_gets_in() {
+        let own = Bytes::from_static(&[VERSION, HEARTBEAT, 0, 0, 0]);
+        assert_eq!(decode_all(own), Err(DecodeError::Malformed));
+    }
+}

@@ -1,0 +1,244 @@
+//! Log entries and members in our own form and in raft-rs's. Nothing of raft-rs leaves this crate.
+
+use crate::config::MAX_MEMBERS;
+use crate::{Membership, MembershipChange};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use env::NodeId;
+use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
+
+/// A command, or Raft's own empty entry.
+pub const NORMAL: u8 = 0;
+/// A change of the members.
+pub const MEMBERSHIP: u8 = 1;
+/// The first entry of every group's log, at [`FOUNDING`] on all founders; its data are the first members.
+/// It is never replicated: whoever joins later gets it as a checkpoint.
+pub const FOUNDING_KIND: u8 = 2;
+
+/// A place in a group's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    pub index: u64,
+    pub term: u64,
+}
+
+/// Where every group begins. Not at zero, so that a member without it can be told from one that has it.
+pub const FOUNDING: Position = Position { index: 1, term: 1 };
+
+/// No honest index or term gets here, and sums of two of them do not overflow.
+pub const MAX_NUMBER: u64 = 1 << 62;
+
+pub fn to_raft(entry: &wal::Entry) -> eraftpb::Entry {
+    let mut e = eraftpb::Entry::default();
+    e.set_entry_type(match entry.kind {
+        MEMBERSHIP => EntryType::EntryConfChange,
+        _ => EntryType::EntryNormal,
+    });
+    e.index = entry.index;
+    e.term = entry.term;
+    e.data = entry.data.clone();
+    e
+}
+
+pub fn from_raft(entry: eraftpb::Entry) -> wal::Entry {
+    wal::Entry {
+        index: entry.index,
+        term: entry.term,
+        kind: match entry.entry_type {
+            EntryType::EntryNormal => NORMAL,
+            EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => MEMBERSHIP,
+        },
+        data: entry.data,
+    }
+}
+
+pub fn founding_entry(membership: &Membership) -> wal::Entry {
+    wal::Entry {
+        index: FOUNDING.index,
+        term: FOUNDING.term,
+        kind: FOUNDING_KIND,
+        data: encode_membership(membership),
+    }
+}
+
+/// A change as an entry's data: the protocol buffer that raft-rs expects there, of which we use two fields.
+pub fn encode_change(change: MembershipChange) -> Bytes {
+    let (kind, node) = match change {
+        MembershipChange::Promote(node) => (0, node),
+        MembershipChange::Remove(node) => (1, node),
+        MembershipChange::AddLearner(node) => (2, node),
+    };
+    let mut data = BytesMut::with_capacity(13);
+    data.put_u8(CHANGE_TYPE_TAG);
+    data.put_u8(kind);
+    data.put_u8(NODE_ID_TAG);
+    put_varint(&mut data, node.0);
+    data.freeze()
+}
+
+const CHANGE_TYPE_TAG: u8 = 2 << 3;
+const NODE_ID_TAG: u8 = 3 << 3;
+
+/// `None`: not written by [`encode_change`]; such an entry changes nothing, on any node.
+pub fn decode_change(mut data: Bytes) -> Option<ConfChange> {
+    let mut change = ConfChange::default();
+    if take_u8(&mut data)? != CHANGE_TYPE_TAG {
+        return None;
+    }
+    change.set_change_type(match take_u8(&mut data)? {
+        0 => ConfChangeType::AddNode,
+        1 => ConfChangeType::RemoveNode,
+        2 => ConfChangeType::AddLearnerNode,
+        _ => return None,
+    });
+    if take_u8(&mut data)? != NODE_ID_TAG {
+        return None;
+    }
+    change.node_id = take_varint(&mut data)?;
+    (change.node_id != 0 && data.is_empty()).then_some(change)
+}
+
+pub fn encode_membership(membership: &Membership) -> Bytes {
+    let mut data = BytesMut::new();
+    for nodes in [&membership.voters, &membership.learners] {
+        put_varint(&mut data, nodes.len() as u64);
+        nodes.iter().for_each(|n| data.put_u64_le(n.0));
+    }
+    data.freeze()
+}
+
+/// `None` when damaged or when no group can have these members.
+pub fn decode_membership(mut data: Bytes) -> Option<Membership> {
+    let voters = take_nodes(&mut data)?;
+    let learners = take_nodes(&mut data)?;
+    let membership = Membership { voters, learners };
+    (data.is_empty() && is_valid(&membership)).then_some(membership)
+}
+
+fn take_nodes(data: &mut Bytes) -> Option<Vec<NodeId>> {
+    let count = usize::try_from(take_varint(data)?).ok()?;
+    if count > MAX_MEMBERS || data.remaining() < count * 8 {
+        return None;
+    }
+    Some((0..count).map(|_| NodeId(data.get_u64_le())).collect())
+}
+
+/// At least one voter, nobody twice, nobody is node 0.
+pub fn is_valid(membership: &Membership) -> bool {
+    let mut all: Vec<NodeId> = membership
+        .voters
+        .iter()
+        .chain(&membership.learners)
+        .copied()
+        .collect();
+    let count = all.len();
+    all.sort_unstable();
+    all.dedup();
+    !membership.voters.is_empty()
+        && all.len() == count
+        && count <= MAX_MEMBERS
+        && all.first() != Some(&NodeId(0))
+}
+
+pub fn to_conf_state(membership: &Membership) -> ConfState {
+    let mut state = ConfState::default();
+    state.voters = membership.voters.iter().map(|n| n.0).collect();
+    state.learners = membership.learners.iter().map(|n| n.0).collect();
+    state
+}
+
+/// Sorted, whatever order raft-rs's sets have.
+pub fn from_conf_state(state: &ConfState) -> Membership {
+    let sorted = |nodes: &[u64]| {
+        let mut nodes: Vec<NodeId> = nodes.iter().map(|n| NodeId(*n)).collect();
+        nodes.sort_unstable();
+        nodes
+    };
+    Membership {
+        voters: sorted(&state.voters),
+        learners: sorted(&state.learners),
+    }
+}
+
+pub fn put_varint(out: &mut BytesMut, mut value: u64) {
+    while value >= 0x80 {
+        out.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
+}
+
+pub fn take_u8(data: &mut Bytes) -> Option<u8> {
+    data.has_remaining().then(|| data.get_u8())
+}
+
+pub fn take_varint(data: &mut Bytes) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = take_u8(data)?;
+        let bits = u64::from(byte & 0x7f);
+        if shift == 63 && bits > 1 {
+            return None;
+        }
+        value |= bits << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn varints_return(value: u64) {
+            let mut out = BytesMut::new();
+            put_varint(&mut out, value);
+            let mut data = out.freeze();
+            prop_assert_eq!(take_varint(&mut data), Some(value));
+            prop_assert!(data.is_empty());
+        }
+
+        #[test]
+        fn no_bytes_panic(data: Vec<u8>) {
+            let data = Bytes::from(data);
+            let _ = take_varint(&mut data.clone());
+            let _ = decode_change(data.clone());
+            let _ = decode_membership(data);
+        }
+
+        #[test]
+        fn changes_return(node in 1..u64::MAX, kind in 0..3) {
+            let node = NodeId(node);
+            let (change, expected) = match kind {
+                0 => (MembershipChange::Promote(node), ConfChangeType::AddNode),
+                1 => (MembershipChange::Remove(node), ConfChangeType::RemoveNode),
+                _ => (MembershipChange::AddLearner(node), ConfChangeType::AddLearnerNode),
+            };
+            let decoded = decode_change(encode_change(change)).expect("decodes");
+            prop_assert_eq!(decoded.node_id, node.0);
+            prop_assert_eq!(decoded.get_change_type(), expected);
+        }
+    }
+
+    #[test]
+    fn members_return_and_impossible_ones_do_not() {
+        let good = Membership {
+            voters: vec![NodeId(1), NodeId(u64::MAX)],
+            learners: vec![NodeId(7)],
+        };
+        assert_eq!(decode_membership(encode_membership(&good)), Some(good));
+        for (voters, learners) in [
+            (vec![], vec![NodeId(1)]),
+            (vec![NodeId(1), NodeId(1)], vec![]),
+            (vec![NodeId(1)], vec![NodeId(1)]),
+            (vec![NodeId(0)], vec![]),
+        ] {
+            let bad = Membership { voters, learners };
+            assert_eq!(decode_membership(encode_membership(&bad)), None);
+        }
+    }
+}

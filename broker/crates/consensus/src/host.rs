@@ -1,0 +1,389 @@
+//! The host: all groups of a shard, one log, one frame per peer and turn.
+
+use crate::codec::{Frame, Wire};
+use crate::entry::{self, FOUNDING, Position};
+use crate::group::Group;
+use crate::recovery::{self, RecoveryError, Restored};
+use crate::rolls::Rolls;
+use crate::sink::{Sink, Waiting};
+use crate::snapshot::{Checkpoint, Incoming, Outgoing};
+use crate::store::{LogStore, Segments};
+use crate::{
+    GroupId, GroupStatus, HostConfig, JobId, JobResult, MAX_COMMAND_BYTES, Membership,
+    MembershipChange, Output, ProposeError, RaftHost, ReadError, WalToken,
+};
+use bytes::Bytes;
+use env::{Disk, Incarnation, NodeId, SeededRng, Time};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use raft::eraftpb::HardState;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use wal::{RecordBody, RecoveredGroup};
+
+mod disk;
+mod liveness;
+mod poll;
+mod transfers;
+
+use disk::JobFor;
+use liveness::Peer;
+
+/// Things that went wrong outside, counted since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that could not be read to their end.
+    pub bad_frames: u64,
+    /// Messages that no honest member sends, or that came too late.
+    pub refused: u64,
+    /// Messages about groups that this node does not have.
+    pub unknown_group: u64,
+    /// Checkpoints that were given up, on either side.
+    pub failed_transfers: u64,
+    /// Times a job found the disk full.
+    pub disk_full: u64,
+}
+
+/// All Raft groups of one shard.
+pub struct Host {
+    config: HostConfig,
+    disk: Arc<dyn Disk>,
+    logger: slog::Logger,
+    rng: SeededRng,
+    groups: HashMap<GroupId, Group, FixedState>,
+    next_epoch: u64,
+    /// Groups with something to do; each once.
+    dirty: Vec<GroupId>,
+    awake: BTreeSet<GroupId>,
+    sink: Sink,
+    next_token: u64,
+    /// Batches that are not durable yet, oldest first, and what waits for them.
+    pending: VecDeque<(WalToken, Vec<Waiting>)>,
+    next_job: u64,
+    jobs: BTreeMap<JobId, JobFor>,
+    rolls: Rolls,
+    /// Groups whose files are being deleted, and the members of their next life if there is to be one.
+    deleting: BTreeMap<GroupId, Option<Membership>>,
+    peers: BTreeMap<NodeId, Peer>,
+    next_transfer: u64,
+    outgoing: BTreeMap<(GroupId, NodeId), Outgoing>,
+    incoming: BTreeMap<GroupId, Incoming>,
+    /// Groups that want a flush.
+    flushes: BTreeSet<GroupId>,
+    memory: usize,
+    last_tick: Option<Time>,
+    ticks: u64,
+    counters: Counters,
+}
+
+impl Host {
+    /// Puts the groups together from what the log had of them. `disk` is the one that jobs are run with.
+    ///
+    /// An error means that data which this node has answered for is missing or damaged: the node must not start.
+    pub fn new(
+        config: HostConfig,
+        disk: Arc<dyn Disk>,
+        recovered: BTreeMap<GroupId, RecoveredGroup>,
+    ) -> Result<Host, RecoveryError> {
+        let mut host = Host {
+            rng: SeededRng::new(config.seed),
+            sink: Sink::new(config.limits.max_frame_bytes),
+            // Not used twice by this node, whatever it remembers.
+            next_transfer: config.incarnation.0 << 32,
+            config,
+            disk,
+            logger: slog::Logger::root(slog::Discard, slog::o!()),
+            groups: HashMap::default(),
+            next_epoch: 1,
+            dirty: Vec::new(),
+            awake: BTreeSet::new(),
+            next_token: 1,
+            pending: VecDeque::new(),
+            next_job: 1,
+            jobs: BTreeMap::new(),
+            rolls: Rolls::default(),
+            deleting: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            flushes: BTreeSet::new(),
+            memory: 0,
+            last_tick: None,
+            ticks: 0,
+            counters: Counters::default(),
+        };
+        for (id, wal) in recovered {
+            if let Some(restored) = recovery::restore(&host.disk, id, wal)? {
+                host.take_in(id, restored)?;
+            }
+        }
+        Ok(host)
+    }
+
+    fn take_in(&mut self, id: GroupId, restored: Restored) -> Result<(), RecoveryError> {
+        let at = restored.store.compacted();
+        self.insert(id, restored.store)
+            .map_err(|e| RecoveryError::Damaged {
+                group: id,
+                what: e.to_string(),
+            })?;
+        if restored.tell_log {
+            let (index, term) = (at.index, at.term);
+            self.sink
+                .record(id, RecordBody::Checkpointed { index, term });
+        }
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.restore = restored.state;
+            group.checkpoint_ends(restored.live.len());
+        }
+        self.touch(id);
+        Ok(())
+    }
+
+    fn insert(&mut self, id: GroupId, store: LogStore) -> raft::Result<()> {
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let limits = &self.config.limits;
+        let mut group = Group::new(id, epoch, self.config.node, limits, store, &self.logger)?;
+        group.retime(&mut self.rng);
+        self.groups.insert(id, group);
+        self.awake.insert(id);
+        self.recount(id);
+        Ok(())
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Bytes of log entries in memory, for the node's accounting.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Groups on this node.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Groups whose clocks run.
+    pub fn awake(&self) -> usize {
+        self.awake.len()
+    }
+
+    /// Has the group gone through at the next poll.
+    fn touch(&mut self, id: GroupId) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            if !group.dirty {
+                group.dirty = true;
+                self.dirty.push(id);
+            }
+        }
+    }
+
+    /// After a group's memory may have changed.
+    fn recount(&mut self, id: GroupId) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            let now = group.store().mem_bytes();
+            let before = std::mem::replace(&mut group.counted_bytes, now);
+            self.memory = self.memory + now - before;
+        }
+    }
+
+    /// The group is asked to do something: its clock runs again.
+    fn active(&mut self, id: GroupId) -> Result<&mut Group, ProposeError> {
+        self.wake(id);
+        self.touch(id);
+        self.groups.get_mut(&id).ok_or(ProposeError::NoGroup)
+    }
+
+    fn start_replica(&mut self, id: GroupId, membership: &Membership) {
+        let founder = membership.voters.contains(&self.config.node);
+        if founder && !entry::is_valid(membership) {
+            tracing::error!(group = id.0, "group with impossible members is not created");
+            return;
+        }
+        let (position, checkpoint) = match founder {
+            true => (FOUNDING, Checkpoint::founding(membership.clone())),
+            false => (Position::default(), Checkpoint::default()),
+        };
+        let mut state = HardState::default();
+        state.term = position.term;
+        state.commit = position.index;
+        let record = RecordBody::HardState {
+            term: state.term,
+            vote: 0,
+            commit: state.commit,
+        };
+        let mut store = LogStore::new(id, position, checkpoint, Segments::new(id, Vec::new()));
+        store.set_hard_state(state);
+        if let Err(error) = self.insert(id, store) {
+            // Members were checked above.
+            tracing::error!(group = id.0, %error, "group is not created");
+            return;
+        }
+        if founder {
+            let founding = entry::founding_entry(membership);
+            self.sink.record(id, RecordBody::Entry(founding));
+        }
+        self.sink.record(id, record);
+        self.touch(id);
+    }
+
+    fn message(&mut self, from: NodeId, id: GroupId, wire: Wire) {
+        if !self.groups.contains_key(&id) {
+            self.counters.unknown_group += 1;
+            return;
+        }
+        match wire {
+            Wire::Raft(m) => {
+                self.wake_for(id, &m);
+                let Some(group) = self.groups.get_mut(&id) else {
+                    return;
+                };
+                if let Err(refused) = group.step(*m, &mut self.rng) {
+                    self.counters.refused += 1;
+                    tracing::debug!(group = id.0, from = from.0, why = refused.0, "message dropped");
+                }
+                self.touch(id);
+            }
+            Wire::Sleep { term, commit } => self.asked_to_sleep(from, id, term, commit),
+            Wire::Transfer(transfer) => self.transfer_message(from, id, transfer),
+        }
+    }
+}
+
+impl RaftHost for Host {
+    fn create(&mut self, group: GroupId, membership: &Membership) {
+        if let Some(next_life) = self.deleting.get_mut(&group) {
+            next_life.get_or_insert_with(|| membership.clone());
+        } else if !self.groups.contains_key(&group) {
+            self.start_replica(group, membership);
+        }
+    }
+
+    fn remove(&mut self, group: GroupId) {
+        if let Some(next_life) = self.deleting.get_mut(&group) {
+            *next_life = None;
+        }
+        let Some(gone) = self.groups.remove(&group) else {
+            return;
+        };
+        self.memory -= gone.counted_bytes;
+        self.awake.remove(&group);
+        self.flushes.remove(&group);
+        self.rolls.forget(group);
+        self.incoming.remove(&group);
+        self.outgoing.retain(|(id, _), _| *id != group);
+        self.deleting.insert(group, None);
+        self.sink.record(group, RecordBody::Deleted);
+        self.sink.waiting.push(Waiting::Deleted { group });
+    }
+
+    fn propose(&mut self, group: GroupId, command: Bytes) -> Result<(), ProposeError> {
+        if command.is_empty() || command.len() > MAX_COMMAND_BYTES {
+            return Err(ProposeError::InvalidCommand {
+                bytes: command.len(),
+            });
+        }
+        if self.memory >= self.config.limits.max_memory_bytes {
+            self.touch(group);
+            return Err(ProposeError::Overloaded);
+        }
+        self.wake(group);
+        let Some(replica) = self.groups.get_mut(&group) else {
+            return Err(ProposeError::NoGroup);
+        };
+        replica.propose(command, &self.config.limits)?;
+        self.touch(group);
+        Ok(())
+    }
+
+    fn change_membership(
+        &mut self,
+        group: GroupId,
+        change: MembershipChange,
+    ) -> Result<(), ProposeError> {
+        self.active(group)?.change_membership(change)
+    }
+
+    fn transfer_leader(&mut self, group: GroupId, to: NodeId) -> Result<(), ProposeError> {
+        self.active(group)?.transfer_leader(to)
+    }
+
+    fn receive(&mut self, from: NodeId, frame: Bytes) {
+        if from == self.config.node || from.0 == 0 {
+            self.counters.bad_frames += 1;
+            return;
+        }
+        let mut frame = match Frame::new(frame, from, self.config.node) {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.counters.bad_frames += 1;
+                tracing::warn!(from = from.0, %error, "frame dropped");
+                return;
+            }
+        };
+        loop {
+            match frame.next() {
+                Ok(Some((group, wire))) => self.message(from, group, wire),
+                Ok(None) => return,
+                Err(error) => {
+                    self.counters.bad_frames += 1;
+                    tracing::warn!(from = from.0, %error, "rest of a frame dropped");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.is_up(node, incarnation);
+    }
+
+    fn peer_down(&mut self, node: NodeId) {
+        self.is_down(node);
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.time_is(now);
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.next_tick()
+    }
+
+    fn durable(&mut self, token: WalToken) {
+        while self.pending.front().is_some_and(|(t, _)| *t <= token) {
+            let Some((_, waiting)) = self.pending.pop_front() else {
+                return;
+            };
+            waiting.into_iter().for_each(|w| self.complete(w));
+        }
+    }
+
+    fn wal_rolled(&mut self, file: u64) {
+        self.rolled(file);
+    }
+
+    fn job_done(&mut self, id: JobId, result: JobResult) {
+        self.finished(id, result);
+    }
+
+    fn read(&self, group: GroupId, index: u64) -> Result<Bytes, ReadError> {
+        let group = self.groups.get(&group).ok_or(ReadError::Gone)?;
+        group.store().command(index)
+    }
+
+    fn checkpoint(&mut self, group: GroupId, index: u64, state: Bytes, live: Vec<u64>) {
+        self.take_checkpoint(group, index, state, live);
+    }
+
+    fn status(&self, group: GroupId) -> Option<GroupStatus> {
+        self.status_of(group)
+    }
+
+    fn poll(&mut self, out: &mut Vec<Output>) {
+        self.go_through(out);
+    }
+}

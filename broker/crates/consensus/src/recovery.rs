@@ -1,0 +1,229 @@
+//! A group after a restart: what the write-ahead log had, checkpoint and segment files, put together or refused.
+
+use crate::GroupId;
+use crate::entry::{self, FOUNDING, FOUNDING_KIND};
+use crate::snapshot::Checkpoint;
+use crate::store::{LogStore, Segments};
+use bytes::Bytes;
+use env::Disk;
+use raft::eraftpb::HardState;
+use segment::{LiveSet, Segment, SegmentError};
+use std::sync::Arc;
+use wal::{Entry, RecoveredGroup};
+
+/// Why a group cannot be trusted any more. Fatal to the node: with a hole in its log it may not vote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoveryError {
+    #[error("group {:016x}: entry {index} is missing, the log was committed up to {commit}", group.0)]
+    Missing {
+        group: GroupId,
+        index: u64,
+        commit: u64,
+    },
+    #[error("group {:016x}: the log names a checkpoint after entry {index}, there is none", group.0)]
+    NoCheckpoint { group: GroupId, index: u64 },
+    #[error("group {:016x}: {what}", group.0)]
+    Damaged { group: GroupId, what: String },
+    #[error(transparent)]
+    Files(#[from] SegmentError),
+}
+
+/// A group that can go on.
+#[derive(Debug)]
+pub struct Restored {
+    pub store: LogStore,
+    /// The state machine as of the checkpoint, unless it is the founding one.
+    pub state: Option<Bytes>,
+    pub live: LiveSet,
+    /// The log on the disk still has an older history behind the checkpoint: say so there before anything else.
+    pub tell_log: bool,
+}
+
+/// `Ok(None)`: the group was removed.
+pub fn restore(
+    disk: &Arc<dyn Disk>,
+    group: GroupId,
+    mut wal: RecoveredGroup,
+) -> Result<Option<Restored>, RecoveryError> {
+    if wal.deleted {
+        segment::delete_group(&**disk, group)?;
+        return Ok(None);
+    }
+    let files = segment::list_group(&**disk, group)?;
+    let file = match files.checkpoints.last() {
+        Some(index) => Some(segment::read_checkpoint(&**disk, group, *index)?),
+        None => None,
+    };
+    let segments = files
+        .segments
+        .iter()
+        .map(|name| Segment::open(Arc::clone(disk), group, *name).map(Arc::new))
+        .collect::<Result<Vec<_>, _>>()?;
+    let segments = Segments::new(group, segments);
+    let checkpoint = choose_checkpoint(group, &mut wal, file.as_ref())?;
+    let tell_log = cut_other_history(&mut wal, &checkpoint);
+    let (state, live) = match file {
+        Some(file) if !checkpoint.is_founding() => (Some(file.state), file.live),
+        _ => (None, LiveSet::default()),
+    };
+    let mut store = LogStore::new(group, checkpoint.position, checkpoint, segments);
+    restore_live(&mut store, group, &live, &wal)?;
+    restore_tail(&mut store, group, &wal)?;
+    restore_hard_state(&mut store, group, &wal)?;
+    Ok(Some(Restored {
+        store,
+        state,
+        live,
+        tell_log,
+    }))
+}
+
+fn choose_checkpoint(
+    group: GroupId,
+    wal: &mut RecoveredGroup,
+    file: Option<&segment::Checkpoint>,
+) -> Result<Checkpoint, RecoveryError> {
+    let founding = wal
+        .entries
+        .iter()
+        .position(|e| e.kind == FOUNDING_KIND)
+        .map(|at| wal.entries.remove(at));
+    let needed = wal.checkpointed.map_or(0, |(index, _)| index);
+    let checkpoint = match (file, founding) {
+        (Some(file), _) => {
+            Checkpoint::from_file(file).ok_or_else(|| RecoveryError::Damaged {
+                group,
+                what: format!("members in the checkpoint after entry {}", file.index),
+            })?
+        }
+        (None, Some(e)) => {
+            let members = entry::decode_membership(e.data);
+            let members = members.filter(|_| e.index == FOUNDING.index);
+            Checkpoint::founding(members.ok_or_else(|| RecoveryError::Damaged {
+                group,
+                what: "members in the founding entry".to_owned(),
+            })?)
+        }
+        (None, None) => Checkpoint::default(),
+    };
+    if checkpoint.position.index < needed {
+        return Err(RecoveryError::NoCheckpoint {
+            group,
+            index: needed,
+        });
+    }
+    Ok(checkpoint)
+}
+
+/// A leader's checkpoint may have been installed just before the end, over a log that is not its past.
+fn cut_other_history(wal: &mut RecoveredGroup, checkpoint: &Checkpoint) -> bool {
+    let at = checkpoint.position;
+    let behind = wal.entries.last().is_some_and(|e| e.index < at.index);
+    let other = wal
+        .entries
+        .iter()
+        .find(|e| e.index == at.index)
+        .is_some_and(|e| e.term != at.term);
+    if other {
+        wal.entries.clear();
+    }
+    // Entries that are all below may be live ones of this very checkpoint; they follow nothing, so they stay.
+    let told = wal.checkpointed.is_some_and(|(index, _)| index >= at.index);
+    (other || behind) && !told
+}
+
+fn restore_live(
+    store: &mut LogStore,
+    group: GroupId,
+    live: &LiveSet,
+    wal: &RecoveredGroup,
+) -> Result<(), RecoveryError> {
+    for index in live.iter() {
+        if store.segments().contains(index) {
+            continue;
+        }
+        let found = wal.entries.binary_search_by_key(&index, |e| e.index);
+        match found.ok().and_then(|at| wal.entries.get(at)) {
+            Some(entry) => store.retain(entry.clone()),
+            None => {
+                return Err(RecoveryError::Missing {
+                    group,
+                    index,
+                    commit: store.checkpoint().position.index,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The log above the checkpoint: first from segments, then from the write-ahead log, without a hole.
+fn restore_tail(
+    store: &mut LogStore,
+    group: GroupId,
+    wal: &RecoveredGroup,
+) -> Result<(), RecoveryError> {
+    let begin = store.compacted().index;
+    let tail: Vec<&Entry> = wal.entries.iter().filter(|e| e.index > begin).collect();
+    let first_in_log = tail.first().map_or(u64::MAX, |e| e.index);
+    let mut next = begin + 1;
+    while store.segments().contains(next) {
+        if next < first_in_log {
+            let entry = store
+                .segments()
+                .read(next)
+                .map_err(|e| RecoveryError::Damaged {
+                    group,
+                    what: e.to_string(),
+                })?;
+            store.append(std::iter::once(entry));
+        }
+        next += 1;
+    }
+    let commit = wal.hard_state.map_or(0, |h| h.commit);
+    let mut expected = first_in_log.min(next);
+    for e in tail {
+        if e.index != expected {
+            return Err(RecoveryError::Missing {
+                group,
+                index: expected,
+                commit,
+            });
+        }
+        expected += 1;
+        store.append(std::iter::once(e.clone()));
+    }
+    store.set_flushed(next - 1);
+    Ok(())
+}
+
+fn restore_hard_state(
+    store: &mut LogStore,
+    group: GroupId,
+    wal: &RecoveredGroup,
+) -> Result<(), RecoveryError> {
+    let found = wal.hard_state.unwrap_or_default();
+    let last = store.last();
+    if found.commit > last {
+        return Err(RecoveryError::Missing {
+            group,
+            index: last + 1,
+            commit: found.commit,
+        });
+    }
+    let newest = store.term_of(last).unwrap_or(0);
+    let mut state = HardState::default();
+    state.commit = found.commit.max(store.compacted().index);
+    if newest > found.term {
+        // Entries came in before the term they brought was written. Nobody was voted for in it.
+        state.term = newest;
+    } else {
+        state.term = found.term;
+        state.vote = found.vote;
+    }
+    store.set_hard_state(state);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! What groups have to say while the host goes through them, until it is handed out.
+
+use crate::codec::{self, Transfer};
+use crate::{GroupId, Output};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::NodeId;
+use raft::eraftpb::Message;
+use std::collections::BTreeMap;
+use wal::{Record, RecordBody};
+
+/// What follows once a batch of the log is durable.
+#[derive(Debug)]
+pub enum Waiting {
+    /// raft-rs may count on what it gave out up to `number`; then these go out.
+    Ready {
+        group: GroupId,
+        epoch: u64,
+        number: u64,
+        /// The commit index on record with it.
+        commit: u64,
+        messages: Vec<Message>,
+    },
+    /// The commit index is on record.
+    Commit {
+        group: GroupId,
+        epoch: u64,
+        commit: u64,
+    },
+    /// What was still needed of this file of the log is in a newer one.
+    Relogged { file: u64 },
+    /// The group's end is on record; its files can go.
+    Deleted { group: GroupId },
+}
+
+#[derive(Debug, Default)]
+pub struct Sink {
+    pub out: Vec<Output>,
+    pub records: Vec<Record>,
+    pub waiting: Vec<Waiting>,
+    frames: BTreeMap<NodeId, BytesMut>,
+    max_frame_bytes: usize,
+}
+
+impl Sink {
+    pub fn new(max_frame_bytes: usize) -> Sink {
+        Sink {
+            max_frame_bytes,
+            ..Sink::default()
+        }
+    }
+
+    pub fn record(&mut self, group: GroupId, body: RecordBody) {
+        self.records.push(Record { group, body });
+    }
+
+    fn frame(&mut self, to: NodeId) -> &mut BytesMut {
+        let frame = self.frames.entry(to).or_default();
+        if frame.is_empty() {
+            frame.put_u8(codec::VERSION);
+        }
+        frame
+    }
+
+    /// Closes a peer's frame when it is full.
+    fn cut(&mut self, to: NodeId) {
+        let full = self
+            .frames
+            .get_mut(&to)
+            .filter(|f| f.len() >= self.max_frame_bytes);
+        if let Some(frame) = full {
+            let frame = std::mem::take(frame).freeze();
+            self.out.push(Output::Send { to, frame });
+        }
+    }
+
+    pub fn send(&mut self, group: GroupId, messages: Vec<Message>) {
+        for m in messages {
+            let to = NodeId(m.to);
+            codec::encode_raft(self.frame(to), group, &m);
+            self.cut(to);
+        }
+    }
+
+    pub fn send_sleep(&mut self, to: NodeId, group: GroupId, term: u64, commit: u64) {
+        codec::encode_sleep(self.frame(to), group, term, commit);
+        self.cut(to);
+    }
+
+    pub fn send_transfer(&mut self, to: NodeId, group: GroupId, transfer: &Transfer) {
+        codec::encode_transfer(self.frame(to), group, transfer);
+        self.cut(to);
+    }
+
+    /// Ends the frames of all peers.
+    pub fn close_frames(&mut self) {
+        for (to, frame) in &mut self.frames {
+            if frame.len() > 1 {
+                let frame: Bytes = std::mem::take(frame).freeze();
+                self.out.push(Output::Send { to: *to, frame });
+            }
+        }
+        self.frames.clear();
+    }
+}

@@ -1,0 +1,122 @@
+//! The receiving side of a transfer.
+
+use super::{Checkpoint, Contents};
+use crate::codec::Offer;
+use crate::entry::{self, Position};
+use crate::JobId;
+use bytes::Bytes;
+use env::NodeId;
+use std::collections::VecDeque;
+
+/// A checkpoint that is being received.
+#[derive(Debug)]
+pub struct Incoming {
+    pub id: u64,
+    pub from: NodeId,
+    /// The leader's term.
+    pub term: u64,
+    pub contents: Contents,
+    /// The job that stages or installs.
+    pub job: Option<JobId>,
+    /// Number of the next chunk to come.
+    next: u32,
+    /// Chunks that wait for the disk.
+    waiting: VecDeque<(Bytes, bool)>,
+    /// Chunks on the disk.
+    staged: u32,
+    staged_bytes: u64,
+    /// The chunk being staged: its length, whether it is the last.
+    staging: Option<(u64, bool)>,
+    /// All is staged.
+    complete: bool,
+    /// Ticks since something came.
+    pub idle_ticks: u32,
+}
+
+/// What to do after a chunk was staged.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// Tell the sender that everything before this number is there.
+    Ack(u32),
+    /// All is there; install it.
+    Complete { bytes: u64 },
+}
+
+impl Incoming {
+    /// `None`: nobody can have sent this.
+    pub fn new(from: NodeId, offer: Offer, max_state_bytes: u64) -> Option<Incoming> {
+        let membership = entry::decode_membership(offer.membership)?;
+        let valid = offer.state_bytes <= max_state_bytes
+            && offer.index > 0
+            && offer.index_term > 0
+            && offer.index_term <= offer.term
+            && offer.entries <= offer.index;
+        valid.then(|| Incoming {
+            id: offer.id,
+            from,
+            term: offer.term,
+            contents: Contents {
+                checkpoint: Checkpoint {
+                    position: Position {
+                        index: offer.index,
+                        term: offer.index_term,
+                    },
+                    membership,
+                    on_disk: true,
+                },
+                state_bytes: offer.state_bytes,
+                entries: offer.entries,
+            },
+            job: None,
+            next: 0,
+            waiting: VecDeque::new(),
+            staged: 0,
+            staged_bytes: 0,
+            staging: None,
+            complete: false,
+            idle_ticks: 0,
+        })
+    }
+
+    /// A chunk came. False when it is not the next one, or the sender goes over the window: say what is there.
+    pub fn chunk(&mut self, number: u32, last: bool, data: Bytes, window: usize) -> bool {
+        let ended = self.complete || self.waiting.back().is_some_and(|(_, last)| *last);
+        let ended = ended || self.staging.is_some_and(|(_, last)| last);
+        if number != self.next || ended || self.waiting.len() >= window {
+            return false;
+        }
+        self.next += 1;
+        self.idle_ticks = 0;
+        self.waiting.push_back((data, last));
+        true
+    }
+
+    /// What the sender is to be told.
+    pub fn acknowledged(&self) -> u32 {
+        self.staged
+    }
+
+    /// What to stage next, and where, unless a job is running.
+    pub fn stage_next(&mut self) -> Option<(u64, Bytes)> {
+        if self.job.is_some() || self.staging.is_some() {
+            return None;
+        }
+        let (data, last) = self.waiting.pop_front()?;
+        self.staging = Some((data.len() as u64, last));
+        Some((self.staged_bytes, data))
+    }
+
+    pub fn staged(&mut self) -> Option<Staged> {
+        let (bytes, last) = self.staging.take()?;
+        self.staged += 1;
+        self.staged_bytes += bytes;
+        self.idle_ticks = 0;
+        if last {
+            self.complete = true;
+            return Some(Staged::Complete {
+                bytes: self.staged_bytes,
+            });
+        }
+        Some(Staged::Ack(self.staged))
+    }
+}

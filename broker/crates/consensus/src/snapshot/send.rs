@@ -1,0 +1,274 @@
+//! The sending side of a transfer.
+
+use super::stream::put_entry;
+use crate::codec::{Offer, Transfer};
+use crate::entry::Position;
+use crate::jobs::Outcome;
+use crate::store::Segments;
+use crate::{GroupId, JobId};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::Disk;
+use segment::{LiveSet, Segment, SegmentError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use wal::Entry;
+
+/// Where live entries are: those that are in no segment yet, and the segments.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    memory: Arc<BTreeMap<u64, Entry>>,
+    segments: Vec<Arc<Segment>>,
+}
+
+impl Sources {
+    pub fn new(memory: BTreeMap<u64, Entry>, segments: &Segments) -> Sources {
+        Sources {
+            memory: Arc::new(memory),
+            segments: segments.all().to_vec(),
+        }
+    }
+
+    fn read(&self, index: u64) -> Result<Option<Entry>, SegmentError> {
+        if let Some(entry) = self.memory.get(&index) {
+            return Ok(Some(entry.clone()));
+        }
+        for segment in self.segments.iter().rev() {
+            if let Some(entry) = segment.read(index)? {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a reading job found.
+#[derive(Debug)]
+pub enum Read {
+    /// The checkpoint file.
+    Opened(segment::Checkpoint),
+    /// Encoded entries, the last index among them.
+    Entries { data: BytesMut, upto: u64 },
+    /// There is a newer checkpoint and not this one any more.
+    Replaced,
+    /// A live entry is nowhere: this node's data are damaged.
+    Missing(u64),
+}
+
+/// Reads the checkpoint file.
+pub fn open(
+    group: GroupId,
+    index: u64,
+) -> impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static {
+    move |disk| {
+        // A newer one may have been on its way to the disk when this was asked for.
+        if !segment::list_group(disk, group)?.checkpoints.contains(&index) {
+            return Ok(Outcome::Read(Read::Replaced));
+        }
+        let checkpoint = segment::read_checkpoint(disk, group, index)?;
+        Ok(Outcome::Read(Read::Opened(checkpoint)))
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The file is being read.
+    Opening,
+    /// Bytes are produced and sent.
+    Sending,
+    /// All is sent; the receiver installs.
+    Ending,
+}
+
+#[derive(Debug)]
+pub struct Outgoing {
+    pub id: u64,
+    /// The leader's term when it began: a transfer does not outlive it.
+    pub term: u64,
+    pub position: Position,
+    sources: Sources,
+    live: Arc<LiveSet>,
+    phase: Phase,
+    /// The job that reads for it.
+    pub job: Option<JobId>,
+    /// Live entries up to and with this were read.
+    read_upto: u64,
+    /// Stream bytes that are in no chunk yet.
+    ready: BytesMut,
+    /// The stream is complete in `ready`.
+    complete: bool,
+    hasher: crc32fast::Hasher,
+    /// Chunks that were sent and not acknowledged; the first has number `acked`.
+    sent: VecDeque<(Bytes, bool)>,
+    acked: u32,
+    /// Ticks since something was acknowledged.
+    pub idle_ticks: u32,
+    offer: Option<Offer>,
+}
+
+impl Outgoing {
+    pub fn new(
+        id: u64,
+        term: u64,
+        position: Position,
+        sources: Sources,
+    ) -> Outgoing {
+        Outgoing {
+            id,
+            term,
+            position,
+            sources,
+            live: Arc::default(),
+            phase: Phase::Opening,
+            job: None,
+            read_upto: 0,
+            ready: BytesMut::new(),
+            complete: false,
+            hasher: crc32fast::Hasher::new(),
+            sent: VecDeque::new(),
+            acked: 0,
+            idle_ticks: 0,
+            offer: None,
+        }
+    }
+
+    /// A founding checkpoint has no file and nothing in it.
+    pub fn open_empty(&mut self, membership: Bytes) -> Transfer {
+        self.opened(segment::Checkpoint {
+            index: self.position.index,
+            term: self.position.term,
+            membership,
+            ..segment::Checkpoint::default()
+        })
+    }
+
+    /// The file was read: what to send first.
+    pub fn opened(&mut self, checkpoint: segment::Checkpoint) -> Transfer {
+        let offer = Offer {
+            id: self.id,
+            term: self.term,
+            index: checkpoint.index,
+            index_term: checkpoint.term,
+            membership: checkpoint.membership,
+            state_bytes: checkpoint.state.len() as u64,
+            entries: checkpoint.live.len(),
+        };
+        self.offer = Some(offer.clone());
+        self.live = Arc::new(checkpoint.live);
+        self.push(&checkpoint.state);
+        self.phase = Phase::Sending;
+        self.finish_if_read();
+        Transfer::Begin(offer)
+    }
+
+    fn push(&mut self, data: &[u8]) {
+        self.hasher.update(data);
+        self.ready.put_slice(data);
+    }
+
+    fn next_live(&self) -> Option<u64> {
+        let after = self.read_upto;
+        let ranges = self.live.ranges();
+        let at = ranges.partition_point(|(_, last)| *last <= after);
+        ranges.get(at).map(|(first, _)| (*first).max(after + 1))
+    }
+
+    fn finish_if_read(&mut self) {
+        if self.next_live().is_none() && !self.complete {
+            let crc = self.hasher.clone().finalize();
+            self.ready.put_u32_le(crc);
+            self.complete = true;
+        }
+    }
+
+    /// Entries to read when there is room for more: the job that does it.
+    pub fn read_more(
+        &self,
+        chunk_bytes: usize,
+    ) -> Option<impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static> {
+        let wanted = matches!(self.phase, Phase::Sending)
+            && self.job.is_none()
+            && !self.complete
+            && self.ready.len() < chunk_bytes;
+        let from = self.next_live().filter(|_| wanted)?;
+        let (sources, live) = (self.sources.clone(), Arc::clone(&self.live));
+        Some(move |_: &dyn Disk| read_entries(&sources, &live, from, chunk_bytes))
+    }
+
+    pub fn entries_read(&mut self, data: &[u8], upto: u64) {
+        self.push(data);
+        self.read_upto = upto;
+        self.finish_if_read();
+    }
+
+    /// The next chunk, when the window is open and there is one.
+    pub fn next_chunk(&mut self, chunk_bytes: usize, window: usize) -> Option<Transfer> {
+        if !matches!(self.phase, Phase::Sending) || self.sent.len() >= window {
+            return None;
+        }
+        if self.ready.len() < chunk_bytes && !self.complete {
+            return None;
+        }
+        let data = self
+            .ready
+            .split_to(self.ready.len().min(chunk_bytes))
+            .freeze();
+        let last = self.complete && self.ready.is_empty();
+        if last {
+            self.phase = Phase::Ending;
+        }
+        let number = self.acked.checked_add(self.sent.len() as u32)?;
+        self.sent.push_back((data.clone(), last));
+        Some(Transfer::Chunk {
+            id: self.id,
+            number,
+            last,
+            data,
+        })
+    }
+
+    /// The receiver has everything before `next`.
+    pub fn acknowledged(&mut self, next: u32) {
+        while self.acked < next && self.sent.pop_front().is_some() {
+            self.acked += 1;
+            self.idle_ticks = 0;
+        }
+    }
+
+    /// Everything that may have been lost, once more.
+    pub fn resend(&self) -> Vec<Transfer> {
+        let begin = self.offer.clone().filter(|_| self.acked == 0);
+        let chunks = self.sent.iter().zip(self.acked..).map(|((data, last), n)| {
+            Transfer::Chunk {
+                id: self.id,
+                number: n,
+                last: *last,
+                data: data.clone(),
+            }
+        });
+        begin.map(Transfer::Begin).into_iter().chain(chunks).collect()
+    }
+}
+
+fn read_entries(
+    sources: &Sources,
+    live: &LiveSet,
+    from: u64,
+    bytes: usize,
+) -> Result<Outcome, SegmentError> {
+    let mut data = BytesMut::new();
+    let mut upto = from;
+    let at = live.ranges().partition_point(|(_, last)| *last < from);
+    let ranges = live.ranges().get(at..).unwrap_or_default();
+    let indexes = ranges.iter().flat_map(|(f, l)| (*f).max(from)..=*l);
+    for index in indexes {
+        if data.len() >= bytes {
+            break;
+        }
+        match sources.read(index)? {
+            Some(entry) => put_entry(&mut data, &entry),
+            None => return Ok(Outcome::Read(Read::Missing(index))),
+        }
+        upto = index;
+    }
+    Ok(Outcome::Read(Read::Entries { data, upto }))
+}

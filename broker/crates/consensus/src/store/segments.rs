@@ -1,0 +1,98 @@
+//! The segment files of one group, as its log reads them.
+
+use crate::ReadError;
+use crate::entry::MAX_NUMBER;
+use segment::{LiveSet, Segment, SegmentError, SegmentName};
+use std::sync::Arc;
+use wal::{Entry, GroupId};
+
+/// Ascending by the order of writing.
+#[derive(Debug)]
+pub struct Segments {
+    group: GroupId,
+    list: Vec<Arc<Segment>>,
+}
+
+/// What a checkpoint leaves to do with segments.
+#[derive(Debug, Default)]
+pub struct Garbage {
+    /// Nothing in them is read any more.
+    pub dead: Vec<SegmentName>,
+    /// Less than half of them is.
+    pub sparse: Vec<Arc<Segment>>,
+}
+
+impl Segments {
+    pub fn new(group: GroupId, mut list: Vec<Arc<Segment>>) -> Segments {
+        list.sort_by_key(|s| s.meta().name.n);
+        Segments { group, list }
+    }
+
+    pub fn add(&mut self, segments: Vec<Arc<Segment>>) {
+        self.list.extend(segments);
+        self.list.sort_by_key(|s| s.meta().name.n);
+    }
+
+    pub fn remove(&mut self, names: &[SegmentName]) {
+        self.list.retain(|s| !names.contains(&s.meta().name));
+    }
+
+    pub fn all(&self) -> &[Arc<Segment>] {
+        &self.list
+    }
+
+    pub fn contains(&self, index: u64) -> bool {
+        self.list.iter().any(|s| s.term(index).is_some())
+    }
+
+    pub fn read(&self, index: u64) -> Result<Entry, ReadError> {
+        for segment in self.list.iter().rev() {
+            match segment.read(index) {
+                Ok(Some(entry)) => return Ok(entry),
+                Ok(None) => {}
+                Err(error) => return Err(read_error(self.group, &error)),
+            }
+        }
+        Err(ReadError::Gone)
+    }
+
+    /// Closes files until they are read again.
+    pub fn release(&self) {
+        self.list.iter().for_each(|s| s.release());
+    }
+
+    /// Entries in `keep` and above `from` count as alive.
+    pub fn garbage(&self, keep: &LiveSet) -> Garbage {
+        let mut garbage = Garbage::default();
+        for segment in &self.list {
+            let meta = segment.meta();
+            let alive = keep.count_in(meta.name.first, meta.last);
+            if alive == 0 {
+                garbage.dead.push(meta.name);
+            } else if alive.saturating_mul(2) < u64::from(meta.count) || segment.rebuilt() {
+                garbage.sparse.push(Arc::clone(segment));
+            }
+        }
+        garbage
+    }
+}
+
+/// What is kept of a group's segments: `live`, and all of the log above `compacted`.
+pub fn keep_set(live: &LiveSet, compacted: u64) -> LiveSet {
+    let mut keep = LiveSet::default();
+    for (first, last) in live.ranges() {
+        if *first > compacted {
+            break;
+        }
+        keep.push(*first, (*last).min(compacted));
+    }
+    keep.push(compacted + 1, MAX_NUMBER);
+    keep
+}
+
+pub fn read_error(group: GroupId, error: &SegmentError) -> ReadError {
+    ReadError::Corrupt {
+        group,
+        what: error.to_string(),
+    }
+}

@@ -1,0 +1,304 @@
+//! What hosts leave on their disks, and what they make of it after a restart.
+
+mod harness;
+
+use consensus::{GroupId, Host, HostConfig, RaftHost, RecoveryError};
+use env::sim::SimDisk;
+use env::{Disk, Incarnation, NodeId};
+use harness::{Cluster, GROUP, small_limits, voters};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use wal::{Entry, HardState, RecoveredGroup};
+
+/// A queue that is read as fast as it is written leaves nothing behind but its checkpoint; the log is freed.
+#[test]
+fn log_files_are_freed_and_segments_hold_live_entries_only() {
+    let mut cluster = Cluster::new(31, 3);
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    for n in 0..1500 {
+        // 40 stay for ever, the others are gone soon.
+        cluster.commit(GROUP, n < 40 || n % 2 == 0, 100);
+    }
+    cluster.converge(GROUP);
+    cluster.run(Duration::from_secs(5));
+    for node in cluster.nodes.values_mut() {
+        assert!(node.freed > 0, "no file of the log was ever freed");
+        let files = node.log_files();
+        assert!(files <= 3, "{files} log files are left");
+        let written: u64 = node
+            .disk
+            .files()
+            .iter()
+            .filter(|(path, _)| path.starts_with("segments/") && path.ends_with(".seg"))
+            .map(|(_, len)| *len)
+            .sum();
+        let live = node.machines[&GROUP].live.len() as u64;
+        assert!(
+            written < (live + 200) * 400,
+            "{written} bytes of segments for {live} live entries"
+        );
+    }
+}
+
+/// An owner that never makes checkpoints still does not keep the log's files.
+#[test]
+fn log_files_are_freed_without_checkpoints() {
+    let mut cluster = Cluster::new(32, 3);
+    for node in cluster.nodes.values_mut() {
+        node.lazy = true;
+    }
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    for _ in 0..600 {
+        cluster.commit(GROUP, true, 100);
+    }
+    cluster.run(Duration::from_secs(5));
+    for node in cluster.nodes.values_mut() {
+        assert!(node.log_files() <= 3);
+    }
+    for id in cluster.ids() {
+        cluster.crash(id);
+        cluster.start(id);
+    }
+    cluster.converge(GROUP);
+    assert!(cluster.nodes[&NodeId(1)].machines[&GROUP].live.len() > 590);
+}
+
+/// A restarted node has the very state it had, from checkpoint and tail, without asking others.
+#[test]
+fn restart_is_the_same() {
+    let mut cluster = Cluster::new(33, 3);
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    for n in 0..500 {
+        cluster.commit(GROUP, n % 3 != 0, 60);
+    }
+    cluster.converge(GROUP);
+    // Commit indexes go on record.
+    cluster.run(Duration::from_secs(5));
+    for id in cluster.ids() {
+        let before = cluster.nodes[&id].machines[&GROUP].clone();
+        cluster.isolate(id, true);
+        cluster.crash(id);
+        cluster.start(id);
+        cluster.isolate(id, true);
+        cluster.run(Duration::from_millis(50));
+        let node = &cluster.nodes[&id];
+        let after = &node.machines[&GROUP];
+        assert_eq!(after.digest(), before.digest());
+        assert_eq!(after.live, before.live);
+        node.check_live(GROUP);
+        cluster.isolate(id, false);
+    }
+    cluster.converge(GROUP);
+}
+
+#[test]
+fn removed_groups_leave_nothing_and_can_come_again() {
+    let mut cluster = Cluster::new(34, 1);
+    cluster.create(GROUP, &voters([1]));
+    cluster.elect(GROUP);
+    for _ in 0..400 {
+        cluster.commit(GROUP, true, 100);
+    }
+    let node = cluster.nodes.get_mut(&NodeId(1)).expect("there");
+    node.host.as_mut().expect("runs").remove(GROUP);
+    node.groups.clear();
+    node.machines.clear();
+    cluster.oracle.history.clear();
+    cluster.run(Duration::from_secs(2));
+    let node = &cluster.nodes[&NodeId(1)];
+    assert!(node.status(GROUP).is_none());
+    let left: Vec<_> = node.disk.files();
+    assert!(
+        !left.iter().any(|(path, _)| path.contains("0000000000000007")),
+        "{left:?}"
+    );
+    cluster.crash(NodeId(1));
+    cluster.start(NodeId(1));
+    assert!(cluster.nodes[&NodeId(1)].status(GROUP).is_none());
+    cluster.create(GROUP, &voters([1]));
+    cluster.elect(GROUP);
+    cluster.commit(GROUP, true, 10);
+}
+
+/// Created again in the same turn: the new life begins when the old one's files are gone.
+#[test]
+fn removed_and_created_at_once() {
+    let mut cluster = Cluster::new(35, 1);
+    cluster.create(GROUP, &voters([1]));
+    cluster.elect(GROUP);
+    for _ in 0..300 {
+        cluster.commit(GROUP, true, 100);
+    }
+    let node = cluster.nodes.get_mut(&NodeId(1)).expect("there");
+    node.machines.clear();
+    let host = node.host.as_mut().expect("runs");
+    host.remove(GROUP);
+    host.create(GROUP, &voters([1]));
+    cluster.oracle = harness::Oracle::default();
+    cluster.elect(GROUP);
+    cluster.commit(GROUP, true, 10);
+    cluster.crash(NodeId(1));
+    cluster.start(NodeId(1));
+    cluster.converge(GROUP);
+    assert_eq!(cluster.nodes[&NodeId(1)].machines[&GROUP].live.len(), 0);
+}
+
+fn entry(index: u64, term: u64) -> Entry {
+    Entry {
+        index,
+        term,
+        kind: 0,
+        data: format!("command {index}").into_bytes().into(),
+    }
+}
+
+fn recover(disk: &SimDisk, group: RecoveredGroup) -> Result<Host, RecoveryError> {
+    let config = HostConfig {
+        node: NodeId(1),
+        incarnation: Incarnation(2),
+        seed: 1,
+        limits: small_limits(),
+    };
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    Host::new(config, disk, BTreeMap::from([(GroupId(9), group)]))
+}
+
+fn checkpoint(disk: &SimDisk, index: u64, term: u64, live: &[u64]) {
+    // Members in this crate's encoding: one voter, node 1, no learners.
+    let membership = [1u8, 1, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
+    let file = segment::Checkpoint {
+        index,
+        term,
+        membership: membership.into(),
+        live: segment::LiveSet::from_sorted(live.iter().copied()),
+        state: b"state".to_vec().into(),
+    };
+    segment::write_checkpoint(disk, GroupId(9), &file).expect("written");
+}
+
+fn hard_state(term: u64, commit: u64) -> Option<HardState> {
+    Some(HardState {
+        term,
+        vote: 1,
+        commit,
+    })
+}
+
+#[test]
+fn a_hole_in_the_log_is_refused_by_name() {
+    let disk = SimDisk::new();
+    checkpoint(&disk, 10, 2, &[]);
+    let with = |entries: Vec<Entry>, commit| RecoveredGroup {
+        hard_state: hard_state(2, commit),
+        entries,
+        ..RecoveredGroup::default()
+    };
+    let missing = |index, commit| {
+        Some(RecoveryError::Missing {
+            group: GroupId(9),
+            index,
+            commit,
+        })
+    };
+    let tail = || vec![entry(11, 2), entry(12, 2)];
+    assert!(recover(&disk, with(tail(), 12)).is_ok());
+    assert_eq!(recover(&disk, with(tail(), 13)).err(), missing(13, 13));
+    assert_eq!(
+        recover(&disk, with(vec![entry(12, 2)], 12)).err(),
+        missing(11, 12)
+    );
+    let hole = vec![entry(11, 2), entry(13, 2)];
+    assert_eq!(recover(&disk, with(hole, 11)).err(), missing(12, 11));
+    assert_eq!(recover(&disk, with(Vec::new(), 11)).err(), missing(11, 11));
+}
+
+#[test]
+fn a_live_entry_that_is_nowhere_is_refused_by_name() {
+    let disk = SimDisk::new();
+    checkpoint(&disk, 10, 2, &[4, 7]);
+    let group = RecoveredGroup {
+        hard_state: hard_state(2, 10),
+        entries: vec![entry(7, 2), entry(8, 2), entry(9, 2), entry(10, 2)],
+        ..RecoveredGroup::default()
+    };
+    let error = recover(&disk, group.clone()).err();
+    assert_eq!(
+        error,
+        Some(RecoveryError::Missing {
+            group: GroupId(9),
+            index: 4,
+            commit: 10
+        })
+    );
+    segment::write_segments(&disk, GroupId(9), [entry(4, 1)]).expect("written");
+    let host = recover(&disk, group).expect("complete now");
+    assert_eq!(
+        host.read(GroupId(9), 4).as_deref(),
+        Ok(b"command 4".as_slice())
+    );
+    assert_eq!(
+        host.read(GroupId(9), 7).as_deref(),
+        Ok(b"command 7".as_slice())
+    );
+}
+
+#[test]
+fn a_lost_checkpoint_is_refused() {
+    let disk = SimDisk::new();
+    let group = RecoveredGroup {
+        hard_state: hard_state(2, 10),
+        checkpointed: Some((10, 2)),
+        ..RecoveredGroup::default()
+    };
+    assert_eq!(
+        recover(&disk, group).err(),
+        Some(RecoveryError::NoCheckpoint {
+            group: GroupId(9),
+            index: 10
+        })
+    );
+}
+
+/// A leader's checkpoint was installed over another history, and power failed before the log heard of it.
+#[test]
+fn another_history_behind_a_checkpoint_is_cut() {
+    let disk = SimDisk::new();
+    checkpoint(&disk, 10, 5, &[]);
+    let group = RecoveredGroup {
+        hard_state: hard_state(3, 6),
+        entries: (5..=14).map(|i| entry(i, 3)).collect(),
+        ..RecoveredGroup::default()
+    };
+    let mut host = recover(&disk, group).expect("recovers");
+    let status = host.status(GroupId(9)).expect("there");
+    assert_eq!((status.commit, status.last_index), (10, 10));
+    assert_eq!(status.term, 5);
+    let mut out = Vec::new();
+    host.poll(&mut out);
+    let told = out.iter().any(|o| {
+        matches!(o, consensus::Output::Append { records, .. } if records.iter().any(|r| {
+            r.body == wal::RecordBody::Checkpointed { index: 10, term: 5 }
+        }))
+    });
+    assert!(told, "the log must hear of it before it goes on: {out:?}");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let disk = SimDisk::new();
+    checkpoint(&disk, 10, 2, &[]);
+    let (path, len) = disk.files().pop().expect("a file");
+    assert!(disk.flip(&path, len / 2, 1));
+    let group = RecoveredGroup {
+        hard_state: hard_state(2, 10),
+        ..RecoveredGroup::default()
+    };
+    assert!(matches!(
+        recover(&disk, group).err(),
+        Some(RecoveryError::Files(_))
+    ));
+}

@@ -1,0 +1,120 @@
+//! One simulated file: what a reader sees now, and what each unsynced sector held when it was last durable.
+
+use crate::{Rng, SeededRng};
+use std::collections::BTreeMap;
+
+/// What a disk writes whole or not at all.
+pub const SECTOR: u64 = 512;
+
+#[derive(Clone, Debug, Default)]
+pub struct Inode {
+    data: Vec<u8>,
+    durable_len: u64,
+    /// Sector number to its durable content (zeros where the file was shorter). Absent: as in `data`.
+    undo: BTreeMap<u64, Box<[u8; SECTOR as usize]>>,
+}
+
+impl Inode {
+    pub fn len(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> usize {
+        let Some(rest) = usize::try_from(offset)
+            .ok()
+            .and_then(|o| self.data.get(o..))
+        else {
+            return 0;
+        };
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        n
+    }
+
+    fn sector(&self, number: u64) -> Box<[u8; SECTOR as usize]> {
+        let mut old = Box::new([0; SECTOR as usize]);
+        self.read_at(number * SECTOR, &mut old[..]);
+        old
+    }
+
+    fn keep_old(&mut self, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        for number in from / SECTOR..=(to - 1) / SECTOR {
+            if !self.undo.contains_key(&number) {
+                let old = self.sector(number);
+                self.undo.insert(number, old);
+            }
+        }
+    }
+
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) {
+        let end = offset + bytes.len() as u64;
+        self.keep_old(offset, end);
+        if end > self.len() {
+            self.data.resize(end as usize, 0);
+        }
+        self.data[offset as usize..end as usize].copy_from_slice(bytes);
+    }
+
+    /// Both ways. New bytes are zero, and zero after a crash as well: file systems do not show old blocks.
+    pub fn set_len(&mut self, len: u64) {
+        self.keep_old(len, self.len());
+        self.data.resize(len as usize, 0);
+    }
+
+    pub fn sync(&mut self) {
+        self.undo.clear();
+        self.durable_len = self.len();
+    }
+
+    /// Loses power: each unsynced sector is old or new, the length is the old, the new or between.
+    pub fn crash(&mut self, rng: &mut SeededRng) {
+        let (old, new) = (self.durable_len, self.len());
+        let whole = old.max(new);
+        self.data.resize(whole as usize, 0);
+        let all = match rng.below(4) {
+            0 => Some(true),
+            1 => Some(false),
+            _ => None,
+        };
+        for (number, content) in std::mem::take(&mut self.undo) {
+            let survives = all.unwrap_or_else(|| rng.chance(1, 2));
+            if survives {
+                continue;
+            }
+            let from = (number * SECTOR).min(whole) as usize;
+            let to = ((number + 1) * SECTOR).min(whole) as usize;
+            self.data[from..to].copy_from_slice(&content[..to - from]);
+        }
+        let len = match (all, rng.below(3)) {
+            (Some(true), _) | (None, 0) => new,
+            (Some(false), _) | (None, 1) => old,
+            _ => old.min(new) + rng.below(whole - old.min(new) + 1),
+        };
+        self.data.resize(len as usize, 0);
+        self.durable_len = len;
+    }
+
+    /// Damage of what is stored, durable at once. False when the offset is past the end.
+    pub fn flip(&mut self, offset: u64, mask: u8) -> bool {
+        let Some(byte) = usize::try_from(offset)
+            .ok()
+            .and_then(|o| self.data.get_mut(o))
+        else {
+            return false;
+        };
+        *byte ^= mask;
+        if let Some(old) = self.undo.get_mut(&(offset / SECTOR)) {
+            old[(offset % SECTOR) as usize] ^= mask;
+        }
+        true
+    }
+
+    /// Loses the end of what is stored, durable at once.
+    pub fn lose_end(&mut self, len: u64) {
+        self.data.truncate(len as usize);
+        self.sync();
+    }
+}

@@ -1,0 +1,118 @@
+//! Asking the node, with a bound on the wait.
+
+use crate::error::ApiError;
+use crate::login::Logins;
+use crate::{Config, Node, entropy};
+use control::{ControlRequest, QueueFacts, Reply};
+use metadata::{Change, Done, QueueId, Tree};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// An answer of the node later than this is not waited for; clients give up at about 5 s.
+const ASK_TIMEOUT: Duration = Duration::from_secs(4);
+/// Shard 0 that has not answered for so long hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// What handlers work with. Cloning counts a reference.
+#[derive(Clone)]
+pub(crate) struct Api(Arc<Shared>);
+
+struct Shared {
+    node: Node,
+    config: Config,
+    logins: Logins,
+    /// Since when a sign of life is waited for.
+    unanswered: Mutex<Option<Instant>>,
+}
+
+impl Api {
+    pub(crate) fn new(node: Node, config: Config) -> std::io::Result<Api> {
+        let mut key = [0; 32];
+        entropy::fill(&mut key)?;
+        Ok(Api(Arc::new(Shared {
+            node,
+            config,
+            logins: Logins::new(key),
+            unanswered: Mutex::new(None),
+        })))
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    pub(crate) fn logins(&self) -> &Logins {
+        &self.0.logins
+    }
+
+    /// Sends a request and waits for its reply.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> ControlRequest,
+    ) -> Result<T, ApiError> {
+        let (send, receive) = oneshot::channel();
+        (self.0.node)(request(Box::new(move |answer| {
+            // Nobody waits any more when the client has gone or the time is over.
+            let _ = send.send(answer);
+        })));
+        match tokio::time::timeout(ASK_TIMEOUT, receive).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(ApiError::unavailable("the node is stopping")),
+            Err(_) => Err(ApiError::unavailable("the node did not answer in time")),
+        }
+    }
+
+    /// Copies something out of the tree.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Tree) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.ask(|reply| ControlRequest::Read(Box::new(move |tree| reply(look(tree)))))
+            .await
+    }
+
+    pub(crate) async fn change(&self, change: Change) -> Result<Done, ApiError> {
+        let result = self
+            .ask(|reply| ControlRequest::Change { change, reply })
+            .await?;
+        Ok(result?)
+    }
+
+    /// Figures of one queue or of all.
+    pub(crate) async fn queue_facts(
+        &self,
+        only: Option<QueueId>,
+    ) -> Result<Vec<QueueFacts>, ApiError> {
+        self.ask(|reply| ControlRequest::Queues { only, reply })
+            .await
+    }
+
+    /// Whether shard 0 still turns. Never waits: a sign of life is asked for, and missed when it stays away too long.
+    pub(crate) fn alive(&self) -> bool {
+        let mut since = self.unanswered();
+        if let Some(since) = *since {
+            return since.elapsed() < HANGS;
+        }
+        *since = Some(Instant::now());
+        drop(since);
+        let shared = Arc::downgrade(&self.0);
+        (self.0.node)(ControlRequest::Read(Box::new(move |_| {
+            if let Some(shared) = shared.upgrade() {
+                *shared
+                    .unanswered
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = None;
+            }
+        })));
+        true
+    }
+
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.0
+            .unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,246 @@
+//! `/api/bindings` and the bindings of queues and exchanges.
+
+use crate::access::{Call, Thing};
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content};
+use crate::error::ApiError;
+use crate::exchanges::plain;
+use crate::json::{Members, from_table};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::IntoResponse as _;
+use message::Table;
+use metadata::{BindingRecord, Change, Destination, Right, Tree};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value as Json, json as object};
+use std::sync::Arc;
+
+/// What stays as it is in a properties key.
+const KEY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+
+/// Source and destination of a binding.
+#[derive(Clone)]
+pub(crate) struct Pair {
+    vhost: String,
+    source: String,
+    destination: Destination,
+}
+
+impl Pair {
+    pub(crate) fn new(vhost: &str, source: &str, kind: &str, destination: &str) -> Pair {
+        Pair {
+            vhost: vhost.to_owned(),
+            source: plain(source).to_owned(),
+            destination: match kind {
+                "q" => Destination::Queue(destination.into()),
+                _ => Destination::Exchange(plain(destination).into()),
+            },
+        }
+    }
+
+    fn record(&self, key: &str, arguments: Table) -> BindingRecord {
+        BindingRecord {
+            vhost: self.vhost.as_str().into(),
+            source: self.source.as_str().into(),
+            destination: self.destination.clone(),
+            routing_key: key.into(),
+            arguments,
+        }
+    }
+
+    /// None when source or destination is not there.
+    fn find(&self, tree: &Tree) -> Option<Vec<Arc<BindingRecord>>> {
+        tree.exchange(&self.vhost, &self.source)?;
+        match &self.destination {
+            Destination::Queue(name) => tree.queue(&self.vhost, name).map(|_| ())?,
+            Destination::Exchange(name) => tree.exchange(&self.vhost, name).map(|_| ())?,
+        }
+        let all = if self.source.is_empty() {
+            implied(tree, &self.vhost)
+        } else {
+            let from = tree.bindings_from(&self.vhost, &self.source);
+            from.into_iter().cloned().collect()
+        };
+        let ends_here = |b: &Arc<BindingRecord>| b.destination == self.destination;
+        Some(all.into_iter().filter(ends_here).collect())
+    }
+
+    /// The rights binding needs: to write to what gets messages, to read what gives them.
+    fn needs(&self) -> Vec<(Right, Thing)> {
+        let to = match &self.destination {
+            Destination::Queue(name) => Thing::Queue(name.to_string()),
+            Destination::Exchange(name) => Thing::Exchange(name.to_string()),
+        };
+        let from = Thing::Exchange(self.source.clone());
+        vec![(Right::Write, to), (Right::Read, from)]
+    }
+}
+
+/// The default exchange's bindings, one for each queue.
+fn implied(tree: &Tree, vhost: &str) -> Vec<Arc<BindingRecord>> {
+    let queues = tree.queues(vhost).into_iter();
+    queues
+        .map(|q| {
+            Arc::new(BindingRecord {
+                vhost: q.vhost.clone(),
+                source: "".into(),
+                destination: Destination::Queue(q.name.clone()),
+                routing_key: q.name.clone(),
+                arguments: Table::default(),
+            })
+        })
+        .collect()
+}
+
+/// A binding's name between its source and destination: the key, and a digest of the arguments if there are any.
+fn properties_key(binding: &BindingRecord) -> String {
+    let key = utf8_percent_encode(&binding.routing_key, KEY).to_string();
+    if binding.arguments.is_empty() {
+        return if key.is_empty() { "~".into() } else { key };
+    }
+    let text = from_table(&binding.arguments).to_string();
+    let digest = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{key}~{digest:016x}")
+}
+
+fn show(binding: &BindingRecord) -> Json {
+    let (kind, destination) = match &binding.destination {
+        Destination::Queue(name) => ("queue", name),
+        Destination::Exchange(name) => ("exchange", name),
+    };
+    object!({
+        "source": &*binding.source,
+        "vhost": &*binding.vhost,
+        "destination": &**destination,
+        "destination_type": kind,
+        "routing_key": &*binding.routing_key,
+        "arguments": from_table(&binding.arguments),
+        "properties_key": properties_key(binding),
+    })
+}
+
+fn answer(found: Option<Vec<Arc<BindingRecord>>>) -> Answer {
+    let found = found.ok_or_else(ApiError::not_found)?;
+    json(Json::Array(found.iter().map(|b| show(b)).collect()))
+}
+
+pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let visible = api.visible_vhosts(call).await?;
+    let only = vhost.map(str::to_owned);
+    let found = api
+        .read(move |tree| {
+            let vhosts = tree.vhosts().into_iter().filter(|v| {
+                only.as_deref().is_none_or(|o| *v.name == *o)
+                    && visible.as_ref().is_none_or(|set| set.contains(&*v.name))
+            });
+            let mut all = Vec::new();
+            for vhost in vhosts {
+                all.extend(implied(tree, &vhost.name));
+                all.extend(tree.bindings(&vhost.name).into_iter().cloned());
+            }
+            all
+        })
+        .await?;
+    answer(Some(found))
+}
+
+pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.visible(call, vhost).await?;
+    let (vhost, name) = (vhost.to_owned(), name.to_owned());
+    let found = api
+        .read(move |tree| {
+            let queue = tree.queue(&vhost, &name)?;
+            let default = Pair::new(&vhost, "", "q", &name);
+            let mut all = default.find(tree)?;
+            all.extend(tree.bindings_of_queue(queue.id).into_iter().cloned());
+            Some(all)
+        })
+        .await?;
+    answer(found)
+}
+
+pub(crate) async fn of_exchange(
+    api: &Api,
+    call: &Call,
+    vhost: &str,
+    name: &str,
+    as_source: bool,
+) -> Answer {
+    api.visible(call, vhost).await?;
+    let (vhost, name) = (vhost.to_owned(), plain(name).to_owned());
+    let found = api
+        .read(move |tree| {
+            tree.exchange(&vhost, &name)?;
+            if as_source && name.is_empty() {
+                return Some(implied(tree, &vhost));
+            }
+            let found = if as_source {
+                tree.bindings_from(&vhost, &name)
+            } else {
+                tree.bindings_of_exchange(&vhost, &name)
+            };
+            Some(found.into_iter().cloned().collect())
+        })
+        .await?;
+    answer(found)
+}
+
+async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>, ApiError> {
+    let pair = pair.clone();
+    api.read(move |tree| pair.find(tree)).await
+}
+
+pub(crate) async fn between(api: &Api, call: &Call, pair: &Pair) -> Answer {
+    api.visible(call, &pair.vhost).await?;
+    answer(found(api, pair).await?)
+}
+
+/// The binding with this properties key, or 404.
+async fn one(api: &Api, pair: &Pair, key: &str) -> Result<Arc<BindingRecord>, ApiError> {
+    let all = found(api, pair).await?.unwrap_or_default();
+    // The path was decoded once: compare in both forms.
+    let named = |b: &&Arc<BindingRecord>| {
+        let name = properties_key(b);
+        name == key || (b.arguments.is_empty() && *b.routing_key == *key)
+    };
+    let decoded = |b: &&Arc<BindingRecord>| {
+        let name = properties_key(b);
+        let name = percent_encoding::percent_decode_str(&name).decode_utf8_lossy();
+        name == key
+    };
+    let binding = all.iter().find(named).or_else(|| all.iter().find(decoded));
+    binding.cloned().ok_or_else(ApiError::not_found)
+}
+
+pub(crate) async fn get(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
+    api.visible(call, &pair.vhost).await?;
+    json(show(&*one(api, pair, key).await?))
+}
+
+pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
+    api.member(call, &pair.vhost).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let arguments = body.table("arguments")?.unwrap_or_default();
+    let record = pair.record(body.text("routing_key")?.unwrap_or(""), arguments);
+    api.permitted(call, &pair.vhost, pair.needs()).await?;
+    let key = properties_key(&record);
+    api.change(Change::Bind(record)).await?;
+    let mut response = StatusCode::CREATED.into_response();
+    if let Ok(location) = HeaderValue::from_str(&utf8_percent_encode(&key, KEY).to_string()) {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(response)
+}
+
+pub(crate) async fn unbind(api: &Api, call: &Call, pair: &Pair, key: &str) -> Answer {
+    api.member(call, &pair.vhost).await?;
+    api.permitted(call, &pair.vhost, pair.needs()).await?;
+    let binding = one(api, pair, key).await?;
+    api.change(Change::Unbind((*binding).clone())).await?;
+    no_content()
+}

@@ -1,0 +1,285 @@
+//! From a request to its handler: limits, login, the table of paths.
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::error::ApiError;
+use crate::listen::Peer;
+use crate::page::Query;
+use crate::{
+    MAX_BODY, bindings, connections, exchanges, health, login, nodes, overview, permissions,
+    policies, queues, users, vhosts,
+};
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use metadata::PolicyScope;
+use percent_encoding::percent_decode_str;
+use serde_json::Value as Json;
+
+/// Elements a path may have.
+const MAX_ELEMENTS: usize = 12;
+
+pub(crate) type Answer = Result<Response, ApiError>;
+
+pub(crate) fn json(body: Json) -> Answer {
+    Ok(axum::Json(body).into_response())
+}
+
+pub(crate) fn no_content() -> Answer {
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// The answer to a PUT: 204 when it was there before, else 201.
+pub(crate) fn put(existed: bool) -> Answer {
+    let status = if existed {
+        StatusCode::NO_CONTENT
+    } else {
+        StatusCode::CREATED
+    };
+    Ok(status.into_response())
+}
+
+pub(crate) fn router(api: Api) -> Router {
+    Router::new().fallback(serve).with_state(api)
+}
+
+async fn serve(State(api): State<Api>, request: Request) -> Response {
+    let patience = api.config().request_timeout;
+    let answer = tokio::time::timeout(patience, answer(&api, request)).await;
+    let answer = answer.unwrap_or_else(|_| Err(ApiError::unavailable("the request took too long")));
+    answer.unwrap_or_else(|error| error.into_response())
+}
+
+async fn answer(api: &Api, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let method = match parts.method.as_str() {
+        // axum drops the body of an answer to HEAD.
+        "HEAD" => "GET".to_owned(),
+        other => other.to_owned(),
+    };
+    match (method.as_str(), parts.uri.path()) {
+        ("GET", "/livez") => return health::livez(api),
+        ("GET", "/readyz") => return health::readyz(api).await,
+        _ => {}
+    }
+    let path = elements(parts.uri.path())?;
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    let Some(("api", path)) = path.split_first().map(|(f, r)| (*f, r)) else {
+        return Err(ApiError::not_found());
+    };
+    let peer = parts.extensions.get::<ConnectInfo<Peer>>();
+    // Without knowing where from, loopback rules cannot be kept.
+    let peer = peer.ok_or_else(|| ApiError::not_authorized("Login failed"))?;
+    let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
+    let user = login::login(api, authorization, peer.0.0.ip()).await?;
+    let body = axum::body::to_bytes(body, MAX_BODY).await;
+    let call = Call {
+        user,
+        query: Query::parse(parts.uri.query()),
+        body: body.map_err(|_| ApiError::too_large())?,
+        reason: text(&parts.headers, "x-reason").map(str::to_owned),
+    };
+    if path != ["whoami"] {
+        call.management()?;
+    }
+    dispatch(api, &call, &method, path).await
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The decoded elements of a path. `%2F` is part of an element; one trailing slash is forgiven.
+fn elements(path: &str) -> Result<Vec<String>, ApiError> {
+    let path = path.strip_prefix('/').unwrap_or(path);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let decoded = path.split('/').take(MAX_ELEMENTS + 1).map(|element| {
+        let text = percent_decode_str(element).decode_utf8();
+        text.map(|t| t.into_owned())
+            .map_err(|_| ApiError::bad_request("the path is not UTF-8"))
+    });
+    let elements = decoded.collect::<Result<Vec<_>, _>>()?;
+    if elements.len() > MAX_ELEMENTS {
+        return Err(ApiError::not_found());
+    }
+    Ok(elements)
+}
+
+async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match path {
+        ["queues", rest @ ..] => queue_paths(api, call, method, rest).await,
+        ["exchanges", rest @ ..] => exchange_paths(api, call, method, rest).await,
+        ["bindings", rest @ ..] => binding_paths(api, call, method, rest).await,
+        ["policies", rest @ ..] => policy_paths(api, call, method, rest, PolicyScope::User).await,
+        ["operator-policies", rest @ ..] => {
+            policy_paths(api, call, method, rest, PolicyScope::Operator).await
+        }
+        ["vhosts", rest @ ..] => vhost_paths(api, call, method, rest).await,
+        ["nodes", rest @ ..] => node_paths(api, call, method, rest).await,
+        ["health", "checks", check @ ..] if method == "GET" => {
+            health::check(api, call, check).await
+        }
+        [
+            "users" | "permissions" | "topic-permissions" | "user-limits",
+            ..,
+        ] => user_paths(api, call, method, path).await,
+        _ => other_paths(api, call, method, path).await,
+    }
+}
+
+/// No handler: the path is unknown, or it does not take the method.
+fn nothing(method: &str) -> Answer {
+    Err(match method {
+        "GET" => ApiError::not_found(),
+        _ => ApiError::method(),
+    })
+}
+
+async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", ["overview"]) => overview::overview(api, call).await,
+        ("GET", ["whoami"]) => overview::whoami(call),
+        ("GET", ["cluster-name"]) => overview::cluster_name(api).await,
+        ("GET", ["connections"]) => connections::list(api, call, None).await,
+        ("GET", ["connections", name]) => connections::get(api, call, name).await,
+        ("DELETE", ["connections", name]) => connections::close(api, call, name).await,
+        ("POST", ["rebalance", "queues"]) => nodes::rebalance(api, call).await,
+        _ => nothing(method),
+    }
+}
+
+async fn queue_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => queues::list(api, call, None).await,
+        ("GET", [vhost]) => queues::list(api, call, Some(vhost)).await,
+        ("GET", [vhost, name]) => queues::get(api, call, vhost, name).await,
+        ("PUT", [vhost, name]) => queues::declare(api, call, vhost, name).await,
+        ("DELETE", [vhost, name]) => queues::delete(api, call, vhost, name).await,
+        ("DELETE", [vhost, name, "contents"]) => queues::purge(api, call, vhost, name).await,
+        ("GET", [vhost, name, "bindings"]) => bindings::of_queue(api, call, vhost, name).await,
+        _ => nothing(method),
+    }
+}
+
+async fn exchange_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => exchanges::list(api, call, None).await,
+        ("GET", [vhost]) => exchanges::list(api, call, Some(vhost)).await,
+        ("GET", [vhost, name]) => exchanges::get(api, call, vhost, name).await,
+        ("PUT", [vhost, name]) => exchanges::declare(api, call, vhost, name).await,
+        ("DELETE", [vhost, name]) => exchanges::delete(api, call, vhost, name).await,
+        ("GET", [vhost, name, "bindings", "source"]) => {
+            bindings::of_exchange(api, call, vhost, name, true).await
+        }
+        ("GET", [vhost, name, "bindings", "destination"]) => {
+            bindings::of_exchange(api, call, vhost, name, false).await
+        }
+        _ => nothing(method),
+    }
+}
+
+async fn binding_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => bindings::list(api, call, None).await,
+        ("GET", [vhost]) => bindings::list(api, call, Some(vhost)).await,
+        (
+            _,
+            [
+                vhost,
+                "e",
+                source,
+                kind @ ("q" | "e"),
+                destination,
+                rest @ ..,
+            ],
+        ) => {
+            let pair = bindings::Pair::new(vhost, source, kind, destination);
+            match (method, rest) {
+                ("GET", []) => bindings::between(api, call, &pair).await,
+                ("POST", []) => bindings::bind(api, call, &pair).await,
+                ("GET", [key]) => bindings::get(api, call, &pair, key).await,
+                ("DELETE", [key]) => bindings::unbind(api, call, &pair, key).await,
+                _ => nothing(method),
+            }
+        }
+        _ => nothing(method),
+    }
+}
+
+async fn policy_paths(
+    api: &Api,
+    call: &Call,
+    method: &str,
+    path: &[&str],
+    scope: PolicyScope,
+) -> Answer {
+    match (method, path) {
+        ("GET", []) => policies::list(api, call, scope, None).await,
+        ("GET", [vhost]) => policies::list(api, call, scope, Some(vhost)).await,
+        ("GET", [vhost, name]) => policies::get(api, call, scope, vhost, name).await,
+        ("PUT", [vhost, name]) => policies::put(api, call, scope, vhost, name).await,
+        ("DELETE", [vhost, name]) => policies::delete(api, call, scope, vhost, name).await,
+        _ => nothing(method),
+    }
+}
+
+async fn vhost_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => vhosts::list(api, call).await,
+        ("GET", [name]) => vhosts::get(api, call, name).await,
+        ("PUT", [name]) => vhosts::put(api, call, name).await,
+        ("DELETE", [name]) => vhosts::delete(api, call, name).await,
+        ("GET", [name, "permissions"]) => permissions::of_vhost(api, call, name).await,
+        ("GET", [name, "topic-permissions"]) => permissions::topics_of_vhost(api, call, name).await,
+        ("GET", [name, "connections"]) => connections::list(api, call, Some(name)).await,
+        _ => nothing(method),
+    }
+}
+
+async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => nodes::list(api, call).await,
+        ("GET", [name]) => nodes::get(api, call, name).await,
+        ("DELETE", [name]) => nodes::forget(api, call, name).await,
+        ("PUT", [name, "maintenance"]) => nodes::maintenance(api, call, name, true).await,
+        ("DELETE", [name, "maintenance"]) => nodes::maintenance(api, call, name, false).await,
+        _ => nothing(method),
+    }
+}
+
+async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    call.administrator()?;
+    match (method, path) {
+        ("GET", ["users"]) => users::list(api).await,
+        ("GET", ["users", name]) => users::get(api, name).await,
+        ("PUT", ["users", name]) => users::put(api, call, name).await,
+        ("DELETE", ["users", name]) => users::delete(api, name).await,
+        ("GET", ["users", name, "permissions"]) => permissions::of_user(api, name).await,
+        ("GET", ["users", name, "topic-permissions"]) => {
+            permissions::topics_of_user(api, name).await
+        }
+        ("GET", ["permissions"]) => permissions::list(api).await,
+        ("GET", ["permissions", vhost, user]) => permissions::get(api, vhost, user).await,
+        ("PUT", ["permissions", vhost, user]) => permissions::put(api, call, vhost, user).await,
+        ("DELETE", ["permissions", vhost, user]) => permissions::delete(api, vhost, user).await,
+        ("GET", ["topic-permissions"]) => permissions::topics(api).await,
+        ("GET", ["topic-permissions", vhost, user]) => {
+            permissions::get_topics(api, vhost, user).await
+        }
+        ("PUT", ["topic-permissions", vhost, user]) => {
+            permissions::put_topic(api, call, vhost, user).await
+        }
+        ("DELETE", ["topic-permissions", vhost, user]) => {
+            permissions::delete_topics(api, vhost, user, None).await
+        }
+        ("DELETE", ["topic-permissions", vhost, user, exchange]) => {
+            permissions::delete_topics(api, vhost, user, Some(exchange)).await
+        }
+        ("GET", ["user-limits"]) => users::limits(api, None).await,
+        ("GET", ["user-limits", name]) => users::limits(api, Some(name)).await,
+        ("PUT", ["user-limits", name, limit]) => users::set_limit(api, call, name, limit).await,
+        ("DELETE", ["user-limits", name, limit]) => users::clear_limit(api, name, limit).await,
+        _ => nothing(method),
+    }
+}

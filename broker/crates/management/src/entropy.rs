@@ -1,0 +1,8 @@
+//! Salts and keys from the operating system.
+
+use std::io::Read;
+
+/// Fills a buffer with random bytes.
+pub fn fill(buffer: &mut [u8]) -> std::io::Result<()> {
+    std::fs::File::open("/dev/urandom")?.read_exact(buffer)
+}

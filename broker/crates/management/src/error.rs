@@ -1,0 +1,94 @@
+//! Errors as RabbitMQ's clients know them: `{"error": ..., "reason": ...}`.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use metadata::Refused;
+use serde_json::json;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) error: &'static str,
+    pub(crate) reason: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> ApiError {
+        ApiError {
+            status,
+            error,
+            reason: reason.into(),
+        }
+    }
+
+    pub(crate) fn bad_request(reason: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", reason)
+    }
+
+    pub(crate) fn not_found() -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", "Object Not Found")
+    }
+
+    pub(crate) fn not_authorized(reason: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "not_authorized", reason)
+    }
+
+    pub(crate) fn method() -> ApiError {
+        ApiError::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method_not_allowed",
+            "this path does not take this method",
+        )
+    }
+
+    pub(crate) fn too_many() -> ApiError {
+        ApiError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_requests",
+            "too many failed logins; wait before the next",
+        )
+    }
+
+    pub(crate) fn too_large() -> ApiError {
+        ApiError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the body is larger than {} bytes", crate::MAX_BODY),
+        )
+    }
+
+    pub(crate) fn unavailable(reason: impl Into<String>) -> ApiError {
+        ApiError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "service_unavailable",
+            reason,
+        )
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> ApiError {
+        match refused {
+            Refused::NotFound(text) => ApiError::new(StatusCode::NOT_FOUND, "not_found", text),
+            Refused::AccessRefused(text) => ApiError::not_authorized(text),
+            Refused::Unavailable(text) => ApiError::unavailable(text),
+            Refused::PreconditionFailed(text)
+            | Refused::ResourceLocked(text)
+            | Refused::Invalid(text) => ApiError::bad_request(text),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = json!({"error": self.error, "reason": self.reason});
+        let mut response = (self.status, axum::Json(body)).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            let realm = HeaderValue::from_static("Basic realm=\"Posthorn Management\"");
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, realm);
+        }
+        response
+    }
+}

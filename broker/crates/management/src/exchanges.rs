@@ -1,0 +1,130 @@
+//! `/api/exchanges`.
+
+use crate::access::{Call, Thing};
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content, put};
+use crate::error::ApiError;
+use crate::json::{Members, from_table};
+use crate::page::Window;
+use message::Value;
+use metadata::{Change, ExchangeRecord, Name, Right, Tree};
+use serde_json::{Value as Json, json as object};
+use std::sync::Arc;
+
+struct Known {
+    record: Arc<ExchangeRecord>,
+    policy: Option<Name>,
+}
+
+impl Known {
+    fn of(tree: &Tree, record: &Arc<ExchangeRecord>) -> Known {
+        Known {
+            policy: tree.effective_exchange_policy(record).name.clone(),
+            record: record.clone(),
+        }
+    }
+}
+
+fn show(known: &Known) -> Json {
+    let record = &known.record;
+    object!({
+        "name": &*record.name,
+        "vhost": &*record.vhost,
+        "type": &*record.kind,
+        "durable": record.durable,
+        "auto_delete": record.auto_delete,
+        "internal": record.internal,
+        "arguments": from_table(&record.arguments),
+        "policy": known.policy.as_deref(),
+    })
+}
+
+/// What the API calls the default exchange in paths.
+pub(crate) fn plain(name: &str) -> &str {
+    if name == "amq.default" { "" } else { name }
+}
+
+pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    let window = Window::of(&call.query)?;
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let visible = api.visible_vhosts(call).await?;
+    let only = vhost.map(str::to_owned);
+    let known = api
+        .read(move |tree| {
+            let vhosts = tree.vhosts().into_iter().filter(|v| {
+                only.as_deref().is_none_or(|o| *v.name == *o)
+                    && visible.as_ref().is_none_or(|set| set.contains(&*v.name))
+            });
+            let exchanges = vhosts.flat_map(|v| tree.exchanges(&v.name));
+            exchanges.map(|x| Known::of(tree, x)).collect::<Vec<_>>()
+        })
+        .await?;
+    let (part, cut) = window.cut(known, |x| &x.record.name)?;
+    Ok(cut.respond(part.iter().map(show).collect()))
+}
+
+async fn find(api: &Api, vhost: &str, name: &str) -> Result<Option<Known>, ApiError> {
+    let (vhost, name) = (vhost.to_owned(), name.to_owned());
+    api.read(move |tree| tree.exchange(&vhost, &name).map(|x| Known::of(tree, x)))
+        .await
+}
+
+pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.visible(call, vhost).await?;
+    match find(api, vhost, plain(name)).await? {
+        Some(known) => json(show(&known)),
+        None => Err(ApiError::not_found()),
+    }
+}
+
+pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    let name = plain(name);
+    api.member(call, vhost).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let record = ExchangeRecord {
+        vhost: vhost.into(),
+        name: name.into(),
+        kind: body.text("type")?.unwrap_or("direct").into(),
+        durable: body.flag("durable", true)?,
+        auto_delete: body.flag("auto_delete", false)?,
+        internal: body.flag("internal", false)?,
+        arguments: body.table("arguments")?.unwrap_or_default(),
+    };
+    let exchange = Thing::Exchange(name.to_owned());
+    let mut needs = vec![(Right::Configure, exchange.clone())];
+    let alternate = record.arguments.get("alternate-exchange");
+    if let Some(alternate) = alternate.and_then(Value::as_str) {
+        needs.push((Right::Read, exchange));
+        needs.push((Right::Write, Thing::Exchange(alternate.to_owned())));
+    }
+    api.permitted(call, vhost, needs).await?;
+    let existed = find(api, vhost, name).await?.is_some();
+    if !existed && name.starts_with("amq.") {
+        return Err(ApiError::bad_request(format!(
+            "exchange name '{name}' contains reserved prefix 'amq.*'"
+        )));
+    }
+    api.change(Change::DeclareExchange(record)).await?;
+    put(existed)
+}
+
+pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    let name = plain(name);
+    api.member(call, vhost).await?;
+    let exchange = Thing::Exchange(name.to_owned());
+    api.permitted(call, vhost, vec![(Right::Configure, exchange)])
+        .await?;
+    if find(api, vhost, name).await?.is_none() {
+        return Err(ApiError::not_found());
+    }
+    let change = Change::DeleteExchange {
+        vhost: vhost.into(),
+        name: name.into(),
+        if_unused: call.query.is_true("if-unused"),
+    };
+    api.change(change).await?;
+    no_content()
+}

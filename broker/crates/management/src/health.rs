@@ -1,0 +1,114 @@
+//! `/livez`, `/readyz` and `/api/health/checks` (O3).
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::dispatch::{Answer, json};
+use crate::error::ApiError;
+use crate::nodes;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use control::{ControlRequest, Readiness};
+use metadata::QueueId;
+use serde_json::{Value as Json, json as object};
+
+fn ok() -> Answer {
+    json(object!({"status": "ok"}))
+}
+
+fn failed(body: Json) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, axum::Json(body)).into_response()
+}
+
+/// Answers at once: a busy node lives, one whose shard hangs does not.
+pub(crate) fn livez(api: &Api) -> Answer {
+    if api.alive() {
+        return ok();
+    }
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": "shard 0 does not answer",
+    })))
+}
+
+pub(crate) async fn readyz(api: &Api) -> Answer {
+    match api.ask(|reply| ControlRequest::Readiness { reply }).await {
+        Ok(Readiness::Ready) => ok(),
+        Ok(Readiness::NotReady(why)) => Ok(failed(object!({"status": "failed", "reason": why}))),
+        Err(error) => Ok(failed(
+            object!({"status": "failed", "reason": error.reason}),
+        )),
+    }
+}
+
+pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
+    match check {
+        ["node-is-quorum-critical"] => {
+            call.monitor()?;
+            quorum_critical(api).await
+        }
+        ["alarms"] => alarms(api, false).await,
+        ["local-alarms"] => alarms(api, true).await,
+        ["ready-to-serve-clients"] => readyz(api).await,
+        _ => Err(ApiError::not_found()),
+    }
+}
+
+async fn quorum_critical(api: &Api) -> Answer {
+    let ids = api
+        .ask(|reply| ControlRequest::QuorumCritical { reply })
+        .await?;
+    if ids.is_empty() {
+        return ok();
+    }
+    let queues = api
+        .read(move |tree| {
+            let shown = ids.iter().map(|id| match tree.queue_by_id(*id) {
+                Some(q) => object!({
+                    "name": &*q.name,
+                    "virtual_host": &*q.vhost,
+                    "type": q.kind.name(),
+                    "readable_name": format!("queue '{}' in vhost '{}'", q.name, q.vhost),
+                }),
+                None if *id == QueueId(0) => object!({
+                    "name": "cluster metadata",
+                    "virtual_host": "",
+                    "type": "metadata",
+                    "readable_name": "the cluster's metadata",
+                }),
+                None => object!({
+                    "name": id.0.to_string(),
+                    "virtual_host": "",
+                    "type": "quorum",
+                    "readable_name": format!("deleted queue {}", id.0),
+                }),
+            });
+            shown.collect::<Vec<Json>>()
+        })
+        .await?;
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": "There are queues that would lose their quorum if the target node is shut down",
+        "queues": queues,
+    })))
+}
+
+async fn alarms(api: &Api, local: bool) -> Answer {
+    let nodes = nodes::facts(api).await?;
+    let own = api.config().node;
+    let mut raised = Vec::new();
+    for node in nodes.iter().filter(|n| !local || n.id == own) {
+        for (resource, on) in [("memory", node.memory_alarm), ("disk", node.disk_alarm)] {
+            if on {
+                raised.push(object!({"node": node.name, "resource": resource}));
+            }
+        }
+    }
+    if raised.is_empty() {
+        return ok();
+    }
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": "There are alarms in effect",
+        "alarms": raised,
+    })))
+}

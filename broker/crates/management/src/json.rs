@@ -1,0 +1,185 @@
+//! Between JSON and the tree's values.
+
+use crate::error::ApiError;
+use message::{Table, Value};
+use serde_json::{Map, Value as Json, json};
+
+/// Objects and lists within each other, in a request.
+const MAX_DEPTH: usize = 16;
+
+pub(crate) fn from_table(table: &Table) -> Json {
+    Json::Object(
+        table
+            .0
+            .iter()
+            .map(|(k, v)| (k.to_string(), from_value(v)))
+            .collect(),
+    )
+}
+
+fn from_value(value: &Value) -> Json {
+    match value {
+        Value::Void => Json::Null,
+        Value::Bool(v) => json!(v),
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Decimal { scale, value } => {
+            json!(f64::from(*value) / 10f64.powi(i32::from(*scale)))
+        }
+        Value::String(v) | Value::Binary(v) => json!(String::from_utf8_lossy(v)),
+        Value::Timestamp(v) => json!(v),
+        Value::Array(v) => Json::Array(v.iter().map(from_value).collect()),
+        Value::Table(v) => from_table(v),
+        other => json!(other.as_integer()),
+    }
+}
+
+pub(crate) fn to_table(object: &Map<String, Json>) -> Result<Table, ApiError> {
+    table(object, MAX_DEPTH)
+}
+
+fn table(object: &Map<String, Json>, depth: usize) -> Result<Table, ApiError> {
+    let pairs = object
+        .iter()
+        .map(|(key, value)| Ok((key.as_str().into(), to_value(value, depth)?)));
+    Ok(Table(pairs.collect::<Result<_, ApiError>>()?))
+}
+
+fn to_value(json: &Json, depth: usize) -> Result<Value, ApiError> {
+    let Some(depth) = depth.checked_sub(1) else {
+        return Err(ApiError::bad_request("the body is nested too deeply"));
+    };
+    Ok(match json {
+        Json::Null => Value::Void,
+        Json::Bool(v) => Value::Bool(*v),
+        Json::Number(n) => match (n.as_i64(), n.as_f64()) {
+            (Some(v), _) => Value::I64(v),
+            (None, Some(v)) => Value::F64(v),
+            (None, None) => return Err(ApiError::bad_request(format!("{n} is too large"))),
+        },
+        Json::String(v) => Value::from(v.as_str()),
+        Json::Array(v) => {
+            let items = v.iter().map(|v| to_value(v, depth));
+            Value::Array(items.collect::<Result<_, ApiError>>()?)
+        }
+        Json::Object(v) => Value::Table(table(v, depth)?),
+    })
+}
+
+/// Members of a request's object, with errors that name them.
+pub(crate) struct Members<'a>(pub(crate) &'a Map<String, Json>);
+
+impl Members<'_> {
+    fn bad(key: &str, wanted: &str) -> ApiError {
+        ApiError::bad_request(format!("'{key}' should be {wanted}"))
+    }
+
+    pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool, ApiError> {
+        match self.0.get(key) {
+            None | Some(Json::Null) => Ok(default),
+            Some(Json::Bool(v)) => Ok(*v),
+            Some(Json::String(v)) if v == "true" => Ok(true),
+            Some(Json::String(v)) if v == "false" => Ok(false),
+            Some(_) => Err(Self::bad(key, "true or false")),
+        }
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Result<Option<&str>, ApiError> {
+        match self.0.get(key) {
+            None | Some(Json::Null) => Ok(None),
+            Some(Json::String(v)) => Ok(Some(v)),
+            Some(_) => Err(Self::bad(key, "a string")),
+        }
+    }
+
+    pub(crate) fn required_text(&self, key: &str) -> Result<&str, ApiError> {
+        self.text(key)?
+            .ok_or_else(|| ApiError::bad_request(format!("key_missing: {key}")))
+    }
+
+    /// A number, or a string that holds one.
+    pub(crate) fn integer(&self, key: &str) -> Result<Option<i64>, ApiError> {
+        let number = match self.0.get(key) {
+            None | Some(Json::Null) => return Ok(None),
+            Some(Json::String(text)) => text.parse().ok(),
+            Some(other) => other.as_i64(),
+        };
+        number.map(Some).ok_or_else(|| Self::bad(key, "a number"))
+    }
+
+    pub(crate) fn table(&self, key: &str) -> Result<Option<Table>, ApiError> {
+        match self.0.get(key) {
+            None | Some(Json::Null) => Ok(None),
+            Some(Json::Object(object)) => to_table(object).map(Some),
+            // RabbitMQ's own clients send an empty list for an empty table.
+            Some(Json::Array(list)) if list.is_empty() => Ok(Some(Table::default())),
+            Some(_) => Err(Self::bad(key, "an object")),
+        }
+    }
+
+    /// A list of words, or one string of words with commas between.
+    pub(crate) fn words(&self, key: &str) -> Result<Option<Vec<metadata::Name>>, ApiError> {
+        let words: Vec<&str> = match self.0.get(key) {
+            None | Some(Json::Null) => return Ok(None),
+            Some(Json::String(text)) => text.split(',').collect(),
+            Some(Json::Array(list)) => {
+                let words = list.iter().map(Json::as_str).collect::<Option<Vec<_>>>();
+                words.ok_or_else(|| Self::bad(key, "a list of strings"))?
+            }
+            Some(_) => return Err(Self::bad(key, "a list of strings")),
+        };
+        let words = words.into_iter().map(str::trim).filter(|w| !w.is_empty());
+        Ok(Some(words.map(Into::into).collect()))
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn values_go_there_and_back() {
+        let body = json!({"n": 1, "f": 1.5, "s": "é", "b": true, "l": [1, "x"], "o": {"k": null}});
+        let Json::Object(object) = &body else {
+            panic!()
+        };
+        assert_eq!(from_table(&to_table(object).unwrap()), body);
+    }
+
+    #[test]
+    fn deep_bodies_are_refused() {
+        let mut deep = json!(1);
+        for _ in 0..100 {
+            deep = json!([deep]);
+        }
+        let body = json!({"x": deep});
+        let Json::Object(object) = &body else {
+            panic!()
+        };
+        assert!(to_table(object).is_err());
+    }
+
+    #[test]
+    fn members_are_read_with_errors_that_name_them() {
+        let body =
+            json!({"t": "x", "n": "7", "tags": "a, b,", "list": ["c"], "args": [], "b": "true"});
+        let Json::Object(object) = &body else {
+            panic!()
+        };
+        let m = Members(object);
+        assert_eq!(m.required_text("t").unwrap(), "x");
+        assert_eq!(m.integer("n").unwrap(), Some(7));
+        assert_eq!(m.words("tags").unwrap().unwrap().len(), 2);
+        assert_eq!(m.words("list").unwrap().unwrap().len(), 1);
+        assert_eq!(m.table("args").unwrap(), Some(Table::default()));
+        assert!(m.flag("b", false).unwrap() && m.flag("none", true).unwrap());
+        assert_eq!(
+            m.required_text("none").unwrap_err().reason,
+            "key_missing: none"
+        );
+        assert_eq!(
+            m.flag("t", false).unwrap_err().reason,
+            "'t' should be true or false"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! `/api/nodes` and maintenance (C4, O3).
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content};
+use crate::error::ApiError;
+use control::{ControlRequest, NodeFacts};
+use metadata::Change;
+use serde_json::{Value as Json, json as object};
+
+fn show(node: &NodeFacts) -> Json {
+    let mut shown = object!({
+        "name": node.name,
+        "type": "disc",
+        "running": node.running,
+        "being_drained": node.maintenance,
+        "voter": node.voter,
+        "address": node.address,
+        "mem_alarm": node.memory_alarm,
+        "disk_free_alarm": node.disk_alarm,
+    });
+    if let Some(seconds) = node.uptime_s {
+        // Milliseconds, as RabbitMQ counts them.
+        shown["uptime"] = object!(seconds.saturating_mul(1000));
+    }
+    shown
+}
+
+pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
+    let mut nodes = api.ask(|reply| ControlRequest::Nodes { reply }).await?;
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(nodes)
+}
+
+pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
+    call.monitor()?;
+    let nodes = facts(api).await?;
+    json(Json::Array(nodes.iter().map(show).collect()))
+}
+
+/// A node by its name. One that came back under a new identity and its former self share a name: the running one counts.
+async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
+    let nodes = facts(api).await?;
+    let mut named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
+    named.sort_by_key(|n| n.running);
+    named.pop().ok_or_else(ApiError::not_found)
+}
+
+pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
+    call.monitor()?;
+    json(show(&find(api, name).await?))
+}
+
+/// Forgets a node that left.
+pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
+    call.administrator()?;
+    let nodes = facts(api).await?;
+    let named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
+    let gone = match named.iter().find(|n| !n.running) {
+        Some(gone) => gone,
+        None if named.is_empty() => return Err(ApiError::not_found()),
+        None => {
+            return Err(ApiError::bad_request(format!(
+                "node '{name}' is running; stop it before it is forgotten"
+            )));
+        }
+    };
+    api.change(Change::DeleteNode { id: gone.id }).await?;
+    no_content()
+}
+
+pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) -> Answer {
+    call.administrator()?;
+    let node = find(api, name).await?;
+    if node.id != api.config().node {
+        return Err(ApiError::bad_request(format!(
+            "this is node '{}'; ask node '{name}' itself",
+            api.config().name
+        )));
+    }
+    let progress = api
+        .ask(|reply| ControlRequest::Maintenance { on, reply })
+        .await?;
+    if !on {
+        return no_content();
+    }
+    let left = progress.leaders_left > 0;
+    json(object!({
+        "state": if left { "draining" } else { "drained" },
+        "leaders": progress.leaders_left,
+        "connections": progress.connections_left,
+    }))
+}
+
+pub(crate) async fn rebalance(api: &Api, call: &Call) -> Answer {
+    call.administrator()?;
+    api.ask(|reply| ControlRequest::RebalanceQueues { reply })
+        .await?;
+    no_content()
+}

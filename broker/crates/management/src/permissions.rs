@@ -1,0 +1,193 @@
+//! `/api/permissions` and `/api/topic-permissions` (O5).
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::error::ApiError;
+use crate::exchanges::plain;
+use crate::json::Members;
+use metadata::{Change, PermissionRecord, TopicPermissionRecord, Tree};
+use serde_json::{Value as Json, json as object};
+use std::sync::Arc;
+
+fn show(p: &PermissionRecord) -> Json {
+    object!({
+        "user": &*p.user,
+        "vhost": &*p.vhost,
+        "configure": &*p.configure,
+        "write": &*p.write,
+        "read": &*p.read,
+    })
+}
+
+fn show_topic(p: &TopicPermissionRecord) -> Json {
+    object!({
+        "user": &*p.user,
+        "vhost": &*p.vhost,
+        "exchange": &*p.exchange,
+        "write": &*p.write,
+        "read": &*p.read,
+    })
+}
+
+/// Those that fit, or 404 when what the path names is not there.
+async fn matching(
+    api: &Api,
+    there: impl FnOnce(&Tree) -> bool + Send + 'static,
+    fits: impl Fn(&PermissionRecord) -> bool + Send + 'static,
+) -> Answer {
+    let found = api
+        .read(move |tree| {
+            let fitting = || tree.permissions().filter(|p| fits(p)).cloned();
+            there(tree).then(|| fitting().collect::<Vec<_>>())
+        })
+        .await?;
+    let found = found.ok_or_else(ApiError::not_found)?;
+    json(Json::Array(found.iter().map(|p| show(p)).collect()))
+}
+
+async fn matching_topics(
+    api: &Api,
+    there: impl FnOnce(&Tree) -> bool + Send + 'static,
+    fits: impl Fn(&TopicPermissionRecord) -> bool + Send + 'static,
+) -> Answer {
+    let found = api
+        .read(move |tree| {
+            let fitting = || tree.topic_permissions().filter(|p| fits(p)).cloned();
+            there(tree).then(|| fitting().collect::<Vec<_>>())
+        })
+        .await?;
+    let found = found.ok_or_else(ApiError::not_found)?;
+    json(Json::Array(found.iter().map(|p| show_topic(p)).collect()))
+}
+
+pub(crate) async fn list(api: &Api) -> Answer {
+    matching(api, |_| true, |_| true).await
+}
+
+pub(crate) async fn of_user(api: &Api, user: &str) -> Answer {
+    let (a, b) = (user.to_owned(), user.to_owned());
+    matching(api, move |t| t.user(&a).is_some(), move |p| *p.user == *b).await
+}
+
+pub(crate) async fn of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
+    call.administrator()?;
+    let (a, b) = (vhost.to_owned(), vhost.to_owned());
+    matching(api, move |t| t.vhost_exists(&a), move |p| *p.vhost == *b).await
+}
+
+async fn find(
+    api: &Api,
+    vhost: &str,
+    user: &str,
+) -> Result<Option<Arc<PermissionRecord>>, ApiError> {
+    let (vhost, user) = (vhost.to_owned(), user.to_owned());
+    api.read(move |tree| tree.permission(&user, &vhost).cloned())
+        .await
+}
+
+pub(crate) async fn get(api: &Api, vhost: &str, user: &str) -> Answer {
+    match find(api, vhost, user).await? {
+        Some(permission) => json(show(&permission)),
+        None => Err(ApiError::not_found()),
+    }
+}
+
+pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
+    let body = call.object()?;
+    let body = Members(&body);
+    let record = PermissionRecord {
+        user: user.into(),
+        vhost: vhost.into(),
+        configure: body.required_text("configure")?.into(),
+        write: body.required_text("write")?.into(),
+        read: body.required_text("read")?.into(),
+    };
+    let existed = find(api, vhost, user).await?.is_some();
+    api.change(Change::PutPermission(record)).await?;
+    put_answer(existed)
+}
+
+pub(crate) async fn delete(api: &Api, vhost: &str, user: &str) -> Answer {
+    if find(api, vhost, user).await?.is_none() {
+        return Err(ApiError::not_found());
+    }
+    let change = Change::DeletePermission {
+        user: user.into(),
+        vhost: vhost.into(),
+    };
+    api.change(change).await?;
+    no_content()
+}
+
+pub(crate) async fn topics(api: &Api) -> Answer {
+    matching_topics(api, |_| true, |_| true).await
+}
+
+pub(crate) async fn topics_of_user(api: &Api, user: &str) -> Answer {
+    let (a, b) = (user.to_owned(), user.to_owned());
+    matching_topics(api, move |t| t.user(&a).is_some(), move |p| *p.user == *b).await
+}
+
+pub(crate) async fn topics_of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
+    call.administrator()?;
+    let (a, b) = (vhost.to_owned(), vhost.to_owned());
+    matching_topics(api, move |t| t.vhost_exists(&a), move |p| *p.vhost == *b).await
+}
+
+pub(crate) async fn get_topics(api: &Api, vhost: &str, user: &str) -> Answer {
+    let pair = (vhost.to_owned(), user.to_owned());
+    let same = pair.clone();
+    matching_topics(
+        api,
+        move |t| {
+            let mut all = t.topic_permissions();
+            all.any(|p| *p.vhost == *pair.0 && *p.user == *pair.1)
+        },
+        move |p| *p.vhost == *same.0 && *p.user == *same.1,
+    )
+    .await
+}
+
+pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
+    let body = call.object()?;
+    let body = Members(&body);
+    let record = TopicPermissionRecord {
+        user: user.into(),
+        vhost: vhost.into(),
+        exchange: plain(body.required_text("exchange")?).into(),
+        write: body.required_text("write")?.into(),
+        read: body.required_text("read")?.into(),
+    };
+    let same = record.clone();
+    let existed = api
+        .read(move |tree| {
+            let mut all = tree.topic_permissions();
+            all.any(|p| p.user == same.user && p.vhost == same.vhost && p.exchange == same.exchange)
+        })
+        .await?;
+    api.change(Change::PutTopicPermission(record)).await?;
+    put_answer(existed)
+}
+
+pub(crate) async fn delete_topics(
+    api: &Api,
+    vhost: &str,
+    user: &str,
+    exchange: Option<&str>,
+) -> Answer {
+    let (v, u) = (vhost.to_owned(), user.to_owned());
+    let there = api
+        .read(move |tree| tree.vhost_exists(&v) && tree.user(&u).is_some())
+        .await?;
+    if !there {
+        return Err(ApiError::not_found());
+    }
+    let change = Change::DeleteTopicPermission {
+        user: user.into(),
+        vhost: vhost.into(),
+        exchange: exchange.map(|x| plain(x).into()),
+    };
+    api.change(change).await?;
+    no_content()
+}

@@ -1,0 +1,153 @@
+//! `/api/policies` and `/api/operator-policies` (O4).
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::error::ApiError;
+use crate::json::{Members, from_table};
+use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
+use serde_json::{Value as Json, json as object};
+use std::sync::Arc;
+
+const APPLY_TO: &[(&str, ApplyTo)] = &[
+    ("all", ApplyTo::All),
+    ("queues", ApplyTo::Queues),
+    ("classic_queues", ApplyTo::ClassicQueues),
+    ("quorum_queues", ApplyTo::QuorumQueues),
+    ("streams", ApplyTo::Streams),
+    ("exchanges", ApplyTo::Exchanges),
+];
+
+fn show(policy: &PolicyRecord) -> Json {
+    let apply_to = APPLY_TO.iter().find(|(_, a)| *a == policy.apply_to);
+    object!({
+        "vhost": &*policy.vhost,
+        "name": &*policy.name,
+        "pattern": &*policy.pattern,
+        "apply-to": apply_to.map(|(name, _)| name),
+        "definition": from_table(&policy.definition),
+        "priority": policy.priority,
+    })
+}
+
+pub(crate) async fn list(
+    api: &Api,
+    call: &Call,
+    scope: PolicyScope,
+    vhost: Option<&str>,
+) -> Answer {
+    call.policymaker().or_else(|_| call.monitor())?;
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let visible = api.visible_vhosts(call).await?;
+    let only = vhost.map(str::to_owned);
+    let found: Vec<Arc<PolicyRecord>> = api
+        .read(move |tree| {
+            let all = tree.policies(scope).into_iter();
+            all.filter(|p| {
+                only.as_deref().is_none_or(|v| *p.vhost == *v)
+                    && visible.as_ref().is_none_or(|set| set.contains(&*p.vhost))
+            })
+            .cloned()
+            .collect()
+        })
+        .await?;
+    json(Json::Array(found.iter().map(|p| show(p)).collect()))
+}
+
+async fn find(
+    api: &Api,
+    scope: PolicyScope,
+    vhost: &str,
+    name: &str,
+) -> Result<Option<Arc<PolicyRecord>>, ApiError> {
+    let (vhost, name) = (vhost.to_owned(), name.to_owned());
+    api.read(move |tree| tree.policy(&vhost, scope, &name).cloned())
+        .await
+}
+
+pub(crate) async fn get(
+    api: &Api,
+    call: &Call,
+    scope: PolicyScope,
+    vhost: &str,
+    name: &str,
+) -> Answer {
+    call.policymaker().or_else(|_| call.monitor())?;
+    api.visible(call, vhost).await?;
+    match find(api, scope, vhost, name).await? {
+        Some(policy) => json(show(&policy)),
+        None => Err(ApiError::not_found()),
+    }
+}
+
+/// Policies are their makers'; operator policies the administrators' only.
+async fn allowed(api: &Api, call: &Call, scope: PolicyScope, vhost: &str) -> Result<(), ApiError> {
+    match scope {
+        PolicyScope::User => call.policymaker()?,
+        PolicyScope::Operator => call.administrator()?,
+    }
+    if call.is_administrator() {
+        return api.visible(call, vhost).await;
+    }
+    api.member(call, vhost).await
+}
+
+pub(crate) async fn put(
+    api: &Api,
+    call: &Call,
+    scope: PolicyScope,
+    vhost: &str,
+    name: &str,
+) -> Answer {
+    allowed(api, call, scope, vhost).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let pattern = body.required_text("pattern")?;
+    let definition = body
+        .table("definition")?
+        .ok_or_else(|| ApiError::bad_request("key_missing: definition"))?;
+    let apply_to = body.text("apply-to")?.unwrap_or("all");
+    let (_, apply_to) = APPLY_TO
+        .iter()
+        .find(|(n, _)| *n == apply_to)
+        .ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "Validation failed\n\napply-to '{apply_to}' unrecognised; should be one of: 'queues', 'exchanges', \
+                 'classic_queues', 'quorum_queues', 'streams', or 'all'\n"
+            ))
+        })?;
+    let record = PolicyRecord {
+        vhost: vhost.into(),
+        name: name.into(),
+        scope,
+        pattern: pattern.into(),
+        apply_to: *apply_to,
+        priority: body.integer("priority")?.unwrap_or(0),
+        definition,
+    };
+    let existed = find(api, scope, vhost, name).await?.is_some();
+    api.change(Change::PutPolicy(record)).await?;
+    put_answer(existed)
+}
+
+pub(crate) async fn delete(
+    api: &Api,
+    call: &Call,
+    scope: PolicyScope,
+    vhost: &str,
+    name: &str,
+) -> Answer {
+    allowed(api, call, scope, vhost).await?;
+    if find(api, scope, vhost, name).await?.is_none() {
+        return Err(ApiError::not_found());
+    }
+    let change = Change::DeletePolicy {
+        vhost: vhost.into(),
+        name: name.into(),
+        scope,
+    };
+    api.change(change).await?;
+    no_content()
+}

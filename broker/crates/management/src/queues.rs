@@ -1,0 +1,263 @@
+//! `/api/queues`.
+
+use crate::access::{Call, Thing};
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content, put};
+use crate::error::ApiError;
+use crate::json::{Members, from_table};
+use crate::page::Window;
+use control::{ControlRequest, QueueFacts};
+use env::NodeId;
+use message::{Table, Value};
+use metadata::{
+    Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, Tree, queue_kind,
+};
+use queue::{Answer as FromQueue, RequestBody};
+use serde_json::{Value as Json, json as object};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the tree knows of a queue, copied out.
+struct Known {
+    record: Arc<QueueRecord>,
+    policy: Arc<EffectivePolicy>,
+}
+
+impl Known {
+    fn of(tree: &Tree, record: &Arc<QueueRecord>) -> Known {
+        Known {
+            policy: tree.effective_policy(record),
+            record: record.clone(),
+        }
+    }
+}
+
+pub(crate) type NodeNames = BTreeMap<NodeId, String>;
+
+pub(crate) fn node_names(tree: &Tree) -> NodeNames {
+    tree.nodes().map(|n| (n.id, n.name.to_string())).collect()
+}
+
+fn name_of(names: &NodeNames, id: NodeId) -> String {
+    let known = names.get(&id).cloned();
+    // A member that was forgotten meanwhile.
+    known.unwrap_or_else(|| format!("{:016x}", id.0))
+}
+
+fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
+    let record = &known.record;
+    let list =
+        |ids: &[NodeId]| -> Vec<String> { ids.iter().map(|id| name_of(names, *id)).collect() };
+    let stats = facts.and_then(|f| f.stats.as_ref());
+    let leader = match (facts.and_then(|f| f.leader), record.kind) {
+        (None, QueueKind::Classic) => record.members.first().copied(),
+        (leader, _) => leader,
+    };
+    let leader = leader.map(|id| name_of(names, id));
+    let members = facts.map(|f| &f.members).filter(|m| !m.is_empty());
+    let mut shown = object!({
+        "name": &*record.name,
+        "vhost": &*record.vhost,
+        "type": record.kind.name(),
+        "durable": record.durable,
+        "auto_delete": record.auto_delete,
+        "exclusive": record.exclusive.is_some(),
+        "arguments": from_table(&record.arguments),
+        "node": leader,
+        "leader": leader,
+        "members": list(members.unwrap_or(&record.members)),
+        "online": list(facts.map_or(&[], |f| &f.online)),
+        "state": if stats.is_some() { "running" } else { "down" },
+        "policy": known.policy.name.as_deref(),
+        "operator_policy": known.policy.operator_name.as_deref(),
+        "effective_policy_definition": from_table(&known.policy.definition),
+        "user_who_performed_action": &*record.declared_by,
+    });
+    // Figures of a queue that nobody answers for are left out rather than invented.
+    if let Some(stats) = stats {
+        shown["messages"] = object!(stats.ready + stats.unacknowledged);
+        shown["messages_ready"] = object!(stats.ready);
+        shown["messages_unacknowledged"] = object!(stats.unacknowledged);
+        shown["message_bytes"] = object!(stats.bytes);
+        shown["consumers"] = object!(stats.consumers);
+    }
+    shown
+}
+
+pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    let window = Window::of(&call.query)?;
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let visible = api.visible_vhosts(call).await?;
+    let only = vhost.map(str::to_owned);
+    // Records are shared: this copies references. Sorting is done here, not on the shard.
+    let (mut records, names) = api
+        .read(move |tree| {
+            let fits = |q: &&Arc<QueueRecord>| {
+                only.as_deref().is_none_or(|v| *q.vhost == *v)
+                    && visible.as_ref().is_none_or(|v| v.contains(&*q.vhost))
+            };
+            let records: Vec<_> = tree.all_queues().filter(fits).cloned().collect();
+            (records, node_names(tree))
+        })
+        .await?;
+    records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
+    let (part, cut) = window.cut(records, |q| &q.name)?;
+    let facts = facts_of(api, &part, window.is_paged()).await?;
+    let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
+    let known: Vec<Known> = api
+        .read(move |tree| {
+            let records = ids.iter().filter_map(|id| tree.queue_by_id(*id));
+            records.map(|q| Known::of(tree, q)).collect()
+        })
+        .await?;
+    let shown = known
+        .iter()
+        .map(|k| show(k, facts.get(&k.record.id), &names));
+    Ok(cut.respond(shown.collect()))
+}
+
+/// A page of a few queues asks for those only.
+async fn facts_of(
+    api: &Api,
+    part: &[Arc<QueueRecord>],
+    paged: bool,
+) -> Result<BTreeMap<QueueId, QueueFacts>, ApiError> {
+    const FEW: usize = 16;
+    let mut facts = Vec::new();
+    if part.is_empty() {
+        // Nothing to ask for.
+    } else if paged && part.len() <= FEW {
+        for queue in part {
+            facts.extend(api.queue_facts(Some(queue.id)).await?);
+        }
+    } else {
+        facts = api.queue_facts(None).await?;
+    }
+    Ok(facts.into_iter().map(|f| (f.id, f)).collect())
+}
+
+/// The record of a queue, or 404.
+async fn find(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError> {
+    let (vhost, name) = (vhost.to_owned(), name.to_owned());
+    let known = api
+        .read(move |tree| tree.queue(&vhost, &name).map(|q| Known::of(tree, q)))
+        .await?;
+    known.ok_or_else(ApiError::not_found)
+}
+
+pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.visible(call, vhost).await?;
+    let known = find(api, vhost, name).await?;
+    let id = known.record.id;
+    let facts = api.queue_facts(Some(id)).await?;
+    let names = api.read(node_names).await?;
+    json(show(&known, facts.iter().find(|f| f.id == id), &names))
+}
+
+pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.member(call, vhost).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let arguments = body.table("arguments")?.unwrap_or_default();
+    let durable = body.flag("durable", true)?;
+    let auto_delete = body.flag("auto_delete", false)?;
+    let queue = Thing::Queue(name.to_owned());
+    let mut needs = vec![(Right::Configure, queue.clone())];
+    if let Some(dead) = arguments
+        .get("x-dead-letter-exchange")
+        .and_then(Value::as_str)
+    {
+        // As over AMQP: who declares a dead letter exchange reads the queue and writes to the exchange.
+        needs.push((Right::Read, queue));
+        needs.push((Right::Write, Thing::Exchange(dead.to_owned())));
+    }
+    api.permitted(call, vhost, needs).await?;
+    let kind = queue_kind(vhost, name, &arguments)?;
+    let exists = find(api, vhost, name).await.is_ok();
+    if !exists && name.starts_with("amq.") {
+        return Err(ApiError::bad_request(format!(
+            "queue name '{name}' contains reserved prefix 'amq.*'"
+        )));
+    }
+    let replicas = replicas(&arguments);
+    let members = api
+        .ask(|reply| ControlRequest::Place {
+            kind,
+            replicas,
+            reply,
+        })
+        .await?;
+    let record = QueueRecord {
+        id: QueueId(0),
+        vhost: vhost.into(),
+        name: name.into(),
+        kind,
+        durable,
+        auto_delete,
+        exclusive: None,
+        arguments,
+        members,
+        declared_by: call.user.name.clone(),
+    };
+    match api.change(Change::DeclareQueue(record)).await? {
+        Done::Queue { created, .. } => put(!created),
+        other => Err(ApiError::unavailable(format!(
+            "the declaration was answered with {other:?}"
+        ))),
+    }
+}
+
+/// Replicas that the arguments ask for; 0 is the default.
+fn replicas(arguments: &Table) -> u32 {
+    let asked = arguments.get("x-quorum-initial-group-size");
+    let asked = asked.and_then(Value::as_integer).unwrap_or(0);
+    u32::try_from(asked).unwrap_or(0)
+}
+
+pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.member(call, vhost).await?;
+    let queue = Thing::Queue(name.to_owned());
+    api.permitted(call, vhost, vec![(Right::Configure, queue)])
+        .await?;
+    let record = find(api, vhost, name).await?.record;
+    let if_unused = call.query.is_true("if-unused");
+    let if_empty = call.query.is_true("if-empty");
+    if if_unused || if_empty {
+        // The queue itself decides: only it knows whether a message comes in between.
+        let body = RequestBody::Delete {
+            if_unused,
+            if_empty,
+        };
+        request(api, record.id, body).await?;
+    }
+    let change = Change::DeleteQueue {
+        vhost: vhost.into(),
+        name: name.into(),
+        id: Some(record.id),
+    };
+    api.change(change).await?;
+    no_content()
+}
+
+pub(crate) async fn purge(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.member(call, vhost).await?;
+    let queue = Thing::Queue(name.to_owned());
+    api.permitted(call, vhost, vec![(Right::Read, queue)])
+        .await?;
+    let record = find(api, vhost, name).await?.record;
+    request(api, record.id, RequestBody::Purge).await?;
+    no_content()
+}
+
+async fn request(api: &Api, queue: QueueId, body: RequestBody) -> Result<(), ApiError> {
+    let answer = api
+        .ask(|reply| ControlRequest::Queue { queue, body, reply })
+        .await??;
+    match answer {
+        FromQueue::Refused { text, .. } => Err(ApiError::bad_request(text)),
+        FromQueue::NotTaken(_) => Err(ApiError::unavailable("the queue is not available")),
+        FromQueue::Consuming | FromQueue::Empty | FromQueue::Count { .. } => Ok(()),
+    }
+}

@@ -1,0 +1,478 @@
+use super::*;
+
+#[test]
+fn a_queue_is_declared_shown_and_deleted() {
+    let server = Server::start();
+    let body = json!({"durable": true, "auto_delete": false, "arguments": {"x-queue-type": "quorum", "x-max-length": 10}});
+    let path = "/api/queues/%2F/orders%2Fnew%20%C3%A9";
+    assert_eq!(server.put(path, body.clone()), 201);
+    assert_eq!(server.put(path, body), 204);
+    server.set_stats("orders/new é", 4, 2);
+    let shown = server.get(path);
+    assert_eq!(
+        shown,
+        json!({
+            "name": "orders/new é", "vhost": "/", "type": "quorum", "durable": true, "auto_delete": false,
+            "exclusive": false, "arguments": {"x-queue-type": "quorum", "x-max-length": 10},
+            "node": "c-0", "leader": "c-0", "members": ["c-0", "c-1", "c-2"], "online": ["c-0", "c-1", "c-2"],
+            "state": "running", "messages": 6, "messages_ready": 4, "messages_unacknowledged": 2,
+            "message_bytes": 400, "consumers": 1, "policy": null, "operator_policy": null,
+            "effective_policy_definition": {}, "user_who_performed_action": "guest",
+        })
+    );
+    assert_eq!(server.get("/api/queues"), json!([shown]));
+    assert_eq!(server.get("/api/queues/%2F"), json!([shown]));
+    // Another declaration is refused in the words clients know.
+    let other = server.ask(
+        "PUT",
+        path,
+        Some(json!({"arguments": {"x-queue-type": "classic"}})),
+    );
+    assert_eq!(
+        (other.status, other.body["error"].as_str()),
+        (400, Some("bad_request"))
+    );
+    assert!(
+        other
+            .reason()
+            .starts_with("inequivalent arg 'x-queue-type' for queue 'orders/new é' in vhost '/'")
+    );
+    let bad = server.ask(
+        "PUT",
+        "/api/queues/%2F/x",
+        Some(json!({"arguments": {"x-max-length": -1}})),
+    );
+    assert_eq!(
+        bad.reason(),
+        "invalid arg 'x-max-length' for queue 'x' in vhost '/': {value_negative,-1}"
+    );
+    assert_eq!(server.put("/api/queues/%2F/amq.mine", json!({})), 400);
+    // Deleting only when empty is the queue's decision.
+    let kept = server.ask("DELETE", &format!("{path}?if-empty=true"), None);
+    assert_eq!(
+        (kept.status, kept.reason()),
+        (400, "queue 'q' in vhost '/' is not empty")
+    );
+    assert_eq!(server.delete(&format!("{path}/contents")), 204);
+    assert_eq!(server.delete(&format!("{path}?if-empty=true")), 204);
+    assert_eq!(server.delete(path), 404);
+    let got = server.ask("GET", path, None);
+    assert_eq!(
+        (got.status, got.body),
+        (
+            404,
+            json!({"error": "not_found", "reason": "Object Not Found"})
+        )
+    );
+    assert_eq!(server.ask("GET", "/api/queues/nowhere", None).status, 404);
+    let requests = server.fake.lock().unwrap().requests.len();
+    assert_eq!(
+        requests, 3,
+        "two conditional deletes and a purge went to the queue"
+    );
+}
+
+#[test]
+fn replicas_come_from_the_arguments_and_defaults_are_classic_and_durable() {
+    let server = Server::start();
+    let one = json!({"arguments": {"x-queue-type": "quorum", "x-quorum-initial-group-size": 1}});
+    assert_eq!(server.put("/api/queues/%2F/one", one), 201);
+    assert_eq!(server.get("/api/queues/%2F/one")["members"], json!(["c-0"]));
+    assert_eq!(server.ask("PUT", "/api/queues/%2F/plain", None).status, 201);
+    let plain = server.get("/api/queues/%2F/plain");
+    assert_eq!(
+        (&plain["type"], &plain["durable"]),
+        (&json!("classic"), &json!(true))
+    );
+    // Nobody answers for it: no figures rather than zeros.
+    server.fake.lock().unwrap().stats.clear();
+    let silent = server.get("/api/queues/%2F/one");
+    assert_eq!(
+        (&silent["state"], &silent["leader"]),
+        (&json!("down"), &Json::Null)
+    );
+    assert!(silent.get("messages").is_none());
+}
+
+#[test]
+fn queues_come_in_pages() {
+    let server = Server::start();
+    for n in 0..25 {
+        assert_eq!(
+            server.put(&format!("/api/queues/%2F/q{n:02}"), json!({})),
+            201
+        );
+    }
+    let page = server.get("/api/queues?page=3&page_size=10");
+    for (key, want) in [
+        ("total_count", 25),
+        ("filtered_count", 25),
+        ("item_count", 5),
+        ("page", 3),
+        ("page_size", 10),
+        ("page_count", 3),
+    ] {
+        assert_eq!(page[key], want, "{key}");
+    }
+    assert_eq!(page["items"][0]["name"], "q20");
+    let some = server.get("/api/queues/%2F?page=1&page_size=100&name=q1");
+    assert_eq!(
+        (&some["filtered_count"], &some["total_count"]),
+        (&json!(10), &json!(25))
+    );
+    assert_eq!(
+        server
+            .get("/api/queues?name=%5Eq0&use_regex=true")
+            .as_array()
+            .unwrap()
+            .len(),
+        10
+    );
+    assert_eq!(server.ask("GET", "/api/queues?page=9", None).status, 400);
+}
+
+#[test]
+fn policies_take_effect_on_queues() {
+    let server = Server::start();
+    server.quorum("orders");
+    let body = json!({"pattern": "^orders$", "definition": {"max-length": 100, "overflow": "reject-publish"}, "priority": 3, "apply-to": "quorum_queues"});
+    assert_eq!(server.put("/api/policies/%2F/p", body.clone()), 201);
+    assert_eq!(server.put("/api/policies/%2F/p", body), 204);
+    let operator = json!({"pattern": "", "definition": {"max-length": 50}, "apply-to": "queues"});
+    assert_eq!(
+        server.put("/api/operator-policies/%2F/limit", operator),
+        201
+    );
+    assert_eq!(
+        server.get("/api/policies/%2F/p"),
+        json!({"vhost": "/", "name": "p", "pattern": "^orders$", "apply-to": "quorum_queues",
+            "definition": {"max-length": 100, "overflow": "reject-publish"}, "priority": 3})
+    );
+    assert_eq!(server.get("/api/operator-policies")[0]["name"], "limit");
+    assert_eq!(server.get("/api/policies/%2F").as_array().unwrap().len(), 1);
+    let queue = server.get("/api/queues/%2F/orders");
+    assert_eq!(
+        (&queue["policy"], &queue["operator_policy"]),
+        (&json!("p"), &json!("limit"))
+    );
+    assert_eq!(
+        queue["effective_policy_definition"],
+        json!({"max-length": 50, "overflow": "reject-publish"})
+    );
+    for (body, why) in [
+        (
+            json!({"definition": {"max-length": 1}}),
+            "key_missing: pattern",
+        ),
+        (json!({"pattern": "x"}), "key_missing: definition"),
+        (
+            json!({"pattern": "(", "definition": {"max-length": 1}}),
+            "is not a valid pattern",
+        ),
+        (
+            json!({"pattern": "x", "definition": {"max-lenght": 1}}),
+            "'max-lenght' is not a recognised policy setting",
+        ),
+        (
+            json!({"pattern": "x", "definition": {"max-length": "1"}}),
+            "\"1\" is not a valid maximum length",
+        ),
+        (
+            json!({"pattern": "x", "definition": {"max-length": 1}, "apply-to": "cows"}),
+            "apply-to 'cows' unrecognised",
+        ),
+        (
+            json!({"pattern": "x", "definition": {"max-length": 1}, "priority": "high"}),
+            "'priority' should be a number",
+        ),
+    ] {
+        let got = server.ask("PUT", "/api/policies/%2F/bad", Some(body));
+        assert_eq!(got.status, 400);
+        assert!(got.reason().contains(why), "{got:?}");
+    }
+    assert_eq!(server.delete("/api/policies/%2F/p"), 204);
+    assert_eq!(server.delete("/api/policies/%2F/p"), 404);
+    assert_eq!(server.get("/api/queues/%2F/orders")["policy"], Json::Null);
+    assert_eq!(server.ask("GET", "/api/policies/nowhere", None).status, 404);
+}
+
+#[test]
+fn users_their_passwords_rights_and_limits() {
+    let server = Server::start();
+    let body = json!({"password": "s3cret", "tags": "monitoring,management"});
+    assert_eq!(server.put("/api/users/app", body.clone()), 201);
+    let as_app =
+        |password: &str| server.ask_as(Some(("app", password)), "GET", "/api/whoami", None);
+    assert_eq!(
+        as_app("s3cret").body,
+        json!({"name": "app", "tags": ["monitoring", "management"]})
+    );
+    assert_eq!(as_app("wrong").status, 401);
+    assert_eq!(
+        server.get("/api/users/app")["hashing_algorithm"],
+        "argon2id"
+    );
+    // A new password: the old one is refused from now on.
+    let changed = json!({"password": "other", "tags": ["monitoring"]});
+    assert_eq!(server.put("/api/users/app", changed), 204);
+    assert_eq!(
+        (as_app("s3cret").status, as_app("other").status),
+        (401, 200)
+    );
+    // RabbitMQ's hash of test12.
+    let hash = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR";
+    let hashed = json!({"password_hash": hash, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""});
+    assert_eq!(server.put("/api/users/app", hashed), 204);
+    let shown = server.get("/api/users/app");
+    assert_eq!(
+        (&shown["password_hash"], &shown["tags"]),
+        (&json!(hash), &json!([]))
+    );
+    assert_eq!(as_app("test12").status, 200);
+    // No password at all.
+    assert_eq!(
+        server.put("/api/users/app", json!({"password_hash": "", "tags": ""})),
+        204
+    );
+    assert_eq!((as_app("").status, as_app("test12").status), (401, 401));
+    for bad in [
+        json!({"tags": ""}),
+        json!({"password": "x"}),
+        json!({"password": "", "tags": ""}),
+        json!({"password": "x", "password_hash": hash, "tags": ""}),
+        json!({"password_hash": "???", "tags": ""}),
+        json!({"password_hash": hash, "hashing_algorithm": "md5", "tags": ""}),
+        json!({"password": 5, "tags": ""}),
+    ] {
+        assert_eq!(server.put("/api/users/bad", bad.clone()), 400, "{bad}");
+    }
+    let rights = json!({"configure": "", "write": ".*", "read": ".*"});
+    assert_eq!(server.put("/api/permissions/%2F/app", rights.clone()), 201);
+    assert_eq!(server.put("/api/permissions/%2F/app", rights), 204);
+    let want = json!({"user": "app", "vhost": "/", "configure": "", "write": ".*", "read": ".*"});
+    assert_eq!(server.get("/api/users/app/permissions"), json!([want]));
+    assert_eq!(server.get("/api/permissions/%2F/app"), want);
+    assert_eq!(
+        server.put(
+            "/api/permissions/nowhere/app",
+            json!({"configure": "", "write": "", "read": ""})
+        ),
+        404
+    );
+    assert_eq!(
+        server.put(
+            "/api/permissions/%2F/app",
+            json!({"configure": "(", "write": "", "read": ""})
+        ),
+        400
+    );
+    assert_eq!(
+        server.put("/api/permissions/%2F/app", json!({"configure": ""})),
+        400
+    );
+    let topic = json!({"exchange": "amq.topic", "write": "^a", "read": ".*"});
+    assert_eq!(server.put("/api/topic-permissions/%2F/app", topic), 201);
+    assert_eq!(
+        server.get("/api/users/app/topic-permissions")[0]["exchange"],
+        "amq.topic"
+    );
+    assert_eq!(server.delete("/api/topic-permissions/%2F/app"), 204);
+    assert_eq!(server.get("/api/users/app/topic-permissions"), json!([]));
+    assert_eq!(
+        server.put("/api/user-limits/app/max-connections", json!({"value": 5})),
+        204
+    );
+    assert_eq!(
+        server.get("/api/user-limits/app"),
+        json!([{"user": "app", "value": {"max-connections": 5}}])
+    );
+    // A new password does not lose the limits.
+    assert_eq!(server.put("/api/users/app", body), 204);
+    assert_eq!(
+        server.get("/api/users/app")["limits"],
+        json!({"max-connections": 5})
+    );
+    assert_eq!(server.delete("/api/user-limits/app/max-connections"), 204);
+    assert_eq!(
+        server.put("/api/user-limits/app/max-dreams", json!({"value": 5})),
+        400
+    );
+    assert_eq!(server.delete("/api/permissions/%2F/app"), 204);
+    assert_eq!(server.delete("/api/permissions/%2F/app"), 404);
+    assert_eq!(server.delete("/api/users/app"), 204);
+    assert_eq!(server.delete("/api/users/app"), 404);
+    assert_eq!(server.ask("GET", "/api/users/app", None).status, 404);
+}
+
+#[test]
+fn vhosts_give_their_maker_rights() {
+    let server = Server::start();
+    assert_eq!(
+        server.put(
+            "/api/vhosts/a%2Fb",
+            json!({"description": "x", "tags": "t"})
+        ),
+        201
+    );
+    assert_eq!(server.put("/api/vhosts/a%2Fb", json!({})), 204);
+    let shown = server.get("/api/vhosts/a%2Fb");
+    assert_eq!(
+        (&shown["name"], &shown["description"], &shown["tags"]),
+        (&json!("a/b"), &json!("x"), &json!(["t"]))
+    );
+    assert_eq!(server.put("/api/queues/a%2Fb/q", json!({})), 201);
+    assert_eq!(
+        server.get("/api/vhosts/a%2Fb/permissions")[0]["user"],
+        "guest"
+    );
+    assert_eq!(server.delete("/api/vhosts/a%2Fb"), 204);
+    assert_eq!(server.delete("/api/vhosts/a%2Fb"), 404);
+    assert_eq!(server.ask("GET", "/api/queues/a%2Fb", None).status, 404);
+}
+
+#[test]
+fn exchanges_and_bindings() {
+    let server = Server::start();
+    server.quorum("q");
+    let exchange = json!({"type": "topic", "durable": true});
+    assert_eq!(server.put("/api/exchanges/%2F/x", exchange.clone()), 201);
+    assert_eq!(server.put("/api/exchanges/%2F/x", exchange), 204);
+    let unequal = server.ask(
+        "PUT",
+        "/api/exchanges/%2F/x",
+        Some(json!({"type": "direct"})),
+    );
+    assert!(
+        unequal
+            .reason()
+            .starts_with("inequivalent arg 'type' for exchange 'x'"),
+        "{unequal:?}"
+    );
+    let unknown = server.ask(
+        "PUT",
+        "/api/exchanges/%2F/y",
+        Some(json!({"type": "x-random"})),
+    );
+    assert_eq!(
+        (unknown.status, unknown.reason()),
+        (400, "unknown exchange type 'x-random'")
+    );
+    assert_eq!(server.get("/api/exchanges/%2F/amq.default")["name"], "");
+    assert_eq!(
+        server.get("/api/exchanges/%2F").as_array().unwrap().len(),
+        8
+    );
+    let bind = |body| {
+        server
+            .ask("POST", "/api/bindings/%2F/e/x/q/q", Some(body))
+            .status
+    };
+    assert_eq!(bind(json!({"routing_key": "a.#"})), 201);
+    assert_eq!(
+        bind(json!({"routing_key": "a.#", "arguments": {"n": 1}})),
+        201
+    );
+    let list = server.get("/api/bindings/%2F/e/x/q/q");
+    assert_eq!(list[0]["properties_key"], "a.%23");
+    let second = list[1]["properties_key"].as_str().unwrap();
+    assert!(second.starts_with("a.%23~"));
+    assert_eq!(
+        server
+            .get("/api/queues/%2F/q/bindings")
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
+    assert_eq!(
+        server
+            .get("/api/exchanges/%2F/x/bindings/source")
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert_eq!(
+        server.get("/api/exchanges/%2F/amq.default/bindings/source")[0]["routing_key"],
+        "q"
+    );
+    let twice = |key: &str| key.replace('%', "%25");
+    assert_eq!(
+        server.get(&format!("/api/bindings/%2F/e/x/q/q/{}", twice(second)))["arguments"],
+        json!({"n": 1})
+    );
+    assert_eq!(
+        server.delete(&format!("/api/bindings/%2F/e/x/q/q/{second}")),
+        204
+    );
+    assert_eq!(server.delete("/api/bindings/%2F/e/x/q/q/a.%23"), 204);
+    assert_eq!(server.delete("/api/bindings/%2F/e/x/q/q/a.%23"), 404);
+    assert_eq!(
+        server
+            .ask("POST", "/api/bindings/%2F/e/x/q/none", Some(json!({})))
+            .status,
+        404
+    );
+    assert_eq!(
+        server
+            .ask(
+                "POST",
+                "/api/bindings/%2F/e/x/e/amq.fanout",
+                Some(json!({}))
+            )
+            .status,
+        201
+    );
+    assert_eq!(server.delete("/api/exchanges/%2F/x?if-unused=true"), 400);
+    assert_eq!(server.delete("/api/exchanges/%2F/x"), 204);
+    assert_eq!(server.delete("/api/exchanges/%2F/x"), 404);
+    assert_eq!(server.delete("/api/exchanges/%2F/amq.topic"), 401);
+}
+
+#[test]
+fn bad_requests_get_an_answer_that_says_why() {
+    let server = Server::start();
+    let guest = Some(("guest", "guest"));
+    let text = server.send(guest, "PUT", "/api/queues/%2F/q", b"{not json".to_vec());
+    assert_eq!(text.status, 400);
+    assert!(text.reason().starts_with("the body is not JSON"));
+    assert_eq!(
+        server
+            .send(guest, "PUT", "/api/queues/%2F/q", b"[1]".to_vec())
+            .status,
+        400
+    );
+    let large = vec![b' '; crate::MAX_BODY + 1];
+    assert_eq!(
+        server.send(guest, "PUT", "/api/queues/%2F/q", large).status,
+        413
+    );
+    assert_eq!(server.ask("GET", "/api/queues/%FF/q", None).status, 400);
+    assert_eq!(
+        server
+            .ask("POST", "/api/queues/%2F/q", Some(json!({})))
+            .status,
+        405
+    );
+    assert_eq!(
+        server
+            .ask("GET", "/api/a/b/c/d/e/f/g/h/i/j/k/l/m/n", None)
+            .status,
+        404
+    );
+    assert_eq!(server.ask("GET", "/api/streams", None).status, 404);
+    let deep = format!(
+        "{{\"arguments\":{}1{}}}",
+        "{\"a\":".repeat(60),
+        "}".repeat(60)
+    );
+    assert_eq!(
+        server
+            .send(guest, "PUT", "/api/queues/%2F/q", deep.into_bytes())
+            .status,
+        400
+    );
+    let name = "x".repeat(300);
+    let long = server.ask("PUT", &format!("/api/queues/%2F/{name}"), Some(json!({})));
+    assert_eq!(long.status, 400);
+}

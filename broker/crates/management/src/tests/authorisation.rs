@@ -1,0 +1,219 @@
+use super::*;
+
+#[test]
+fn nothing_below_api_is_open_and_the_probes_are() {
+    let server = Server::start();
+    for path in [
+        "/api/overview",
+        "/api/queues",
+        "/api/nothing",
+        "/api/users/guest",
+    ] {
+        for who in [
+            None,
+            Some(("guest", "wrong")),
+            Some(("nobody", "x")),
+            Some(("guest", "")),
+        ] {
+            let got = server.ask_as(who, "GET", path, None);
+            assert_eq!(
+                (got.status, got.reason()),
+                (401, "Login failed"),
+                "{path} {who:?}"
+            );
+            assert_eq!(got.body["error"], "not_authorized");
+            assert!(got.challenge.unwrap().starts_with("Basic realm="));
+        }
+    }
+    for path in ["/livez", "/readyz"] {
+        let got = server.ask_as(None, "GET", path, None);
+        assert_eq!((got.status, got.body), (200, json!({"status": "ok"})));
+    }
+    assert_eq!(server.ask_as(None, "GET", "/", None).status, 404);
+}
+
+#[test]
+fn guessing_is_slowed_for_the_guessed_user_only() {
+    let server = Server::start();
+    server.add_user("other", &["administrator"]);
+    let statuses: Vec<u16> = (0..12)
+        .map(|_| {
+            server
+                .ask_as(Some(("guest", "wrong")), "GET", "/api/whoami", None)
+                .status
+        })
+        .collect();
+    assert_eq!(statuses[..10], [401; 10]);
+    assert_eq!(statuses[10..], [429; 2]);
+    assert_eq!(server.ask("GET", "/api/whoami", None).status, 429);
+    let other = server.ask_as(Some(("other", "secret")), "GET", "/api/whoami", None);
+    assert_eq!(other.status, 200);
+}
+
+/// Who may do what, by tag. The user has all rights in `/` and none elsewhere.
+#[test]
+fn tags_decide_what_is_open() {
+    let server = Server::start();
+    assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
+    server.quorum("q");
+    let policy = json!({"pattern": "^a", "definition": {"max-length": 5}});
+    assert_eq!(server.put("/api/policies/%2F/p", policy.clone()), 201);
+    let tags = [
+        "",
+        "management",
+        "policymaker",
+        "monitoring",
+        "administrator",
+    ];
+    let matrix: &[(&str, &str, Option<Json>, [u16; 5])] = &[
+        ("GET", "/api/whoami", None, [200, 200, 200, 200, 200]),
+        ("GET", "/api/overview", None, [401, 200, 200, 200, 200]),
+        ("GET", "/api/queues", None, [401, 200, 200, 200, 200]),
+        ("GET", "/api/queues/%2F/q", None, [401, 200, 200, 200, 200]),
+        ("GET", "/api/queues/other", None, [401, 401, 401, 200, 200]),
+        ("GET", "/api/nodes", None, [401, 401, 401, 200, 200]),
+        (
+            "GET",
+            "/api/health/checks/node-is-quorum-critical",
+            None,
+            [401, 401, 401, 200, 200],
+        ),
+        ("GET", "/api/users", None, [401, 401, 401, 401, 200]),
+        ("GET", "/api/users/guest", None, [401, 401, 401, 401, 200]),
+        ("GET", "/api/permissions", None, [401, 401, 401, 401, 200]),
+        ("GET", "/api/policies", None, [401, 401, 200, 200, 200]),
+        ("GET", "/api/connections", None, [401, 200, 200, 200, 200]),
+        (
+            "PUT",
+            "/api/policies/%2F/p",
+            Some(policy.clone()),
+            [401, 401, 204, 401, 204],
+        ),
+        (
+            "PUT",
+            "/api/policies/other/p",
+            Some(policy.clone()),
+            [401, 401, 401, 401, 201],
+        ),
+        (
+            "PUT",
+            "/api/operator-policies/%2F/p",
+            Some(policy),
+            [401, 401, 401, 401, 201],
+        ),
+        (
+            "PUT",
+            "/api/queues/%2F/made",
+            Some(json!({})),
+            [401, 201, 204, 204, 204],
+        ),
+        // Tags are no rights in a vhost.
+        (
+            "PUT",
+            "/api/queues/other/made",
+            Some(json!({})),
+            [401, 401, 401, 401, 401],
+        ),
+        (
+            "PUT",
+            "/api/vhosts/new",
+            Some(json!({})),
+            [401, 401, 401, 401, 201],
+        ),
+        (
+            "PUT",
+            "/api/nodes/c-0/maintenance",
+            None,
+            [401, 401, 401, 401, 200],
+        ),
+        (
+            "DELETE",
+            "/api/users/nobody",
+            None,
+            [401, 401, 401, 401, 404],
+        ),
+        (
+            "PUT",
+            "/api/permissions/%2F/guest",
+            Some(json!({"configure": ".*", "write": ".*", "read": ".*"})),
+            [401, 401, 401, 401, 204],
+        ),
+    ];
+    for (at, tag) in tags.iter().enumerate() {
+        let name = format!("u{at}");
+        server.add_user(
+            &name,
+            if tag.is_empty() {
+                &[]
+            } else {
+                std::slice::from_ref(tag)
+            },
+        );
+        for (method, path, body, want) in matrix {
+            let got = server.ask_as(Some((&name, "secret")), method, path, body.clone());
+            assert_eq!(
+                got.status, want[at],
+                "{method} {path} with tag '{tag}': {got:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn lists_show_only_what_the_user_may_see() {
+    let server = Server::start();
+    assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
+    server.quorum("q");
+    assert_eq!(server.put("/api/queues/other/hidden", json!({})), 201);
+    server.add_user("m", &["management"]);
+    let names = |who, path: &str| {
+        let got = server.ask_as(Some(who), "GET", path, None);
+        let list = got.body.as_array().unwrap().clone();
+        list.iter()
+            .map(|q| q["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(("m", "secret"), "/api/queues"), ["q"]);
+    assert_eq!(names(("m", "secret"), "/api/vhosts"), ["/"]);
+    assert_eq!(names(("guest", "guest"), "/api/queues"), ["q", "hidden"]);
+    assert_eq!(names(("guest", "guest"), "/api/vhosts"), ["/", "other"]);
+    let bindings = server
+        .ask_as(Some(("m", "secret")), "GET", "/api/bindings", None)
+        .body;
+    assert_eq!(bindings.as_array().unwrap().len(), 1);
+    let hidden = server.ask_as(
+        Some(("m", "secret")),
+        "GET",
+        "/api/queues/other/hidden",
+        None,
+    );
+    assert_eq!(hidden.status, 401);
+}
+
+#[test]
+fn rights_in_the_vhost_hold_over_http_too() {
+    let server = Server::start();
+    server.add_user("m", &["management"]);
+    let narrow = json!({"configure": "^m-", "write": "^m-", "read": "^m-"});
+    assert_eq!(server.put("/api/permissions/%2F/m", narrow), 204);
+    let as_m = |method: &str, path: &str, body| {
+        server.ask_as(Some(("m", "secret")), method, path, Some(body))
+    };
+    assert_eq!(as_m("PUT", "/api/queues/%2F/m-q", json!({})).status, 201);
+    let refused = as_m("PUT", "/api/queues/%2F/x", json!({}));
+    assert_eq!(refused.status, 401);
+    assert_eq!(
+        refused.reason(),
+        "access to queue 'x' in vhost '/' refused for user 'm'"
+    );
+    let dead = json!({"arguments": {"x-dead-letter-exchange": "amq.fanout"}});
+    assert_eq!(as_m("PUT", "/api/queues/%2F/m-dead", dead).status, 401);
+    assert_eq!(
+        as_m("POST", "/api/bindings/%2F/e/amq.topic/q/m-q", json!({})).status,
+        401
+    );
+    assert_eq!(
+        as_m("DELETE", "/api/exchanges/%2F/amq.topic", json!({})).status,
+        401
+    );
+}

@@ -1,0 +1,369 @@
+//! The API over real HTTP on loopback, before a node that is a tree and a few figures.
+
+mod api;
+mod authorisation;
+mod operations;
+
+use crate::{Config, Node, prometheus, router, serve};
+use auth::HashAlgorithm;
+use base64::Engine as _;
+use control::{
+    ConnectionFacts, ControlRequest, MaintenanceProgress, NodeFacts, QueueFacts, Readiness,
+};
+use env::NodeId;
+use metadata::{Change, NodeRecord, QueueId, QueueKind, Tree, UserRecord};
+use queue::{Answer, QueueStats, RequestBody};
+use serde_json::{Value as Json, json};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// What the fake node is made of. Tests change it under the lock.
+pub(crate) struct Fake {
+    pub(crate) tree: Tree,
+    index: u64,
+    pub(crate) stats: BTreeMap<QueueId, QueueStats>,
+    pub(crate) critical: Vec<QueueId>,
+    pub(crate) readiness: Readiness,
+    pub(crate) progress: MaintenanceProgress,
+    pub(crate) connections: Vec<ConnectionFacts>,
+    pub(crate) requests: Vec<RequestBody>,
+    /// Requests are dropped, as by a node that stops.
+    pub(crate) stopping: bool,
+    /// Requests are kept unanswered, as by a shard that hangs.
+    pub(crate) kept: Option<Vec<ControlRequest>>,
+    /// Nodes other than the first are down.
+    pub(crate) alone: bool,
+    pub(crate) disk_alarm: bool,
+}
+
+pub(crate) fn node(id: u64) -> NodeRecord {
+    NodeRecord {
+        id: NodeId(id),
+        name: format!("c-{}", id - 1).into(),
+        address: format!("c-{}:25672", id - 1).into(),
+        voter: true,
+        maintenance: false,
+    }
+}
+
+pub(crate) fn user(name: &str, password: &str, tags: &[&str]) -> UserRecord {
+    UserRecord {
+        name: name.into(),
+        password: auth::hash_with(HashAlgorithm::Sha256, password.as_bytes(), b"salt").ok(),
+        tags: tags.iter().map(|t| (*t).into()).collect(),
+        limits: Vec::new(),
+    }
+}
+
+impl Fake {
+    pub(crate) fn apply(&mut self, change: Change) -> Result<metadata::Done, metadata::Refused> {
+        self.index += 1;
+        let decoded = Change::decode(&change.encode()).unwrap();
+        self.tree.apply(self.index, &decoded)
+    }
+
+    fn facts(&self, only: Option<QueueId>) -> Vec<QueueFacts> {
+        let queues = self.tree.all_queues();
+        let queues = queues.filter(|q| only.is_none_or(|id| id == q.id));
+        queues
+            .map(|q| QueueFacts {
+                id: q.id,
+                leader: self.stats.get(&q.id).and(q.members.first().copied()),
+                members: q.members.clone(),
+                online: q.members.clone(),
+                stats: self.stats.get(&q.id).cloned(),
+            })
+            .collect()
+    }
+
+    fn nodes(&self) -> Vec<NodeFacts> {
+        let nodes = self.tree.nodes();
+        nodes
+            .map(|n| NodeFacts {
+                id: n.id,
+                name: n.name.to_string(),
+                running: !self.alone || n.id == NodeId(1),
+                maintenance: n.maintenance,
+                voter: n.voter,
+                address: n.address.to_string(),
+                uptime_s: (n.id == NodeId(1)).then_some(5),
+                memory_alarm: false,
+                disk_alarm: self.disk_alarm && n.id == NodeId(2),
+            })
+            .collect()
+    }
+
+    fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> Answer {
+        self.requests.push(body.clone());
+        let stats = self.stats.entry(queue).or_default();
+        match body {
+            RequestBody::Delete { if_empty: true, .. } if stats.ready > 0 => Answer::Refused {
+                code: 406,
+                text: "queue 'q' in vhost '/' is not empty".into(),
+            },
+            _ => {
+                let messages = stats.ready;
+                stats.ready = 0;
+                Answer::Count {
+                    messages,
+                    consumers: stats.consumers,
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, request: ControlRequest) {
+        if self.stopping {
+            return;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.push(request);
+            return;
+        }
+        match request {
+            ControlRequest::Read(look) => look(&self.tree),
+            ControlRequest::Change { change, reply } => {
+                let result = self.apply(change);
+                if let Ok(metadata::Done::Queue {
+                    record,
+                    created: true,
+                }) = &result
+                {
+                    self.stats.insert(record.id, QueueStats::default());
+                }
+                reply(result);
+            }
+            ControlRequest::Place {
+                kind,
+                replicas,
+                reply,
+            } => {
+                let all = match (kind, replicas) {
+                    (QueueKind::Classic, _) => 1,
+                    (QueueKind::Quorum, 0) => 3,
+                    (QueueKind::Quorum, n) => u64::from(n),
+                };
+                reply((1..=all).map(NodeId).collect());
+            }
+            ControlRequest::Queues { only, reply } => reply(self.facts(only)),
+            ControlRequest::Queue { queue, body, reply } => {
+                let answer = self.queue_request(queue, body);
+                reply(Ok(answer));
+            }
+            ControlRequest::Nodes { reply } => reply(self.nodes()),
+            ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
+            ControlRequest::Connections { reply } => reply(self.connections.clone()),
+            ControlRequest::CloseConnection { name, reply, .. } => {
+                let before = self.connections.len();
+                self.connections.retain(|c| c.name != name);
+                reply(self.connections.len() < before);
+            }
+            ControlRequest::Maintenance { on, reply } => {
+                self.progress.on = on;
+                reply(self.progress);
+            }
+            ControlRequest::Readiness { reply } => reply(self.readiness.clone()),
+            ControlRequest::RebalanceQueues { reply } => reply(0),
+        }
+    }
+}
+
+/// A running server; stopped when dropped.
+pub(crate) struct Server {
+    pub(crate) fake: Arc<Mutex<Fake>>,
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: SocketAddr,
+    agent: ureq::Agent,
+    stop: Option<tokio::sync::watch::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+/// An answer: status, body (null when it has none) and what `WWW-Authenticate` said.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) status: u16,
+    pub(crate) body: Json,
+    pub(crate) challenge: Option<String>,
+}
+
+impl Got {
+    pub(crate) fn reason(&self) -> &str {
+        self.body["reason"].as_str().unwrap_or("")
+    }
+}
+
+fn fake() -> Fake {
+    let mut fake = Fake {
+        tree: Tree::default(),
+        index: 0,
+        stats: BTreeMap::new(),
+        critical: Vec::new(),
+        readiness: Readiness::Ready,
+        progress: MaintenanceProgress {
+            on: false,
+            leaders_left: 0,
+            connections_left: 0,
+        },
+        connections: Vec::new(),
+        requests: Vec::new(),
+        stopping: false,
+        kept: None,
+        alone: false,
+        disk_alarm: false,
+    };
+    fake.apply(Change::Bootstrap {
+        cluster: "test".into(),
+        nodes: vec![node(1), node(2), node(3)],
+        user: user("guest", "guest", &["administrator"]),
+    })
+    .unwrap();
+    fake
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        let fake = Arc::new(Mutex::new(fake()));
+        let shared = fake.clone();
+        let node: Node = Arc::new(move |request| shared.lock().unwrap().serve(request));
+        let bind = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (http, metrics) = (bind(), bind());
+        let (address, metrics_address) =
+            (http.local_addr().unwrap(), metrics.local_addr().unwrap());
+        let (stop, stopped) = tokio::sync::watch::channel(());
+        let thread = std::thread::spawn(move || run(node, http, metrics, stopped));
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        Server {
+            fake,
+            address,
+            metrics: metrics_address,
+            agent: config.build().new_agent(),
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// As `guest`.
+    pub(crate) fn ask(&self, method: &str, path: &str, body: Option<Json>) -> Got {
+        self.ask_as(Some(("guest", "guest")), method, path, body)
+    }
+
+    pub(crate) fn ask_as(
+        &self,
+        who: Option<(&str, &str)>,
+        method: &str,
+        path: &str,
+        body: Option<Json>,
+    ) -> Got {
+        let body = body.map_or_else(Vec::new, |b| b.to_string().into_bytes());
+        self.send(who, method, path, body)
+    }
+
+    pub(crate) fn send(
+        &self,
+        who: Option<(&str, &str)>,
+        method: &str,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Got {
+        let url = format!("http://{}{path}", self.address);
+        let mut request = ureq::http::Request::builder().method(method).uri(url);
+        if let Some((name, password)) = who {
+            let pair =
+                base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
+            request = request.header("Authorization", format!("Basic {pair}"));
+        }
+        let mut response = self.agent.run(request.body(body).unwrap()).unwrap();
+        let text = response.body_mut().read_to_string().unwrap();
+        let challenge = response.headers().get("www-authenticate");
+        Got {
+            status: response.status().as_u16(),
+            challenge: challenge.map(|c| c.to_str().unwrap().to_owned()),
+            body: serde_json::from_str(&text).unwrap_or(Json::Null),
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Json {
+        let got = self.ask("GET", path, None);
+        assert_eq!(got.status, 200, "{path}: {got:?}");
+        got.body
+    }
+
+    pub(crate) fn put(&self, path: &str, body: Json) -> u16 {
+        self.ask("PUT", path, Some(body)).status
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> u16 {
+        self.ask("DELETE", path, None).status
+    }
+
+    /// A user with all rights in `/`, made behind the API's back (no costly hash).
+    pub(crate) fn add_user(&self, name: &str, tags: &[&str]) {
+        let mut fake = self.fake.lock().unwrap();
+        fake.apply(Change::PutUser(user(name, "secret", tags)))
+            .unwrap();
+        fake.apply(Change::PutPermission(metadata::PermissionRecord {
+            user: name.into(),
+            vhost: "/".into(),
+            configure: ".*".into(),
+            write: ".*".into(),
+            read: ".*".into(),
+        }))
+        .unwrap();
+    }
+
+    pub(crate) fn quorum(&self, name: &str) {
+        let body = json!({"durable": true, "arguments": {"x-queue-type": "quorum"}});
+        assert_eq!(self.put(&format!("/api/queues/%2F/{name}"), body), 201);
+    }
+
+    pub(crate) fn set_stats(&self, name: &str, ready: u64, unacknowledged: u64) {
+        let mut fake = self.fake.lock().unwrap();
+        let id = fake.tree.queue("/", name).unwrap().id;
+        let stats = QueueStats {
+            ready,
+            unacknowledged,
+            consumers: 1,
+            bytes: 100 * ready,
+        };
+        fake.stats.insert(id, stats);
+    }
+}
+
+fn run(
+    node: Node,
+    http: std::net::TcpListener,
+    metrics: std::net::TcpListener,
+    stopped: tokio::sync::watch::Receiver<()>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let config = Config::new(NodeId(1), "c-0");
+    let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
+        // An error says that the sender is gone, and that is the sign.
+        let _ = stopped.changed().await;
+    };
+    runtime.block_on(async {
+        let api = router(node.clone(), config.clone()).unwrap();
+        let prometheus = prometheus(node, config.clone()).unwrap();
+        let (a, b) = tokio::join!(
+            serve(http, api, &config, wait(stopped.clone())),
+            serve(metrics, prometheus, &config, wait(stopped.clone())),
+        );
+        a.unwrap();
+        b.unwrap();
+    });
+}

@@ -1,0 +1,226 @@
+use super::*;
+
+#[test]
+fn readiness_and_liveness_tell_the_nodes_state() {
+    let server = Server::start();
+    server.fake.lock().unwrap().readiness = Readiness::NotReady("joining".into());
+    let got = server.ask_as(None, "GET", "/readyz", None);
+    assert_eq!(
+        (got.status, got.body),
+        (503, json!({"status": "failed", "reason": "joining"}))
+    );
+    server.fake.lock().unwrap().stopping = true;
+    assert_eq!(server.ask_as(None, "GET", "/readyz", None).status, 503);
+    assert_eq!(server.ask("GET", "/api/whoami", None).status, 503);
+    // A busy node lives.
+    assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
+    assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
+}
+
+#[test]
+fn a_shard_that_does_not_answer_gives_503_and_not_a_hang() {
+    let server = Server::start();
+    server.fake.lock().unwrap().kept = Some(Vec::new());
+    let got = server.ask("GET", "/api/whoami", None);
+    assert_eq!(
+        (got.status, got.reason()),
+        (503, "the node did not answer in time")
+    );
+    let kept = server.fake.lock().unwrap().kept.take().unwrap();
+    assert_eq!(kept.len(), 1);
+    drop(kept);
+    assert_eq!(server.ask("GET", "/api/whoami", None).status, 200);
+}
+
+#[test]
+fn quorum_critical_names_the_queues() {
+    let server = Server::start();
+    let path = "/api/health/checks/node-is-quorum-critical";
+    assert_eq!(server.get(path), json!({"status": "ok"}));
+    server.quorum("q");
+    let id = server.fake.lock().unwrap().tree.queue("/", "q").unwrap().id;
+    server.fake.lock().unwrap().critical = vec![id, QueueId(0)];
+    let got = server.ask("GET", path, None);
+    assert_eq!((got.status, &got.body["status"]), (503, &json!("failed")));
+    assert!(!got.reason().is_empty());
+    let queue = &got.body["queues"][0];
+    assert_eq!(
+        (&queue["name"], &queue["virtual_host"], &queue["type"]),
+        (&json!("q"), &json!("/"), &json!("quorum"))
+    );
+    assert_eq!(got.body["queues"][1]["type"], "metadata");
+}
+
+#[test]
+fn alarms_are_failed_checks() {
+    let server = Server::start();
+    assert_eq!(
+        server.get("/api/health/checks/alarms"),
+        json!({"status": "ok"})
+    );
+    server.fake.lock().unwrap().disk_alarm = true;
+    let got = server.ask("GET", "/api/health/checks/alarms", None);
+    assert_eq!(
+        (got.status, &got.body["alarms"]),
+        (503, &json!([{"node": "c-1", "resource": "disk"}]))
+    );
+    assert_eq!(
+        server.get("/api/health/checks/local-alarms"),
+        json!({"status": "ok"})
+    );
+}
+
+#[test]
+fn maintenance_is_of_the_node_that_is_asked() {
+    let server = Server::start();
+    server.fake.lock().unwrap().progress.leaders_left = 2;
+    let path = "/api/nodes/c-0/maintenance";
+    let got = server.ask("PUT", path, Some(json!({})));
+    assert_eq!(
+        (got.status, &got.body["state"], &got.body["leaders"]),
+        (200, &json!("draining"), &json!(2))
+    );
+    server.fake.lock().unwrap().progress.leaders_left = 0;
+    assert_eq!(server.ask("PUT", path, None).body["state"], "drained");
+    assert!(server.fake.lock().unwrap().progress.on);
+    assert_eq!(server.delete(path), 204);
+    assert!(!server.fake.lock().unwrap().progress.on);
+    let other = server.ask("PUT", "/api/nodes/c-1/maintenance", None);
+    assert_eq!(
+        (other.status, other.reason()),
+        (400, "this is node 'c-0'; ask node 'c-1' itself")
+    );
+    assert_eq!(
+        server.ask("PUT", "/api/nodes/c-9/maintenance", None).status,
+        404
+    );
+}
+
+#[test]
+fn nodes_are_listed_and_forgotten_when_gone() {
+    let server = Server::start();
+    let nodes = server.get("/api/nodes");
+    assert_eq!(nodes.as_array().unwrap().len(), 3);
+    let first = &nodes[0];
+    assert_eq!(
+        (
+            &first["name"],
+            &first["running"],
+            &first["uptime"],
+            &first["being_drained"]
+        ),
+        (&json!("c-0"), &json!(true), &json!(5000), &json!(false))
+    );
+    assert_eq!(server.get("/api/nodes/c-1")["name"], "c-1");
+    assert_eq!(server.ask("GET", "/api/nodes/c-9", None).status, 404);
+    assert_eq!(server.delete("/api/nodes/c-2"), 400);
+    server.fake.lock().unwrap().alone = true;
+    assert_eq!(server.delete("/api/nodes/c-2"), 204);
+    assert_eq!(server.delete("/api/nodes/c-2"), 404);
+}
+
+#[test]
+fn overview_counts_what_there_is() {
+    let server = Server::start();
+    server.quorum("q");
+    server.set_stats("q", 3, 1);
+    let shown = server.get("/api/overview");
+    assert_eq!(
+        (
+            &shown["cluster_name"],
+            &shown["node"],
+            &shown["product_name"]
+        ),
+        (&json!("test"), &json!("c-0"), &json!("Posthorn"))
+    );
+    assert_eq!(shown["product_version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        shown["queue_totals"],
+        json!({"messages": 4, "messages_ready": 3, "messages_unacknowledged": 1})
+    );
+    assert_eq!(shown["object_totals"]["queues"], 1);
+    assert_eq!(shown["object_totals"]["exchanges"], 7);
+    assert_eq!(server.get("/api/cluster-name"), json!({"name": "test"}));
+}
+
+#[test]
+fn connections_are_listed_and_closed() {
+    let server = Server::start();
+    let connection = |name: &str, user: &str| ConnectionFacts {
+        name: name.into(),
+        node: NodeId(1),
+        user: user.into(),
+        vhost: "/".into(),
+        protocol: "AMQP 0-9-1",
+        client_name: "app".into(),
+        channels: 2,
+        peer: "10.0.0.1:4000".into(),
+    };
+    let name = "10.0.0.1:4000 -> 10.0.0.2:5672";
+    server.fake.lock().unwrap().connections = vec![connection(name, "guest"), connection("b", "m")];
+    server.add_user("m", &["management"]);
+    let shown = &server.get("/api/connections")[0];
+    assert_eq!(
+        (
+            &shown["name"],
+            &shown["node"],
+            &shown["peer_host"],
+            &shown["peer_port"]
+        ),
+        (
+            &json!(name),
+            &json!("c-0"),
+            &json!("10.0.0.1"),
+            &json!(4000)
+        )
+    );
+    let own = server
+        .ask_as(Some(("m", "secret")), "GET", "/api/connections", None)
+        .body;
+    assert_eq!(own.as_array().unwrap().len(), 1);
+    let escaped = "10.0.0.1:4000%20-%3E%2010.0.0.2:5672";
+    let path = format!("/api/connections/{escaped}");
+    assert_eq!(
+        server
+            .ask_as(Some(("m", "secret")), "DELETE", &path, None)
+            .status,
+        404
+    );
+    assert_eq!(server.delete(&path), 204);
+    assert_eq!(server.delete(&path), 404);
+}
+
+#[test]
+fn metrics_have_rabbitmqs_names() {
+    let server = Server::start();
+    server.quorum("q%221");
+    server.set_stats("q\"1", 3, 1);
+    let page = |path: &str| {
+        let mut got = ureq::get(format!("http://{}{path}", server.metrics))
+            .call()
+            .unwrap();
+        assert!(
+            got.headers()["content-type"]
+                .to_str()
+                .unwrap()
+                .starts_with("text/plain; version=0.0.4")
+        );
+        got.body_mut().read_to_string().unwrap()
+    };
+    let all = page("/metrics");
+    for line in [
+        "rabbitmq_identity_info{rabbitmq_node=\"c-0\",rabbitmq_cluster=\"test\"} 1",
+        "rabbitmq_queue_messages_ready 3",
+        "rabbitmq_queue_messages_unacked 1",
+        "rabbitmq_queue_messages 4",
+        "rabbitmq_queues 1",
+        "# TYPE rabbitmq_connections gauge",
+    ] {
+        assert!(all.lines().any(|l| l == line), "{line} in\n{all}");
+    }
+    let each = page("/metrics/per-object");
+    assert!(
+        each.contains("rabbitmq_queue_messages{vhost=\"/\",queue=\"q\\\"1\"} 4"),
+        "{each}"
+    );
+}

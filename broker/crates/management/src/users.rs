@@ -1,0 +1,169 @@
+//! `/api/users` and `/api/user-limits` (O5). Administrators only; the dispatcher sees to that.
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::entropy;
+use crate::error::ApiError;
+use crate::json::Members;
+use auth::{HashAlgorithm, PasswordHash, SALT_LEN};
+use metadata::{Change, UserRecord};
+use serde_json::{Map, Value as Json, json as object};
+use std::sync::Arc;
+
+/// Longest password taken.
+const MAX_PASSWORD: usize = 1024;
+
+fn show(user: &UserRecord) -> Json {
+    let password = user.password.as_ref();
+    object!({
+        "name": &*user.name,
+        "password_hash": password.map_or(String::new(), PasswordHash::to_text),
+        "hashing_algorithm": password.map_or(HashAlgorithm::Argon2id, |p| p.algorithm).name(),
+        "tags": user.tags.iter().map(|t| &**t).collect::<Vec<_>>(),
+        "limits": limits_of(user),
+    })
+}
+
+fn limits_of(user: &UserRecord) -> Json {
+    let pairs = user.limits.iter();
+    Json::Object(
+        pairs
+            .map(|(name, value)| (name.to_string(), object!(value)))
+            .collect(),
+    )
+}
+
+async fn find(api: &Api, name: &str) -> Result<Option<Arc<UserRecord>>, ApiError> {
+    let name = name.to_owned();
+    api.read(move |tree| tree.user(&name).cloned()).await
+}
+
+pub(crate) async fn list(api: &Api) -> Answer {
+    let users: Vec<_> = api.read(|tree| tree.users().cloned().collect()).await?;
+    json(Json::Array(
+        users.iter().map(|u: &Arc<_>| show(u)).collect(),
+    ))
+}
+
+pub(crate) async fn get(api: &Api, name: &str) -> Answer {
+    match find(api, name).await? {
+        Some(user) => json(show(&user)),
+        None => Err(ApiError::not_found()),
+    }
+}
+
+pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
+    let body = call.object()?;
+    let body = Members(&body);
+    let tags = body
+        .words("tags")?
+        .ok_or_else(|| ApiError::bad_request("key_missing: tags"))?;
+    let password = password(api, &body).await?;
+    let before = find(api, name).await?;
+    let record = UserRecord {
+        name: name.into(),
+        password,
+        tags,
+        limits: before.as_ref().map_or(Vec::new(), |u| u.limits.clone()),
+    };
+    api.change(Change::PutUser(record)).await?;
+    put_answer(before.is_some())
+}
+
+/// None for a user who may not log in with a password: an empty `password_hash` says so.
+async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>, ApiError> {
+    let algorithm = match body.text("hashing_algorithm")? {
+        None => None,
+        Some(name) => Some(HashAlgorithm::from_name(name).ok_or_else(|| {
+            ApiError::bad_request(format!(
+                "hashing_algorithm '{name}' is not known: rabbit_password_hashing_sha256, \
+                 rabbit_password_hashing_sha512 and argon2id are"
+            ))
+        })?),
+    };
+    match (body.text("password")?, body.text("password_hash")?) {
+        (None, None) => Err(ApiError::bad_request(
+            "key_missing: password or password_hash",
+        )),
+        (Some(_), Some(_)) => Err(ApiError::bad_request(
+            "give password or password_hash, not both",
+        )),
+        (None, Some("")) => Ok(None),
+        (None, Some(hash)) => {
+            // RabbitMQ's definitions files without an algorithm mean this one.
+            let algorithm = algorithm.unwrap_or(HashAlgorithm::Sha256);
+            let parsed = PasswordHash::from_text(algorithm, hash);
+            let parsed = parsed.map_err(|e| ApiError::bad_request(e.to_string()))?;
+            Ok(Some(parsed))
+        }
+        (Some(password), None) => {
+            if password.is_empty() || password.len() > MAX_PASSWORD {
+                return Err(ApiError::bad_request(format!(
+                    "a password has 1 to {MAX_PASSWORD} bytes"
+                )));
+            }
+            hashed(api, password, algorithm.unwrap_or(HashAlgorithm::Argon2id))
+                .await
+                .map(Some)
+        }
+    }
+}
+
+async fn hashed(
+    api: &Api,
+    password: &str,
+    algorithm: HashAlgorithm,
+) -> Result<PasswordHash, ApiError> {
+    let mut salt = [0; SALT_LEN];
+    entropy::fill(&mut salt)
+        .map_err(|e| ApiError::unavailable(format!("no random bytes for a salt: {e}")))?;
+    let password = password.as_bytes().to_vec();
+    let hash = api
+        .logins()
+        .blocking(move || auth::hash_with(algorithm, &password, &salt))
+        .await?;
+    hash.map_err(|e| ApiError::bad_request(e.to_string()))
+}
+
+pub(crate) async fn delete(api: &Api, name: &str) -> Answer {
+    if find(api, name).await?.is_none() {
+        return Err(ApiError::not_found());
+    }
+    api.change(Change::DeleteUser { name: name.into() }).await?;
+    no_content()
+}
+
+pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
+    let users: Vec<Arc<UserRecord>> = match name {
+        None => api.read(|tree| tree.users().cloned().collect()).await?,
+        Some(name) => vec![find(api, name).await?.ok_or_else(ApiError::not_found)?],
+    };
+    let shown = users.iter().filter(|u| !u.limits.is_empty());
+    let shown = shown.map(|u| object!({"user": &*u.name, "value": limits_of(u)}));
+    json(Json::Array(shown.collect()))
+}
+
+pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -> Answer {
+    let body: Map<String, Json> = call.object()?;
+    let value = Members(&body)
+        .integer("value")?
+        .ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+    let change = Change::SetUserLimit {
+        user: name.into(),
+        limit: limit.into(),
+        value: Some(value),
+    };
+    api.change(change).await?;
+    no_content()
+}
+
+pub(crate) async fn clear_limit(api: &Api, name: &str, limit: &str) -> Answer {
+    let change = Change::SetUserLimit {
+        user: name.into(),
+        limit: limit.into(),
+        value: None,
+    };
+    api.change(change).await?;
+    no_content()
+}

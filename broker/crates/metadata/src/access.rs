@@ -1,0 +1,419 @@
+//! Users, their rights, vhosts (O5).
+
+use crate::apply::{check_name, no_vhost, unknown_user};
+use crate::tree::{Map, TreeEvent, Vhost, VhostRecord};
+use crate::{
+    Done, ExchangeRecord, Name, PermissionRecord, Refused, Right, TopicPermissionRecord, Tree,
+    UserRecord, limits,
+};
+use auth::Pattern;
+use message::Table;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Limits a user may have.
+const USER_LIMITS: [&str; 2] = ["max-connections", "max-channels"];
+
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) record: Arc<UserRecord>,
+    /// By vhost.
+    pub(crate) rights: BTreeMap<Name, Rights>,
+    /// By vhost and exchange.
+    pub(crate) topics: BTreeMap<(Name, Name), TopicRights>,
+}
+
+impl User {
+    pub(crate) fn same(&self, other: &User) -> bool {
+        let rights = |u: &User| {
+            u.rights
+                .values()
+                .map(|r| r.record.clone())
+                .collect::<Vec<_>>()
+        };
+        let topics = |u: &User| {
+            u.topics
+                .values()
+                .map(|r| r.record.clone())
+                .collect::<Vec<_>>()
+        };
+        self.record == other.record
+            && rights(self) == rights(other)
+            && topics(self) == topics(other)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Rights {
+    pub(crate) record: Arc<PermissionRecord>,
+    configure: Option<Pattern>,
+    write: Option<Pattern>,
+    read: Option<Pattern>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TopicRights {
+    pub(crate) record: Arc<TopicPermissionRecord>,
+    write: Option<Pattern>,
+    read: Option<Pattern>,
+}
+
+/// A pattern that compiled when it was put. One that another version of the program took and this one does not
+/// permits nothing.
+fn compiled(pattern: &str) -> Option<Pattern> {
+    Pattern::compile_right(pattern).ok()
+}
+
+/// Topic patterns may name the user and the vhost.
+fn expanded(pattern: &str, record: &TopicPermissionRecord) -> String {
+    pattern
+        .replace("{username}", &regex::escape(&record.user))
+        .replace("{vhost}", &regex::escape(&record.vhost))
+}
+
+impl Tree {
+    /// Whether a user may use a vhost at all.
+    pub fn vhost_access(&self, user: &str, vhost: &str) -> bool {
+        self.users
+            .get(user)
+            .is_some_and(|u| u.rights.contains_key(vhost))
+    }
+
+    /// Whether a user has a right on a queue or exchange. The default exchange is called `amq.default` here.
+    pub fn permitted(&self, user: &str, vhost: &str, right: Right, resource: &str) -> bool {
+        let Some(rights) = self.users.get(user).and_then(|u| u.rights.get(vhost)) else {
+            return false;
+        };
+        let pattern = match right {
+            Right::Configure => &rights.configure,
+            Right::Write => &rights.write,
+            Right::Read => &rights.read,
+        };
+        let name = if resource.is_empty() {
+            "amq.default"
+        } else {
+            resource
+        };
+        pattern.as_ref().is_some_and(|p| p.matches(name))
+    }
+
+    /// Whether a user may publish to (Write) or bind with (Read) this key at a topic exchange. Without a topic
+    /// permission for the exchange everything is permitted.
+    pub fn topic_permitted(
+        &self,
+        user: &str,
+        vhost: &str,
+        exchange: &str,
+        right: Right,
+        routing_key: &str,
+    ) -> bool {
+        let Some(user) = self.users.get(user) else {
+            return false;
+        };
+        if user.topics.is_empty() {
+            return true;
+        }
+        let Some(rights) = user.topics.get(&(vhost.into(), exchange.into())) else {
+            return true;
+        };
+        let pattern = match right {
+            Right::Configure => return true,
+            Right::Write => &rights.write,
+            Right::Read => &rights.read,
+        };
+        pattern.as_ref().is_some_and(|p| p.matches(routing_key))
+    }
+
+    pub(crate) fn put_vhost(
+        &mut self,
+        name: &Name,
+        description: &Name,
+        tags: &[Name],
+    ) -> Result<Done, Refused> {
+        check_name("vhost", name)?;
+        if description.len() > limits::DESCRIPTION_BYTES {
+            return Err(Refused::Invalid(format!(
+                "the vhost's description is longer than {} bytes",
+                limits::DESCRIPTION_BYTES
+            )));
+        }
+        check_tags(tags)?;
+        let record = VhostRecord {
+            name: name.clone(),
+            description: description.clone(),
+            tags: tags.to_vec(),
+        };
+        if let Some(vhost) = self.vhosts.get_mut(name) {
+            if *vhost.record == record {
+                return Ok(Done::AsBefore);
+            }
+            vhost.record = Arc::new(record);
+            return Ok(Done::Changed);
+        }
+        self.insert_vhost(record);
+        self.insert_default_exchanges(name);
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn insert_vhost(&mut self, record: VhostRecord) {
+        let name = record.name.clone();
+        let vhost = Vhost {
+            record: Arc::new(record),
+            exchanges: Map::default(),
+            queues: Map::default(),
+            policies: BTreeMap::new(),
+            effective: BTreeMap::new(),
+        };
+        self.vhosts.insert(name, vhost);
+    }
+
+    fn insert_default_exchanges(&mut self, vhost: &Name) {
+        for (name, kind) in [
+            ("", "direct"),
+            ("amq.direct", "direct"),
+            ("amq.fanout", "fanout"),
+            ("amq.topic", "topic"),
+            ("amq.headers", "headers"),
+            ("amq.match", "headers"),
+            ("amq.rabbitmq.trace", "topic"),
+        ] {
+            self.insert_exchange(ExchangeRecord {
+                vhost: vhost.clone(),
+                name: name.into(),
+                kind: kind.into(),
+                durable: true,
+                auto_delete: false,
+                internal: name == "amq.rabbitmq.trace",
+                arguments: Table::default(),
+            });
+        }
+    }
+
+    pub(crate) fn delete_vhost(&mut self, name: &Name) -> Result<Done, Refused> {
+        let Some(vhost) = self.vhosts.get(name) else {
+            return Ok(Done::AsBefore);
+        };
+        let mut queues: Vec<_> = vhost.queues.values().copied().collect();
+        queues.sort_unstable();
+        for id in queues {
+            self.remove_queue(id);
+        }
+        if let Some(vhost) = self.vhosts.remove(name) {
+            for exchange in vhost.exchanges.values() {
+                self.exchange_names.remove(&exchange.number);
+            }
+        }
+        for user in self.users.values_mut() {
+            let topics = user.topics.len();
+            user.topics.retain(|(vhost, _), _| vhost != name);
+            if user.rights.remove(name).is_some() || user.topics.len() != topics {
+                self.events.push(TreeEvent::PermissionsChanged {
+                    user: user.record.name.clone(),
+                });
+            }
+        }
+        self.events.push(TreeEvent::VhostRemoved(name.clone()));
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn put_user(&mut self, user: &UserRecord) -> Result<Done, Refused> {
+        check_name("user", &user.name)?;
+        check_tags(&user.tags)?;
+        if let Some(password) = &user.password {
+            let checked = password.check();
+            checked.map_err(|e| Refused::Invalid(e.to_string()))?;
+        }
+        for (limit, _) in &user.limits {
+            check_limit(limit)?;
+        }
+        if self.user(&user.name).is_some_and(|old| **old == *user) {
+            return Ok(Done::AsBefore);
+        }
+        self.insert_user(user.clone());
+        self.permissions_changed(&user.name);
+        Ok(Done::Changed)
+    }
+
+    /// Rights that the user has stay.
+    pub(crate) fn insert_user(&mut self, record: UserRecord) {
+        let record = Arc::new(record);
+        match self.users.get_mut(&record.name) {
+            Some(user) => user.record = record,
+            None => {
+                let user = User {
+                    record: record.clone(),
+                    rights: BTreeMap::new(),
+                    topics: BTreeMap::new(),
+                };
+                self.users.insert(record.name.clone(), user);
+            }
+        }
+    }
+
+    fn permissions_changed(&mut self, user: &Name) {
+        self.events
+            .push(TreeEvent::PermissionsChanged { user: user.clone() });
+    }
+
+    pub(crate) fn delete_user(&mut self, name: &Name) -> Result<Done, Refused> {
+        if self.users.remove(name).is_none() {
+            return Ok(Done::AsBefore);
+        }
+        self.permissions_changed(name);
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn set_user_limit(
+        &mut self,
+        name: &Name,
+        limit: &Name,
+        value: Option<i64>,
+    ) -> Result<Done, Refused> {
+        check_limit(limit)?;
+        let user = self.users.get_mut(name).ok_or_else(|| unknown_user(name))?;
+        let mut limits = user.record.limits.clone();
+        limits.retain(|(l, _)| l != limit);
+        limits.extend(value.map(|v| (limit.clone(), v)));
+        limits.sort();
+        if limits == user.record.limits {
+            return Ok(Done::AsBefore);
+        }
+        Arc::make_mut(&mut user.record).limits = limits;
+        self.permissions_changed(name);
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn put_permission(&mut self, record: &PermissionRecord) -> Result<Done, Refused> {
+        self.check_pair(&record.user, &record.vhost)?;
+        for pattern in [&record.configure, &record.write, &record.read] {
+            check_pattern(pattern)?;
+        }
+        if self
+            .permission(&record.user, &record.vhost)
+            .is_some_and(|old| **old == *record)
+        {
+            return Ok(Done::AsBefore);
+        }
+        self.insert_permission(record.clone());
+        self.permissions_changed(&record.user);
+        Ok(Done::Changed)
+    }
+
+    /// False when there is no such user.
+    pub(crate) fn insert_permission(&mut self, record: PermissionRecord) -> bool {
+        let Some(user) = self.users.get_mut(&record.user) else {
+            return false;
+        };
+        let rights = Rights {
+            configure: compiled(&record.configure),
+            write: compiled(&record.write),
+            read: compiled(&record.read),
+            record: Arc::new(record),
+        };
+        user.rights.insert(rights.record.vhost.clone(), rights);
+        true
+    }
+
+    pub(crate) fn delete_permission(&mut self, name: &Name, vhost: &Name) -> Result<Done, Refused> {
+        let user = self.users.get_mut(name);
+        if user.and_then(|u| u.rights.remove(vhost)).is_none() {
+            return Ok(Done::AsBefore);
+        }
+        self.permissions_changed(name);
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn put_topic_permission(
+        &mut self,
+        record: &TopicPermissionRecord,
+    ) -> Result<Done, Refused> {
+        self.check_pair(&record.user, &record.vhost)?;
+        if record.exchange.len() > limits::NAME_BYTES {
+            return Err(Refused::Invalid("the exchange's name is too long".into()));
+        }
+        for pattern in [&record.write, &record.read] {
+            check_pattern(&expanded(pattern, record))?;
+        }
+        let key = (record.vhost.clone(), record.exchange.clone());
+        let there = self
+            .users
+            .get(&record.user)
+            .and_then(|u| u.topics.get(&key));
+        if there.is_some_and(|old| *old.record == *record) {
+            return Ok(Done::AsBefore);
+        }
+        self.insert_topic_permission(record.clone());
+        self.permissions_changed(&record.user);
+        Ok(Done::Changed)
+    }
+
+    /// False when there is no such user.
+    pub(crate) fn insert_topic_permission(&mut self, record: TopicPermissionRecord) -> bool {
+        let Some(user) = self.users.get_mut(&record.user) else {
+            return false;
+        };
+        let rights = TopicRights {
+            write: compiled(&expanded(&record.write, &record)),
+            read: compiled(&expanded(&record.read, &record)),
+            record: Arc::new(record),
+        };
+        let key = (rights.record.vhost.clone(), rights.record.exchange.clone());
+        user.topics.insert(key, rights);
+        true
+    }
+
+    pub(crate) fn delete_topic_permission(
+        &mut self,
+        name: &Name,
+        vhost: &Name,
+        exchange: Option<&Name>,
+    ) -> Result<Done, Refused> {
+        let Some(user) = self.users.get_mut(name) else {
+            return Ok(Done::AsBefore);
+        };
+        let before = user.topics.len();
+        user.topics
+            .retain(|(v, x), _| v != vhost || exchange.is_some_and(|only| only != x));
+        if user.topics.len() == before {
+            return Ok(Done::AsBefore);
+        }
+        self.permissions_changed(name);
+        Ok(Done::Changed)
+    }
+
+    fn check_pair(&self, user: &Name, vhost: &Name) -> Result<(), Refused> {
+        if !self.vhost_exists(vhost) {
+            return Err(no_vhost(vhost));
+        }
+        if !self.users.contains_key(user) {
+            return Err(unknown_user(user));
+        }
+        Ok(())
+    }
+}
+
+fn check_pattern(pattern: &str) -> Result<(), Refused> {
+    Pattern::compile_right(pattern)
+        .map(|_| ())
+        .map_err(|e| Refused::Invalid(format!("invalid regular expression '{pattern}': {e}")))
+}
+
+fn check_limit(limit: &str) -> Result<(), Refused> {
+    if USER_LIMITS.contains(&limit) {
+        return Ok(());
+    }
+    Err(Refused::Invalid(format!(
+        "unrecognised user limit '{limit}': max-connections and max-channels are known"
+    )))
+}
+
+fn check_tags(tags: &[Name]) -> Result<(), Refused> {
+    if tags.len() > limits::TAGS {
+        return Err(Refused::Invalid(format!(
+            "{} tags are too many, {} are allowed",
+            tags.len(),
+            limits::TAGS
+        )));
+    }
+    tags.iter().try_for_each(|tag| check_name("tag", tag))
+}

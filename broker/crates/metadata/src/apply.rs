@@ -1,0 +1,127 @@
+//! One change after the other, the same on every node.
+
+use crate::{Change, Done, Name, PermissionRecord, Refused, Tree, UserRecord, limits};
+
+impl Tree {
+    /// Applies the change at this index of the metadata group's log. Deterministic; a refused change changes nothing.
+    /// [`Tree::events`] then tells what else followed from it.
+    pub fn apply(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
+        self.events.clear();
+        self.applied = self.applied.max(index);
+        match change {
+            Change::Bootstrap {
+                cluster,
+                nodes,
+                user,
+            } => self.bootstrap(cluster, nodes, user),
+            Change::PutVhost {
+                name,
+                description,
+                tags,
+            } => self.put_vhost(name, description, tags),
+            Change::DeleteVhost { name } => self.delete_vhost(name),
+            Change::PutUser(user) => self.put_user(user),
+            Change::DeleteUser { name } => self.delete_user(name),
+            Change::PutPermission(permission) => self.put_permission(permission),
+            Change::DeletePermission { user, vhost } => self.delete_permission(user, vhost),
+            Change::PutTopicPermission(permission) => self.put_topic_permission(permission),
+            Change::DeleteTopicPermission {
+                user,
+                vhost,
+                exchange,
+            } => self.delete_topic_permission(user, vhost, exchange.as_ref()),
+            Change::SetUserLimit { user, limit, value } => self.set_user_limit(user, limit, *value),
+            Change::PutPolicy(policy) => self.put_policy(policy),
+            Change::DeletePolicy { vhost, name, scope } => self.delete_policy(vhost, name, *scope),
+            Change::DeclareExchange(exchange) => self.declare_exchange(exchange),
+            Change::DeleteExchange {
+                vhost,
+                name,
+                if_unused,
+            } => self.delete_exchange(vhost, name, *if_unused),
+            Change::DeclareQueue(queue) => self.declare_queue(index, queue),
+            Change::DeleteQueue { vhost, name, id } => self.delete_queue(vhost, name, *id),
+            Change::EndSession { session } => self.end_session(*session),
+            Change::EndIncarnation { node, incarnation } => {
+                self.end_incarnation(*node, *incarnation)
+            }
+            Change::Bind(binding) => self.bind(binding),
+            Change::Unbind(binding) => self.unbind(binding),
+            Change::PutNode(node) => self.put_node(node),
+            Change::DeleteNode { id } => self.delete_node(*id),
+            Change::SetMaintenance { id, on } => self.set_maintenance(*id, *on),
+            Change::SetQueueMembers { id, members } => self.set_queue_members(*id, members),
+        }
+    }
+
+    /// Only the first one counts.
+    fn bootstrap(
+        &mut self,
+        cluster: &Name,
+        nodes: &[crate::NodeRecord],
+        user: &UserRecord,
+    ) -> Result<Done, Refused> {
+        if !self.cluster.is_empty() {
+            return Ok(Done::AsBefore);
+        }
+        let before = self.clone();
+        let result = self.form(cluster, nodes, user);
+        if result.is_err() {
+            *self = before;
+        }
+        result
+    }
+
+    fn form(
+        &mut self,
+        cluster: &Name,
+        nodes: &[crate::NodeRecord],
+        user: &UserRecord,
+    ) -> Result<Done, Refused> {
+        check_name("cluster", cluster)?;
+        for node in nodes {
+            self.put_node(node)?;
+        }
+        self.put_user(user)?;
+        let root: Name = "/".into();
+        self.put_vhost(&root, &"Default virtual host".into(), &[])?;
+        let everything: Name = ".*".into();
+        self.put_permission(&PermissionRecord {
+            user: user.name.clone(),
+            vhost: root,
+            configure: everything.clone(),
+            write: everything.clone(),
+            read: everything,
+        })?;
+        self.cluster = cluster.clone();
+        Ok(Done::Changed)
+    }
+}
+
+/// Names have 1 to 255 bytes.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refused> {
+    if name.is_empty() || name.len() > limits::NAME_BYTES {
+        return Err(Refused::Invalid(format!(
+            "a {what} name has 1 to {} bytes, not {}",
+            limits::NAME_BYTES,
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn no_vhost(vhost: &str) -> Refused {
+    Refused::NotFound(format!("vhost '{vhost}' not found"))
+}
+
+pub(crate) fn unknown_user(user: &str) -> Refused {
+    Refused::NotFound(format!("user '{user}' not found"))
+}
+
+pub(crate) fn no_exchange(vhost: &str, name: &str) -> Refused {
+    Refused::NotFound(format!("no exchange '{name}' in vhost '{vhost}'"))
+}
+
+pub(crate) fn no_queue(vhost: &str, name: &str) -> Refused {
+    Refused::NotFound(format!("no queue '{name}' in vhost '{vhost}'"))
+}

@@ -1,0 +1,306 @@
+//! Arguments of a queue declaration: which exist, what they may be, and the texts of 406 for what they may not.
+
+use crate::codec::table_len;
+use crate::equivalence::Thing;
+use crate::{QueueKind, Refused, limits};
+use message::{Table, Value};
+
+/// Longest times in milliseconds: what an unsigned 32-bit timer holds.
+const MAX_EXPIRY_MS: i64 = 4_294_967_295;
+const MAX_PRIORITY: i64 = 255;
+
+/// What is wrong with a value, in RabbitMQ's words.
+type Checked = Result<(), String>;
+type Check = fn(&Value, &Table) -> Checked;
+
+/// Arguments with a check, in the order in which they are looked at.
+const CHECKS: &[(&str, Check)] = &[
+    ("x-expires", |v, _| {
+        let n = integer(v)?;
+        if n == 0 {
+            return Err("{value_zero,0}".into());
+        }
+        expiry(n)
+    }),
+    ("x-message-ttl", |v, _| expiry(integer(v)?)),
+    ("x-dead-letter-exchange", |v, _| string(v).map(|_| ())),
+    ("x-dead-letter-routing-key", |v, all| {
+        string(v)?;
+        match all.get("x-dead-letter-exchange") {
+            Some(_) => Ok(()),
+            None => Err("routing_key_but_no_dlx_defined".into()),
+        }
+    }),
+    ("x-dead-letter-strategy", |v, _| {
+        one_of(
+            v,
+            &["at-most-once", "at-least-once"],
+            "invalid_dlx_strategy",
+        )
+    }),
+    ("x-max-length", |v, _| natural(v).map(|_| ())),
+    ("x-max-length-bytes", |v, _| natural(v).map(|_| ())),
+    ("x-max-in-memory-length", |v, _| natural(v).map(|_| ())),
+    ("x-max-in-memory-bytes", |v, _| natural(v).map(|_| ())),
+    ("x-max-priority", |v, _| match natural(v)? {
+        n if n > MAX_PRIORITY => Err(format!("{{max_value_exceeded,{n}}}")),
+        _ => Ok(()),
+    }),
+    ("x-overflow", |v, _| {
+        let modes = ["drop-head", "reject-publish", "reject-publish-dlx"];
+        one_of(v, &modes, "invalid_overflow")
+    }),
+    ("x-queue-mode", |v, _| {
+        let mode = string(v)?;
+        let why = format!("\"unsupported queue mode '{mode}'\"");
+        one_of(v, &["default", "lazy"], &why)
+    }),
+    ("x-queue-version", |v, _| match natural(v)? {
+        1 | 2 => Ok(()),
+        n => Err(format!("\"unsupported queue version '{n}'\"")),
+    }),
+    ("x-single-active-consumer", |v, _| match v {
+        Value::Bool(_) => Ok(()),
+        other => Err(unacceptable(other)),
+    }),
+    ("x-quorum-initial-group-size", |v, _| positive(v)),
+    ("x-quorum-target-group-size", |v, _| positive(v)),
+    ("x-delivery-limit", |v, _| integer(v).map(|_| ())),
+    ("x-queue-leader-locator", |v, _| {
+        let locators = ["client-local", "balanced", "random", "least-leaders"];
+        one_of(v, &locators, "invalid_queue_locator_arg")
+    }),
+];
+
+const CLASSIC: &[&str] = &[
+    "x-queue-type",
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-mode",
+    "x-queue-version",
+    "x-single-active-consumer",
+    "x-queue-leader-locator",
+    "x-queue-master-locator",
+];
+
+const QUORUM: &[&str] = &[
+    "x-queue-type",
+    "x-expires",
+    "x-message-ttl",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-quorum-initial-group-size",
+    "x-quorum-target-group-size",
+    "x-delivery-limit",
+    "x-queue-leader-locator",
+];
+
+/// Of streams only.
+const STREAM: &[&str] = &[
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-stream-filter-size-bytes",
+    "x-initial-cluster-size",
+];
+
+/// Arguments that a queue type has; declaring again compares these.
+pub(crate) fn known_arguments(kind: QueueKind) -> &'static [&'static str] {
+    match kind {
+        QueueKind::Classic => CLASSIC,
+        QueueKind::Quorum => QUORUM,
+    }
+}
+
+impl QueueKind {
+    /// The name that arguments and the HTTP API use.
+    pub fn name(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "classic",
+            QueueKind::Quorum => "quorum",
+        }
+    }
+
+    /// What error texts call it; clients' tests know these words.
+    fn module(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "rabbit_classic_queue",
+            QueueKind::Quorum => "rabbit_quorum_queue",
+        }
+    }
+}
+
+/// The type a declaration asks for by `x-queue-type`: classic when it does not say.
+pub fn queue_kind(vhost: &str, name: &str, arguments: &Table) -> Result<QueueKind, Refused> {
+    let Some(value) = arguments.get("x-queue-type") else {
+        return Ok(QueueKind::Classic);
+    };
+    let found = string(value).and_then(|text| {
+        [QueueKind::Classic, QueueKind::Quorum]
+            .into_iter()
+            .find(|k| k.name() == text)
+            .ok_or_else(|| format!("\"unsupported queue type '{text}'\""))
+    });
+    found.map_err(|why| invalid(&Thing::queue(vhost, name), "x-queue-type", &why))
+}
+
+/// Whether a queue of this type takes these arguments.
+pub(crate) fn check_queue_arguments(
+    thing: &Thing<'_>,
+    kind: QueueKind,
+    arguments: &Table,
+) -> Result<(), Refused> {
+    check_table(thing, arguments)?;
+    let known = known_arguments(kind);
+    for (key, check) in CHECKS.iter().filter(|(key, _)| known.contains(key)) {
+        if let Some(value) = arguments.get(key) {
+            check(value, arguments).map_err(|why| invalid(thing, key, &why))?;
+        }
+    }
+    let others = [CLASSIC, QUORUM, STREAM].concat();
+    let stray = arguments
+        .0
+        .iter()
+        .find(|(key, _)| !known.contains(&&**key) && others.contains(&&**key));
+    match stray {
+        None => Ok(()),
+        Some((key, _)) => Err(Refused::PreconditionFailed(format!(
+            "invalid arg '{key}' for {thing} of queue type {}",
+            kind.module()
+        ))),
+    }
+}
+
+fn invalid(thing: &Thing<'_>, key: &str, why: &str) -> Refused {
+    Refused::PreconditionFailed(format!("invalid arg '{key}' for {thing}: {why}"))
+}
+
+/// Bounds that all tables in the tree keep.
+pub(crate) fn check_table(thing: &Thing<'_>, table: &Table) -> Result<(), Refused> {
+    let refuse = |why: String| {
+        Err(Refused::PreconditionFailed(format!(
+            "arguments of {thing} {why}"
+        )))
+    };
+    if !shallow(table, limits::TABLE_DEPTH) {
+        return refuse(format!("are nested deeper than {}", limits::TABLE_DEPTH));
+    }
+    let len = table_len(table);
+    if len > limits::TABLE_BYTES {
+        return refuse(format!(
+            "have {len} bytes, {} are allowed",
+            limits::TABLE_BYTES
+        ));
+    }
+    if !table.0.iter().all(|(_, v)| comparable(v)) {
+        return refuse("hold a number that is not one (NaN)".into());
+    }
+    Ok(())
+}
+
+fn shallow(table: &Table, left: usize) -> bool {
+    left > 0 && table.0.iter().all(|(_, v)| shallow_value(v, left - 1))
+}
+
+fn shallow_value(value: &Value, left: usize) -> bool {
+    match value {
+        Value::Table(t) => shallow(t, left),
+        Value::Array(a) => left > 0 && a.iter().all(|v| shallow_value(v, left - 1)),
+        _ => true,
+    }
+}
+
+/// NaN is not equal to itself: such a binding could never be found again. Depth is checked before.
+fn comparable(value: &Value) -> bool {
+    match value {
+        Value::F32(v) => !v.is_nan(),
+        Value::F64(v) => !v.is_nan(),
+        Value::Array(a) => a.iter().all(comparable),
+        Value::Table(t) => t.0.iter().all(|(_, v)| comparable(v)),
+        _ => true,
+    }
+}
+
+/// RabbitMQ's names of the 0.9.1 field types.
+pub(crate) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Void => "void",
+        Value::Bool(_) => "bool",
+        Value::I8(_) => "byte",
+        Value::U8(_) => "unsignedbyte",
+        Value::I16(_) => "short",
+        Value::U16(_) => "unsignedshort",
+        Value::I32(_) => "signedint",
+        Value::U32(_) => "unsignedint",
+        Value::I64(_) => "long",
+        Value::F32(_) => "float",
+        Value::F64(_) => "double",
+        Value::Decimal { .. } => "decimal",
+        Value::String(_) => "longstr",
+        Value::Binary(_) => "binary",
+        Value::Timestamp(_) => "timestamp",
+        Value::Array(_) => "array",
+        Value::Table(_) => "table",
+    }
+}
+
+fn unacceptable(value: &Value) -> String {
+    format!("{{unacceptable_type,{}}}", type_name(value))
+}
+
+fn integer(value: &Value) -> Result<i64, String> {
+    value
+        .as_integer()
+        .ok_or_else(|| format!("\"expected integer, got {}\"", type_name(value)))
+}
+
+fn natural(value: &Value) -> Result<i64, String> {
+    match integer(value)? {
+        n if n < 0 => Err(format!("{{value_negative,{n}}}")),
+        n => Ok(n),
+    }
+}
+
+fn positive(value: &Value) -> Checked {
+    match natural(value)? {
+        0 => Err("{value_zero,0}".into()),
+        _ => Ok(()),
+    }
+}
+
+fn expiry(n: i64) -> Checked {
+    if n > MAX_EXPIRY_MS {
+        return Err(format!("{{value_too_big,{n}}}"));
+    }
+    if n < 0 {
+        return Err(format!("{{value_negative,{n}}}"));
+    }
+    Ok(())
+}
+
+fn string(value: &Value) -> Result<&str, String> {
+    match value {
+        Value::String(_) => value.as_str().ok_or_else(|| "\"not UTF-8\"".into()),
+        other => Err(unacceptable(other)),
+    }
+}
+
+fn one_of(value: &Value, choices: &[&str], why: &str) -> Checked {
+    if choices.contains(&string(value)?) {
+        Ok(())
+    } else {
+        Err(why.into())
+    }
+}

@@ -1,0 +1,72 @@
+//! Encoding of changes: version, tag, fields.
+
+use super::{DecodeError, Decoded, Reader, Wire};
+use crate::{Change, limits};
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+/// Version of the encoding. Tags are never used again for something else.
+const VERSION: u8 = 1;
+
+macro_rules! changes {
+    ($($tag:literal = $name:ident { $($field:ident),* };)* | $($one:literal = $record:ident;)*) => {
+        impl Change {
+            /// The form it has in the metadata group's log.
+            pub fn encode(&self) -> Bytes {
+                let mut out = BytesMut::new();
+                out.put_u8(VERSION);
+                match self {
+                    $(Change::$name { $($field),* } => { out.put_u8($tag); $($field.put(&mut out);)* })*
+                    $(Change::$record(record) => { out.put_u8($one); record.put(&mut out); })*
+                }
+                out.freeze()
+            }
+
+            /// Reads what [`Change::encode`] wrote. Bytes that are anything else give an error.
+            pub fn decode(raw: &[u8]) -> Decoded<Change> {
+                if raw.len() > limits::CHANGE_BYTES {
+                    return Err(DecodeError::Limit);
+                }
+                let mut from = Reader::new(raw);
+                let version = from.u8()?;
+                if version != VERSION {
+                    return Err(DecodeError::Version(version));
+                }
+                let change = match from.u8()? {
+                    $($tag => Change::$name { $($field: from.get()?),* },)*
+                    $($one => Change::$record(from.get()?),)*
+                    other => return Err(DecodeError::Tag("a change", other)),
+                };
+                from.end()?;
+                Ok(change)
+            }
+        }
+    };
+}
+
+changes! {
+    1 = Bootstrap { cluster, nodes, user };
+    2 = PutVhost { name, description, tags };
+    3 = DeleteVhost { name };
+    5 = DeleteUser { name };
+    7 = DeletePermission { user, vhost };
+    9 = DeleteTopicPermission { user, vhost, exchange };
+    10 = SetUserLimit { user, limit, value };
+    12 = DeletePolicy { vhost, name, scope };
+    14 = DeleteExchange { vhost, name, if_unused };
+    16 = DeleteQueue { vhost, name, id };
+    17 = EndSession { session };
+    18 = EndIncarnation { node, incarnation };
+    22 = DeleteNode { id };
+    23 = SetMaintenance { id, on };
+    24 = SetQueueMembers { id, members };
+    |
+    4 = PutUser;
+    6 = PutPermission;
+    8 = PutTopicPermission;
+    11 = PutPolicy;
+    13 = DeclareExchange;
+    15 = DeclareQueue;
+    19 = Bind;
+    20 = Unbind;
+    21 = PutNode;
+}

@@ -1,0 +1,153 @@
+//! The whole tree as bytes, in an order that depends on its content only, and back.
+
+use super::{DecodeError, Decoded, Reader, Wire};
+use crate::tree::VhostRecord;
+use crate::{BindingRecord, ExchangeRecord, PolicyRecord, QueueRecord, Tree};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use std::sync::Arc;
+
+const VERSION: u8 = 1;
+
+impl Wire for VhostRecord {
+    fn put(&self, out: &mut BytesMut) {
+        self.name.put(out);
+        self.description.put(out);
+        self.tags.put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(VhostRecord {
+            name: from.get()?,
+            description: from.get()?,
+            tags: from.get()?,
+        })
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    fn put(&self, out: &mut BytesMut) {
+        T::put(self, out);
+    }
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        T::get(from).map(Arc::new)
+    }
+}
+
+/// A count, then the items.
+fn put_all<'a, T: Wire + 'a>(out: &mut BytesMut, items: Vec<&'a T>) {
+    out.put_u32(items.len() as u32);
+    for item in items {
+        item.put(out);
+    }
+}
+
+impl Tree {
+    /// Everything, for a Raft snapshot. Equal trees give equal bytes.
+    pub fn snapshot(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(VERSION);
+        self.applied.put(&mut out);
+        self.cluster.put(&mut out);
+        put_all(&mut out, self.nodes().collect());
+        let ended: Vec<_> = self.ended.iter().map(|(n, i)| (*n, *i)).collect();
+        ended.put(&mut out);
+        put_all(&mut out, self.users().collect());
+        put_all(&mut out, self.vhosts());
+        put_all(&mut out, self.permissions().collect());
+        put_all(&mut out, self.topic_permissions().collect());
+        for vhost in self.vhosts() {
+            put_all(&mut out, self.policies_of(&vhost.name).collect());
+            put_all(&mut out, self.exchanges(&vhost.name));
+            put_all(&mut out, self.queues(&vhost.name));
+            put_all(&mut out, self.bindings(&vhost.name));
+        }
+        out.freeze()
+    }
+
+    /// The tree that [`Tree::snapshot`] wrote.
+    pub fn restore(raw: &[u8]) -> Decoded<Tree> {
+        let mut from = Reader::new(raw);
+        let version = from.u8()?;
+        if version != VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let mut tree = Tree {
+            applied: from.get()?,
+            cluster: from.get()?,
+            ..Tree::default()
+        };
+        for node in from.get::<Vec<_>>()? {
+            tree.insert_node(node);
+        }
+        tree.ended = from.get::<Vec<_>>()?.into_iter().collect();
+        for user in from.get::<Vec<_>>()? {
+            tree.insert_user(user);
+        }
+        let vhosts: Vec<VhostRecord> = from.get()?;
+        for vhost in &vhosts {
+            tree.insert_vhost(vhost.clone());
+        }
+        for permission in from.get::<Vec<_>>()? {
+            if !tree.insert_permission(permission) {
+                return Err(DecodeError::Inconsistent("user"));
+            }
+        }
+        for permission in from.get::<Vec<_>>()? {
+            if !tree.insert_topic_permission(permission) {
+                return Err(DecodeError::Inconsistent("user"));
+            }
+        }
+        for vhost in &vhosts {
+            restore_vhost(&mut tree, &vhost.name, &mut from)?;
+        }
+        from.end()?;
+        tree.events.clear();
+        Ok(tree)
+    }
+
+    /// A number that equal trees share and others do not, for comparing replicas. Costs a walk over everything.
+    pub fn digest(&self) -> u64 {
+        // FNV-1a: the same on every machine and in every version.
+        self.snapshot()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            })
+    }
+}
+
+fn restore_vhost(tree: &mut Tree, vhost: &str, from: &mut Reader<'_>) -> Decoded<()> {
+    let policies: Vec<PolicyRecord> = from.get()?;
+    let exchanges: Vec<ExchangeRecord> = from.get()?;
+    let queues: Vec<QueueRecord> = from.get()?;
+    let bindings: Vec<BindingRecord> = from.get()?;
+    let ours = |name: &str| {
+        if name == vhost {
+            Ok(())
+        } else {
+            Err(DecodeError::Inconsistent("vhost"))
+        }
+    };
+    for policy in policies {
+        ours(&policy.vhost)?;
+        tree.insert_policy(policy);
+    }
+    for exchange in exchanges {
+        ours(&exchange.vhost)?;
+        if !tree.insert_exchange(exchange) {
+            return Err(DecodeError::Inconsistent("type of exchange"));
+        }
+    }
+    for queue in queues {
+        ours(&queue.vhost)?;
+        tree.insert_queue(queue);
+    }
+    for binding in bindings {
+        ours(&binding.vhost)?;
+        if !tree.insert_binding(binding) {
+            return Err(DecodeError::Inconsistent(
+                "source or destination of a binding",
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! Exchanges and bindings (R1, R2).
+
+use crate::apply::{check_name, no_exchange, no_queue, no_vhost};
+use crate::arguments::check_table;
+use crate::codec::canonical;
+use crate::equivalence::{Thing, check_exchange};
+use crate::policies::EffectivePolicy;
+use crate::{
+    BindingRecord, Destination, Done, ExchangeRecord, Name, QueueId, Refused, Tree, limits,
+};
+use bytes::Bytes;
+use message::Value;
+use routing::{Bindings, Kind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Where a binding leads, as routing sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Target {
+    Queue(QueueId),
+    /// [`Exchange::number`].
+    Exchange(u64),
+}
+
+/// A binding's identity within its source: destination, key and arguments.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BindingKey {
+    pub(crate) target: Target,
+    pub(crate) routing_key: Name,
+    /// In canonical form.
+    pub(crate) arguments: Bytes,
+}
+
+/// A binding seen from its destination.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Bound {
+    pub(crate) source: Name,
+    pub(crate) key: BindingKey,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) record: Arc<ExchangeRecord>,
+    /// This tree's own number for it.
+    pub(crate) number: u64,
+    pub(crate) matcher: Bindings<Target>,
+    pub(crate) bindings: BTreeMap<BindingKey, Arc<BindingRecord>>,
+    /// Bindings that end here.
+    pub(crate) bound: BTreeSet<Bound>,
+    pub(crate) effective: Arc<EffectivePolicy>,
+    /// Alternate exchange of its argument or else of its policy.
+    pub(crate) alternate: Option<Name>,
+}
+
+impl Exchange {
+    pub(crate) fn set_effective(&mut self, effective: Arc<EffectivePolicy>) {
+        let name = |v: Option<&Value>| v.and_then(Value::as_str).map(Name::from);
+        self.alternate = name(self.record.arguments.get("alternate-exchange"))
+            .or_else(|| name(effective.definition.get("alternate-exchange")));
+        self.effective = effective;
+    }
+}
+
+fn on_default() -> Refused {
+    Refused::AccessRefused("operation not permitted on the default exchange".into())
+}
+
+impl Tree {
+    pub(crate) fn declare_exchange(&mut self, wanted: &ExchangeRecord) -> Result<Done, Refused> {
+        if Kind::from_name(&wanted.kind).is_none() {
+            return Err(Refused::PreconditionFailed(format!(
+                "unknown exchange type '{}'",
+                wanted.kind
+            )));
+        }
+        if !self.vhost_exists(&wanted.vhost) {
+            return Err(no_vhost(&wanted.vhost));
+        }
+        if wanted.name.is_empty() {
+            return Err(on_default());
+        }
+        if let Some(there) = self.exchange(&wanted.vhost, &wanted.name) {
+            check_exchange(there, wanted)?;
+            return Ok(Done::AsBefore);
+        }
+        check_name("exchange", &wanted.name)?;
+        let thing = Thing::exchange(&wanted.vhost, &wanted.name);
+        check_table(&thing, &wanted.arguments)?;
+        match wanted.arguments.get("alternate-exchange") {
+            None | Some(Value::String(_)) => {}
+            Some(other) => {
+                return Err(Refused::PreconditionFailed(format!(
+                    "invalid arg 'alternate-exchange' for {thing}: {{unacceptable_type,{}}}",
+                    crate::arguments::type_name(other)
+                )));
+            }
+        }
+        self.insert_exchange(wanted.clone());
+        Ok(Done::Changed)
+    }
+
+    /// False when its type or its vhost is not known.
+    pub(crate) fn insert_exchange(&mut self, mut record: ExchangeRecord) -> bool {
+        let Some(kind) = Kind::from_name(&record.kind) else {
+            return false;
+        };
+        let Some(vhost) = self.vhosts.get_mut(&record.vhost) else {
+            return false;
+        };
+        record.vhost = vhost.record.name.clone();
+        let effective = vhost.effective_of_exchange(&record.name);
+        self.next_exchange += 1;
+        let number = self.next_exchange;
+        let names = (record.vhost.clone(), record.name.clone());
+        let mut exchange = Exchange {
+            record: Arc::new(record),
+            number,
+            matcher: Bindings::new(kind),
+            bindings: BTreeMap::new(),
+            bound: BTreeSet::new(),
+            effective: effective.clone(),
+            alternate: None,
+        };
+        exchange.set_effective(effective);
+        vhost.exchanges.insert(names.1.clone(), exchange);
+        self.exchange_names.insert(number, names);
+        true
+    }
+
+    pub(crate) fn delete_exchange(
+        &mut self,
+        vhost: &Name,
+        name: &Name,
+        if_unused: bool,
+    ) -> Result<Done, Refused> {
+        if name.is_empty() {
+            return Err(on_default());
+        }
+        let Some(exchange) = self.find_exchange(vhost, name) else {
+            return Ok(Done::AsBefore);
+        };
+        if name.starts_with("amq.") {
+            return Err(Refused::AccessRefused(format!(
+                "deletion of system exchange '{name}' in vhost '{vhost}' not allowed"
+            )));
+        }
+        if if_unused && !exchange.bindings.is_empty() {
+            return Err(Refused::PreconditionFailed(format!(
+                "exchange '{name}' in vhost '{vhost}' in use"
+            )));
+        }
+        self.remove_exchange(vhost, name);
+        Ok(Done::Changed)
+    }
+
+    /// Removes an exchange, its bindings, and auto-delete exchanges that lose their last binding by it.
+    fn remove_exchange(&mut self, vhost: &str, name: &str) {
+        let mut doomed: Vec<Name> = vec![name.into()];
+        while let Some(name) = doomed.pop() {
+            let Some(exchange) = self
+                .vhosts
+                .get_mut(vhost)
+                .and_then(|v| v.exchanges.remove(&name))
+            else {
+                continue;
+            };
+            self.exchange_names.remove(&exchange.number);
+            for key in exchange.bindings.into_keys() {
+                let target = key.target;
+                let bound = Bound {
+                    source: name.clone(),
+                    key,
+                };
+                if let Some(set) = self.bound_of(target) {
+                    set.remove(&bound);
+                }
+            }
+            for bound in exchange.bound {
+                if self.remove_from_source(vhost, &bound) {
+                    doomed.push(bound.source);
+                }
+            }
+        }
+    }
+
+    /// Removes bindings that end at something that is gone, and auto-delete exchanges without bindings then.
+    pub(crate) fn remove_bound(&mut self, vhost: &str, bound: BTreeSet<Bound>) {
+        for bound in bound {
+            if self.remove_from_source(vhost, &bound) {
+                self.remove_exchange(vhost, &bound.source);
+            }
+        }
+    }
+
+    /// Takes a binding out of its source. True when the source is auto-delete and that was its last one.
+    fn remove_from_source(&mut self, vhost: &str, bound: &Bound) -> bool {
+        let Some(source) = self
+            .vhosts
+            .get_mut(vhost)
+            .and_then(|v| v.exchanges.get_mut(&bound.source))
+        else {
+            return false;
+        };
+        let Some(record) = source.bindings.remove(&bound.key) else {
+            return false;
+        };
+        source
+            .matcher
+            .remove(&record.routing_key, &record.arguments, bound.key.target);
+        source.record.auto_delete && source.bindings.is_empty()
+    }
+
+    fn bound_of(&mut self, target: Target) -> Option<&mut BTreeSet<Bound>> {
+        match target {
+            Target::Queue(id) => self.queues.get_mut(&id).map(|q| &mut q.bound),
+            Target::Exchange(number) => {
+                let (vhost, name) = self.exchange_names.get(&number)?;
+                let exchange = self.vhosts.get_mut(vhost)?.exchanges.get_mut(name)?;
+                Some(&mut exchange.bound)
+            }
+        }
+    }
+
+    /// Where a binding leads; None when its source, destination or vhost is not there.
+    fn target(&self, binding: &BindingRecord) -> Option<Target> {
+        let vhost = self.vhosts.get(&binding.vhost)?;
+        match &binding.destination {
+            Destination::Queue(name) => vhost.queues.get(name).copied().map(Target::Queue),
+            Destination::Exchange(name) => {
+                let exchange = vhost.exchanges.get(name)?;
+                Some(Target::Exchange(exchange.number))
+            }
+        }
+    }
+
+    fn bound(target: Target, binding: &BindingRecord) -> Bound {
+        Bound {
+            source: binding.source.clone(),
+            key: BindingKey {
+                target,
+                routing_key: binding.routing_key.clone(),
+                arguments: canonical(&binding.arguments),
+            },
+        }
+    }
+
+    fn check_binding(&self, binding: &BindingRecord) -> Result<(), Refused> {
+        if binding.source.is_empty() || binding.destination == Destination::Exchange("".into()) {
+            return Err(on_default());
+        }
+        if binding.routing_key.len() > limits::NAME_BYTES {
+            return Err(Refused::Invalid("the routing key is too long".into()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn bind(&mut self, binding: &BindingRecord) -> Result<Done, Refused> {
+        self.check_binding(binding)?;
+        let vhost = &binding.vhost;
+        if !self.vhost_exists(vhost) {
+            return Err(no_vhost(vhost));
+        }
+        let source = self
+            .find_exchange(vhost, &binding.source)
+            .ok_or_else(|| no_exchange(vhost, &binding.source))?;
+        let thing = Thing::exchange(vhost, &binding.source);
+        check_table(&thing, &binding.arguments)?;
+        if &*source.record.kind == Kind::Headers.name() {
+            routing::check_arguments(&binding.arguments)
+                .map_err(|e| Refused::PreconditionFailed(e.to_string()))?;
+        }
+        let Some(target) = self.target(binding) else {
+            return Err(match &binding.destination {
+                Destination::Queue(name) => no_queue(vhost, name),
+                Destination::Exchange(name) => no_exchange(vhost, name),
+            });
+        };
+        if source
+            .bindings
+            .contains_key(&Tree::bound(target, binding).key)
+        {
+            return Ok(Done::AsBefore);
+        }
+        self.insert_binding(binding.clone());
+        Ok(Done::Changed)
+    }
+
+    /// False when source or destination is not there.
+    pub(crate) fn insert_binding(&mut self, mut binding: BindingRecord) -> bool {
+        let Some(target) = self.target(&binding) else {
+            return false;
+        };
+        let mut bound = Tree::bound(target, &binding);
+        let Some(source) = self
+            .vhosts
+            .get_mut(&binding.vhost)
+            .and_then(|v| v.exchanges.get_mut(&binding.source))
+        else {
+            return false;
+        };
+        // One copy of the names that thousands of bindings share.
+        binding.vhost = source.record.vhost.clone();
+        binding.source = source.record.name.clone();
+        bound.source = source.record.name.clone();
+        source
+            .matcher
+            .add(&binding.routing_key, &binding.arguments, target);
+        source.bindings.insert(bound.key.clone(), Arc::new(binding));
+        if let Some(set) = self.bound_of(target) {
+            set.insert(bound);
+        }
+        true
+    }
+
+    pub(crate) fn unbind(&mut self, binding: &BindingRecord) -> Result<Done, Refused> {
+        self.check_binding(binding)?;
+        let Some(target) = self.target(binding) else {
+            return Ok(Done::AsBefore);
+        };
+        let bound = Tree::bound(target, binding);
+        let there = self
+            .find_exchange(&binding.vhost, &binding.source)
+            .is_some_and(|x| x.bindings.contains_key(&bound.key));
+        if !there {
+            return Ok(Done::AsBefore);
+        }
+        if let Some(set) = self.bound_of(target) {
+            set.remove(&bound);
+        }
+        if self.remove_from_source(&binding.vhost, &bound) {
+            self.remove_exchange(&binding.vhost, &binding.source);
+        }
+        Ok(Done::Changed)
+    }
+}

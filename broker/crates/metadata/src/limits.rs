@@ -1,0 +1,18 @@
+//! Bounds of what the tree takes. A change beyond one is refused, and one beyond [`CHANGE_BYTES`] is not even decoded.
+
+/// Names of vhosts, queues, exchanges, users, policies, nodes; routing keys; tags (a 0.9.1 short string).
+pub const NAME_BYTES: usize = 255;
+/// A vhost's description.
+pub const DESCRIPTION_BYTES: usize = 1024;
+/// Arguments of a queue, exchange or binding, and a policy's definition, encoded.
+pub const TABLE_BYTES: usize = 64 * 1024;
+/// Tables and arrays within each other.
+pub const TABLE_DEPTH: usize = 16;
+/// Tags of a user or a vhost.
+pub const TAGS: usize = 32;
+/// Members of a queue's group.
+pub const MEMBERS: usize = 15;
+/// An encoded change.
+pub const CHANGE_BYTES: usize = 1024 * 1024;
+/// Exchanges a message may pass through on its way (exchange bindings and alternate exchanges).
+pub const HOPS: usize = 1024;

@@ -1,0 +1,214 @@
+//! Policies and operator policies (O4): which applies to what, and what they make together.
+
+use crate::apply::{check_name, no_vhost};
+use crate::arguments::check_table;
+use crate::equivalence::Thing;
+use crate::policy_keys::{applicable, check_definition, merged};
+use crate::tree::{TreeEvent, Vhost};
+use crate::{
+    ApplyTo, Done, ExchangeRecord, Name, PolicyRecord, PolicyScope, QueueId, QueueKind,
+    QueueRecord, Refused, Tree,
+};
+use auth::Pattern;
+use message::Table;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the policies say about one queue or exchange.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EffectivePolicy {
+    /// The policy with the highest priority that matches.
+    pub name: Option<Name>,
+    /// The same among operator policies.
+    pub operator_name: Option<Name>,
+    /// Both together; where both say something the operator's limit holds.
+    pub definition: Table,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub(crate) record: Arc<PolicyRecord>,
+    /// None: another version of the program took it and this one does not. It matches nothing.
+    pattern: Option<Pattern>,
+}
+
+/// What a policy is matched against.
+#[derive(Clone, Copy)]
+enum Subject<'a> {
+    Queue(QueueKind, &'a str),
+    Exchange(&'a str),
+}
+
+impl Policy {
+    fn matches(&self, subject: Subject<'_>) -> bool {
+        let to = self.record.apply_to;
+        let (fits, name) = match subject {
+            Subject::Exchange(name) => (matches!(to, ApplyTo::All | ApplyTo::Exchanges), name),
+            Subject::Queue(kind, name) => {
+                let this = match kind {
+                    QueueKind::Classic => ApplyTo::ClassicQueues,
+                    QueueKind::Quorum => ApplyTo::QuorumQueues,
+                };
+                let fits = matches!(to, ApplyTo::All | ApplyTo::Queues) || to == this;
+                (fits && applicable(&self.record.definition, kind), name)
+            }
+        };
+        fits && self.pattern.as_ref().is_some_and(|p| p.matches(name))
+    }
+}
+
+impl Vhost {
+    pub(crate) fn effective_of_queue(
+        &mut self,
+        kind: QueueKind,
+        name: &str,
+    ) -> Arc<EffectivePolicy> {
+        self.effective_of(Subject::Queue(kind, name))
+    }
+
+    pub(crate) fn effective_of_exchange(&mut self, name: &str) -> Arc<EffectivePolicy> {
+        self.effective_of(Subject::Exchange(name))
+    }
+
+    /// The matching policy of a scope with the highest priority; of equals the first by name.
+    fn best(&self, scope: PolicyScope, subject: Subject<'_>) -> Option<&Policy> {
+        let mut best: Option<&Policy> = None;
+        for policy in self.policies.values().filter(|p| p.record.scope == scope) {
+            let better = best.is_none_or(|b| policy.record.priority > b.record.priority);
+            if better && policy.matches(subject) {
+                best = Some(policy);
+            }
+        }
+        best
+    }
+
+    fn effective_of(&mut self, subject: Subject<'_>) -> Arc<EffectivePolicy> {
+        let user = self.best(PolicyScope::User, subject).map(|p| &p.record);
+        let operator = self.best(PolicyScope::Operator, subject).map(|p| &p.record);
+        let names = (
+            user.map(|p| p.name.clone()),
+            operator.map(|p| p.name.clone()),
+        );
+        if let Some(known) = self.effective.get(&names) {
+            return known.clone();
+        }
+        let definition = merged(user.map(|p| &p.definition), operator.map(|p| &p.definition));
+        let made = Arc::new(EffectivePolicy {
+            name: names.0.clone(),
+            operator_name: names.1.clone(),
+            definition,
+        });
+        self.effective.insert(names, made.clone());
+        made
+    }
+}
+
+impl Tree {
+    /// What policies say about a queue.
+    pub fn effective_policy(&self, queue: &QueueRecord) -> Arc<EffectivePolicy> {
+        self.queues
+            .get(&queue.id)
+            .map(|q| q.effective.clone())
+            .unwrap_or_default()
+    }
+
+    /// What policies say about an exchange.
+    pub fn effective_exchange_policy(&self, exchange: &ExchangeRecord) -> Arc<EffectivePolicy> {
+        self.find_exchange(&exchange.vhost, &exchange.name)
+            .map(|x| x.effective.clone())
+            .unwrap_or_default()
+    }
+
+    /// Whether this policy matches this queue, whichever policy wins there.
+    pub fn policy_matches(&self, policy: &PolicyRecord, queue: &QueueRecord) -> bool {
+        let found = self
+            .vhosts
+            .get(&policy.vhost)
+            .and_then(|v| v.policies.get(&(policy.scope, policy.name.clone())));
+        policy.vhost == queue.vhost
+            && found.is_some_and(|p| p.matches(Subject::Queue(queue.kind, &queue.name)))
+    }
+
+    pub(crate) fn put_policy(&mut self, policy: &PolicyRecord) -> Result<Done, Refused> {
+        check_name("policy", &policy.name)?;
+        let Some(vhost) = self.vhosts.get(&policy.vhost) else {
+            return Err(no_vhost(&policy.vhost));
+        };
+        Pattern::compile(&policy.pattern).map_err(|e| {
+            Refused::Invalid(format!(
+                "Validation failed\n\n'{}' is not a valid pattern: {e}\n",
+                policy.pattern
+            ))
+        })?;
+        let thing = Thing::policy(&policy.vhost, &policy.name);
+        check_table(&thing, &policy.definition).map_err(|e| Refused::Invalid(e.to_string()))?;
+        check_definition(policy.scope, &policy.definition)?;
+        let key = (policy.scope, policy.name.clone());
+        let there = vhost.policies.get(&key);
+        if there.is_some_and(|old| *old.record == *policy) {
+            return Ok(Done::AsBefore);
+        }
+        self.insert_policy(policy.clone());
+        self.policies_changed(&policy.vhost);
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn insert_policy(&mut self, record: PolicyRecord) {
+        let Some(vhost) = self.vhosts.get_mut(&record.vhost) else {
+            return;
+        };
+        let key = (record.scope, record.name.clone());
+        let policy = Policy {
+            pattern: Pattern::compile(&record.pattern).ok(),
+            record: Arc::new(record),
+        };
+        vhost.policies.insert(key, policy);
+        vhost.effective.clear();
+    }
+
+    pub(crate) fn delete_policy(
+        &mut self,
+        vhost: &Name,
+        name: &Name,
+        scope: PolicyScope,
+    ) -> Result<Done, Refused> {
+        let key = (scope, name.clone());
+        let found = self.vhosts.get_mut(vhost);
+        if found.and_then(|v| v.policies.remove(&key)).is_none() {
+            return Ok(Done::AsBefore);
+        }
+        self.policies_changed(vhost);
+        Ok(Done::Changed)
+    }
+
+    /// Works out again what applies to each queue and exchange of a vhost.
+    fn policies_changed(&mut self, name: &str) {
+        let Some(vhost) = self.vhosts.get_mut(name) else {
+            return;
+        };
+        vhost.effective = BTreeMap::new();
+        let exchanges: Vec<Name> = vhost.exchanges.keys().cloned().collect();
+        for name in exchanges {
+            let effective = vhost.effective_of_exchange(&name);
+            if let Some(exchange) = vhost.exchanges.get_mut(&name) {
+                exchange.set_effective(effective);
+            }
+        }
+        let mut ids: Vec<QueueId> = vhost.queues.values().copied().collect();
+        ids.sort_unstable();
+        let mut changed = Vec::new();
+        for id in ids {
+            let Some(queue) = self.queues.get_mut(&id) else {
+                continue;
+            };
+            let effective = vhost.effective_of_queue(queue.record.kind, &queue.record.name);
+            if queue.effective != effective {
+                changed.push(id);
+            }
+            queue.effective = effective;
+        }
+        if !changed.is_empty() {
+            self.events.push(TreeEvent::PolicyChanged(changed));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Declaring and deleting queues, and queues that end with their session or node.
+
+use crate::apply::{check_name, no_vhost};
+use crate::arguments::{check_queue_arguments, queue_kind};
+use crate::equivalence::{Thing, check_queue};
+use crate::tree::{Queue, TreeEvent};
+use crate::{Done, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree, limits};
+use env::{Incarnation, NodeId};
+use message::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+impl Tree {
+    pub(crate) fn declare_queue(
+        &mut self,
+        index: u64,
+        wanted: &QueueRecord,
+    ) -> Result<Done, Refused> {
+        if !self.vhost_exists(&wanted.vhost) {
+            return Err(no_vhost(&wanted.vhost));
+        }
+        check_name("queue", &wanted.name)?;
+        let mut record = wanted.clone();
+        self.check_declaration(&mut record)?;
+        if let Some(there) = self.queue(&wanted.vhost, &wanted.name) {
+            check_queue(there, &record)?;
+            return Ok(Done::Queue {
+                record: there.clone(),
+                created: false,
+            });
+        }
+        record.id = QueueId(index);
+        record.members = self.checked_members(&record)?;
+        if let Some(session) = record.exclusive
+            && self.ended.get(&session.node) >= Some(&session.incarnation)
+        {
+            return Err(Refused::ResourceLocked(
+                "the connection that declares the exclusive queue is gone".into(),
+            ));
+        }
+        if let Some(user) = self.user(&record.declared_by) {
+            record.declared_by = user.name.clone();
+        }
+        let record = self.insert_queue(record);
+        self.events.push(TreeEvent::QueueAdded(record.clone()));
+        Ok(Done::Queue {
+            record,
+            created: true,
+        })
+    }
+
+    /// What no queue may be, and what its type may not.
+    fn check_declaration(&self, record: &mut QueueRecord) -> Result<(), Refused> {
+        let (vhost, name) = (record.vhost.clone(), record.name.clone());
+        let thing = Thing::queue(&vhost, &name);
+        if record.arguments.get("x-queue-type").is_none() && record.kind == QueueKind::Quorum {
+            // Said by a default, not by the client: as if it had.
+            record.arguments.set("x-queue-type", Value::from("quorum"));
+        }
+        let said = queue_kind(&vhost, &name, &record.arguments)?;
+        if said != record.kind {
+            return Err(Refused::Invalid(format!(
+                "{thing} says type {} in its arguments and is declared as {}",
+                said.name(),
+                record.kind.name()
+            )));
+        }
+        check_queue_arguments(&thing, record.kind, &record.arguments)?;
+        if record.declared_by.len() > limits::NAME_BYTES {
+            return Err(Refused::Invalid("the user's name is too long".into()));
+        }
+        if record.kind == QueueKind::Quorum {
+            let property = if record.auto_delete {
+                Some("auto-delete")
+            } else if record.exclusive.is_some() {
+                Some("exclusive-owner")
+            } else if !record.durable {
+                Some("non-durable")
+            } else {
+                None
+            };
+            if let Some(property) = property {
+                return Err(Refused::PreconditionFailed(format!(
+                    "invalid property '{property}' for {thing}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Members that are in the cluster, each once; of a classic queue one.
+    fn checked_members(&self, record: &QueueRecord) -> Result<Vec<NodeId>, Refused> {
+        let mut members: Vec<NodeId> = Vec::new();
+        for id in &record.members {
+            if self.nodes.contains_key(id) && !members.contains(id) {
+                members.push(*id);
+            }
+        }
+        members.truncate(match record.kind {
+            QueueKind::Classic => 1,
+            QueueKind::Quorum => limits::MEMBERS,
+        });
+        if members.is_empty() {
+            return Err(Refused::Unavailable(format!(
+                "no node of the cluster can hold {}",
+                Thing::queue(&record.vhost, &record.name)
+            )));
+        }
+        Ok(members)
+    }
+
+    pub(crate) fn insert_queue(&mut self, mut record: QueueRecord) -> Arc<QueueRecord> {
+        let mut effective = Default::default();
+        if let Some(vhost) = self.vhosts.get_mut(&record.vhost) {
+            record.vhost = vhost.record.name.clone();
+            effective = vhost.effective_of_queue(record.kind, &record.name);
+            vhost.queues.insert(record.name.clone(), record.id);
+        }
+        if let Some(session) = record.exclusive {
+            self.exclusive.entry(session).or_default().insert(record.id);
+        }
+        if let (false, Some(node)) = (record.durable, record.members.first()) {
+            self.transient.entry(*node).or_default().insert(record.id);
+        }
+        let record = Arc::new(record);
+        let queue = Queue {
+            record: record.clone(),
+            effective,
+            bound: BTreeSet::new(),
+        };
+        self.queues.insert(record.id, queue);
+        record
+    }
+
+    pub(crate) fn delete_queue(
+        &mut self,
+        vhost: &Name,
+        name: &Name,
+        id: Option<QueueId>,
+    ) -> Result<Done, Refused> {
+        let there = self.queue(vhost, name).map(|q| q.id);
+        match there {
+            Some(there) if id.is_none_or(|id| id == there) => {
+                self.remove_queue(there);
+                Ok(Done::Changed)
+            }
+            _ => Ok(Done::AsBefore),
+        }
+    }
+
+    /// Removes a queue, its bindings and what was there for them only.
+    pub(crate) fn remove_queue(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.remove(&id) else {
+            return;
+        };
+        let record = queue.record;
+        if let Some(vhost) = self.vhosts.get_mut(&record.vhost) {
+            vhost.queues.remove(&record.name);
+        }
+        if let Some(session) = record.exclusive
+            && let Some(of_session) = self.exclusive.get_mut(&session)
+        {
+            of_session.remove(&id);
+            if of_session.is_empty() {
+                self.exclusive.remove(&session);
+            }
+        }
+        if let (false, Some(node)) = (record.durable, record.members.first())
+            && let Some(of_node) = self.transient.get_mut(node)
+        {
+            of_node.remove(&id);
+            if of_node.is_empty() {
+                self.transient.remove(node);
+            }
+        }
+        self.remove_bound(&record.vhost, queue.bound);
+        self.events.push(TreeEvent::QueueRemoved(record));
+    }
+
+    fn remove_queues(&mut self, ids: impl IntoIterator<Item = QueueId>) -> Done {
+        let mut done = Done::AsBefore;
+        for id in ids {
+            self.remove_queue(id);
+            done = Done::Changed;
+        }
+        done
+    }
+
+    pub(crate) fn end_session(&mut self, session: SessionId) -> Result<Done, Refused> {
+        let ids = self.exclusive.get(&session).cloned().unwrap_or_default();
+        Ok(self.remove_queues(ids))
+    }
+
+    /// Counts once for each life: said again, it does not touch what a later life made.
+    pub(crate) fn end_incarnation(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Result<Done, Refused> {
+        if self
+            .ended
+            .get(&node)
+            .is_some_and(|last| *last >= incarnation)
+        {
+            return Ok(Done::AsBefore);
+        }
+        self.ended.insert(node, incarnation);
+        let session = |incarnation, number| SessionId {
+            node,
+            incarnation,
+            number,
+        };
+        let lives = session(Incarnation(0), 0)..=session(incarnation, u64::MAX);
+        let mut ids: BTreeSet<QueueId> = self
+            .exclusive
+            .range(lives)
+            .flat_map(|(_, ids)| ids.iter().copied())
+            .collect();
+        let transient = self.transient.get(&node).into_iter().flatten().copied();
+        ids.extend(transient.filter(|id| self.of_life(*id, node, incarnation)));
+        self.remove_queues(ids);
+        Ok(Done::Changed)
+    }
+
+    /// Whether a non-durable queue of this node was lost with this life: all but what a later life's own session made.
+    fn of_life(&self, id: QueueId, node: NodeId, incarnation: Incarnation) -> bool {
+        self.queue_by_id(id).is_some_and(|q| {
+            let owner = q.exclusive;
+            owner.is_none_or(|s| s.node != node || s.incarnation <= incarnation)
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! From an exchange and routing keys to queues (R1, R2).
+
+use crate::exchanges::{Exchange, Target};
+use crate::tree::Vhost;
+use crate::{QueueId, Tree, limits};
+use message::Table;
+use smallvec::SmallVec;
+
+/// How routing went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteResult {
+    /// To one queue at least.
+    Routed,
+    /// The exchange is there; nothing took the message.
+    Unroutable,
+    /// No such exchange (or vhost).
+    NoExchange,
+}
+
+impl Tree {
+    /// Appends the queues that a message published to this exchange goes to, each once, in order of their ids. Exchange
+    /// bindings and alternate exchanges are followed, each exchange once. `headers` is asked only where they matter.
+    pub fn route(
+        &self,
+        vhost: &str,
+        exchange: &str,
+        keys: &[&str],
+        headers: &dyn Fn() -> Table,
+        out: &mut Vec<QueueId>,
+    ) -> RouteResult {
+        let Some(vhost) = self.vhosts.get(vhost) else {
+            return RouteResult::NoExchange;
+        };
+        let start = out.len();
+        if exchange.is_empty() {
+            out.extend(keys.iter().filter_map(|key| vhost.queues.get(*key)));
+        } else {
+            let Some(exchange) = vhost.exchanges.get(exchange) else {
+                return RouteResult::NoExchange;
+            };
+            self.follow(vhost, exchange, keys, headers, out);
+        }
+        match out.len() - start {
+            0 => RouteResult::Unroutable,
+            1 => RouteResult::Routed,
+            _ => {
+                out[start..].sort_unstable();
+                dedup_from(out, start);
+                RouteResult::Routed
+            }
+        }
+    }
+
+    fn follow(
+        &self,
+        vhost: &Vhost,
+        first: &Exchange,
+        keys: &[&str],
+        headers: &dyn Fn() -> Table,
+        out: &mut Vec<QueueId>,
+    ) {
+        let mut seen: SmallVec<[u64; 4]> = SmallVec::from_slice(&[first.number]);
+        let mut next = 0;
+        let mut found: Vec<Target> = Vec::new();
+        while let Some(number) = seen.get(next).copied() {
+            next += 1;
+            let exchange = if number == first.number {
+                Some(first)
+            } else {
+                self.exchange_names
+                    .get(&number)
+                    .and_then(|(_, name)| vhost.exchanges.get(name))
+            };
+            let Some(exchange) = exchange else {
+                continue;
+            };
+            found.clear();
+            if exchange.record.name.is_empty() {
+                let queues = keys.iter().filter_map(|key| vhost.queues.get(*key));
+                found.extend(queues.copied().map(Target::Queue));
+            } else {
+                exchange.matcher.route(keys, headers, &mut found);
+            }
+            if found.is_empty()
+                && let Some(alternate) = &exchange.alternate
+                && let Some(alternate) = vhost.exchanges.get(alternate)
+            {
+                found.push(Target::Exchange(alternate.number));
+            }
+            for target in &found {
+                match *target {
+                    Target::Queue(id) => out.push(id),
+                    Target::Exchange(number) => {
+                        if !seen.contains(&number) && seen.len() < limits::HOPS {
+                            seen.push(number);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Removes doubles from the sorted end of a list.
+fn dedup_from(list: &mut Vec<QueueId>, start: usize) {
+    let mut kept = start;
+    for at in start..list.len() {
+        if at == start || list[at] != list[kept - 1] {
+            list[kept] = list[at];
+            kept += 1;
+        }
+    }
+    list.truncate(kept);
+}

@@ -1,0 +1,95 @@
+use super::*;
+use crate::codec::canonical;
+use proptest::prelude::*;
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Void),
+        any::<bool>().prop_map(Value::Bool),
+        any::<i8>().prop_map(Value::I8),
+        any::<u8>().prop_map(Value::U8),
+        any::<i16>().prop_map(Value::I16),
+        any::<u16>().prop_map(Value::U16),
+        any::<i32>().prop_map(Value::I32),
+        any::<u32>().prop_map(Value::U32),
+        any::<i64>().prop_map(Value::I64),
+        (-1e9f32..1e9).prop_map(Value::F32),
+        (-1e9f64..1e9).prop_map(Value::F64),
+        (any::<u8>(), any::<u32>()).prop_map(|(scale, value)| Value::Decimal { scale, value }),
+        any::<Vec<u8>>().prop_map(|v| Value::String(v.into())),
+        any::<Vec<u8>>().prop_map(|v| Value::Binary(v.into())),
+        any::<u64>().prop_map(Value::Timestamp),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        let pairs = proptest::collection::vec(("[a-zé]{0,5}", inner.clone()), 0..4);
+        prop_oneof![
+            proptest::collection::vec(inner, 0..4).prop_map(Value::Array),
+            pairs.prop_map(|p| Value::Table(Table(
+                p.into_iter().map(|(k, v)| (k.into(), v)).collect()
+            ))),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn tables_come_back_as_they_went(pairs in proptest::collection::vec(("[a-zé]{0,5}", value()), 0..6)) {
+        let arguments = Table(pairs.into_iter().map(|(k, v)| (name(&k), v)).collect());
+        let change = Change::Bind(BindingRecord { arguments: arguments.clone(), ..to_queue("x", "q", "k") });
+        prop_assert_eq!(Change::decode(&change.encode()), Ok(change));
+        let mut turned = Table(arguments.0.clone());
+        turned.0.sort_by(|a, b| b.0.cmp(&a.0));
+        // Doubled keys keep their order under a stable sort, so the last one stays the last one.
+        prop_assert_eq!(canonical(&arguments), canonical(&turned));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(raw: Vec<u8>, tag in 0u8..30) {
+        let _ = Change::decode(&raw);
+        let _ = Tree::restore(&raw);
+        let mut tagged = vec![1, tag];
+        tagged.extend(raw);
+        let _ = Change::decode(&tagged);
+    }
+
+    /// A damaged snapshot is an error or another sound tree.
+    #[test]
+    fn no_damage_makes_a_snapshot_panic(at: prop::sample::Index, to: u8, cut: prop::sample::Index) {
+        let mut log = Log::new();
+        log.declare(quorum("q"));
+        log.declare(QueueRecord { durable: false, ..queue("t") });
+        log.ok(Change::Bind(to_queue("amq.topic", "q", "#")));
+        log.ok(Change::PutPolicy(policy("p", "^q", &[("max-length", Value::I64(1))])));
+        let good = log.tree.snapshot();
+        let mut bad = good.to_vec();
+        let at = at.index(bad.len());
+        bad[at] = to;
+        if let Ok(tree) = Tree::restore(&bad) {
+            let _ = (tree.digest(), tree.events_since(&log.tree).len());
+        }
+        let short = cut.index(good.len());
+        prop_assert!(Tree::restore(&good[..short]).is_err());
+    }
+}
+
+#[test]
+fn newer_versions_and_trailing_bytes_are_refused() {
+    let change = Change::DeleteUser { name: name("u") };
+    let mut raw = change.encode().to_vec();
+    raw.push(0);
+    assert_eq!(Change::decode(&raw), Err(DecodeError::Trailing));
+    raw[0] = 9;
+    assert_eq!(Change::decode(&raw), Err(DecodeError::Version(9)));
+    assert_eq!(
+        Change::decode(&vec![1; limits::CHANGE_BYTES + 1]),
+        Err(DecodeError::Limit)
+    );
+    let mut snapshot = Log::new().tree.snapshot().to_vec();
+    snapshot.push(0);
+    assert_eq!(Tree::restore(&snapshot).unwrap_err(), DecodeError::Trailing);
+    snapshot[0] = 7;
+    assert_eq!(
+        Tree::restore(&snapshot).unwrap_err(),
+        DecodeError::Version(7)
+    );
+}

@@ -1,0 +1,342 @@
+use super::*;
+
+fn text(refused: Refused) -> String {
+    match &refused {
+        Refused::PreconditionFailed(_) => refused.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
+    let mut log = Log::new();
+    let id = log.declare(quorum("q"));
+    assert_eq!(
+        log.tree.events(),
+        [TreeEvent::QueueAdded(
+            log.tree.queue("/", "q").unwrap().clone()
+        )]
+    );
+    let Done::Queue { record, created } = log.ok(Change::DeclareQueue(quorum("q"))) else {
+        panic!()
+    };
+    assert_eq!((record.id, created), (id, false));
+    assert!(log.tree.events().is_empty());
+    // A classic queue may say its type or not.
+    log.declare(queue("c"));
+    let said = QueueRecord {
+        arguments: table(&[("x-queue-type", Value::from("classic"))]),
+        ..queue("c")
+    };
+    log.declare(said);
+}
+
+#[test]
+fn another_declaration_is_refused_with_the_text_clients_know() {
+    let mut log = Log::new();
+    log.declare(quorum("q"));
+    log.declare(QueueRecord {
+        arguments: table(&[("x-max-length", Value::I32(10))]),
+        ..queue("c")
+    });
+    let cases = [
+        (
+            queue("q"),
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received none but current is the value 'quorum' of type 'longstr'",
+        ),
+        (
+            QueueRecord {
+                arguments: table(&[("x-queue-type", Value::from("classic"))]),
+                ..queue("q")
+            },
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value 'classic' of type 'longstr' but current is the value 'quorum' of type 'longstr'",
+        ),
+        (
+            QueueRecord {
+                durable: false,
+                ..queue("c")
+            },
+            "inequivalent arg 'durable' for queue 'c' in vhost '/': received 'false' but current is 'true'",
+        ),
+        (
+            QueueRecord {
+                auto_delete: true,
+                ..queue("c")
+            },
+            "inequivalent arg 'auto_delete' for queue 'c' in vhost '/': received 'true' but current is 'false'",
+        ),
+        (
+            queue("c"),
+            "inequivalent arg 'x-max-length' for queue 'c' in vhost '/': received none but current is the value '10' of type 'signedint'",
+        ),
+        (
+            QueueRecord {
+                arguments: table(&[("x-max-length", Value::I64(11))]),
+                ..queue("c")
+            },
+            "inequivalent arg 'x-max-length' for queue 'c' in vhost '/': received '11' but current is '10'",
+        ),
+    ];
+    for (record, want) in cases {
+        assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
+    }
+    // The integer's width does not matter.
+    log.declare(QueueRecord {
+        arguments: table(&[("x-max-length", Value::I64(10))]),
+        ..queue("c")
+    });
+}
+
+#[test]
+fn arguments_are_checked_with_the_text_clients_know() {
+    let mut log = Log::new();
+    let classic = |key: &str, value: Value| QueueRecord {
+        arguments: table(&[(key, value)]),
+        ..queue("q")
+    };
+    let cases = [
+        (
+            classic("x-max-length", Value::from("ten")),
+            "x-max-length",
+            ": \"expected integer, got longstr\"",
+        ),
+        (
+            classic("x-max-length", Value::I32(-1)),
+            "x-max-length",
+            ": {value_negative,-1}",
+        ),
+        (
+            classic("x-expires", Value::I32(0)),
+            "x-expires",
+            ": {value_zero,0}",
+        ),
+        (
+            classic("x-message-ttl", Value::I64(1 << 40)),
+            "x-message-ttl",
+            ": {value_too_big,1099511627776}",
+        ),
+        (
+            classic("x-overflow", Value::from("drop")),
+            "x-overflow",
+            ": invalid_overflow",
+        ),
+        (
+            classic("x-dead-letter-exchange", Value::I32(1)),
+            "x-dead-letter-exchange",
+            ": {unacceptable_type,signedint}",
+        ),
+        (
+            classic("x-dead-letter-routing-key", Value::from("k")),
+            "x-dead-letter-routing-key",
+            ": routing_key_but_no_dlx_defined",
+        ),
+        (
+            classic("x-max-priority", Value::I32(256)),
+            "x-max-priority",
+            ": {max_value_exceeded,256}",
+        ),
+        (
+            classic("x-single-active-consumer", Value::I32(1)),
+            "x-single-active-consumer",
+            ": {unacceptable_type,signedint}",
+        ),
+        (
+            classic("x-delivery-limit", Value::I32(1)),
+            "x-delivery-limit",
+            " of queue type rabbit_classic_queue",
+        ),
+        (
+            classic("x-max-age", Value::from("1D")),
+            "x-max-age",
+            " of queue type rabbit_classic_queue",
+        ),
+        (
+            classic("x-queue-type", Value::from("stream")),
+            "x-queue-type",
+            ": \"unsupported queue type 'stream'\"",
+        ),
+        (
+            classic("x-queue-type", Value::Bool(true)),
+            "x-queue-type",
+            ": {unacceptable_type,bool}",
+        ),
+    ];
+    for (record, key, end) in cases {
+        let want = format!("invalid arg '{key}' for queue 'q' in vhost '/'{end}");
+        assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
+    }
+    // Arguments nobody knows are kept.
+    log.declare(classic("x-mine", Value::from("yes")));
+}
+
+#[test]
+fn a_quorum_queue_is_durable_and_shared() {
+    let mut log = Log::new();
+    let session = SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number: 1,
+    };
+    let cases = [
+        (
+            QueueRecord {
+                durable: false,
+                ..quorum("q")
+            },
+            "non-durable",
+        ),
+        (
+            QueueRecord {
+                auto_delete: true,
+                ..quorum("q")
+            },
+            "auto-delete",
+        ),
+        (
+            QueueRecord {
+                exclusive: Some(session),
+                ..quorum("q")
+            },
+            "exclusive-owner",
+        ),
+    ];
+    for (record, property) in cases {
+        let want = format!("invalid property '{property}' for queue 'q' in vhost '/'");
+        assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
+    }
+}
+
+#[test]
+fn names_vhosts_and_members_are_checked() {
+    let mut log = Log::new();
+    let nowhere = QueueRecord {
+        vhost: name("no"),
+        ..queue("q")
+    };
+    assert_eq!(
+        log.refused(Change::DeclareQueue(nowhere)),
+        Refused::NotFound("vhost 'no' not found".into())
+    );
+    for bad in [String::new(), "x".repeat(256)] {
+        let refused = log.refused(Change::DeclareQueue(queue(&bad)));
+        assert!(matches!(refused, Refused::Invalid(_)));
+    }
+    let lost = QueueRecord {
+        members: vec![NodeId(9)],
+        ..queue("q")
+    };
+    assert!(matches!(
+        log.refused(Change::DeclareQueue(lost)),
+        Refused::Unavailable(_)
+    ));
+    let members = vec![NodeId(2), NodeId(9), NodeId(2), NodeId(1)];
+    let id = log.declare(QueueRecord {
+        members,
+        ..quorum("q")
+    });
+    assert_eq!(
+        log.tree.queue_by_id(id).unwrap().members,
+        [NodeId(2), NodeId(1)]
+    );
+    let mut deep = Value::Bool(true);
+    for _ in 0..40 {
+        deep = Value::Array(vec![deep]);
+    }
+    // Not even encoded changes may be that deep.
+    let record = QueueRecord {
+        arguments: table(&[("x", deep)]),
+        ..queue("d")
+    };
+    let change = Change::DeclareQueue(record);
+    assert_eq!(Change::decode(&change.encode()), Err(DecodeError::Limit));
+    assert!(matches!(
+        log.tree.apply(99, &change),
+        Err(Refused::PreconditionFailed(_))
+    ));
+    let wide = Value::String(vec![b'x'; limits::TABLE_BYTES].into());
+    let record = QueueRecord {
+        arguments: table(&[("x", wide)]),
+        ..queue("w")
+    };
+    log.refused(Change::DeclareQueue(record));
+    let nan = QueueRecord {
+        arguments: table(&[("x", Value::F64(f64::NAN))]),
+        ..queue("n")
+    };
+    let refused = log.tree.apply(99, &Change::DeclareQueue(nan));
+    assert!(matches!(refused, Err(Refused::PreconditionFailed(_))));
+}
+
+#[test]
+fn exchanges_are_compared_and_checked() {
+    let mut log = Log::new();
+    assert_eq!(
+        log.ok(Change::DeclareExchange(exchange("x", "topic"))),
+        Done::Changed
+    );
+    assert_eq!(
+        log.ok(Change::DeclareExchange(exchange("x", "topic"))),
+        Done::AsBefore
+    );
+    assert_eq!(
+        log.ok(Change::DeclareExchange(exchange("amq.topic", "topic"))),
+        Done::AsBefore
+    );
+    let cases = [
+        (
+            exchange("x", "direct"),
+            "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'direct' but current is 'topic'",
+        ),
+        (
+            ExchangeRecord {
+                durable: false,
+                ..exchange("x", "topic")
+            },
+            "inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'false' but current is 'true'",
+        ),
+        (
+            ExchangeRecord {
+                internal: true,
+                ..exchange("x", "topic")
+            },
+            "inequivalent arg 'internal' for exchange 'x' in vhost '/': received 'true' but current is 'false'",
+        ),
+        (
+            ExchangeRecord {
+                arguments: table(&[("alternate-exchange", Value::from("a"))]),
+                ..exchange("x", "topic")
+            },
+            "inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received the value 'a' of type 'longstr' but current is none",
+        ),
+        (
+            exchange("h", "x-consistent-hash"),
+            "unknown exchange type 'x-consistent-hash'",
+        ),
+    ];
+    for (record, want) in cases {
+        assert_eq!(text(log.refused(Change::DeclareExchange(record))), want);
+    }
+    let delete = |called: &str, if_unused| Change::DeleteExchange {
+        vhost: name("/"),
+        name: name(called),
+        if_unused,
+    };
+    assert_eq!(
+        log.refused(delete("amq.direct", false)),
+        Refused::AccessRefused(
+            "deletion of system exchange 'amq.direct' in vhost '/' not allowed".into()
+        )
+    );
+    assert_eq!(
+        log.refused(delete("", false)),
+        Refused::AccessRefused("operation not permitted on the default exchange".into())
+    );
+    log.declare(queue("q"));
+    log.ok(Change::Bind(to_queue("x", "q", "k")));
+    assert_eq!(
+        text(log.refused(delete("x", true))),
+        "exchange 'x' in vhost '/' in use"
+    );
+    assert_eq!(log.ok(delete("x", false)), Done::Changed);
+    assert_eq!(log.ok(delete("x", false)), Done::AsBefore);
+}

@@ -1,0 +1,234 @@
+//! The tree as a whole: what changes do, what is refused and how it reads.
+
+mod access;
+mod codec;
+mod declare;
+mod lifecycle;
+mod policy;
+mod routing;
+mod sequences;
+
+use crate::*;
+use auth::HashAlgorithm;
+use env::Incarnation;
+use env::NodeId;
+use message::{Table, Value};
+
+/// A tree and the index of its next change.
+pub(crate) struct Log {
+    pub(crate) tree: Tree,
+    pub(crate) index: u64,
+}
+
+pub(crate) fn name(s: &str) -> Name {
+    s.into()
+}
+
+pub(crate) fn table(pairs: &[(&str, Value)]) -> Table {
+    Table(pairs.iter().map(|(k, v)| (name(k), v.clone())).collect())
+}
+
+pub(crate) fn user(called: &str) -> UserRecord {
+    UserRecord {
+        name: name(called),
+        password: auth::hash_with(HashAlgorithm::Sha256, b"secret", b"salt").ok(),
+        tags: vec![name("administrator")],
+        limits: Vec::new(),
+    }
+}
+
+pub(crate) fn node(id: u64) -> NodeRecord {
+    NodeRecord {
+        id: NodeId(id),
+        name: name(&format!("c-{id}")),
+        address: name(&format!("c-{id}:25672")),
+        voter: true,
+        maintenance: false,
+    }
+}
+
+pub(crate) fn queue(called: &str) -> QueueRecord {
+    QueueRecord {
+        id: QueueId(0),
+        vhost: name("/"),
+        name: name(called),
+        kind: QueueKind::Classic,
+        durable: true,
+        auto_delete: false,
+        exclusive: None,
+        arguments: Table::default(),
+        members: vec![NodeId(1)],
+        declared_by: name("guest"),
+    }
+}
+
+pub(crate) fn quorum(called: &str) -> QueueRecord {
+    QueueRecord {
+        kind: QueueKind::Quorum,
+        arguments: table(&[("x-queue-type", Value::from("quorum"))]),
+        members: vec![NodeId(1), NodeId(2), NodeId(3)],
+        ..queue(called)
+    }
+}
+
+pub(crate) fn exchange(called: &str, kind: &str) -> ExchangeRecord {
+    ExchangeRecord {
+        vhost: name("/"),
+        name: name(called),
+        kind: name(kind),
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::default(),
+    }
+}
+
+pub(crate) fn to_queue(source: &str, queue: &str, key: &str) -> BindingRecord {
+    BindingRecord {
+        vhost: name("/"),
+        source: name(source),
+        destination: Destination::Queue(name(queue)),
+        routing_key: name(key),
+        arguments: Table::default(),
+    }
+}
+
+pub(crate) fn to_exchange(source: &str, exchange: &str, key: &str) -> BindingRecord {
+    BindingRecord {
+        destination: Destination::Exchange(name(exchange)),
+        ..to_queue(source, "", key)
+    }
+}
+
+pub(crate) fn policy(called: &str, pattern: &str, definition: &[(&str, Value)]) -> PolicyRecord {
+    PolicyRecord {
+        vhost: name("/"),
+        name: name(called),
+        scope: PolicyScope::User,
+        pattern: name(pattern),
+        apply_to: ApplyTo::All,
+        priority: 0,
+        definition: table(definition),
+    }
+}
+
+impl Log {
+    /// A cluster of three nodes with user `guest`.
+    pub(crate) fn new() -> Log {
+        let mut log = Log {
+            tree: Tree::default(),
+            index: 0,
+        };
+        log.ok(Change::Bootstrap {
+            cluster: name("test"),
+            nodes: vec![node(1), node(2), node(3)],
+            user: user("guest"),
+        });
+        log
+    }
+
+    pub(crate) fn apply(&mut self, change: Change) -> Result<Done, Refused> {
+        self.index += 1;
+        let encoded = change.encode();
+        assert_eq!(Change::decode(&encoded).as_ref(), Ok(&change));
+        let before = self.tree.digest_at(self.index);
+        let result = self.tree.apply(self.index, &change);
+        if result.is_err() {
+            assert_eq!(
+                self.tree.digest(),
+                before,
+                "a refused change changed the tree"
+            );
+            assert!(self.tree.events().is_empty());
+        }
+        self.check();
+        result
+    }
+
+    pub(crate) fn ok(&mut self, change: Change) -> Done {
+        match self.apply(change) {
+            Ok(done) => done,
+            Err(refused) => panic!("refused: {refused}"),
+        }
+    }
+
+    pub(crate) fn refused(&mut self, change: Change) -> Refused {
+        match self.apply(change) {
+            Ok(done) => panic!("not refused: {done:?}"),
+            Err(refused) => refused,
+        }
+    }
+
+    pub(crate) fn declare(&mut self, record: QueueRecord) -> QueueId {
+        match self.ok(Change::DeclareQueue(record)) {
+            Done::Queue { record, .. } => record.id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn route(&self, exchange: &str, keys: &[&str]) -> Vec<QueueId> {
+        let mut out = Vec::new();
+        self.tree
+            .route("/", exchange, keys, &Table::default, &mut out);
+        out
+    }
+
+    /// A snapshot is the tree again, and both directions of every binding agree.
+    fn check(&self) {
+        let restored = Tree::restore(&self.tree.snapshot()).unwrap();
+        assert_eq!(restored.digest(), self.tree.digest());
+        assert_eq!(restored.events_since(&self.tree), []);
+        assert_eq!(self.tree.events_since(&restored), []);
+        self.tree.check_indexes();
+    }
+}
+
+impl Tree {
+    /// The digest if this were the last index applied.
+    fn digest_at(&self, index: u64) -> u64 {
+        let mut at = self.clone();
+        at.applied = at.applied.max(index);
+        at.digest()
+    }
+
+    /// Indexes hold what the records say and nothing else.
+    fn check_indexes(&self) {
+        let mut bound = 0;
+        for queue in self.queues.values() {
+            bound += queue.bound.len();
+            let record = &queue.record;
+            assert_eq!(self.queue(&record.vhost, &record.name), Some(record));
+            assert_eq!(self.bindings_of_queue(record.id).len(), queue.bound.len());
+            let owned = record
+                .exclusive
+                .is_some_and(|s| self.exclusive[&s].contains(&record.id));
+            assert_eq!(owned, record.exclusive.is_some());
+        }
+        let mut bindings = 0;
+        let mut exchanges = 0;
+        for vhost in self.vhosts.values() {
+            for (called, exchange) in &vhost.exchanges {
+                exchanges += 1;
+                bound += exchange.bound.len();
+                bindings += exchange.bindings.len();
+                assert_eq!(exchange.matcher.len(), exchange.bindings.len());
+                assert_eq!(&self.exchange_names[&exchange.number].1, called);
+                let of = self.bindings_of_exchange(&vhost.record.name, called);
+                assert_eq!(of.len(), exchange.bound.len());
+            }
+        }
+        assert_eq!((bound, exchanges), (bindings, self.exchange_names.len()));
+        let count = |sets: Vec<usize>| sets.into_iter().sum::<usize>();
+        let transient = count(self.transient.values().map(|s| s.len()).collect());
+        assert_eq!(
+            transient,
+            self.queues.values().filter(|q| !q.record.durable).count()
+        );
+        let exclusive = count(self.exclusive.values().map(|s| s.len()).collect());
+        let owned = self
+            .queues
+            .values()
+            .filter(|q| q.record.exclusive.is_some());
+        assert_eq!(exclusive, owned.count());
+    }
+}

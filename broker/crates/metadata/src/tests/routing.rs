@@ -1,0 +1,185 @@
+use super::*;
+
+#[test]
+fn the_default_exchange_goes_by_the_queues_name() {
+    let mut log = Log::new();
+    let (a, b) = (log.declare(queue("a")), log.declare(queue("b")));
+    assert_eq!(log.route("", &["a"]), [a]);
+    assert_eq!(log.route("", &["b", "a", "b", "none"]), [a, b]);
+    let mut out = vec![QueueId(7)];
+    let none = log
+        .tree
+        .route("/", "", &["none"], &Table::default, &mut out);
+    assert_eq!(
+        (none, &out[..]),
+        (RouteResult::Unroutable, &[QueueId(7)][..])
+    );
+    let no = log.tree.route("/", "no", &["a"], &Table::default, &mut out);
+    assert_eq!(no, RouteResult::NoExchange);
+    let no = log.tree.route("no", "", &["a"], &Table::default, &mut out);
+    assert_eq!(no, RouteResult::NoExchange);
+}
+
+#[test]
+fn each_type_routes_its_way_and_a_queue_gets_a_message_once() {
+    let mut log = Log::new();
+    let (a, b) = (log.declare(queue("a")), log.declare(queue("b")));
+    for binding in [
+        to_queue("amq.direct", "a", "k"),
+        to_queue("amq.direct", "b", "k"),
+        to_queue("amq.direct", "b", "l"),
+        to_queue("amq.fanout", "a", "ignored"),
+        to_queue("amq.topic", "a", "*.x"),
+        to_queue("amq.topic", "a", "#"),
+        to_queue("amq.topic", "b", "y.#"),
+    ] {
+        assert_eq!(log.ok(Change::Bind(binding.clone())), Done::Changed);
+        assert_eq!(log.ok(Change::Bind(binding)), Done::AsBefore);
+    }
+    assert_eq!(log.route("amq.direct", &["k"]), [a, b]);
+    assert_eq!(log.route("amq.direct", &["k", "l"]), [a, b]);
+    assert_eq!(log.route("amq.direct", &["l"]), [b]);
+    assert_eq!(log.route("amq.fanout", &["anything"]), [a]);
+    assert_eq!(log.route("amq.topic", &["y.x"]), [a, b]);
+    assert_eq!(log.route("amq.topic", &["z"]), [a]);
+    log.ok(Change::Unbind(to_queue("amq.topic", "a", "#")));
+    assert_eq!(log.route("amq.topic", &["z"]), []);
+    assert_eq!(
+        log.ok(Change::Unbind(to_queue("amq.topic", "a", "#"))),
+        Done::AsBefore
+    );
+}
+
+#[test]
+fn headers_are_asked_for_only_where_they_matter() {
+    let mut log = Log::new();
+    let a = log.declare(queue("a"));
+    let binding = BindingRecord {
+        arguments: table(&[
+            ("x-match", Value::from("any")),
+            ("kind", Value::from("pdf")),
+        ]),
+        ..to_queue("amq.headers", "a", "")
+    };
+    log.ok(Change::Bind(binding.clone()));
+    log.ok(Change::Bind(to_queue("amq.topic", "a", "k")));
+    let mut out = Vec::new();
+    let headers = || table(&[("kind", Value::from("pdf"))]);
+    log.tree
+        .route("/", "amq.headers", &["k"], &headers, &mut out);
+    assert_eq!(out, [a]);
+    let never = || -> Table { panic!("asked for headers") };
+    log.tree.route("/", "amq.topic", &["k"], &never, &mut out);
+    log.tree.route("/", "amq.match", &["k"], &never, &mut out);
+    let bad = BindingRecord {
+        arguments: table(&[("x-match", Value::from("some"))]),
+        ..binding.clone()
+    };
+    let refused = log.refused(Change::Bind(bad));
+    assert!(
+        refused
+            .to_string()
+            .starts_with("Invalid x-match field value"),
+        "{refused}"
+    );
+    // The order of arguments is not part of a binding's identity.
+    let mut turned = binding;
+    turned.arguments.0.reverse();
+    assert_eq!(log.ok(Change::Bind(turned.clone())), Done::AsBefore);
+    assert_eq!(log.ok(Change::Unbind(turned)), Done::Changed);
+    assert!(log.tree.bindings_of_queue(a).len() == 1);
+}
+
+#[test]
+fn exchange_bindings_and_alternates_are_followed_without_going_round() {
+    let mut log = Log::new();
+    let (a, b) = (log.declare(queue("a")), log.declare(queue("b")));
+    for (called, alternate) in [("x", "y"), ("y", "x"), ("z", "")] {
+        log.ok(Change::DeclareExchange(ExchangeRecord {
+            arguments: table(&[("alternate-exchange", Value::from(alternate))]),
+            ..exchange(called, "direct")
+        }));
+    }
+    // x has nothing for the key: y, which has nothing: x again, ended.
+    assert_eq!(log.route("x", &["k"]), []);
+    log.ok(Change::Bind(to_queue("y", "b", "k")));
+    assert_eq!(log.route("x", &["k"]), [b]);
+    // A match in x keeps the alternate out.
+    log.ok(Change::Bind(to_queue("x", "a", "k")));
+    assert_eq!(log.route("x", &["k"]), [a]);
+    // z's alternate is the default exchange.
+    assert_eq!(log.route("z", &["b"]), [b]);
+    // Bound in a ring.
+    log.ok(Change::Bind(to_exchange("x", "y", "k")));
+    log.ok(Change::Bind(to_exchange("y", "x", "k")));
+    log.ok(Change::Bind(to_exchange("x", "x", "k")));
+    assert_eq!(log.route("x", &["k"]), [a, b]);
+    assert_eq!(log.tree.bindings_of_exchange("/", "x").len(), 2);
+    log.ok(Change::DeleteExchange {
+        vhost: name("/"),
+        name: name("x"),
+        if_unused: false,
+    });
+    assert_eq!(log.tree.bindings("/").len(), 1);
+}
+
+#[test]
+fn an_alternate_may_come_from_a_policy() {
+    let mut log = Log::new();
+    let a = log.declare(queue("a"));
+    log.ok(Change::DeclareExchange(exchange("x", "direct")));
+    log.ok(Change::Bind(to_queue("amq.fanout", "a", "")));
+    assert_eq!(log.route("x", &["k"]), []);
+    let alternate = policy(
+        "ae",
+        "^x$",
+        &[("alternate-exchange", Value::from("amq.fanout"))],
+    );
+    log.ok(Change::PutPolicy(alternate));
+    assert_eq!(log.route("x", &["k"]), [a]);
+    log.ok(Change::DeletePolicy {
+        vhost: name("/"),
+        name: name("ae"),
+        scope: PolicyScope::User,
+    });
+    assert_eq!(log.route("x", &["k"]), []);
+}
+
+#[test]
+fn binding_to_what_is_not_there_is_refused() {
+    let mut log = Log::new();
+    log.declare(queue("q"));
+    let cases = [
+        (
+            to_queue("no", "q", ""),
+            Refused::NotFound("no exchange 'no' in vhost '/'".into()),
+        ),
+        (
+            to_queue("amq.topic", "no", ""),
+            Refused::NotFound("no queue 'no' in vhost '/'".into()),
+        ),
+        (
+            to_exchange("amq.topic", "no", ""),
+            Refused::NotFound("no exchange 'no' in vhost '/'".into()),
+        ),
+        (
+            to_queue("", "q", "q"),
+            Refused::AccessRefused("operation not permitted on the default exchange".into()),
+        ),
+    ];
+    for (binding, want) in cases {
+        assert_eq!(log.refused(Change::Bind(binding)), want);
+    }
+    let nowhere = BindingRecord {
+        vhost: name("no"),
+        ..to_queue("amq.topic", "q", "")
+    };
+    assert_eq!(
+        log.refused(Change::Bind(nowhere)),
+        Refused::NotFound("vhost 'no' not found".into())
+    );
+    assert_eq!(
+        log.ok(Change::Unbind(to_queue("no", "q", ""))),
+        Done::AsBefore
+    );
+}

@@ -1,0 +1,125 @@
+//! The configuration (O7): `key = value` files, `conf.d`, environment, `--set`; everything checked at start.
+//!
+//! Later sources win: built-in defaults, the file, `conf.d/*.conf` beside it in name order, environment, `--set`.
+
+mod keys;
+mod load;
+mod parse;
+mod values;
+
+pub use keys::{KEYS, Key, reference};
+pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
+pub use values::{Listen, PeerAddress};
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything that can be set. Field by field described in [`KEYS`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub data_dir: PathBuf,
+    /// 0: from the CPUs this process may use.
+    pub shards: u16,
+    pub log: LogConfig,
+    pub amqp: Listen,
+    pub management: Listen,
+    pub prometheus: Listen,
+    pub cluster: ClusterConfig,
+    pub default_user: String,
+    pub default_pass: String,
+    pub default_vhost: String,
+    pub loopback_users: Vec<String>,
+    pub limits: Limits,
+    pub disk_free_limit: u64,
+    /// Share of the memory limit of the cgroup (or the machine).
+    pub memory_watermark: f64,
+    pub wal_file_bytes: u64,
+    pub shutdown_timeout: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogConfig {
+    pub level: String,
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterConfig {
+    pub name: String,
+    /// Empty: the host's name.
+    pub node: String,
+    pub peers: Vec<PeerAddress>,
+    /// How many nodes form the cluster when `peers` is one DNS name; 0: as many as `peers` has entries.
+    pub initial_size: usize,
+    pub listener: Listen,
+    /// Empty: the host's name.
+    pub advertised_host: String,
+    pub auth: Option<AuthFiles>,
+    pub heartbeat: Duration,
+    pub peer_timeout: Duration,
+}
+
+/// PEM files of mutual TLS between nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct AuthFiles {
+    pub cacertfile: PathBuf,
+    pub certfile: PathBuf,
+    pub keyfile: PathBuf,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub frame_max: u32,
+    pub channel_max: u16,
+    pub heartbeat_s: u16,
+    pub max_message_size: u32,
+    pub handshake_timeout: Duration,
+    pub max_connections: usize,
+    pub accepts_per_turn: usize,
+    pub peer_buffer: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            data_dir: PathBuf::from("posthorn-data"),
+            shards: 0,
+            log: LogConfig {
+                level: "info".to_owned(),
+                json: false,
+            },
+            amqp: Listen::loopback(5672),
+            management: Listen::loopback(15672),
+            prometheus: Listen::loopback(15692),
+            cluster: ClusterConfig {
+                name: "posthorn".to_owned(),
+                node: String::new(),
+                peers: Vec::new(),
+                initial_size: 0,
+                listener: Listen::None,
+                advertised_host: String::new(),
+                auth: None,
+                heartbeat: Duration::from_millis(500),
+                peer_timeout: Duration::from_millis(3000),
+            },
+            default_user: "guest".to_owned(),
+            default_pass: "guest".to_owned(),
+            default_vhost: "/".to_owned(),
+            loopback_users: vec!["guest".to_owned()],
+            limits: Limits {
+                frame_max: 131_072,
+                channel_max: 2047,
+                heartbeat_s: 60,
+                max_message_size: 16 << 20,
+                handshake_timeout: Duration::from_millis(10_000),
+                max_connections: 1_000_000,
+                accepts_per_turn: 64,
+                peer_buffer: 64 << 20,
+            },
+            disk_free_limit: 50_000_000,
+            memory_watermark: 0.6,
+            wal_file_bytes: 64 << 20,
+            shutdown_timeout: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The table of keys: what each is called, takes and means. The reference is printed from it.
+
+use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
+use super::{AuthFiles, Config};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// One key. A name that ends with `.*` stands for every key with that beginning.
+pub struct Key {
+    pub name: &'static str,
+    /// What is accepted, for errors and for the reference.
+    pub accepts: &'static str,
+    /// The built-in value, as it would be written; empty when there is none.
+    pub default: &'static str,
+    pub doc: &'static str,
+    /// Takes the configuration, the part of the key that `*` stood for, and the value. None: not accepted.
+    pub(super) set: fn(&mut Config, &str, &str) -> Option<()>,
+}
+
+const LISTEN: &str =
+    "PORT (all interfaces), IP:PORT, localhost:PORT or none; port 0 is any free one";
+const BYTES: &str = "bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
+const BOOL: &str = "true or false";
+const PATH: &str = "a path";
+
+fn number<T: std::str::FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
+    text.parse().ok().filter(|n| *n >= min && *n <= max)
+}
+
+/// Names go into listings, addresses and file names.
+fn name(text: &str) -> Option<String> {
+    let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@');
+    (!text.is_empty() && text.len() <= 255 && text.chars().all(known)).then(|| text.to_owned())
+}
+
+fn filled(text: &str) -> Option<String> {
+    (!text.is_empty() && text.len() <= 255).then(|| text.to_owned())
+}
+
+fn auth(config: &mut Config) -> &mut AuthFiles {
+    config.cluster.auth.get_or_insert_default()
+}
+
+fn path(text: &str) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| PathBuf::from(text))
+}
+
+fn peers(text: &str) -> Option<Vec<PeerAddress>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    text.split(',')
+        .map(|p| PeerAddress::parse(p.trim()))
+        .collect()
+}
+
+/// Every key, in the order of the reference.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "listeners.tcp.default",
+        accepts: LISTEN,
+        default: "127.0.0.1:5672",
+        doc: "AMQP listener.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.amqp = l),
+    },
+    Key {
+        name: "management.tcp.port",
+        accepts: LISTEN,
+        default: "127.0.0.1:15672",
+        doc: "HTTP API, probes.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.management = l),
+    },
+    Key {
+        name: "prometheus.tcp.port",
+        accepts: LISTEN,
+        default: "127.0.0.1:15692",
+        doc: "Metrics.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.prometheus = l),
+    },
+    Key {
+        name: "data_dir",
+        accepts: PATH,
+        default: "posthorn-data",
+        doc: "Directory of everything the node keeps. `--data-dir` comes before it.",
+        set: |c, _, v| path(v).map(|p| c.data_dir = p),
+    },
+    Key {
+        name: "default_user",
+        accepts: "a name of 1 to 255 bytes",
+        default: "guest",
+        doc: "First user, administrator. Used only when the cluster is formed.",
+        set: |c, _, v| filled(v).map(|n| c.default_user = n),
+    },
+    Key {
+        name: "default_pass",
+        accepts: "a password of 1 to 255 bytes",
+        default: "guest",
+        doc: "Password of the first user.",
+        set: |c, _, v| filled(v).map(|n| c.default_pass = n),
+    },
+    Key {
+        name: "default_vhost",
+        accepts: "a name of 1 to 255 bytes",
+        default: "/",
+        doc: "Virtual host of clients that cannot name one.",
+        set: |c, _, v| filled(v).map(|n| c.default_vhost = n),
+    },
+    Key {
+        name: "loopback_users",
+        accepts: "none",
+        default: "",
+        doc: "`none`: no user is restricted to loopback.",
+        set: |c, _, v| (v == "none").then(|| c.loopback_users.clear()),
+    },
+    Key {
+        name: "loopback_users.*",
+        accepts: BOOL,
+        default: "",
+        doc: "Whether this user may log in over loopback only. `guest` may, unless this says false.",
+        set: |c, user, v| {
+            let on = parse_bool(v)?;
+            c.loopback_users.retain(|u| u != user);
+            if on {
+                c.loopback_users.push(user.to_owned());
+            }
+            Some(())
+        },
+    },
+    Key {
+        name: "cluster.name",
+        accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
+        default: "posthorn",
+        doc: "Nodes talk only to nodes of the same cluster name.",
+        set: |c, _, v| name(v).map(|n| c.cluster.name = n),
+    },
+    Key {
+        name: "cluster.node",
+        accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
+        default: "",
+        doc: "Name of this node, unique in the cluster. Without it the host's name.",
+        set: |c, _, v| name(v).map(|n| c.cluster.node = n),
+    },
+    Key {
+        name: "cluster.peers",
+        accepts: "host:port, comma-separated",
+        default: "",
+        doc: "Inter-node addresses of the nodes that form the cluster, this one among them, the same on each; or one DNS name \
+              that resolves to all of them (then `cluster.initial_size` says how many). Empty: a cluster of one.",
+        set: |c, _, v| peers(v).map(|p| c.cluster.peers = p),
+    },
+    Key {
+        name: "cluster.initial_size",
+        accepts: "0 to 101",
+        default: "0",
+        doc: "Nodes that form the cluster; 0: as many as `cluster.peers` has entries.",
+        set: |c, _, v| number(v, 0, 101).map(|n| c.cluster.initial_size = n),
+    },
+    Key {
+        name: "cluster.listener",
+        accepts: LISTEN,
+        default: "none",
+        doc: "Listener for other nodes, by convention 25672. Needed with `cluster.peers`.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.cluster.listener = l),
+    },
+    Key {
+        name: "cluster.advertised_host",
+        accepts: "a host name or address",
+        default: "",
+        doc: "Host under which other nodes reach this one. Without it the host's name, or 127.0.0.1 when the listener is there.",
+        set: |c, _, v| filled(v).map(|n| c.cluster.advertised_host = n.to_ascii_lowercase()),
+    },
+    Key {
+        name: "cluster.auth.cacertfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of the authority that signs nodes' certificates, and nothing else. With it, links between nodes are mutual TLS.",
+        set: |c, _, v| path(v).map(|p| auth(c).cacertfile = p),
+    },
+    Key {
+        name: "cluster.auth.certfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of this node's certificate chain, good for both server and client authentication.",
+        set: |c, _, v| path(v).map(|p| auth(c).certfile = p),
+    },
+    Key {
+        name: "cluster.auth.keyfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of this node's private key.",
+        set: |c, _, v| path(v).map(|p| auth(c).keyfile = p),
+    },
+    Key {
+        name: "cluster.heartbeat_interval",
+        accepts: "milliseconds, 50 to 60000",
+        default: "500",
+        doc: "Between two signs of life to each other node.",
+        set: |c, _, v| parse_ms(v, 50, 60_000).map(|d| c.cluster.heartbeat = d),
+    },
+    Key {
+        name: "cluster.peer_timeout",
+        accepts: "milliseconds, 200 to 600000",
+        default: "3000",
+        doc: "Silence after which another node counts as down.",
+        set: |c, _, v| parse_ms(v, 200, 600_000).map(|d| c.cluster.peer_timeout = d),
+    },
+    Key {
+        name: "cluster.peer_buffer",
+        accepts: BYTES,
+        default: "64MiB",
+        doc: "What may wait to be sent to one other node; more closes the link to it. At least 1 MiB.",
+        set: |c, _, v| {
+            let bytes = parse_bytes(v).filter(|b| *b >= 1 << 20)?;
+            c.limits.peer_buffer = usize::try_from(bytes).ok()?;
+            Some(())
+        },
+    },
+    Key {
+        name: "shards",
+        accepts: "0 to 256",
+        default: "0",
+        doc: "Threads that serve connections and queues; 0: as many as CPUs. Queues move between shards when it changes at a restart.",
+        set: |c, _, v| number(v, 0, 256).map(|n| c.shards = n),
+    },
+    Key {
+        name: "frame_max",
+        accepts: "bytes, 8192 to 16777216",
+        default: "131072",
+        doc: "Largest AMQP 0.9.1 frame offered to clients.",
+        set: |c, _, v| number(v, 8192, 16 << 20).map(|n| c.limits.frame_max = n),
+    },
+    Key {
+        name: "channel_max",
+        accepts: "1 to 65535",
+        default: "2047",
+        doc: "Channels of one connection.",
+        set: |c, _, v| number(v, 1, u16::MAX).map(|n| c.limits.channel_max = n),
+    },
+    Key {
+        name: "heartbeat",
+        accepts: "seconds, 0 to 65535",
+        default: "60",
+        doc: "Heartbeat offered to clients; 0 is none.",
+        set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.limits.heartbeat_s = n),
+    },
+    Key {
+        name: "max_message_size",
+        accepts: "bytes, 1024 to 16777216",
+        default: "16777216",
+        doc: "Largest message body.",
+        set: |c, _, v| number(v, 1024, 16 << 20).map(|n| c.limits.max_message_size = n),
+    },
+    Key {
+        name: "handshake_timeout",
+        accepts: "milliseconds, 100 to 600000",
+        default: "10000",
+        doc: "Until a new connection must have logged in.",
+        set: |c, _, v| parse_ms(v, 100, 600_000).map(|d| c.limits.handshake_timeout = d),
+    },
+    Key {
+        name: "connection_max",
+        accepts: "1 to 10000000",
+        default: "1000000",
+        doc: "Client connections of this node.",
+        set: |c, _, v| number(v, 1, 10_000_000).map(|n| c.limits.max_connections = n),
+    },
+    Key {
+        name: "accepts_per_turn",
+        accepts: "1 to 65535",
+        default: "64",
+        doc: "New connections that each shard takes in between other work: paces a storm of reconnects.",
+        set: |c, _, v| number(v, 1, 65535).map(|n| c.limits.accepts_per_turn = n),
+    },
+    Key {
+        name: "disk_free_limit.absolute",
+        accepts: BYTES,
+        default: "50MB",
+        doc: "Free disk space below which publishers are blocked.",
+        set: |c, _, v| parse_bytes(v).map(|b| c.disk_free_limit = b),
+    },
+    Key {
+        name: "vm_memory_high_watermark.relative",
+        accepts: "a share between 0.05 and 1",
+        default: "0.6",
+        doc: "Share of the memory limit (cgroup's, or the machine's memory) above which publishers are blocked.",
+        set: |c, _, v| number(v, 0.05, 1.0).map(|n| c.memory_watermark = n),
+    },
+    Key {
+        name: "wal.file_size",
+        accepts: "1 MiB to 1 GiB, in bytes or with a unit",
+        default: "64MiB",
+        doc: "Size at which the write-ahead log goes on in a new file.",
+        set: |c, _, v| {
+            let bytes = parse_bytes(v).filter(|b| (1 << 20..=1 << 30).contains(b))?;
+            c.wal_file_bytes = bytes;
+            Some(())
+        },
+    },
+    Key {
+        name: "shutdown_timeout",
+        accepts: "milliseconds, 0 to 3600000",
+        default: "30000",
+        doc: "How long a stopping node may take to tell clients and to hand its leaderships over.",
+        set: |c, _, v| parse_ms(v, 0, 3_600_000).map(|d| c.shutdown_timeout = d),
+    },
+    Key {
+        name: "log.level",
+        accepts: "error, warn, info, debug or trace",
+        default: "info",
+        doc: "What is logged, on standard error.",
+        set: |c, _, v| {
+            let known = ["error", "warn", "info", "debug", "trace"];
+            known.contains(&v).then(|| c.log.level = v.to_owned())
+        },
+    },
+    Key {
+        name: "log.format",
+        accepts: "text or json",
+        default: "text",
+        doc: "One line per event, for people or for machines.",
+        set: |c, _, v| {
+            c.log.json = match v {
+                "text" => false,
+                "json" => true,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+];
+
+/// The key of this name, and what its `*` stands for.
+pub(super) fn find(name: &str) -> Option<(&'static Key, &str)> {
+    if let Some(key) = KEYS.iter().find(|k| k.name == name) {
+        return Some((key, ""));
+    }
+    KEYS.iter().find_map(|key| {
+        let rest = name.strip_prefix(key.name.strip_suffix('*')?)?;
+        (!rest.is_empty()).then_some((key, rest))
+    })
+}
+
+/// The known key that is most like this one.
+pub(super) fn nearest(name: &str) -> Option<&'static str> {
+    let by_distance = KEYS.iter().map(|k| (distance(k.name, name), k.name));
+    by_distance
+        .min()
+        .filter(|(d, _)| *d <= 2 + name.len() / 4)
+        .map(|(_, n)| n)
+}
+
+/// Levenshtein's distance in bytes; the names are short.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, y) in row.iter_mut().skip(1).zip(b.bytes()) {
+            let value = (diagonal + usize::from(x != y))
+                .min(left + 1)
+                .min(*cell + 1);
+            diagonal = std::mem::replace(cell, value);
+            left = value;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}
+
+/// The reference of all keys, as Markdown.
+pub fn reference() -> String {
+    let mut out = String::from("| key | default | accepts | meaning |\n|---|---|---|---|\n");
+    for key in KEYS {
+        let default = if key.default.is_empty() {
+            String::new()
+        } else {
+            format!("`{}`", key.default)
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "| `{}` | {default} | {} | {} |",
+            key.name, key.accepts, key.doc
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_in_the_table_are_the_built_in_ones() {
+        let mut config = Config::default();
+        for key in KEYS.iter().filter(|k| !k.default.is_empty()) {
+            assert_eq!(
+                (key.set)(&mut config, "", key.default),
+                Some(()),
+                "{}",
+                key.name
+            );
+            assert_eq!(config, Config::default(), "{}", key.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_documented() {
+        for (i, key) in KEYS.iter().enumerate() {
+            assert!(KEYS.iter().skip(i + 1).all(|other| other.name != key.name));
+            assert!(
+                key.doc.ends_with('.') && !key.accepts.is_empty(),
+                "{}",
+                key.name
+            );
+            assert!(reference().contains(&format!("| `{}` |", key.name)));
+        }
+    }
+
+    #[test]
+    fn finds_wildcards_and_neighbours() {
+        assert_eq!(
+            find("loopback_users.guest").map(|(k, r)| (k.name, r)),
+            Some(("loopback_users.*", "guest"))
+        );
+        assert!(find("loopback_users.").is_none());
+        assert_eq!(
+            nearest("listener.tcp.default"),
+            Some("listeners.tcp.default")
+        );
+        assert_eq!(nearest("completely_different_thing_altogether"), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}

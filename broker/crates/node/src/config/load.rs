@@ -1,0 +1,442 @@
+//! Reading a configuration from its sources, with errors that name the place.
+
+use super::keys::{find, nearest};
+use super::parse::parse;
+use super::{Config, Listen};
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Largest configuration file, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+const ENV_PREFIX: &str = "POSTHORN_";
+
+/// Where settings come from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// `--config`; `conf.d/*.conf` beside it is read after it.
+    pub file: Option<PathBuf>,
+    /// The process's environment; only names with the prefix count.
+    pub environment: Vec<(String, String)>,
+    /// `--set key=value`, in order.
+    pub flags: Vec<String>,
+}
+
+/// Where a setting came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    File {
+        path: PathBuf,
+        line: usize,
+    },
+    /// The file as a whole.
+    Path(PathBuf),
+    Environment(String),
+    /// `--set`, with its key.
+    Flag(String),
+    /// Settings that are good one by one and do not go together.
+    Together,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Origin::Path(path) => write!(f, "{}", path.display()),
+            Origin::Environment(name) => write!(f, "environment {name}"),
+            Origin::Flag(text) => write!(f, "--set {text}"),
+            Origin::Together => write!(f, "configuration"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {what}")]
+pub struct ConfigError {
+    pub origin: Origin,
+    pub what: String,
+}
+
+/// Everything that is wrong, so that it can be put right at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "\n" };
+            write!(f, "{separator}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// The configuration, or everything that is wrong with it.
+pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
+    let mut loader = Loader {
+        config: Config::default(),
+        errors: Vec::new(),
+    };
+    if let Some(file) = &sources.file {
+        loader.file(file);
+        loader.directory(file);
+    }
+    for (name, value) in &sources.environment {
+        loader.environment(name, value);
+    }
+    for flag in &sources.flags {
+        loader.flag(flag);
+    }
+    if loader.errors.is_empty() {
+        loader.check_together();
+    }
+    if loader.errors.is_empty() {
+        Ok(loader.config)
+    } else {
+        Err(ConfigErrors(loader.errors))
+    }
+}
+
+struct Loader {
+    config: Config,
+    errors: Vec<ConfigError>,
+}
+
+impl Loader {
+    fn wrong(&mut self, origin: Origin, what: impl Into<String>) {
+        let what = what.into();
+        self.errors.push(ConfigError { origin, what });
+    }
+
+    fn file(&mut self, path: &Path) {
+        let text = match read(path) {
+            Ok(text) => text,
+            Err(what) => return self.wrong(Origin::Path(path.to_owned()), what),
+        };
+        for parsed in parse(&text) {
+            let at = |line| Origin::File {
+                path: path.to_owned(),
+                line,
+            };
+            match parsed {
+                Ok(setting) => self.set(at(setting.line), &setting.key, &setting.value),
+                Err(bad) => self.wrong(at(bad.line), bad.what),
+            }
+        }
+    }
+
+    fn directory(&mut self, file: &Path) {
+        let directory = file.with_file_name("conf.d");
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return,
+            Err(e) => return self.wrong(Origin::Path(directory), e.to_string()),
+        };
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+        paths.retain(|p| p.extension().is_some_and(|e| e == "conf"));
+        paths.sort();
+        for path in paths {
+            self.file(&path);
+        }
+    }
+
+    fn environment(&mut self, name: &str, value: &str) {
+        let Some(rest) = name.strip_prefix(ENV_PREFIX) else {
+            return;
+        };
+        if is_service_link(rest, value) {
+            return;
+        }
+        let key = rest
+            .split("__")
+            .map(|part| part.replace('_', "."))
+            .collect::<Vec<_>>()
+            .join("_")
+            .to_lowercase();
+        self.set(Origin::Environment(name.to_owned()), &key, value);
+    }
+
+    fn flag(&mut self, flag: &str) {
+        let key = flag.split_once('=').map_or(flag, |(key, _)| key);
+        let origin = Origin::Flag(key.trim().to_owned());
+        match flag.split_once('=') {
+            Some((key, value)) => self.set(origin, key.trim(), value.trim()),
+            None => self.wrong(origin, "expected key=value"),
+        }
+    }
+
+    fn set(&mut self, origin: Origin, name: &str, value: &str) {
+        let Some((key, rest)) = find(name) else {
+            let hint = nearest(name)
+                .map(|n| format!("; did you mean `{n}`?"))
+                .unwrap_or_default();
+            return self.wrong(origin, format!("unknown key `{name}`{hint}"));
+        };
+        if (key.set)(&mut self.config, rest, value).is_none() {
+            let accepts = key.accepts;
+            // A password must not end in a log.
+            let shown = if name.contains("pass") {
+                "value".to_owned()
+            } else {
+                format!("value `{value}`")
+            };
+            self.wrong(origin, format!("`{name}`: bad {shown}; expected {accepts}"));
+        }
+    }
+
+    fn check_together(&mut self) {
+        let cluster = &self.config.cluster;
+        let mut wrong = Vec::new();
+        if let Some(auth) = &cluster.auth {
+            let files = [
+                ("cacertfile", &auth.cacertfile),
+                ("certfile", &auth.certfile),
+                ("keyfile", &auth.keyfile),
+            ];
+            for (name, path) in files {
+                if path.as_os_str().is_empty() {
+                    wrong.push(format!("`cluster.auth.{name}` is missing: all of cacertfile, certfile and keyfile are needed"));
+                }
+            }
+        }
+        if !cluster.peers.is_empty() && cluster.listener == Listen::None {
+            wrong.push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
+        }
+        if cluster.initial_size > 0
+            && cluster.peers.len() > 1
+            && cluster.initial_size != cluster.peers.len()
+        {
+            wrong.push(format!(
+                "`cluster.initial_size` is {} and `cluster.peers` has {} entries",
+                cluster.initial_size,
+                cluster.peers.len()
+            ));
+        }
+        if cluster.peer_timeout < cluster.heartbeat * 2 {
+            wrong.push(
+                "`cluster.peer_timeout` must be at least twice `cluster.heartbeat_interval`"
+                    .to_owned(),
+            );
+        }
+        for what in wrong {
+            self.wrong(Origin::Together, what);
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    fs::File::open(path)
+        .and_then(|f| f.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|e| e.to_string())?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(format!("larger than {MAX_FILE} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|_| "not UTF-8 text".to_owned())
+}
+
+/// Kubernetes puts the addresses of Services into the environment of Pods; a Service named `posthorn` or
+/// `posthorn-...` gives names with our prefix.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let linked = ["tcp://", "udp://", "sctp://"];
+    let port = |p: &str| {
+        p.split_once('_').is_some_and(|(number, rest)| {
+            number.parse::<u16>().is_ok() && (rest.starts_with("TCP") || rest.starts_with("UDP"))
+        })
+    };
+    let name = format!("_{name}");
+    linked.iter().any(|l| value.starts_with(l))
+        || name.contains("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.split("_PORT_").skip(1).any(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> std::io::Result<Dir> {
+            let path =
+                std::env::temp_dir().join(format!("posthorn-config-{}-{name}", std::process::id()));
+            fs::create_dir_all(path.join("conf.d"))?;
+            Ok(Dir(path))
+        }
+
+        fn write(&self, name: &str, text: &str) -> std::io::Result<PathBuf> {
+            let path = self.0.join(name);
+            fs::write(&path, text)?;
+            Ok(path)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn flags(flags: &[&str]) -> Result<Config, String> {
+        let sources = Sources {
+            flags: flags.iter().map(|f| (*f).to_owned()).collect(),
+            ..Sources::default()
+        };
+        load(&sources).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn later_sources_win() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = Dir::new("order")?;
+        let file = dir.write(
+            "posthorn.conf",
+            "heartbeat = 1\nchannel_max = 1\nframe_max = 10000\ndefault_user = a # first\ncluster.name = x\n",
+        )?;
+        dir.write("conf.d/10-user.conf", "default_user = b\nchannel_max = 2\n")?;
+        dir.write("conf.d/90-user.conf", "channel_max = 3\nframe_max = 10001")?;
+        dir.write("conf.d/95-ignored.conf~", "nonsense")?;
+        let config = load(&Sources {
+            file: Some(file),
+            environment: vec![
+                ("POSTHORN_FRAME__MAX".into(), "10002".into()),
+                ("POSTHORN_HEARTBEAT".into(), "4".into()),
+                (
+                    "POSTHORN_CLUSTER_ADVERTISED__HOST".into(),
+                    "c-0.nodes".into(),
+                ),
+                (
+                    "POSTHORN_PORT_5672_TCP".into(),
+                    "tcp://10.0.0.1:5672".into(),
+                ),
+                ("POSTHORN_SERVICE_PORT_AMQP".into(), "5672".into()),
+                ("HOME".into(), "/".into()),
+            ],
+            flags: vec!["heartbeat=5".into()],
+        })?;
+        assert_eq!(config.default_user, "b");
+        assert_eq!(config.limits.channel_max, 3);
+        assert_eq!(config.limits.frame_max, 10002);
+        assert_eq!(config.limits.heartbeat_s, 5);
+        assert_eq!(config.cluster.advertised_host, "c-0.nodes");
+        assert_eq!(config.cluster.name, "x");
+        Ok(())
+    }
+
+    #[test]
+    fn errors_name_file_line_key_and_what_is_accepted() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = Dir::new("errors")?;
+        let file = dir.write(
+            "posthorn.conf",
+            "# fine\nlisteners.tcp.defualt = 5672\n\nheartbeat = often\njust words\n",
+        )?;
+        let name = file.display().to_string();
+        let sources = Sources {
+            file: Some(file),
+            ..Sources::default()
+        };
+        let errors = load(&sources).err().ok_or("must fail")?;
+        let text: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                format!(
+                    "{name}:2: unknown key `listeners.tcp.defualt`; did you mean `listeners.tcp.default`?"
+                ),
+                format!("{name}:4: `heartbeat`: bad value `often`; expected seconds, 0 to 65535"),
+                format!("{name}:5: expected `key = value` or a `#` comment"),
+            ]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_missing_or_binary_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = Dir::new("binary")?;
+        let binary = dir.0.join("binary.conf");
+        fs::write(&binary, [0xff, 0xfe, 0])?;
+        for (file, what) in [
+            (dir.0.join("no.conf"), "No such file"),
+            (binary, "not UTF-8"),
+        ] {
+            let sources = Sources {
+                file: Some(file),
+                ..Sources::default()
+            };
+            let errors = load(&sources).err().ok_or("must fail")?.to_string();
+            assert!(errors.contains(what), "{errors}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn unknown_environment_is_an_error_and_services_are_not() {
+        let environment = |name: &str, value: &str| {
+            load(&Sources {
+                environment: vec![(name.to_owned(), value.to_owned())],
+                ..Sources::default()
+            })
+        };
+        assert!(environment("POSTHORN_SHARDSS", "1").is_err());
+        assert!(environment("POSTHORN_SHARDS", "1").is_ok());
+        for (name, value) in [
+            ("POSTHORN_PORT", "tcp://10.0.0.1:5672"),
+            ("POSTHORN_SERVICE_HOST", "10.0.0.1"),
+            ("POSTHORN_DEMO_SERVICE_PORT_MANAGEMENT", "15672"),
+            ("POSTHORN_DEMO_PORT_15672_TCP_ADDR", "10.0.0.1"),
+        ] {
+            assert!(environment(name, value).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_that_do_not_go_together() {
+        for (set, what) in [
+            (&["cluster.auth.certfile=/x"][..], "cluster.auth.cacertfile"),
+            (&["cluster.peers=a,b"], "cluster.listener"),
+            (
+                &[
+                    "cluster.peers=a,b",
+                    "cluster.listener=1",
+                    "cluster.initial_size=3",
+                ],
+                "initial_size",
+            ),
+            (&["cluster.peer_timeout=500"], "cluster.peer_timeout"),
+            (&["shards"], "expected key=value"),
+        ] {
+            let error = flags(set).err().unwrap_or_default();
+            assert!(error.contains(what), "{set:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_bad_password_is_not_shown() {
+        let long = format!("default_pass={}", "secret".repeat(100));
+        let error = flags(&[&long]).err().unwrap_or_default();
+        // The flag itself was typed where anyone could see it; from a file or the environment it is not shown.
+        assert!(
+            error.contains("`default_pass`: bad value; expected"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn loopback_users_are_a_set() -> Result<(), String> {
+        assert!(
+            flags(&["loopback_users.guest=false"])?
+                .loopback_users
+                .is_empty()
+        );
+        assert!(flags(&["loopback_users=none"])?.loopback_users.is_empty());
+        assert_eq!(
+            flags(&["loopback_users.bob=true"])?.loopback_users,
+            ["guest", "bob"]
+        );
+        Ok(())
+    }
+}

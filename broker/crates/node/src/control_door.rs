@@ -1,0 +1,88 @@
+//! The way of the control plane to shard 0, open before there is a shard.
+
+use crate::links::LinkStatus;
+use control::{ControlRequest, Readiness};
+use reactor::{Inbound, Mailbox};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Passes requests to shard 0. While the node starts or stops it answers readiness itself and drops the rest.
+pub struct ControlDoor {
+    shard: OnceLock<Mailbox>,
+    links: Arc<LinkStatus>,
+    stopping: AtomicBool,
+}
+
+impl ControlDoor {
+    pub fn new(links: Arc<LinkStatus>) -> ControlDoor {
+        ControlDoor {
+            shard: OnceLock::new(),
+            links,
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The shards run.
+    pub fn open(&self, shard: Mailbox) {
+        // Opened once; a second time would be the same shard.
+        let _ = self.shard.set(shard);
+    }
+
+    pub fn stopping(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Never blocks. A request that cannot be passed on is dropped, which its asker sees.
+    pub fn ask(&self, request: ControlRequest) {
+        let why = if self.stopping.load(Ordering::Acquire) {
+            Some("stopping".to_owned())
+        } else if self.shard.get().is_none() {
+            let waiting = self.links.waiting();
+            Some(waiting.unwrap_or_else(|| "recovering".to_owned()))
+        } else {
+            None
+        };
+        match (request, why) {
+            (ControlRequest::Readiness { reply }, Some(why)) => reply(Readiness::NotReady(why)),
+            (request, _) => {
+                if let Some(shard) = self.shard.get()
+                    && shard.post(Inbound::Control(request)).is_err()
+                {
+                    tracing::warn!(event = "control.overloaded");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use reactor::Wake;
+    use std::sync::mpsc;
+
+    fn readiness(door: &ControlDoor) -> Option<Readiness> {
+        let (tx, rx) = mpsc::channel();
+        let reply = Box::new(move |r| drop(tx.send(r)));
+        door.ask(ControlRequest::Readiness { reply });
+        rx.try_recv().ok()
+    }
+
+    #[test]
+    fn answers_before_and_after_the_shard() {
+        let door = ControlDoor::new(Arc::default());
+        assert_eq!(
+            readiness(&door),
+            Some(Readiness::NotReady("recovering".into()))
+        );
+        let (mailbox, inlet) = reactor::mailbox(Arc::new(Wake::for_thread()));
+        door.open(mailbox);
+        assert_eq!(readiness(&door), None);
+        assert!(matches!(inlet.drain().as_slice(), [Inbound::Control(_)]));
+        door.stopping();
+        assert_eq!(
+            readiness(&door),
+            Some(Readiness::NotReady("stopping".into()))
+        );
+    }
+}

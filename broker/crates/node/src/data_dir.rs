@@ -1,0 +1,156 @@
+//! A node's directory at start: locked, identified, its log read back.
+
+use crate::config::Config;
+use crate::identity::{ClusterRecord, Identity, IdentityError};
+use env::real::RealDisk;
+use env::{Disk, Rng};
+use shard::{RecoveredShard, shard_of};
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use wal::{GroupId, Record, RecordBody, Recovered, Wal, WalConfig, WalError};
+
+const LOCK: &str = "lock";
+
+/// A record of no group, so that the log is not empty once this node belongs to a cluster.
+const MARK: GroupId = GroupId(u64::MAX);
+
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    #[error("data directory {path}: {error}")]
+    Io {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("data directory {path} is in use by another process")]
+    InUse { path: PathBuf },
+    #[error("data directory {path}: {error}")]
+    Identity {
+        path: PathBuf,
+        #[source]
+        error: IdentityError,
+    },
+    #[error("data directory {path}: {error}")]
+    Log {
+        path: PathBuf,
+        #[source]
+        error: WalError,
+    },
+}
+
+/// The locked directory. Other processes are kept out until it is dropped.
+pub struct DataDir {
+    path: PathBuf,
+    disk: Arc<RealDisk>,
+    identity: Arc<Mutex<Identity>>,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Locks the directory, making it when it is not there, and begins a new incarnation.
+    pub fn open(path: &Path, name: &str, rng: &mut dyn Rng) -> Result<DataDir, DataDirError> {
+        let io = |error| DataDirError::Io {
+            path: path.to_owned(),
+            error,
+        };
+        let disk = RealDisk::open(path).map_err(io)?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))
+            .map_err(io)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let path = path.to_owned();
+                return Err(DataDirError::InUse { path });
+            }
+            Err(TryLockError::Error(error)) => return Err(io(error)),
+        }
+        let identity =
+            Identity::start(&disk, name, rng).map_err(|error| DataDirError::Identity {
+                path: path.to_owned(),
+                error,
+            })?;
+        Ok(DataDir {
+            path: path.to_owned(),
+            disk: Arc::new(disk),
+            identity: Arc::new(Mutex::new(identity)),
+            _lock: lock,
+        })
+    }
+
+    pub fn disk(&self) -> Arc<dyn Disk> {
+        self.disk.clone()
+    }
+
+    pub fn identity(&self) -> Identity {
+        let guard = self.identity.lock();
+        guard.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes the cluster into the identity, durably; once, from any thread.
+    pub fn persist(&self) -> impl FnMut(&ClusterRecord) -> Result<(), String> + Send + use<> {
+        let (disk, identity) = (self.disk.clone(), self.identity.clone());
+        move |record| {
+            let mut identity = identity.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut changed = identity.clone();
+            changed.cluster = Some(record.clone());
+            changed.store(&*disk).map_err(|e| e.to_string())?;
+            *identity = changed;
+            Ok(())
+        }
+    }
+
+    /// Opens the log and reads it back. It is not empty afterwards.
+    pub fn open_log(&self, config: &Config, salt: u64) -> Result<(Wal, Recovered), DataDirError> {
+        let wrap = |error| DataDirError::Log {
+            path: self.path.clone(),
+            error,
+        };
+        let wal_config = WalConfig {
+            max_file_bytes: config.wal_file_bytes,
+            ..WalConfig::new(self.identity().node, salt)
+        };
+        let (mut wal, mut recovered) = Wal::open(self.disk(), wal_config).map_err(wrap)?;
+        if let Some(torn) = &recovered.torn {
+            tracing::warn!(
+                event = "wal.torn_tail",
+                file = torn.file,
+                offset = torn.offset,
+                bytes = torn.bytes
+            );
+        }
+        if recovered.files.is_empty() {
+            // Before this node may promise anything: from now on an empty log means a lost one.
+            let mark = Record {
+                group: MARK,
+                body: RecordBody::Deleted,
+            };
+            wal.append(&[mark]).map_err(wrap)?;
+            wal.sync().map_err(wrap)?;
+        }
+        recovered.groups.remove(&MARK);
+        Ok((wal, recovered))
+    }
+}
+
+/// Each shard's part of what the log held.
+pub fn split(recovered: Recovered, shards: u16) -> Vec<RecoveredShard> {
+    let newest_file = recovered.files.last().copied().unwrap_or(0);
+    let mut parts: Vec<RecoveredShard> = (0..shards)
+        .map(|_| RecoveredShard {
+            newest_file,
+            ..RecoveredShard::default()
+        })
+        .collect();
+    for (group, state) in recovered.groups {
+        if let Some(part) = parts.get_mut(usize::from(shard_of(group.0, shards))) {
+            part.groups.insert(group, state);
+        }
+    }
+    parts
+}

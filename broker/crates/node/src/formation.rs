@@ -1,0 +1,320 @@
+//! When a node without a cluster may form one. One pure function, and its truth table.
+//!
+//! The rule that makes a second cluster impossible: every configured node must be seen at the same time, none of them
+//! may belong to a cluster, all must agree on who "every" is, and one of them, by its name, is the only one that may form.
+//! A node that lost its directory meets peers that are members, so it joins; a node that meets nobody waits.
+//!
+//! | # | what is seen of the configured peers                         | decision                            |
+//! |---|--------------------------------------------------------------|-------------------------------------|
+//! | 1 | members of two different clusters                            | Wait (somebody must decide)         |
+//! | 2 | a member of a cluster, whatever else                         | Join                                |
+//! | 3 | one that does not answer                                     | Wait                                |
+//! | 4 | fewer or more nodes than the cluster's initial size          | Wait                                |
+//! | 5 | this node is not among them                                  | Wait (it may only join)             |
+//! | 6 | one with another list of peers                               | Wait (configuration differs)        |
+//! | 7 | two of the same name, or of the same id                      | Wait (configuration is wrong)       |
+//! | 8 | all without a cluster, one with a smaller name               | Wait (that one forms)               |
+//! | 9 | all without a cluster, this node's name is the smallest      | Form                                |
+
+use crate::identity::Founder;
+use env::NodeId;
+
+/// A configured peer as it is seen now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerView {
+    /// No link; the address as configured.
+    Silent {
+        address: String,
+    },
+    Myself,
+    /// Answers, and belongs to no cluster.
+    Unclustered {
+        founder: Founder,
+        /// Fingerprint of its list of peers.
+        peers_hash: u64,
+    },
+    Member {
+        cluster: u64,
+    },
+}
+
+/// What [`decide_formation`] looks at.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub me: Founder,
+    pub peers_hash: u64,
+    /// How many nodes form the cluster.
+    pub initial_size: usize,
+    /// Every configured peer, this node included when it is configured.
+    pub peers: Vec<PeerView>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Wait {
+        why: String,
+    },
+    /// Become a cluster of these nodes, sorted by name.
+    Form(Vec<Founder>),
+    Join {
+        cluster: u64,
+    },
+}
+
+fn wait(why: impl Into<String>) -> Decision {
+    Decision::Wait { why: why.into() }
+}
+
+/// See the table above; rows are tried in order.
+pub fn decide_formation(view: &View) -> Decision {
+    let mut members = view.peers.iter().filter_map(|p| match p {
+        PeerView::Member { cluster } => Some(*cluster),
+        _ => None,
+    });
+    if let Some(cluster) = members.next() {
+        if members.any(|other| other != cluster) {
+            return wait("configured peers belong to different clusters");
+        }
+        return Decision::Join { cluster };
+    }
+    let silent: Vec<&str> = view
+        .peers
+        .iter()
+        .filter_map(|p| match p {
+            PeerView::Silent { address } => Some(address.as_str()),
+            _ => None,
+        })
+        .collect();
+    if !silent.is_empty() {
+        return wait(format!("no answer yet from {}", silent.join(", ")));
+    }
+    if view.peers.len() != view.initial_size {
+        let (seen, size) = (view.peers.len(), view.initial_size);
+        return wait(format!("{seen} of {size} nodes seen"));
+    }
+    if !view.peers.contains(&PeerView::Myself) {
+        return wait(
+            "this node is not among cluster.peers and can only join a cluster that exists",
+        );
+    }
+    form_or_wait(view)
+}
+
+/// Rows 6 to 9: everyone is there and without a cluster.
+fn form_or_wait(view: &View) -> Decision {
+    let mut founders = vec![view.me.clone()];
+    for peer in &view.peers {
+        if let PeerView::Unclustered {
+            founder,
+            peers_hash,
+        } = peer
+        {
+            if *peers_hash != view.peers_hash {
+                return wait(format!("{} has other cluster.peers", founder.name));
+            }
+            founders.push(founder.clone());
+        }
+    }
+    founders.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut ids: Vec<NodeId> = founders.iter().map(|f| f.id).collect();
+    ids.sort();
+    ids.dedup();
+    let same_name = founders.windows(2).find_map(|pair| match pair {
+        [a, b] if a.name == b.name => Some(a.name.as_str()),
+        _ => None,
+    });
+    if let Some(name) = same_name {
+        return wait(format!("two nodes have the name {name}"));
+    }
+    if ids.len() != view.initial_size {
+        return wait("two of cluster.peers lead to the same node");
+    }
+    match founders.first() {
+        Some(first) if first.id == view.me.id => Decision::Form(founders),
+        Some(first) => wait(format!("{} forms the cluster", first.name)),
+        None => wait("no peers"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn founder(id: u64, name: &str) -> Founder {
+        Founder {
+            id: NodeId(id),
+            name: name.to_owned(),
+            address: format!("{name}:1"),
+        }
+    }
+
+    fn fresh(id: u64, name: &str) -> PeerView {
+        PeerView::Unclustered {
+            founder: founder(id, name),
+            peers_hash: 9,
+        }
+    }
+
+    fn silent(address: &str) -> PeerView {
+        PeerView::Silent {
+            address: address.to_owned(),
+        }
+    }
+
+    fn member(cluster: u64) -> PeerView {
+        PeerView::Member { cluster }
+    }
+
+    fn seen(me: Founder, peers: Vec<PeerView>) -> Decision {
+        decide_formation(&View {
+            me,
+            peers_hash: 9,
+            initial_size: 3,
+            peers,
+        })
+    }
+
+    #[test]
+    fn truth_table() {
+        use PeerView::Myself;
+        let (a, b) = (founder(1, "a"), founder(2, "b"));
+        let other_list = PeerView::Unclustered {
+            founder: founder(3, "c"),
+            peers_hash: 8,
+        };
+        let all = vec![a.clone(), b.clone(), founder(3, "c")];
+        let waits = |why: &str| Err(why.to_owned());
+        type Row<'a> = (u8, &'a Founder, Vec<PeerView>, Result<Decision, String>);
+        let rows: Vec<Row<'_>> = vec![
+            (
+                1,
+                &a,
+                vec![Myself, member(5), member(6)],
+                waits("different clusters"),
+            ),
+            (
+                2,
+                &a,
+                vec![Myself, member(5), silent("c")],
+                Ok(Decision::Join { cluster: 5 }),
+            ),
+            (
+                2,
+                &a,
+                vec![Myself, member(5), fresh(3, "c")],
+                Ok(Decision::Join { cluster: 5 }),
+            ),
+            (
+                2,
+                &a,
+                vec![member(5), member(5), member(5)],
+                Ok(Decision::Join { cluster: 5 }),
+            ),
+            (
+                3,
+                &a,
+                vec![Myself, fresh(2, "b"), silent("c:1")],
+                waits("no answer yet from c:1"),
+            ),
+            (
+                3,
+                &a,
+                vec![Myself, silent("b"), silent("c")],
+                waits("no answer yet from b, c"),
+            ),
+            (4, &a, vec![Myself, fresh(2, "b")], waits("2 of 3")),
+            (
+                4,
+                &a,
+                vec![Myself, fresh(2, "b"), fresh(3, "c"), fresh(4, "d")],
+                waits("4 of 3"),
+            ),
+            (
+                5,
+                &a,
+                vec![fresh(2, "b"), fresh(3, "c"), fresh(4, "d")],
+                waits("not among"),
+            ),
+            (
+                6,
+                &a,
+                vec![Myself, fresh(2, "b"), other_list],
+                waits("c has other cluster.peers"),
+            ),
+            (
+                7,
+                &a,
+                vec![Myself, fresh(2, "a"), fresh(3, "c")],
+                waits("two nodes have the name a"),
+            ),
+            (
+                7,
+                &a,
+                vec![Myself, fresh(2, "b"), fresh(2, "c")],
+                waits("the same node"),
+            ),
+            (
+                7,
+                &a,
+                vec![Myself, Myself, fresh(2, "b")],
+                waits("the same node"),
+            ),
+            (
+                8,
+                &b,
+                vec![fresh(1, "a"), Myself, fresh(3, "c")],
+                waits("a forms the cluster"),
+            ),
+            (
+                9,
+                &a,
+                vec![Myself, fresh(2, "b"), fresh(3, "c")],
+                Ok(Decision::Form(all)),
+            ),
+        ];
+        for (row, me, peers, expected) in rows {
+            match (seen(me.clone(), peers), expected) {
+                (Decision::Wait { why }, Err(part)) => {
+                    assert!(why.contains(&part), "row {row}: {why}")
+                }
+                (decision, Ok(expected)) => assert_eq!(decision, expected, "row {row}"),
+                (decision, Err(part)) => {
+                    panic!("row {row}: {decision:?} instead of waiting: {part}")
+                }
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever each of three nodes sees of the others, at most one forms, and nobody while anyone is a member or silent.
+        #[test]
+        fn never_two_clusters(seen_as in proptest::collection::vec(0u8..3, 6)) {
+            let names = ["a", "b", "c"];
+            let mut forming = 0;
+            let mut others = seen_as.into_iter();
+            for (i, name) in names.iter().enumerate() {
+                let mut peers = Vec::new();
+                let mut all_fresh = true;
+                for (j, other) in names.iter().enumerate() {
+                    if i == j {
+                        peers.push(PeerView::Myself);
+                        continue;
+                    }
+                    let state = others.next().unwrap_or(0);
+                    all_fresh &= state == 2;
+                    peers.push(match state {
+                        0 => silent(other),
+                        1 => member(5),
+                        _ => fresh(j as u64 + 1, other),
+                    });
+                }
+                let decision = seen(founder(i as u64 + 1, name), peers);
+                let forms = matches!(decision, Decision::Form(_));
+                prop_assert!(!forms || all_fresh);
+                forming += usize::from(forms);
+            }
+            prop_assert!(forming <= 1);
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! A node's life: start, form or join, serve, drain, end.
+
+use crate::addresses::{self, AddressError};
+use crate::alarms::{Alarms, Cause, cpus};
+use crate::config::Config;
+use crate::control_door::ControlDoor;
+use crate::data_dir::{DataDir, DataDirError, split};
+use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
+use crate::links::LinkStatus;
+use crate::threads::{Notice, Threads, Wiring};
+use crate::tls::{Tls, TlsError};
+use control::ControlRequest;
+use env::real::RealClock;
+use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
+use metadata::{NodeRecord, UserRecord};
+use reactor::Report;
+use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+use wal::Recovered;
+
+/// Makes a shard on its thread, which may take as long as reading its data back takes.
+pub type MakeShard =
+    Arc<dyn Fn(ShardMaterial) -> Result<Box<dyn ShardDriver>, String> + Send + Sync>;
+
+/// What a shard is made of.
+pub struct ShardMaterial {
+    pub config: ShardConfig,
+    pub recovered: RecoveredShard,
+    pub disk: Arc<dyn Disk>,
+    pub now: Time,
+    pub wall: WallTime,
+}
+
+/// Serves the HTTP API and metrics on a thread of its own, until the process ends.
+pub type ServeControl = Box<dyn FnOnce(ControlParts) -> Result<(), String> + Send>;
+
+/// What the control plane is given.
+pub struct ControlParts {
+    pub node: NodeId,
+    pub node_name: String,
+    pub cluster_name: String,
+    /// Protocol and configured port of each listener.
+    pub listeners: Vec<(String, u16)>,
+    /// Users who may log in over loopback only.
+    pub loopback_users: Vec<String>,
+    pub management: Option<TcpListener>,
+    pub prometheus: Option<TcpListener>,
+    /// To shard 0; see [`ControlDoor::ask`].
+    pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
+}
+
+pub struct NodeParts {
+    pub config: Config,
+    pub make_shard: MakeShard,
+    /// None: no HTTP on this node.
+    pub serve_control: Option<ServeControl>,
+    /// Gets the ports as JSON when all listeners are up.
+    pub ready_file: Option<PathBuf>,
+}
+
+/// Why a node could not start, or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    DataDir(#[from] DataDirError),
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("{what}: {error}")]
+    Io {
+        what: &'static str,
+        #[source]
+        error: io::Error,
+    },
+    #[error("default_pass: {0}")]
+    Password(String),
+    #[error("{0}")]
+    Fatal(String),
+}
+
+fn io_error(what: &'static str) -> impl Fn(io::Error) -> NodeError {
+    move |error| NodeError::Io { what, error }
+}
+
+/// Runs a node until it is told to stop (a notice of [`Notice::Stop`] through `notices`), or has to.
+pub fn run(parts: NodeParts, channel: (Sender<Notice>, Receiver<Notice>)) -> Result<(), NodeError> {
+    let (notices, inbox) = channel;
+    let node = Node::prepare(parts, notices)?;
+    node.live(&inbox)
+}
+
+struct Node {
+    config: Config,
+    name: String,
+    address: String,
+    shards: u16,
+    clock: Arc<RealClock>,
+    rng: SeededRng,
+    data: DataDir,
+    recovered: Recovered,
+    threads: Threads,
+    door: Arc<ControlDoor>,
+    make_shard: MakeShard,
+    ready_file: Option<PathBuf>,
+    ports: Vec<(&'static str, TcpListener)>,
+}
+
+impl Node {
+    /// Everything up to the point where the node needs a cluster.
+    fn prepare(parts: NodeParts, notices: Sender<Notice>) -> Result<Node, NodeError> {
+        let config = parts.config;
+        addresses::check_plain(&config)?;
+        let tls = config.cluster.auth.as_ref().map(Tls::load).transpose()?;
+        let name = addresses::node_name(&config)?;
+        let mut rng = env::real::seeded_rng().map_err(io_error("random numbers"))?;
+        let shards = if config.shards == 0 {
+            cpus().min(256)
+        } else {
+            config.shards
+        };
+
+        // Ports first: a port in use is told before the directory is touched.
+        drop(addresses::bind_alone("amqp", config.amqp)?);
+        let cluster = addresses::bind_alone("cluster", config.cluster.listener)?;
+        let bound = cluster.as_ref().map(TcpListener::local_addr).transpose();
+        let bound = bound.map_err(io_error("cluster listener"))?;
+        let address = addresses::advertised(&config, bound)?;
+
+        let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
+        let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
+        if config.cluster.peers.is_empty() && data.identity().cluster.is_none() {
+            form_alone(&data, &name, &address, &mut rng)?;
+        }
+        let identity = data.identity();
+        tracing::info!(
+            event = "node.starting",
+            name,
+            node = id_text(identity.node.0),
+            incarnation = identity.incarnation.0,
+            shards,
+            groups = recovered.groups.len()
+        );
+
+        let mut ports = Vec::new();
+        if let Some(listener) = &cluster {
+            ports.push((
+                "cluster",
+                listener.try_clone().map_err(io_error("cluster listener"))?,
+            ));
+        }
+        let status = Arc::new(LinkStatus::default());
+        let door = Arc::new(ControlDoor::new(status.clone()));
+        if let Some(serve) = parts.serve_control {
+            ports.extend(start_control(
+                &config,
+                (identity.node, &name),
+                serve,
+                &door,
+                &notices,
+            )?);
+        }
+        let clock = Arc::new(RealClock::new());
+        let wiring = Wiring {
+            shards,
+            clock: clock.clone(),
+            notices,
+            status,
+            wal,
+            newest_file: recovered.files.last().copied().unwrap_or(0),
+            disk: data.disk(),
+            tls,
+            listener: cluster,
+            peering: peering_config(&config, &identity, &name, &address, rng.next_u64()),
+            persist: Box::new(data.persist()),
+            peer_buffer: config.limits.peer_buffer,
+        };
+        let threads = Threads::start(wiring).map_err(io_error("threads"))?;
+        Ok(Node {
+            config,
+            name,
+            address,
+            shards,
+            clock,
+            rng,
+            data,
+            recovered,
+            threads,
+            door,
+            make_shard: parts.make_shard,
+            ready_file: parts.ready_file,
+            ports,
+        })
+    }
+
+    fn live(mut self, inbox: &Receiver<Notice>) -> Result<(), NodeError> {
+        let Some(cluster) = self.wait_for_cluster(inbox)? else {
+            self.threads.stop(Duration::ZERO);
+            return Ok(());
+        };
+        let alarms = self.start_shards(&cluster)?;
+        self.write_ready_file()?;
+        tracing::info!(
+            event = "node.ready",
+            name = self.name,
+            cluster = id_text(cluster.id)
+        );
+        self.watch_until_stopped(inbox, &alarms)?;
+        self.drain(inbox)?;
+        self.threads.stop(self.config.shutdown_timeout);
+        if let Some(file) = &self.ready_file {
+            // Left behind it would tell of ports that nobody serves; when it cannot be removed nothing else is wrong.
+            let _ = std::fs::remove_file(file);
+        }
+        tracing::info!(event = "node.stopped", name = self.name);
+        Ok(())
+    }
+
+    /// None: told to stop before there was one.
+    fn wait_for_cluster(
+        &self,
+        inbox: &Receiver<Notice>,
+    ) -> Result<Option<ClusterRecord>, NodeError> {
+        loop {
+            if let Some(cluster) = self.data.identity().cluster {
+                return Ok(Some(cluster));
+            }
+            match inbox.recv() {
+                Ok(Notice::Stop) | Err(_) => return Ok(None),
+                Ok(Notice::Adopted) => {}
+                Ok(notice) => self.ordinary(notice)?,
+            }
+        }
+    }
+
+    /// Notices that end the node at any time.
+    fn ordinary(&self, notice: Notice) -> Result<(), NodeError> {
+        match notice {
+            Notice::Report(_, Report::Fatal(text)) | Notice::Died(text) => {
+                Err(NodeError::Fatal(text))
+            }
+            Notice::DiskFull(_)
+            | Notice::Adopted
+            | Notice::Stop
+            | Notice::Report(_, Report::Drained) => Ok(()),
+        }
+    }
+
+    fn start_shards(&mut self, cluster: &ClusterRecord) -> Result<Arc<Alarms>, NodeError> {
+        let founding = self.founding(cluster)?;
+        let recovered = std::mem::take(&mut self.recovered);
+        let mut listeners = addresses::bind_shared("amqp", self.config.amqp, self.shards)?;
+        if let Some(first) = listeners.first() {
+            let first = first.try_clone().map_err(io_error("amqp listener"))?;
+            self.ports.push(("amqp", first));
+        }
+        let loop_config = reactor::LoopConfig {
+            max_connections: self
+                .config
+                .limits
+                .max_connections
+                .div_ceil(usize::from(self.shards)),
+            accepts_per_turn: self.config.limits.accepts_per_turn,
+            max_partial: self.config.limits.frame_max as usize * 2 + (64 << 10),
+            ..reactor::LoopConfig::default()
+        };
+        for (index, part) in (0u16..).zip(split(recovered, self.shards)) {
+            let config = self.shard_config(index, founding.clone());
+            let (make, disk) = (self.make_shard.clone(), self.data.disk());
+            let clock = self.clock.clone();
+            let own = listeners.pop().into_iter().collect();
+            self.threads
+                .start_shard(index, own, loop_config.clone(), move || {
+                    make(ShardMaterial {
+                        config,
+                        recovered: part,
+                        disk,
+                        now: clock.now(),
+                        wall: clock.wall(),
+                    })
+                })
+                .map_err(io_error("shard thread"))?;
+        }
+        let alarms = Arc::new(Alarms::new(self.threads.mailboxes()));
+        if let Some(first) = self.threads.mailboxes().into_iter().next() {
+            self.door.open(first);
+        }
+        Ok(alarms)
+    }
+
+    fn shard_config(&mut self, index: u16, founding: Option<Founding>) -> ShardConfig {
+        let identity = self.data.identity();
+        let limits = &self.config.limits;
+        ShardConfig {
+            node: identity.node,
+            incarnation: identity.incarnation,
+            name: self.name.as_str().into(),
+            cluster_name: self.config.cluster.name.as_str().into(),
+            address: self.address.as_str().into(),
+            shards: self.shards,
+            index,
+            founding,
+            seed: self.rng.next_u64(),
+            loopback_users: self
+                .config
+                .loopback_users
+                .iter()
+                .map(|u| u.as_str().into())
+                .collect(),
+            default_vhost: self.config.default_vhost.as_str().into(),
+            limits: ShardLimits {
+                frame_max: limits.frame_max,
+                channel_max: limits.channel_max,
+                heartbeat_s: limits.heartbeat_s,
+                max_message_size: limits.max_message_size,
+                handshake_timeout_ms: u64::try_from(limits.handshake_timeout.as_millis())
+                    .unwrap_or(u64::MAX),
+            },
+        }
+    }
+
+    fn founding(&mut self, cluster: &ClusterRecord) -> Result<Option<Founding>, NodeError> {
+        let me = self.data.identity().node;
+        if cluster.founders.iter().all(|f| f.id != me) {
+            return Ok(None);
+        }
+        let mut salt = [0; auth::SALT_LEN];
+        env::real::fill_random(&mut salt).map_err(io_error("random numbers"))?;
+        let password = auth::hash(self.config.default_pass.as_bytes(), &salt)
+            .map_err(|e| NodeError::Password(e.to_string()))?;
+        let record = |f: &Founder| NodeRecord {
+            id: f.id,
+            name: f.name.as_str().into(),
+            address: f.address.as_str().into(),
+            voter: true,
+            maintenance: false,
+        };
+        Ok(Some(Founding {
+            cluster: id_text(cluster.id).into(),
+            nodes: cluster.founders.iter().map(record).collect(),
+            user: UserRecord {
+                name: self.config.default_user.as_str().into(),
+                password: Some(password),
+                tags: vec!["administrator".into()],
+                limits: Vec::new(),
+            },
+        }))
+    }
+
+    /// Serves, looking at disk and memory now and then.
+    fn watch_until_stopped(
+        &self,
+        inbox: &Receiver<Notice>,
+        alarms: &Alarms,
+    ) -> Result<(), NodeError> {
+        let watch = crate::watch::Watch::new(self.data.disk(), &self.config);
+        loop {
+            watch.look(alarms);
+            match inbox.recv_timeout(crate::watch::EVERY) {
+                Ok(Notice::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
+                Ok(notice) => self.ordinary(notice)?,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Clients are told and leaders move away; at the latest after the timeout it goes on.
+    fn drain(&self, inbox: &Receiver<Notice>) -> Result<(), NodeError> {
+        tracing::info!(event = "node.draining", name = self.name);
+        self.door.stopping();
+        self.threads.shut_down_shards();
+        let until = self.clock.now() + self.config.shutdown_timeout;
+        let mut left: BTreeSet<u16> = (0..self.shards).collect();
+        while !left.is_empty() {
+            let remaining: Duration = until.since(self.clock.now());
+            match inbox.recv_timeout(remaining) {
+                Ok(Notice::Report(shard, Report::Drained)) => drop(left.remove(&shard)),
+                Ok(notice) => self.ordinary(notice)?,
+                Err(RecvTimeoutError::Timeout) if until > self.clock.now() => {}
+                Err(_) => {
+                    tracing::warn!(event = "node.drain_timeout", shards = ?left);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_ready_file(&self) -> Result<(), NodeError> {
+        let Some(path) = &self.ready_file else {
+            return Ok(());
+        };
+        let mut ports = serde_json::Map::new();
+        let mut addresses = serde_json::Map::new();
+        for (what, listener) in &self.ports {
+            let address = listener.local_addr().map_err(io_error("listener"))?;
+            ports.insert((*what).to_owned(), address.port().into());
+            addresses.insert((*what).to_owned(), address.to_string().into());
+        }
+        let text = serde_json::json!({
+            "node": self.name,
+            "pid": std::process::id(),
+            "ports": ports,
+            "addresses": addresses,
+        });
+        write_whole(path, &format!("{text}\n")).map_err(io_error("ready file"))
+    }
+}
+
+/// Readers see all of it or nothing.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(&new, path)
+}
+
+/// A node without peers is its own cluster.
+fn form_alone(
+    data: &DataDir,
+    name: &str,
+    address: &str,
+    rng: &mut SeededRng,
+) -> Result<(), NodeError> {
+    let record = ClusterRecord {
+        id: nonzero(rng),
+        founders: vec![Founder {
+            id: data.identity().node,
+            name: name.to_owned(),
+            address: address.to_owned(),
+        }],
+    };
+    data.persist()(&record).map_err(NodeError::Fatal)
+}
+
+fn peering_config(
+    config: &Config,
+    identity: &Identity,
+    name: &str,
+    address: &str,
+    seed: u64,
+) -> crate::peering::PeeringConfig {
+    crate::peering::PeeringConfig {
+        cluster_name: config.cluster.name.clone(),
+        node: identity.node,
+        incarnation: identity.incarnation,
+        name: name.to_owned(),
+        address: address.to_owned(),
+        cluster: identity.cluster.clone(),
+        peers: config.cluster.peers.clone(),
+        initial_size: config.cluster.initial_size,
+        heartbeat: config.cluster.heartbeat,
+        timeout: config.cluster.peer_timeout,
+        seed,
+    }
+}
+
+/// The control plane's thread. Its listeners' copies are returned for the ready file.
+fn start_control(
+    config: &Config,
+    (node, name): (NodeId, &str),
+    serve: ServeControl,
+    door: &Arc<ControlDoor>,
+    notices: &Sender<Notice>,
+) -> Result<Vec<(&'static str, TcpListener)>, NodeError> {
+    let management = addresses::bind_alone("management", config.management)?;
+    let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
+    let mut ports = Vec::new();
+    for (what, listener) in [("management", &management), ("prometheus", &prometheus)] {
+        if let Some(listener) = listener {
+            ports.push((what, listener.try_clone().map_err(io_error("listener"))?));
+        }
+    }
+    let door = door.clone();
+    let listeners = [
+        ("amqp", config.amqp.port()),
+        ("http", listening_port(management.as_ref())),
+        ("http/prometheus", listening_port(prometheus.as_ref())),
+    ];
+    let parts = ControlParts {
+        node,
+        node_name: name.to_owned(),
+        listeners: listeners
+            .into_iter()
+            .filter_map(|(what, port)| Some((what.to_owned(), port?)))
+            .collect(),
+        loopback_users: config.loopback_users.clone(),
+        cluster_name: config.cluster.name.clone(),
+        management,
+        prometheus,
+        control: Arc::new(move |request| door.ask(request)),
+    };
+    let notices = notices.clone();
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || {
+            if let Err(error) = serve(parts) {
+                let _ = notices.send(Notice::Died(format!("control plane: {error}")));
+            }
+        })
+        .map_err(io_error("control thread"))?;
+    Ok(ports)
+}
+
+fn listening_port(listener: Option<&TcpListener>) -> Option<u16> {
+    Some(listener?.local_addr().ok()?.port())
+}

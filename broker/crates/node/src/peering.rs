@@ -1,0 +1,663 @@
+//! Links to other nodes, sans-io: whom to dial, which of two links to keep, who is up, how a cluster is formed.
+//!
+//! The driver (`links`, or a test) owns sockets and time; it calls in and carries out [`Action`]s.
+//!
+//! Both sides of a pair may dial. When two links meet, the one dialled by the node with the lower id stays; a
+//! newer incarnation's link beats an older one's. A peer is up from the moment both sides have said HELLO with the
+//! same cluster, and down after [`PeeringConfig::timeout`] of silence, or [`LOST_GRACE`] after its link broke. Up
+//! told again means that the link was replaced: frames in flight may be lost.
+
+mod dialing;
+
+use crate::config::PeerAddress;
+use crate::formation::{Decision, PeerView, View, decide_formation};
+use crate::identity::{ClusterRecord, Founder, id_text, nonzero};
+use crate::wire::{Frame, Hello};
+use dialing::{Target, TargetState};
+use env::{Incarnation, NodeId, SeededRng, Time};
+use metadata::NodeRecord;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// How long a link may take to say HELLO, and a connection to be made.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a peer whose link broke may take to come back before it counts as down.
+pub const LOST_GRACE: Duration = Duration::from_secs(1);
+
+/// Links that have not said HELLO yet; more are not accepted.
+pub const MAX_STRANGERS: usize = 64;
+
+/// How often a DNS name of many nodes is looked up while this node has no cluster, and while it has one.
+const EXPAND_EVERY: Duration = Duration::from_secs(2);
+const EXPAND_SELDOM: Duration = Duration::from_secs(30);
+
+/// A connection at the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// Somewhere to dial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TargetId(pub u64);
+
+#[derive(Clone, Debug)]
+pub struct PeeringConfig {
+    pub cluster_name: String,
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    pub name: String,
+    /// host:port under which others reach this node.
+    pub address: String,
+    pub cluster: Option<ClusterRecord>,
+    pub peers: Vec<PeerAddress>,
+    /// 0: as many as `peers`. Above that, `peers` is one DNS name of them all.
+    pub initial_size: usize,
+    pub heartbeat: Duration,
+    pub timeout: Duration,
+    pub seed: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Look the host up, connect, then [`Peering::dialled`] or [`Peering::dial_failed`].
+    Dial {
+        target: TargetId,
+        address: PeerAddress,
+    },
+    /// Look up all addresses of this name, then [`Peering::expanded`].
+    Expand(PeerAddress),
+    Send {
+        link: LinkId,
+        frame: Frame,
+    },
+    /// Send what is queued, then close. The link is already forgotten here.
+    Close {
+        link: LinkId,
+    },
+    Up {
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    Down {
+        node: NodeId,
+    },
+    /// An established peer; whether it is new to the cluster, the metadata tree knows.
+    Join(NodeRecord),
+    /// Make this durable, then [`Peering::adopted`].
+    Adopt(ClusterRecord),
+}
+
+struct Link {
+    dialled: Option<TargetId>,
+    hello: Option<Hello>,
+    since: Time,
+    heard: Time,
+    established: bool,
+}
+
+struct Peer {
+    incarnation: Incarnation,
+    link: Option<LinkId>,
+    /// When the last link broke.
+    lost: Time,
+    up: bool,
+}
+
+pub struct Peering {
+    config: PeeringConfig,
+    peers_hash: u64,
+    rng: SeededRng,
+    links: BTreeMap<LinkId, Link>,
+    peers: BTreeMap<NodeId, Peer>,
+    targets: BTreeMap<TargetId, Target>,
+    next_target: u64,
+    /// The DNS name of many nodes and when it is looked up next; None while the answer is awaited.
+    expand: Option<(PeerAddress, Option<Time>)>,
+    expanded_once: bool,
+    adopting: bool,
+    stopped: bool,
+    why: String,
+    next_heartbeat: Time,
+    actions: VecDeque<Action>,
+    now: Time,
+}
+
+impl Peering {
+    pub fn new(config: PeeringConfig) -> Peering {
+        let configured = config.peers.clone();
+        let mut this = Peering {
+            peers_hash: peers_hash(&config.peers, config.initial_size),
+            rng: SeededRng::new(config.seed),
+            links: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            next_target: 0,
+            expand: None,
+            expanded_once: false,
+            adopting: false,
+            stopped: false,
+            why: "starting".to_owned(),
+            next_heartbeat: Time::ZERO,
+            actions: VecDeque::new(),
+            now: Time::ZERO,
+            config,
+        };
+        let many = this.config.initial_size > 1;
+        match configured.as_slice() {
+            [one] if many => this.expand = Some((one.clone(), Some(Time::ZERO))),
+            _ => {
+                for address in configured {
+                    this.add_target(address, dialing::Origin::Configured);
+                }
+            }
+        }
+        this
+    }
+
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Why this node has no cluster yet; None when it has one.
+    pub fn waiting(&self) -> Option<&str> {
+        self.config.cluster.is_none().then_some(self.why.as_str())
+    }
+
+    /// The link that frames for this node go through; None when it is not up.
+    pub fn link_of(&self, node: NodeId) -> Option<LinkId> {
+        let link = self.peers.get(&node)?.link?;
+        self.links.get(&link).filter(|l| l.established)?;
+        Some(link)
+    }
+
+    /// Who is at the other end, once it may send data.
+    pub fn established(&self, link: LinkId) -> Option<NodeId> {
+        let link = self.links.get(&link).filter(|l| l.established)?;
+        link.hello.as_ref().map(|h| h.node)
+    }
+
+    /// Whether the other end has said who it is, so that frames of full size may come.
+    pub fn identified(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|l| l.hello.is_some())
+    }
+
+    /// When [`Peering::tick`] is wanted next.
+    pub fn wake_at(&self) -> Time {
+        let targets = self.targets.values().filter_map(Target::due);
+        let expand = self.expand.as_ref().and_then(|(_, at)| *at);
+        let lost = self
+            .peers
+            .values()
+            .filter(|p| p.up && p.link.is_none())
+            .map(|p| p.lost + LOST_GRACE);
+        targets
+            .chain(expand)
+            .chain(lost)
+            .chain([self.next_heartbeat])
+            .min()
+            .unwrap_or(self.next_heartbeat)
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        if self.stopped {
+            return;
+        }
+        self.check_links();
+        self.check_peers();
+        self.dial_due();
+        if self.now >= self.next_heartbeat {
+            self.next_heartbeat = self.now + self.config.heartbeat;
+            let greeted = self.links.iter().filter(|(_, l)| l.hello.is_some());
+            for (link, _) in greeted {
+                self.actions.push_back(Action::Send {
+                    link: *link,
+                    frame: Frame::Heartbeat,
+                });
+            }
+        }
+        self.consider();
+    }
+
+    /// A connection came in. False: too many strangers, close it.
+    pub fn accepted(&mut self, link: LinkId) -> bool {
+        let strangers = self.links.values().filter(|l| l.hello.is_none()).count();
+        if strangers >= MAX_STRANGERS || self.stopped {
+            return false;
+        }
+        self.open(link, None);
+        true
+    }
+
+    pub fn dialled(&mut self, target: TargetId, link: LinkId) {
+        if let Some(target) = self.targets.get_mut(&target) {
+            target.state = TargetState::Linked(link);
+        }
+        self.open(link, Some(target));
+    }
+
+    fn open(&mut self, link: LinkId, dialled: Option<TargetId>) {
+        let entry = Link {
+            dialled,
+            hello: None,
+            since: self.now,
+            heard: self.now,
+            established: false,
+        };
+        self.links.insert(link, entry);
+        self.send_hello(link);
+    }
+
+    fn send_hello(&mut self, link: LinkId) {
+        let hello = Hello {
+            cluster_name: self.config.cluster_name.clone(),
+            cluster: self.cluster(),
+            node: self.config.node,
+            incarnation: self.config.incarnation,
+            name: self.config.name.clone(),
+            address: self.config.address.clone(),
+            peers_hash: self.peers_hash,
+        };
+        let frame = Frame::Hello(hello);
+        self.actions.push_back(Action::Send { link, frame });
+    }
+
+    /// 0: none.
+    fn cluster(&self) -> u64 {
+        self.config.cluster.as_ref().map_or(0, |c| c.id)
+    }
+
+    /// Any byte came, or the driver has chosen not to read.
+    pub fn heard(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.heard = self.now;
+        }
+    }
+
+    /// A frame other than data.
+    pub fn frame(&mut self, link: LinkId, frame: Frame) {
+        match frame {
+            Frame::Hello(hello) => self.hello(link, hello),
+            Frame::Welcome(record) => self.welcome(link, record),
+            Frame::Bye => self.bye(link),
+            Frame::Refused(why) => {
+                tracing::warn!(event = "peer.refused_us", peer = %self.describe(link), why);
+                self.why = format!("refused by {}: {why}", self.describe(link));
+                self.drop_link(link);
+            }
+            Frame::Heartbeat | Frame::Data { .. } => {}
+        }
+    }
+
+    fn hello(&mut self, link: LinkId, hello: Hello) {
+        let Some(known) = self.links.get(&link) else {
+            return;
+        };
+        let changed = known
+            .hello
+            .as_ref()
+            .is_some_and(|h| h.node != hello.node || h.incarnation != hello.incarnation);
+        if changed {
+            return self.refuse(link, "a link's node cannot change");
+        }
+        if hello.cluster_name != self.config.cluster_name {
+            let why = format!("cluster.name is {} here", self.config.cluster_name);
+            return self.refuse(link, &why);
+        }
+        if hello.node == self.config.node {
+            return self.met_itself(link, &hello);
+        }
+        let ours = self.cluster();
+        if ours != 0 && hello.cluster != 0 && ours != hello.cluster {
+            let why = format!("this node belongs to cluster {}", id_text(ours));
+            return self.refuse(link, &why);
+        }
+        self.note_target(link, &hello);
+        if !self.keep_link(link, &hello) {
+            return self.drop_link(link);
+        }
+        if let Some(known) = self.links.get_mut(&link) {
+            known.hello = Some(hello);
+        }
+        self.establish(link);
+        self.consider();
+    }
+
+    /// Another process with our id, or ourselves at the end of a dial.
+    fn met_itself(&mut self, link: LinkId, hello: &Hello) {
+        if hello.incarnation != self.config.incarnation {
+            tracing::error!(
+                event = "peer.same_id",
+                address = hello.address,
+                "another process runs on a copy of this node's data directory"
+            );
+        }
+        self.note_target(link, hello);
+        self.drop_link(link);
+        self.consider();
+    }
+
+    /// Decides between this link and another to the same node. False: the other stays.
+    fn keep_link(&mut self, link: LinkId, hello: &Hello) -> bool {
+        let me = self.config.node;
+        let lower_dialled = |l: &Link| l.dialled.is_some() == (me < hello.node);
+        let new_preferred = self.links.get(&link).is_some_and(lower_dialled);
+        let now = self.now;
+        let peer = self.peers.entry(hello.node).or_insert(Peer {
+            incarnation: hello.incarnation,
+            link: None,
+            lost: now,
+            up: false,
+        });
+        if hello.incarnation < peer.incarnation {
+            return false;
+        }
+        let newer = hello.incarnation > peer.incarnation;
+        let old = peer.link.filter(|l| *l != link);
+        if let Some(old) = old {
+            let old_preferred = self.links.get(&old).is_some_and(lower_dialled);
+            if !newer && old_preferred && !new_preferred {
+                return false;
+            }
+        }
+        if newer {
+            peer.incarnation = hello.incarnation;
+            if std::mem::take(&mut peer.up) {
+                self.actions.push_back(Action::Down { node: hello.node });
+            }
+        }
+        peer.link = Some(link);
+        if let Some(old) = old {
+            self.close_old(old);
+        }
+        true
+    }
+
+    /// Closes a link that another has replaced.
+    fn close_old(&mut self, old: LinkId) {
+        if let Some(link) = self.links.remove(&old) {
+            self.retry_target(link.dialled);
+            self.actions.push_back(Action::Close { link: old });
+        }
+    }
+
+    /// Both sides have said HELLO: exchanges what the other lacks, and opens the link for data when both belong together.
+    fn establish(&mut self, link: LinkId) {
+        let ours = self.cluster();
+        let Some(known) = self.links.get_mut(&link) else {
+            return;
+        };
+        let Some(hello) = known.hello.clone() else {
+            return;
+        };
+        if ours == 0 || known.established {
+            return;
+        }
+        if hello.cluster == 0 {
+            if let Some(record) = self.config.cluster.clone() {
+                let frame = Frame::Welcome(record);
+                self.actions.push_back(Action::Send { link, frame });
+            }
+            return;
+        }
+        known.established = true;
+        if let Some(peer) = self.peers.get_mut(&hello.node) {
+            peer.up = true;
+        }
+        tracing::info!(
+            event = "peer.up",
+            name = hello.name,
+            address = hello.address
+        );
+        self.actions.push_back(Action::Up {
+            node: hello.node,
+            incarnation: hello.incarnation,
+        });
+        self.actions.push_back(Action::Join(NodeRecord {
+            id: hello.node,
+            name: hello.name.as_str().into(),
+            address: hello.address.as_str().into(),
+            voter: false,
+            maintenance: false,
+        }));
+    }
+
+    fn welcome(&mut self, link: LinkId, record: ClusterRecord) {
+        if self.config.cluster.is_some() || self.adopting {
+            return;
+        }
+        // The member's HELLO said the same id before; only configured peers may take this node in.
+        let said = self.links.get(&link).and_then(|l| l.hello.as_ref());
+        if said.map(|h| h.cluster) != Some(record.id) {
+            return self.refuse(link, "welcomed to another cluster than its own");
+        }
+        match self.decide() {
+            Decision::Join { cluster } if cluster == record.id => self.adopt(record),
+            Decision::Wait { why } => self.why = why,
+            _ => tracing::warn!(event = "peer.unexpected_welcome", peer = %self.describe(link)),
+        }
+    }
+
+    fn adopt(&mut self, record: ClusterRecord) {
+        self.adopting = true;
+        self.actions.push_back(Action::Adopt(record));
+    }
+
+    /// The record is durable: this node belongs to the cluster now and tells everyone.
+    pub fn adopted(&mut self, record: ClusterRecord) {
+        self.adopting = false;
+        self.config.cluster = Some(record);
+        let greeted: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in greeted {
+            self.send_hello(link);
+            let foreign = self
+                .links
+                .get(&link)
+                .and_then(|l| l.hello.as_ref())
+                .is_some_and(|h| h.cluster != 0 && h.cluster != self.cluster());
+            if foreign {
+                self.refuse(link, "this node belongs to another cluster now");
+            } else {
+                self.establish(link);
+            }
+        }
+    }
+
+    /// Forms or joins when it is time.
+    fn consider(&mut self) {
+        if self.config.cluster.is_some() || self.adopting || self.stopped {
+            return;
+        }
+        match self.decide() {
+            Decision::Wait { why } => {
+                if why != self.why {
+                    tracing::info!(event = "cluster.waiting", why);
+                }
+                self.why = why;
+            }
+            Decision::Form(founders) => {
+                let id = nonzero(&mut self.rng);
+                tracing::info!(
+                    event = "cluster.forming",
+                    cluster = id_text(id),
+                    nodes = founders.len()
+                );
+                self.adopt(ClusterRecord { id, founders });
+            }
+            // Its WELCOME is on the way.
+            Decision::Join { cluster } => {
+                self.why = format!("joining cluster {}", id_text(cluster))
+            }
+        }
+    }
+
+    fn decide(&self) -> Decision {
+        let configured = self.targets.values().filter(|t| t.counts());
+        let mut peers: Vec<PeerView> = configured.map(|t| self.view_of(t)).collect();
+        if self.expand.is_some() && !self.expanded_once {
+            peers.push(PeerView::Silent {
+                address: "the DNS name of the peers".to_owned(),
+            });
+        }
+        let initial_size = match self.config.initial_size {
+            0 => self.config.peers.len(),
+            size => size,
+        };
+        decide_formation(&View {
+            me: Founder {
+                id: self.config.node,
+                name: self.config.name.clone(),
+                address: self.config.address.clone(),
+            },
+            peers_hash: self.peers_hash,
+            initial_size,
+            peers,
+        })
+    }
+
+    fn view_of(&self, target: &Target) -> PeerView {
+        if target.node == Some(self.config.node)
+            || target.address.to_string() == self.config.address
+        {
+            return PeerView::Myself;
+        }
+        let hello = target
+            .node
+            .and_then(|node| self.peers.get(&node)?.link)
+            .and_then(|link| self.links.get(&link)?.hello.as_ref());
+        match hello {
+            None => PeerView::Silent {
+                address: target.address.to_string(),
+            },
+            Some(h) if h.cluster != 0 => PeerView::Member { cluster: h.cluster },
+            Some(h) => PeerView::Unclustered {
+                founder: Founder {
+                    id: h.node,
+                    name: h.name.clone(),
+                    address: h.address.clone(),
+                },
+                peers_hash: h.peers_hash,
+            },
+        }
+    }
+
+    fn refuse(&mut self, link: LinkId, why: &str) {
+        tracing::warn!(event = "peer.refused", peer = %self.describe(link), why);
+        let frame = Frame::Refused(why.to_owned());
+        self.actions.push_back(Action::Send { link, frame });
+        self.drop_link(link);
+    }
+
+    fn describe(&self, link: LinkId) -> String {
+        let Some(link) = self.links.get(&link) else {
+            return "unknown".to_owned();
+        };
+        let target = link.dialled.and_then(|t| self.targets.get(&t));
+        match (&link.hello, target) {
+            (Some(hello), _) => format!("{} ({})", hello.name, hello.address),
+            (None, Some(target)) => target.address.to_string(),
+            (None, None) => "a stranger".to_owned(),
+        }
+    }
+
+    fn bye(&mut self, link: LinkId) {
+        let node = self.established(link);
+        self.drop_link(link);
+        if let Some(node) = node {
+            self.down(node, "it stops");
+        }
+    }
+
+    /// Closes a link and forgets it.
+    fn drop_link(&mut self, link: LinkId) {
+        self.actions.push_back(Action::Close { link });
+        self.closed(link);
+    }
+
+    /// The connection is gone, by whichever side.
+    pub fn closed(&mut self, link: LinkId) {
+        let Some(gone) = self.links.remove(&link) else {
+            return;
+        };
+        self.retry_target(gone.dialled);
+        let now = self.now;
+        if let Some(peer) = gone.hello.and_then(|h| self.peers.get_mut(&h.node))
+            && peer.link == Some(link)
+        {
+            peer.link = None;
+            peer.lost = now;
+        }
+    }
+
+    fn check_links(&mut self) {
+        let (now, timeout) = (self.now, self.config.timeout);
+        let late = |l: &Link| match l.hello {
+            None => now >= l.since + HANDSHAKE_TIMEOUT,
+            Some(_) => now >= l.heard + timeout,
+        };
+        let late: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, l)| late(l))
+            .map(|(id, _)| *id)
+            .collect();
+        for link in late {
+            let node = self.established(link);
+            self.drop_link(link);
+            if let Some(node) = node {
+                self.down(node, "silent");
+            }
+        }
+    }
+
+    fn check_peers(&mut self) {
+        let now = self.now;
+        let lost: Vec<NodeId> = self
+            .peers
+            .iter()
+            .filter(|(_, p)| p.up && p.link.is_none() && now >= p.lost + LOST_GRACE)
+            .map(|(node, _)| *node)
+            .collect();
+        for node in lost {
+            self.down(node, "link lost");
+        }
+        // A stranger that never became a peer is not remembered.
+        self.peers.retain(|_, p| p.up || p.link.is_some());
+    }
+
+    fn down(&mut self, node: NodeId, why: &str) {
+        if let Some(peer) = self.peers.get_mut(&node)
+            && std::mem::take(&mut peer.up)
+        {
+            tracing::warn!(event = "peer.down", node = id_text(node.0), why);
+            self.actions.push_back(Action::Down { node });
+        }
+    }
+
+    /// Says goodbye on all links; nothing is dialled any more.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        let links: Vec<LinkId> = self.links.keys().copied().collect();
+        for link in links {
+            let frame = Frame::Bye;
+            self.actions.push_back(Action::Send { link, frame });
+            self.drop_link(link);
+        }
+    }
+}
+
+/// The same on all nodes that were given the same list, in whatever order.
+fn peers_hash(peers: &[PeerAddress], initial_size: usize) -> u64 {
+    let mut sorted: Vec<String> = peers.iter().map(ToString::to_string).collect();
+    sorted.sort();
+    // FNV-1a: any stable function will do.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let size = initial_size.to_string();
+    for byte in sorted.join(",").bytes().chain(*b"/").chain(size.bytes()) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests;

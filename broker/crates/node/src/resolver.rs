@@ -1,0 +1,70 @@
+//! Looking up names on threads of its own: the system's resolver blocks, and heartbeats must not wait for it.
+
+use crate::config::PeerAddress;
+use crate::peering::TargetId;
+use reactor::Wake;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Look-ups at the same time.
+const THREADS: usize = 2;
+
+/// For whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Dial(TargetId),
+    Expand,
+}
+
+type Request = (Asked, PeerAddress);
+type Answer = (Asked, PeerAddress, Result<Vec<SocketAddr>, String>);
+
+/// Ends its threads when dropped.
+pub(crate) struct Resolver {
+    requests: Sender<Request>,
+    answers: Receiver<Answer>,
+}
+
+impl Resolver {
+    pub fn start(wake: Arc<Wake>) -> io::Result<Resolver> {
+        let (requests, inbox) = channel::<Request>();
+        let (outbox, answers) = channel();
+        let inbox = Arc::new(Mutex::new(inbox));
+        for i in 0..THREADS {
+            let (inbox, outbox, wake) = (inbox.clone(), outbox.clone(), wake.clone());
+            let name = format!("resolver-{i}");
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(move || work(&inbox, &outbox, &wake))?;
+        }
+        Ok(Resolver { requests, answers })
+    }
+
+    pub fn ask(&self, asked: Asked, address: PeerAddress) {
+        // The threads live as long as `self`.
+        let _ = self.requests.send((asked, address));
+    }
+
+    pub fn answer(&self) -> Option<Answer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+fn work(inbox: &Mutex<Receiver<Request>>, outbox: &Sender<Answer>, wake: &Wake) {
+    loop {
+        let request = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((asked, address)) = request else {
+            return;
+        };
+        let found = (address.host.as_str(), address.port)
+            .to_socket_addrs()
+            .map(Iterator::collect::<Vec<_>>)
+            .map_err(|e| e.to_string());
+        if outbox.send((asked, address, found)).is_err() {
+            return;
+        }
+        wake.wake();
+    }
+}

@@ -1,0 +1,325 @@
+//! The threads of a node and what connects them.
+
+use crate::jobs::JobThread;
+use crate::links::{self, LinkParts, LinkStatus, LinkThread, Persist};
+use crate::log_thread::LogThread;
+use crate::peering::{Peering, PeeringConfig};
+use crate::tls::Tls;
+use env::{Clock, Disk};
+use mio::Poll;
+use reactor::{
+    Inbound, Links, LoopConfig, LoopParts, Mailbox, MailboxInlet, Receiver, Report, Sender,
+    ShardLoop, Wake,
+};
+use shard::ShardDriver;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use wal::{Wal, Writer};
+
+/// Items of a ring between two threads.
+const RING: usize = 4096;
+
+/// What threads tell the node.
+#[derive(Debug)]
+pub enum Notice {
+    /// From outside: end in good order.
+    Stop,
+    /// The node belongs to a cluster now.
+    Adopted,
+    DiskFull(bool),
+    Report(u16, Report),
+    /// A thread that must not end has ended, with this text.
+    Died(String),
+}
+
+/// What the threads are made of.
+pub(crate) struct Wiring {
+    pub shards: u16,
+    pub clock: Arc<dyn Clock + Send + Sync>,
+    pub notices: mpsc::Sender<Notice>,
+    pub status: Arc<LinkStatus>,
+    pub wal: Wal,
+    /// Newest file of the log that was read back; 0: none.
+    pub newest_file: u64,
+    pub disk: Arc<dyn Disk>,
+    pub tls: Option<Tls>,
+    pub listener: Option<TcpListener>,
+    pub peering: PeeringConfig,
+    pub persist: Persist,
+    pub peer_buffer: usize,
+}
+
+/// A shard's ends, until its thread starts.
+struct ShardEnds {
+    poll: Poll,
+    wake: Arc<Wake>,
+    inlet: MailboxInlet,
+    rings: Vec<Receiver<Inbound>>,
+    links: Links,
+}
+
+pub(crate) struct Threads {
+    clock: Arc<dyn Clock + Send + Sync>,
+    notices: mpsc::Sender<Notice>,
+    ends: Vec<Option<ShardEnds>>,
+    mailboxes: Vec<Mailbox>,
+    shards: Vec<JoinHandle<()>>,
+    status: Arc<LinkStatus>,
+    links_wake: Arc<Wake>,
+    links: Option<JoinHandle<()>>,
+    stop_storage: Arc<AtomicBool>,
+    storage_wakes: Vec<Arc<Wake>>,
+    storage: Vec<JoinHandle<()>>,
+}
+
+/// One ring from each shard to another thread, or from that to each shard.
+fn rings<T>(wakes: impl Iterator<Item = Arc<Wake>>) -> (Vec<Sender<T>>, Vec<Receiver<T>>) {
+    wakes.map(|wake| reactor::ring(RING, wake)).unzip()
+}
+
+impl Threads {
+    /// Connects everything and starts all threads but the shards'.
+    pub fn start(wiring: Wiring) -> io::Result<Threads> {
+        let count = usize::from(wiring.shards);
+        let mut polls = Vec::new();
+        for _ in 0..count {
+            polls.push(ShardLoop::poll_and_wake()?);
+        }
+        let shard_wakes: Vec<Arc<Wake>> = polls.iter().map(|(_, wake)| wake.clone()).collect();
+        let to_shards = || rings::<Inbound>(shard_wakes.iter().cloned());
+        let log_wake = Arc::new(Wake::for_thread());
+        let job_wake = Arc::new(Wake::for_thread());
+        let (poll, links_wake) = links::poll_and_wake()?;
+
+        let (wal_tx, wal_rx) = rings(std::iter::repeat_n(log_wake.clone(), count));
+        let (job_tx, job_rx) = rings(std::iter::repeat_n(job_wake.clone(), count));
+        let (peer_tx, peer_rx) = rings(std::iter::repeat_n(links_wake.clone(), count));
+        let (mut from_wal_tx, from_wal_rx) = to_shards();
+        let (from_jobs_tx, from_jobs_rx) = to_shards();
+        let (from_peers_tx, from_peers_rx) = to_shards();
+        if wiring.newest_file > 0 {
+            for shard in &mut from_wal_tx {
+                shard.send(Inbound::WalRolled {
+                    file: wiring.newest_file,
+                });
+            }
+        }
+
+        let mut ends = Vec::new();
+        let mut mailboxes = Vec::new();
+        let others = polls
+            .into_iter()
+            .zip(from_wal_rx)
+            .zip(from_jobs_rx)
+            .zip(from_peers_rx);
+        let outs = wal_tx.into_iter().zip(job_tx).zip(peer_tx);
+        for (((((poll, wake), a), b), c), ((wal, jobs), peers)) in others.zip(outs) {
+            let (mailbox, inlet) = reactor::mailbox(wake.clone());
+            mailboxes.push(mailbox);
+            ends.push(ShardEnds {
+                poll,
+                wake,
+                inlet,
+                rings: vec![a, b, c],
+                links: Links {
+                    wal,
+                    jobs,
+                    peers,
+                    shards: Vec::new(),
+                },
+            });
+        }
+        connect_shards(&mut ends, &shard_wakes);
+
+        let mut threads = Threads {
+            clock: wiring.clock.clone(),
+            notices: wiring.notices.clone(),
+            ends: ends.into_iter().map(Some).collect(),
+            mailboxes,
+            shards: Vec::new(),
+            status: wiring.status.clone(),
+            links_wake: links_wake.clone(),
+            links: None,
+            stop_storage: Arc::new(AtomicBool::new(false)),
+            storage_wakes: vec![log_wake.clone(), job_wake.clone()],
+            storage: Vec::new(),
+        };
+        let notices = wiring.notices.clone();
+        let on_full = Box::new(move |full| drop(notices.send(Notice::DiskFull(full))));
+        let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, on_full);
+        threads.start_log(log, log_wake)?;
+        threads.start_jobs(JobThread::new(wiring.disk, job_rx, from_jobs_tx), job_wake)?;
+        let parts = LinkParts {
+            peering: Peering::new(wiring.peering),
+            clock: wiring.clock,
+            poll,
+            wake: links_wake,
+            listener: wiring.listener,
+            tls: wiring.tls,
+            rings: peer_rx,
+            shards: from_peers_tx,
+            peer_buffer: wiring.peer_buffer,
+            persist: announce(wiring.persist, wiring.notices),
+            status: wiring.status,
+        };
+        threads.start_links(LinkThread::new(parts)?)?;
+        Ok(threads)
+    }
+
+    fn start_log(&mut self, log: LogThread, wake: Arc<Wake>) -> io::Result<()> {
+        let stop = self.stop_storage.clone();
+        let handle = self.spawn("wal", move || {
+            log.run(&wake, &stop).map_err(|e| e.to_string())
+        })?;
+        self.storage.push(handle);
+        Ok(())
+    }
+
+    fn start_jobs(&mut self, jobs: JobThread, wake: Arc<Wake>) -> io::Result<()> {
+        let stop = self.stop_storage.clone();
+        let handle = self.spawn("storage", move || {
+            jobs.run(&wake, &stop);
+            Ok(())
+        })?;
+        self.storage.push(handle);
+        Ok(())
+    }
+
+    fn start_links(&mut self, links: LinkThread) -> io::Result<()> {
+        self.links = Some(self.spawn("links", move || links.run())?);
+        Ok(())
+    }
+
+    /// Starts a shard's thread, which makes its driver.
+    pub fn start_shard(
+        &mut self,
+        index: u16,
+        listeners: Vec<TcpListener>,
+        config: LoopConfig,
+        make: impl FnOnce() -> Result<Box<dyn ShardDriver>, String> + Send + 'static,
+    ) -> io::Result<()> {
+        let ends = self.ends.get_mut(usize::from(index)).and_then(Option::take);
+        let ends = ends.ok_or_else(|| io::Error::other("no such shard"))?;
+        let clock = self.clock.clone();
+        let notices = self.notices.clone();
+        let handle = self.spawn(&format!("shard-{index}"), move || {
+            let parts = LoopParts {
+                driver: make()?,
+                config,
+                clock,
+                poll: ends.poll,
+                wake: ends.wake,
+                rings: ends.rings,
+                mailbox: ends.inlet,
+                links: ends.links,
+                listeners,
+                report: Box::new(move |report| drop(notices.send(Notice::Report(index, report)))),
+            };
+            let shard = ShardLoop::new(parts).map_err(|e| e.to_string())?;
+            shard.run().map_err(|e| e.to_string())
+        })?;
+        self.shards.push(handle);
+        Ok(())
+    }
+
+    /// A thread whose failure is the node's.
+    fn spawn(
+        &self,
+        name: &str,
+        body: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let notices = self.notices.clone();
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                if let Err(text) = body() {
+                    tracing::error!(event = "node.fatal", text);
+                    let _ = notices.send(Notice::Died(text));
+                }
+            })
+    }
+
+    pub fn mailboxes(&self) -> Vec<Mailbox> {
+        self.mailboxes.clone()
+    }
+
+    pub fn shut_down_shards(&self) {
+        for mailbox in &self.mailboxes {
+            mailbox.post_waiting(Inbound::ShutDown);
+        }
+    }
+
+    /// Ends all threads: shards, then links, then what makes things durable. Those that take longer than `patience`
+    /// together are left to the end of the process.
+    pub fn stop(mut self, patience: Duration) {
+        let until = self.clock.now() + patience;
+        // Ends that never got a thread would keep their mailboxes open.
+        self.ends.clear();
+        for mailbox in &self.mailboxes {
+            mailbox.post_waiting(Inbound::Stop);
+        }
+        for shard in std::mem::take(&mut self.shards) {
+            self.join(shard, until);
+        }
+        self.status.stop();
+        self.links_wake.wake();
+        if let Some(links) = self.links.take() {
+            self.join(links, until);
+        }
+        self.stop_storage.store(true, Ordering::Release);
+        for wake in &self.storage_wakes {
+            wake.wake();
+        }
+        for storage in std::mem::take(&mut self.storage) {
+            self.join(storage, until);
+        }
+    }
+
+    fn join(&self, thread: JoinHandle<()>, until: env::Time) {
+        while !thread.is_finished() {
+            if self.clock.now() > until + Duration::from_secs(2) {
+                let name = thread.thread().name().unwrap_or_default();
+                tracing::warn!(event = "node.thread_left", name);
+                return;
+            }
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+        // A panic has ended the process before.
+        let _ = thread.join();
+    }
+}
+
+/// A ring from every shard to every other.
+fn connect_shards(ends: &mut [ShardEnds], wakes: &[Arc<Wake>]) {
+    for from in 0..ends.len() {
+        let mut senders = Vec::new();
+        for (to, wake) in wakes.iter().enumerate() {
+            if from == to {
+                senders.push(None);
+                continue;
+            }
+            let (sender, receiver) = reactor::ring(RING, wake.clone());
+            senders.push(Some(sender));
+            if let Some(end) = ends.get_mut(to) {
+                end.rings.push(receiver);
+            }
+        }
+        if let Some(end) = ends.get_mut(from) {
+            end.links.shards = senders;
+        }
+    }
+}
+
+/// Tells the node after the record is durable.
+fn announce(mut persist: Persist, notices: mpsc::Sender<Notice>) -> Persist {
+    Box::new(move |record| {
+        persist(record)?;
+        let _ = notices.send(Notice::Adopted);
+        Ok(())
+    })
+}

@@ -1,0 +1,325 @@
+//! Mutual TLS between nodes (C6): both sides show a certificate of the cluster's own authority.
+//!
+//! The authority of `cacertfile` signs nodes and nothing else, so a chain to it is the proof of being a node. Names in
+//! certificates are not compared: in Kubernetes addresses change, and any node may be dialled by any of its names.
+
+use crate::config::AuthFiles;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Why the files of `cluster.auth` cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cluster.auth: {file}: {what}")]
+pub struct TlsError {
+    pub file: String,
+    pub what: String,
+}
+
+fn bad(file: &Path, what: impl ToString) -> TlsError {
+    TlsError {
+        file: file.display().to_string(),
+        what: what.to_string(),
+    }
+}
+
+/// Both sides' configurations, and when their files were last changed.
+pub struct Tls {
+    files: AuthFiles,
+    changed: [Option<SystemTime>; 3],
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+impl Tls {
+    pub fn load(files: &AuthFiles) -> Result<Tls, TlsError> {
+        let changed = times(files);
+        let (server, client) = configs(files)?;
+        Ok(Tls {
+            files: files.clone(),
+            changed,
+            server,
+            client,
+        })
+    }
+
+    /// Takes new files into use for links made from now on; keeps the old ones when the new cannot be used.
+    pub fn refresh(&mut self) {
+        let changed = times(&self.files);
+        if changed == self.changed {
+            return;
+        }
+        match configs(&self.files) {
+            Ok((server, client)) => {
+                tracing::info!(event = "cluster.certificates_reloaded");
+                (self.server, self.client, self.changed) = (server, client, changed);
+            }
+            // Files are replaced one by one: the next look may find them whole.
+            Err(error) => tracing::warn!(event = "cluster.certificates_unusable", %error),
+        }
+    }
+
+    pub fn accept(&self) -> Result<rustls::Connection, rustls::Error> {
+        rustls::ServerConnection::new(self.server.clone()).map(Into::into)
+    }
+
+    pub fn dial(&self, host: &str) -> Result<rustls::Connection, rustls::Error> {
+        let name = ServerName::try_from(host.to_owned())
+            .or_else(|_| ServerName::try_from("node"))
+            .map_err(|e| rustls::Error::General(e.to_string()))?;
+        rustls::ClientConnection::new(self.client.clone(), name).map(Into::into)
+    }
+}
+
+fn times(files: &AuthFiles) -> [Option<SystemTime>; 3] {
+    [&files.cacertfile, &files.certfile, &files.keyfile]
+        .map(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok())
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let parsed = CertificateDer::pem_file_iter(file).map_err(|e| bad(file, e))?;
+    let all: Vec<_> = parsed.collect::<Result<_, _>>().map_err(|e| bad(file, e))?;
+    if all.is_empty() {
+        return Err(bad(file, "no certificate in it"));
+    }
+    Ok(all)
+}
+
+fn configs(files: &AuthFiles) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), TlsError> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&files.cacertfile)? {
+        roots
+            .add(certificate)
+            .map_err(|e| bad(&files.cacertfile, e))?;
+    }
+    let roots = Arc::new(roots);
+    let chain = certificates(&files.certfile)?;
+    let key = PrivateKeyDer::from_pem_file(&files.keyfile).map_err(|e| bad(&files.keyfile, e))?;
+
+    let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+        .build()
+        .map_err(|e| bad(&files.cacertfile, e))?;
+    let versions = &[&rustls::version::TLS13];
+    let server = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(versions)
+        .map_err(|e| bad(&files.certfile, e))?
+        .with_client_cert_verifier(clients)
+        .with_single_cert(chain.clone(), key.clone_key())
+        .map_err(|e| bad(&files.certfile, e))?;
+
+    let chain_only = ChainOnly(
+        WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
+            .build()
+            .map_err(|e| bad(&files.cacertfile, e))?,
+    );
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .map_err(|e| bad(&files.certfile, e))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(chain_only))
+        .with_client_auth_cert(chain, key)
+        .map_err(|e| bad(&files.certfile, e))?;
+    client.resumption = rustls::client::Resumption::disabled();
+    Ok((Arc::new(server), Arc::new(client)))
+}
+
+/// The usual verification of a server's chain, but for its name.
+#[derive(Debug)]
+struct ChainOnly(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for ChainOnly {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        // The name is looked at last, after chain, validity and key usage.
+        match self
+            .0
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
+    use std::path::PathBuf;
+
+    type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+    /// An authority with one certificate for the usages given; the files' names begin with `name`.
+    fn files(name: &str, usages: &[ExtendedKeyUsagePurpose]) -> Result<AuthFiles> {
+        let dir = std::env::temp_dir().join(format!("posthorn-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        let ca_key = KeyPair::generate()?;
+        let mut ca = CertificateParams::new(Vec::<String>::new())?;
+        ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca_pem = ca.self_signed(&ca_key)?.pem();
+        let issuer = Issuer::new(ca, ca_key);
+        let key = KeyPair::generate()?;
+        let mut node = CertificateParams::new(vec!["some.name.example".to_owned()])?;
+        node.extended_key_usages = usages.to_vec();
+        let pem = node.signed_by(&key, &issuer)?.pem();
+        let write = |what: &str, text: &str| -> Result<PathBuf> {
+            let path = dir.join(format!("{name}-{what}.pem"));
+            std::fs::write(&path, text)?;
+            Ok(path)
+        };
+        Ok(AuthFiles {
+            cacertfile: write("ca", &ca_pem)?,
+            certfile: write("cert", &pem)?,
+            keyfile: write("key", &key.serialize_pem())?,
+        })
+    }
+
+    fn both() -> Vec<ExtendedKeyUsagePurpose> {
+        vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ]
+    }
+
+    /// Whether a handshake between the two ends well on both sides.
+    fn shake(server: &Tls, client: &Tls) -> Result<bool> {
+        let mut server = server.accept()?;
+        let mut client = client.dial("c-0.nodes.example")?;
+        while server.is_handshaking() || client.is_handshaking() {
+            let before = (server.is_handshaking(), client.is_handshaking());
+            let mut moved = false;
+            for by_client in [true, false] {
+                let (from, to) = if by_client {
+                    (&mut client, &mut server)
+                } else {
+                    (&mut server, &mut client)
+                };
+                let mut bytes = Vec::new();
+                while from.wants_write() {
+                    from.write_tls(&mut bytes)?;
+                }
+                moved |= !bytes.is_empty();
+                let mut rest = &bytes[..];
+                while !rest.is_empty() {
+                    to.read_tls(&mut rest)?;
+                    if to.process_new_packets().is_err() {
+                        return Ok(false);
+                    }
+                }
+            }
+            if !moved && before == (server.is_handshaking(), client.is_handshaking()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    #[test]
+    fn only_nodes_of_the_same_authority_shake_hands() -> Result<()> {
+        let good = Tls::load(&files("good", &both())?)?;
+        let other = Tls::load(&files("other", &both())?)?;
+        // The name that is dialled is in no certificate, and that is all right.
+        assert!(shake(&good, &good)?);
+        assert!(!shake(&good, &other)?);
+        assert!(!shake(&other, &good)?);
+        let server_only = files("server-only", &[ExtendedKeyUsagePurpose::ServerAuth])?;
+        let server_only = Tls::load(&server_only)?;
+        assert!(
+            !shake(&server_only, &server_only)?,
+            "clients must show one too"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_half_foreign_node_is_refused_by_either_side() -> Result<()> {
+        // Trusts our authority, but is signed by another: we must not let it in, neither as client nor as server.
+        let ours = files("ours", &both())?;
+        let theirs = files("theirs", &both())?;
+        let spy = AuthFiles {
+            cacertfile: ours.cacertfile.clone(),
+            ..theirs
+        };
+        let (ours, spy) = (Tls::load(&ours)?, Tls::load(&spy)?);
+        assert!(!shake(&ours, &spy)?);
+        assert!(!shake(&spy, &ours)?);
+        Ok(())
+    }
+
+    #[test]
+    fn new_files_are_taken_and_broken_ones_are_not() -> Result<()> {
+        let first = files("rotate", &both())?;
+        let mut tls = Tls::load(&first)?;
+        let before = Tls::load(&first)?;
+        // The same paths under a new authority, with times that differ for sure.
+        let again = files("rotate", &both())?;
+        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5_000_000_000);
+        for path in [&again.cacertfile, &again.certfile, &again.keyfile] {
+            std::fs::File::options()
+                .write(true)
+                .open(path)?
+                .set_modified(later)?;
+        }
+        tls.refresh();
+        assert!(shake(&tls, &Tls::load(&again)?)?);
+        assert!(!shake(&tls, &before)?);
+        std::fs::write(&again.certfile, "no certificate")?;
+        tls.refresh();
+        assert!(shake(&tls, &tls)?, "the old ones go on");
+        Ok(())
+    }
+
+    #[test]
+    fn errors_name_the_file() -> Result<()> {
+        let good = files("named", &both())?;
+        let broken = AuthFiles {
+            keyfile: good.cacertfile.clone(),
+            ..good
+        };
+        let error = Tls::load(&broken).err().ok_or("loaded")?.to_string();
+        assert!(error.contains("named-ca.pem"), "{error}");
+        Ok(())
+    }
+}

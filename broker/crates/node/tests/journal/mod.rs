@@ -1,0 +1,387 @@
+//! A driver that journals lines and gossips them, and nodes that run it.
+
+use bytes::{Bytes, BytesMut};
+use consensus::{JobId, JobResult, WalToken};
+use control::ControlRequest;
+use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::NodeRecord;
+use node::config::{Sources, load};
+use node::{NodeError, NodeParts, Notice, ShardMaterial};
+use session::{Outbox, Standing};
+use shard::{
+    ConnectionInfo, ConnectionKey, Effect, RecoveredShard, Route, ShardConfig, ShardDriver,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use wal::{Entry, GroupId, Record, RecordBody};
+
+/// Tries of a condition, with a pause between; a machine under load still gets through.
+const TRIES: usize = 3000;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Tries that take some seconds, for what must not happen.
+pub const SOME_SECONDS: usize = 200;
+
+#[derive(Default)]
+struct Line {
+    outbox: Outbox,
+    closing: bool,
+}
+
+/// Group of this shard's journal: found by search, since groups go to shards by their number.
+fn own_group(config: &ShardConfig) -> GroupId {
+    let own = (1..).find(|g| shard::shard_of(*g, config.shards) == config.index);
+    GroupId(own.unwrap_or(1))
+}
+
+struct Journal {
+    config: ShardConfig,
+    group: GroupId,
+    next: u64,
+    lines: BTreeMap<usize, Line>,
+    waiting: VecDeque<(WalToken, usize)>,
+    up: BTreeMap<NodeId, Incarnation>,
+    joined: Vec<String>,
+    heard: Vec<String>,
+    alarms: Vec<&'static str>,
+    effects: Vec<Effect>,
+    stopping: bool,
+}
+
+impl Journal {
+    fn new(config: ShardConfig, recovered: &RecoveredShard) -> Journal {
+        let group = own_group(&config);
+        let next = recovered
+            .groups
+            .get(&group)
+            .and_then(|g| g.entries.last())
+            .map_or(1, |e| e.index + 1);
+        Journal {
+            config,
+            group,
+            next,
+            lines: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            up: BTreeMap::new(),
+            joined: Vec::new(),
+            heard: Vec::new(),
+            alarms: Vec::new(),
+            effects: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    fn say(&mut self, key: usize, text: &str) {
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.outbox.tail().extend_from_slice(text.as_bytes());
+            line.outbox.tail().extend_from_slice(b"\n");
+            self.effects.push(Effect::Flush(ConnectionKey(key)));
+        }
+    }
+
+    fn command(&mut self, key: usize, text: &str) {
+        match text.split_once(' ').unwrap_or((text, "")) {
+            ("put", data) => {
+                let token = WalToken(self.next);
+                let entry = Entry {
+                    index: self.next,
+                    term: 1,
+                    kind: 0,
+                    data: Bytes::copy_from_slice(data.as_bytes()),
+                };
+                self.next += 1;
+                self.effects.push(Effect::Append {
+                    token,
+                    records: vec![Record {
+                        group: self.group,
+                        body: RecordBody::Entry(entry),
+                    }],
+                });
+                self.waiting.push_back((token, key));
+            }
+            ("next", _) => self.say(key, &self.next.to_string()),
+            ("who", _) => {
+                let founders = self.config.founding.as_ref().map_or(0, |f| f.nodes.len());
+                let text = format!(
+                    "{} {} founders={founders}",
+                    self.config.name, self.config.index
+                );
+                self.say(key, &text);
+            }
+            ("peers", _) => self.say(key, &self.up.len().to_string()),
+            ("joined", _) => self.say(key, &self.joined.join(",")),
+            ("alarms", _) => self.say(key, &self.alarms.join(",")),
+            ("tell", text) => {
+                let frame = Bytes::from(format!("{}:{text}", self.config.name));
+                for to in self.up.keys() {
+                    let (to, frame) = (*to, frame.clone());
+                    let route = Route::Owner(self.group.0);
+                    self.effects.push(Effect::Peer { to, route, frame });
+                }
+                self.say(key, "told");
+            }
+            ("shards", text) => {
+                let from = self.config.index;
+                for to in (0..self.config.shards).filter(|to| *to != from) {
+                    let frame = Bytes::from(format!("{from}:{text}"));
+                    self.effects.push(Effect::Shard { to, from, frame });
+                }
+                self.say(key, "told");
+            }
+            ("heard", _) => self.say(key, &self.heard.join(",")),
+            _ => self.say(key, "what?"),
+        }
+    }
+}
+
+impl ShardDriver for Journal {
+    fn tick(&mut self, _: Time, _: WallTime) {}
+    fn wake_at(&self) -> Option<Time> {
+        None
+    }
+    fn connected(&mut self, connection: ConnectionKey, _: ConnectionInfo) {
+        self.lines.insert(connection.0, Line::default());
+    }
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
+        while let Some(end) = input.iter().position(|b| *b == b'\n') {
+            let line = input.split_to(end + 1);
+            let text = String::from_utf8_lossy(&line[..end]).into_owned();
+            self.command(connection.0, &text);
+        }
+        Standing::Open
+    }
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
+        let line = self.lines.get_mut(&connection.0)?;
+        let standing = if line.closing {
+            Standing::Closing
+        } else {
+            Standing::Open
+        };
+        Some((&mut line.outbox, standing))
+    }
+    fn drained(&mut self, _: ConnectionKey) {}
+    fn gone(&mut self, connection: ConnectionKey) {
+        self.lines.remove(&connection.0);
+    }
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.up.insert(node, incarnation);
+    }
+    fn peer_down(&mut self, node: NodeId) {
+        self.up.remove(&node);
+    }
+    fn peer_frame(&mut self, _: NodeId, frame: Bytes) {
+        self.heard
+            .push(String::from_utf8_lossy(&frame).into_owned());
+    }
+    fn shard_frame(&mut self, _: u16, frame: Bytes) {
+        self.heard
+            .push(String::from_utf8_lossy(&frame).into_owned());
+    }
+    fn durable(&mut self, token: WalToken) {
+        while let Some((first, key)) = self.waiting.front().copied() {
+            if first > token {
+                return;
+            }
+            self.waiting.pop_front();
+            self.say(key, &format!("ok {}", first.0));
+        }
+    }
+    fn wal_rolled(&mut self, _: u64) {}
+    fn job_done(&mut self, _: JobId, _: JobResult) {}
+    fn control(&mut self, _: ControlRequest) {}
+    fn join_requested(&mut self, node: NodeRecord) {
+        self.joined.push(node.name.to_string());
+    }
+    fn alarm(&mut self, reason: &'static str, on: bool) {
+        self.alarms.retain(|r| *r != reason);
+        if on {
+            self.alarms.push(reason);
+        }
+    }
+    fn shut_down(&mut self) {
+        self.stopping = true;
+        for (key, line) in &mut self.lines {
+            line.closing = true;
+            line.outbox.tail().extend_from_slice(b"bye\n");
+            self.effects.push(Effect::Flush(ConnectionKey(*key)));
+        }
+    }
+    fn drained_fully(&self) -> bool {
+        self.stopping
+    }
+    fn poll(&mut self, out: &mut Vec<Effect>) {
+        out.append(&mut self.effects);
+    }
+}
+
+/// A directory that is removed at the end.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> io::Result<Scratch> {
+        let path =
+            std::env::temp_dir().join(format!("posthorn-node-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A node in this process.
+pub struct Running {
+    notices: Sender<Notice>,
+    thread: JoinHandle<Result<(), NodeError>>,
+    ready: PathBuf,
+}
+
+/// Ports that were free a moment ago.
+pub fn free_ports(count: usize) -> io::Result<Vec<u16>> {
+    let held: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind(("127.0.0.1", 0)))
+        .collect::<io::Result<_>>()?;
+    held.iter().map(|l| Ok(l.local_addr()?.port())).collect()
+}
+
+/// Starts a node with its directory under `scratch`.
+pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, String> {
+    let dir = scratch.join(name);
+    let ready = scratch.join(format!("{name}.ready"));
+    let mut all = vec![
+        format!("cluster.node={name}"),
+        format!("data_dir={}", dir.display()),
+        "listeners.tcp.default=127.0.0.1:0".to_owned(),
+        "shards=2".to_owned(),
+        "shutdown_timeout=10000".to_owned(),
+    ];
+    all.extend_from_slice(flags);
+    let config = load(&Sources {
+        flags: all,
+        ..Sources::default()
+    })
+    .map_err(|e| e.to_string())?;
+    let make = |material: ShardMaterial| -> Result<Box<dyn ShardDriver>, String> {
+        Ok(Box::new(Journal::new(material.config, &material.recovered)))
+    };
+    let parts = NodeParts {
+        config,
+        make_shard: Arc::new(make),
+        serve_control: None,
+        ready_file: Some(ready.clone()),
+    };
+    let (notices, inbox) = channel();
+    let own = notices.clone();
+    let thread = std::thread::spawn(move || node::run(parts, (own, inbox)));
+    Ok(Running {
+        notices,
+        thread,
+        ready,
+    })
+}
+
+impl Running {
+    /// Where clients connect, once the node is ready.
+    pub fn address(&self) -> Result<SocketAddr, String> {
+        let text = eventually(|| {
+            if self.thread.is_finished() {
+                return Some(Err("the node ended".to_owned()));
+            }
+            std::fs::read_to_string(&self.ready).ok().map(Ok)
+        })
+        .ok_or("not ready in time")??;
+        let ready: serde_json::Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+        let address = ready["addresses"]["amqp"].as_str().ok_or("no address")?;
+        address
+            .parse()
+            .map_err(|e: std::net::AddrParseError| e.to_string())
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.ready.exists()
+    }
+
+    pub fn client(&self) -> Result<Client, String> {
+        let stream = TcpStream::connect(self.address()?).map_err(|e| e.to_string())?;
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .map_err(|e| e.to_string())?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    /// Stops in good order.
+    pub fn stop(self) -> Result<(), String> {
+        self.notices.send(Notice::Stop).map_err(|e| e.to_string())?;
+        self.end()
+    }
+
+    /// What the node ended with.
+    pub fn end(self) -> Result<(), String> {
+        match self.thread.join() {
+            Ok(result) => result.map_err(|e| e.to_string()),
+            Err(_) => Err("panicked".to_owned()),
+        }
+    }
+}
+
+pub struct Client(BufReader<TcpStream>);
+
+impl Client {
+    pub fn send(&mut self, text: &str) -> Result<(), String> {
+        self.0
+            .get_mut()
+            .write_all(format!("{text}\n").as_bytes())
+            .map_err(|e| e.to_string())
+    }
+
+    pub fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line).map_err(|e| e.to_string())?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    pub fn ask(&mut self, text: &str) -> Result<String, String> {
+        self.send(text)?;
+        self.line()
+    }
+
+    /// Asks until the answer is the expected one.
+    pub fn until(&mut self, text: &str, expected: &str) -> Result<(), String> {
+        let mut last = String::new();
+        let reached = eventually(|| match self.ask(text) {
+            Ok(answer) if answer == expected => Some(Ok(())),
+            Ok(answer) => {
+                last = answer;
+                None
+            }
+            Err(e) => Some(Err(e)),
+        });
+        reached.unwrap_or_else(|| Err(format!("`{text}` stayed `{last}` instead of `{expected}`")))
+    }
+}
+
+/// Waits for a condition.
+pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
+    within(TRIES, condition)
+}
+
+/// Looks for a condition this many times.
+pub fn within<T>(tries: usize, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
+    for _ in 0..tries {
+        if let Some(found) = condition() {
+            return Some(found);
+        }
+        std::thread::park_timeout(PAUSE);
+    }
+    None
+}

@@ -1,0 +1,45 @@
+//! The thread of the control plane: HTTP API and metrics on one small runtime.
+
+use management::{Config, Node};
+use node::ControlParts;
+use std::future::pending;
+
+/// Serves until the process ends; while the node stops, readiness says so.
+pub fn serve(parts: ControlParts) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_name("control-blocking")
+        .build()
+        .map_err(|e| e.to_string())?;
+    let mut config = Config::new(parts.node, parts.node_name);
+    config.listeners = parts.listeners;
+    config.loopback_users = parts.loopback_users;
+    let node: Node = parts.control;
+    runtime.block_on(async move {
+        let api = async {
+            match parts.management {
+                None => pending().await,
+                Some(listener) => {
+                    let app = management::router(node.clone(), config.clone())
+                        .map_err(|e| e.to_string())?;
+                    let served = management::serve(listener, app, &config, pending());
+                    served.await.map_err(|e| format!("management: {e}"))
+                }
+            }
+        };
+        let metrics = async {
+            match parts.prometheus {
+                None => pending().await,
+                Some(listener) => {
+                    let app = management::prometheus(node.clone(), config.clone())
+                        .map_err(|e| e.to_string())?;
+                    let served = management::serve(listener, app, &config, pending());
+                    served.await.map_err(|e| format!("prometheus: {e}"))
+                }
+            }
+        };
+        let ended: Result<((), ()), String> = tokio::try_join!(api, metrics);
+        ended.map(|_| ())
+    })
+}

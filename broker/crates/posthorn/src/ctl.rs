@@ -1,0 +1,274 @@
+//! `posthorn ctl`: the operations people do by hand, over the management API (O8).
+
+mod changes;
+mod client;
+mod lists;
+mod output;
+
+use client::{Client, Failure};
+use output::{Format, Output};
+use serde_json::Value as Json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What `posthorn ctl` takes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Management address [default: $POSTHORN_URL, else http://127.0.0.1:15672]
+    #[arg(long, global = true)]
+    url: Option<String>,
+    /// User with a management tag [default: $POSTHORN_USER, else guest]
+    #[arg(long = "user", global = true, value_name = "USER")]
+    as_user: Option<String>,
+    /// Its password; other users of this machine can see it here, so prefer the next option [default: $POSTHORN_PASSWORD, else guest]
+    #[arg(
+        long = "password",
+        global = true,
+        value_name = "PASSWORD",
+        conflicts_with = "password_file"
+    )]
+    as_password: Option<String>,
+    /// File with the password
+    #[arg(long, global = true)]
+    password_file: Option<PathBuf>,
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
+    output: Format,
+    /// Seconds to wait for an answer
+    #[arg(long, global = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// One operation.
+#[derive(Debug, clap::Subcommand)]
+#[command(rename_all = "snake_case")]
+pub enum Command {
+    /// The node, its cluster and what is in it
+    Status,
+    /// Whether the node serves and has no alarms (exit code 1 if not), and whether it may be stopped now
+    Health,
+    /// Queues with their figures
+    ListQueues(InVhost),
+    ListExchanges(InVhost),
+    ListBindings(InVhost),
+    /// Policies and operator policies
+    ListPolicies(InVhost),
+    ListConnections,
+    ListVhosts,
+    ListNodes,
+    ListUsers,
+    /// Rights of all users, or of one
+    ListPermissions {
+        user: Option<String>,
+    },
+    AddUser {
+        name: String,
+        #[command(flatten)]
+        secret: NewPassword,
+        /// administrator, monitoring, policymaker, management
+        #[arg(long, value_delimiter = ',')]
+        tags: Vec<String>,
+    },
+    ChangePassword {
+        name: String,
+        #[command(flatten)]
+        secret: NewPassword,
+    },
+    DeleteUser {
+        name: String,
+    },
+    /// Replaces the user's tags; none given takes all away
+    SetUserTags {
+        name: String,
+        tags: Vec<String>,
+    },
+    /// Rights in a vhost, as regular expressions on names
+    SetPermissions {
+        user: String,
+        configure: String,
+        write: String,
+        read: String,
+        #[command(flatten)]
+        at: At,
+    },
+    ClearPermissions {
+        user: String,
+        #[command(flatten)]
+        at: At,
+    },
+    AddVhost {
+        name: String,
+        #[arg(long, default_value = "")]
+        description: String,
+    },
+    /// Deletes a vhost and all that is in it
+    DeleteVhost {
+        name: String,
+    },
+    DeclareQueue {
+        name: String,
+        #[command(flatten)]
+        at: At,
+        /// quorum or classic
+        #[arg(long = "type", default_value = "quorum")]
+        kind: String,
+        /// Further arguments, as a JSON object: '{"x-max-length": 1000}'
+        #[arg(long, default_value = "{}")]
+        arguments: String,
+    },
+    DeleteQueue {
+        name: String,
+        #[command(flatten)]
+        at: At,
+        /// Only when it holds no message
+        #[arg(long = "if-empty")]
+        if_empty: bool,
+        /// Only when it has no consumer
+        #[arg(long = "if-unused")]
+        if_unused: bool,
+    },
+    /// Drops all messages that are ready
+    PurgeQueue {
+        name: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Makes or replaces a policy
+    SetPolicy {
+        name: String,
+        /// Regular expression on names
+        pattern: String,
+        /// As a JSON object: '{"max-length": 1000}'
+        definition: String,
+        #[command(flatten)]
+        at: At,
+        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+        priority: i64,
+        /// all, queues, quorum_queues, classic_queues, streams, exchanges
+        #[arg(long = "apply-to", default_value = "all")]
+        apply_to: String,
+        /// An operator policy: a limit that users' policies cannot exceed
+        #[arg(long)]
+        operator: bool,
+    },
+    ClearPolicy {
+        name: String,
+        #[command(flatten)]
+        at: At,
+        #[arg(long)]
+        operator: bool,
+    },
+    CloseConnection {
+        name: String,
+        /// What the client is told
+        #[arg(long, default_value = "closed by an operator")]
+        reason: String,
+    },
+    /// Drains the node that answers (on: leaders move away, clients go elsewhere) or takes it back (off)
+    Maintenance {
+        #[arg(value_enum)]
+        state: OnOff,
+    },
+    /// Takes a node that is gone out of the cluster for good
+    ForgetNode {
+        name: String,
+    },
+    /// Moves queue leaders so that each node has its share
+    RebalanceQueues,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct InVhost {
+    /// Only of this vhost
+    #[arg(short = 'p', long)]
+    vhost: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct At {
+    #[arg(short = 'p', long, default_value = "/")]
+    vhost: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct NewPassword {
+    /// The password; not given, it is read from standard input (one line)
+    new_password: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnOff {
+    On,
+    Off,
+}
+
+/// Runs one operation. Exit codes: 0 done, 1 refused or failed, 69 the node cannot be reached, 77 not permitted.
+pub fn run(args: Args) -> ExitCode {
+    let output = Output::new(args.output);
+    let done = client(&args).and_then(|client| perform(&client, &output, &args.command));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("Error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn client(args: &Args) -> Result<Client, Failure> {
+    let setting = |given: &Option<String>, variable: &str, default: &str| {
+        let given = given.clone().or_else(|| std::env::var(variable).ok());
+        given.unwrap_or_else(|| default.to_owned())
+    };
+    let password = match &args.password_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|e| {
+                Failure::Usage(format!(
+                    "the password file {} cannot be read: {e}",
+                    path.display()
+                ))
+            })?;
+            text.trim_end_matches(['\r', '\n']).to_owned()
+        }
+        None => setting(&args.as_password, "POSTHORN_PASSWORD", "guest"),
+    };
+    let url = setting(&args.url, "POSTHORN_URL", "http://127.0.0.1:15672");
+    let user = setting(&args.as_user, "POSTHORN_USER", "guest");
+    Client::new(&url, &user, &password, Duration::from_secs(args.timeout))
+}
+
+fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Status => lists::status(client, output),
+        Command::Health => lists::health(client, output),
+        Command::ListQueues(of) => lists::queues(client, output, of.vhost.as_deref()),
+        Command::ListExchanges(of) => lists::exchanges(client, output, of.vhost.as_deref()),
+        Command::ListBindings(of) => lists::bindings(client, output, of.vhost.as_deref()),
+        Command::ListPolicies(of) => lists::policies(client, output, of.vhost.as_deref()),
+        Command::ListConnections => lists::connections(client, output),
+        Command::ListVhosts => lists::vhosts(client, output),
+        Command::ListNodes => lists::nodes(client, output),
+        Command::ListUsers => lists::users(client, output),
+        Command::ListPermissions { user } => lists::permissions(client, output, user.as_deref()),
+        change => {
+            let said = changes::perform(client, change)?;
+            output.say(&said);
+            Ok(())
+        }
+    }
+}
+
+/// A JSON object from the command line.
+fn object(what: &str, text: &str) -> Result<serde_json::Map<String, Json>, Failure> {
+    match serde_json::from_str(text) {
+        Ok(Json::Object(object)) => Ok(object),
+        Ok(_) => Err(Failure::Usage(format!(
+            "{what} is not a JSON object: {text}"
+        ))),
+        Err(e) => Err(Failure::Usage(format!("{what} is not JSON ({e}): {text}"))),
+    }
+}

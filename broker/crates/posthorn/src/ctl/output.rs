@@ -1,0 +1,129 @@
+//! Tables for people, JSON for programs.
+
+use serde_json::{Value as Json, json};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    Table,
+    Json,
+}
+
+/// A column: its heading and the path of its value within an item.
+pub(crate) type Column = (&'static str, &'static [&'static str]);
+
+pub(crate) struct Output {
+    format: Format,
+}
+
+impl Output {
+    pub(crate) fn new(format: Format) -> Output {
+        Output { format }
+    }
+
+    /// A list: all of it as JSON, its columns as a table.
+    pub(crate) fn list(&self, items: &Json, columns: &[Column]) {
+        match self.format {
+            Format::Json => print_json(items),
+            Format::Table => print!("{}", table(items, columns)),
+        }
+    }
+
+    /// What a change did.
+    pub(crate) fn say(&self, text: &str) {
+        match self.format {
+            Format::Json => print_json(&json!({"result": text})),
+            Format::Table => println!("{}", clean(text)),
+        }
+    }
+}
+
+fn print_json(value: &Json) {
+    // Values that came as JSON can always be written as JSON.
+    println!(
+        "{}",
+        serde_json::to_string_pretty(value).unwrap_or_default()
+    );
+}
+
+/// Aligned columns under their headings; the last one is not padded.
+pub(crate) fn table(items: &Json, columns: &[Column]) -> String {
+    let empty = Vec::new();
+    let items = items.as_array().unwrap_or(&empty);
+    let mut rows: Vec<Vec<String>> = vec![columns.iter().map(|(h, _)| (*h).to_owned()).collect()];
+    for item in items {
+        rows.push(columns.iter().map(|(_, path)| cell(item, path)).collect());
+    }
+    let width = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at));
+        cells.map(|c| c.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(cell);
+            let pad = width.saturating_sub(cell.chars().count()) + 2;
+            line.extend(std::iter::repeat_n(' ', pad));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn cell(item: &Json, path: &[&str]) -> String {
+    let value = path.iter().fold(item, |value, key| &value[*key]);
+    let text = match value {
+        Json::Null => String::new(),
+        Json::String(text) => text.clone(),
+        Json::Array(list) => {
+            let words = list
+                .iter()
+                .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+            words.collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
+    };
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        clean(&text)
+    }
+}
+
+/// Names come from others: nothing in them may steer the terminal.
+fn clean(text: &str) -> String {
+    let plain = |c: char| {
+        if c.is_control() && c != '\n' {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
+    text.chars().map(plain).collect()
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_names_cannot_steer_the_terminal() {
+        let items = json!([
+            {"name": "a\u{1b}[2J", "n": 5, "at": {"x": true}, "members": ["c-0", "c-1"]},
+            {"name": "longer-é", "n": null, "members": []},
+        ]);
+        let columns: &[Column] = &[
+            ("name", &["name"]),
+            ("n", &["n"]),
+            ("x", &["at", "x"]),
+            ("members", &["members"]),
+        ];
+        assert_eq!(
+            table(&items, columns),
+            "name      n  x     members\na\u{fffd}[2J     5  true  c-0,c-1\nlonger-é  -  -     -\n"
+        );
+        assert_eq!(table(&json!([]), columns), "name  n  x  members\n");
+    }
+}

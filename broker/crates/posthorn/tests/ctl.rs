@@ -1,0 +1,406 @@
+//! The real program against the real management API, before a node that is only a tree.
+
+use control::{ControlRequest, MaintenanceProgress, NodeFacts, QueueFacts, Readiness};
+use env::NodeId;
+use metadata::{Change, Done, NodeRecord, QueueId, Tree, UserRecord};
+use queue::{Answer, QueueStats, RequestBody};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+#[derive(Default)]
+struct Fake {
+    tree: Tree,
+    index: u64,
+    ready: u64,
+    critical: Vec<QueueId>,
+    readiness: Option<String>,
+    maintenance: bool,
+}
+
+impl Fake {
+    fn apply(&mut self, change: &Change) -> Result<Done, metadata::Refused> {
+        self.index += 1;
+        self.tree.apply(self.index, change)
+    }
+
+    fn queues(&self, only: Option<QueueId>) -> Vec<QueueFacts> {
+        let queues = self.tree.all_queues();
+        let facts = queues.map(|q| QueueFacts {
+            id: q.id,
+            leader: Some(NodeId(1)),
+            members: q.members.clone(),
+            online: q.members.clone(),
+            stats: Some(QueueStats {
+                ready: self.ready,
+                ..QueueStats::default()
+            }),
+        });
+        facts.filter(|f| only.is_none_or(|id| id == f.id)).collect()
+    }
+
+    fn nodes(&self) -> Vec<NodeFacts> {
+        let node = NodeFacts {
+            id: NodeId(1),
+            name: "c-0".into(),
+            running: true,
+            maintenance: self.maintenance,
+            voter: true,
+            address: "c-0:25672".into(),
+            uptime_s: Some(1),
+            memory_alarm: false,
+            disk_alarm: false,
+        };
+        vec![node]
+    }
+
+    fn queue(&mut self, body: &RequestBody) -> Answer {
+        if matches!(body, RequestBody::Delete { if_empty: true, .. }) && self.ready > 0 {
+            return Answer::Refused {
+                code: 406,
+                text: "queue 'q' in vhost '/' is not empty".into(),
+            };
+        }
+        let messages = std::mem::take(&mut self.ready);
+        Answer::Count {
+            messages,
+            consumers: 0,
+        }
+    }
+
+    fn serve(&mut self, request: ControlRequest) {
+        match request {
+            ControlRequest::Read(look) => look(&self.tree),
+            ControlRequest::Change { change, reply } => reply(self.apply(&change)),
+            ControlRequest::Place { reply, .. } => reply(vec![NodeId(1)]),
+            ControlRequest::Queues { only, reply } => reply(self.queues(only)),
+            ControlRequest::Queue { body, reply, .. } => {
+                let answer = self.queue(&body);
+                reply(Ok(answer));
+            }
+            ControlRequest::Nodes { reply } => reply(self.nodes()),
+            ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
+            ControlRequest::Connections { reply } => reply(Vec::new()),
+            ControlRequest::CloseConnection { reply, .. } => reply(false),
+            ControlRequest::Maintenance { on, reply } => {
+                self.maintenance = on;
+                reply(MaintenanceProgress {
+                    on,
+                    leaders_left: 0,
+                    connections_left: 0,
+                });
+            }
+            ControlRequest::Readiness { reply } => reply(match &self.readiness {
+                None => Readiness::Ready,
+                Some(why) => Readiness::NotReady(why.clone()),
+            }),
+            ControlRequest::RebalanceQueues { reply } => reply(0),
+        }
+    }
+}
+
+struct Node {
+    fake: Arc<Mutex<Fake>>,
+    url: String,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the program said: exit code, standard output, standard error.
+struct Said(i32, String, String);
+
+impl Said {
+    fn ok(self) -> String {
+        assert_eq!(self.0, 0, "{}", self.2);
+        self.1
+    }
+}
+
+impl Node {
+    fn start() -> Node {
+        let mut fake = Fake::default();
+        let bootstrap = Change::Bootstrap {
+            cluster: "test".into(),
+            nodes: vec![NodeRecord {
+                id: NodeId(1),
+                name: "c-0".into(),
+                address: "c-0:25672".into(),
+                voter: true,
+                maintenance: false,
+            }],
+            user: UserRecord {
+                name: "guest".into(),
+                password: auth::hash_with(auth::HashAlgorithm::Sha256, b"guest", b"salt").ok(),
+                tags: vec!["administrator".into()],
+                limits: Vec::new(),
+            },
+        };
+        fake.apply(&bootstrap).unwrap();
+        let fake = Arc::new(Mutex::new(fake));
+        let shared = fake.clone();
+        let node: management::Node = Arc::new(move |r| shared.lock().unwrap().serve(r));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let config = management::Config::new(NodeId(1), "c-0");
+            runtime.block_on(async {
+                let app = management::router(node, config.clone()).unwrap();
+                let wait = async move {
+                    let _ = stopped.await;
+                };
+                management::serve(listener, app, &config, wait)
+                    .await
+                    .unwrap();
+            });
+        });
+        Node {
+            fake,
+            url,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    fn ctl(&self, words: &[&str]) -> Said {
+        ctl(&[&["--url", &self.url], words].concat(), "")
+    }
+}
+
+fn ctl(words: &[&str], input: &str) -> Said {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_posthorn"))
+        .arg("ctl")
+        .args(words)
+        .env_remove("POSTHORN_URL")
+        .env_remove("POSTHORN_USER")
+        .env_remove("POSTHORN_PASSWORD")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that does not read its input may have closed it.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let out = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Said(
+        out.status.code().unwrap(),
+        text(out.stdout),
+        text(out.stderr),
+    )
+}
+
+#[test]
+fn queues_are_declared_listed_purged_and_deleted() {
+    let node = Node::start();
+    let made = node.ctl(&[
+        "declare_queue",
+        "orders",
+        "--arguments",
+        "{\"x-max-length\": 5}",
+    ]);
+    assert_eq!(made.ok(), "Made quorum queue 'orders' in vhost '/'\n");
+    let again = node.ctl(&[
+        "declare_queue",
+        "orders",
+        "--arguments",
+        "{\"x-max-length\": 5}",
+    ]);
+    assert!(again.ok().contains("was there"));
+    let other = node.ctl(&["declare_queue", "orders", "--type", "classic"]);
+    assert_eq!(other.0, 1);
+    assert!(
+        other
+            .2
+            .contains("inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/'"),
+        "{}",
+        other.2
+    );
+    node.fake.lock().unwrap().ready = 7;
+    let table = node.ctl(&["list_queues"]).ok();
+    let lines: Vec<Vec<&str>> = table
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[0][..5], ["vhost", "name", "type", "state", "ready"]);
+    assert_eq!(lines[1][..5], ["/", "orders", "quorum", "running", "7"]);
+    let json = node
+        .ctl(&["list_queues", "-p", "/", "--output", "json"])
+        .ok();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["arguments"]["x-max-length"], 5);
+    let kept = node.ctl(&["delete_queue", "orders", "--if-empty"]);
+    assert_eq!(kept.0, 1);
+    assert!(kept.2.contains("is not empty"));
+    node.ctl(&["purge_queue", "orders"]).ok();
+    node.ctl(&["delete_queue", "orders", "--if-empty"]).ok();
+    let gone = node.ctl(&["delete_queue", "orders"]);
+    assert_eq!(gone.0, 1);
+    assert!(gone.2.contains("The list_ commands show"), "{}", gone.2);
+}
+
+#[test]
+fn users_get_passwords_tags_and_rights() {
+    let node = Node::start();
+    let made = ctl(
+        &[
+            "--url",
+            &node.url,
+            "add_user",
+            "app",
+            "--tags",
+            "monitoring",
+        ],
+        "s3cret\n",
+    )
+    .ok();
+    assert!(made.contains("set_permissions app"), "{made}");
+    assert_eq!(
+        node.ctl(&["add_user", "app", "x"]).0,
+        2,
+        "it is there already"
+    );
+    node.ctl(&["set_permissions", "app", "^app-", ".*", ".*"])
+        .ok();
+    let rights = node.ctl(&["list_permissions", "app"]).ok();
+    assert!(rights.contains("^app-"), "{rights}");
+    let as_app = |password: &str| {
+        ctl(
+            &[
+                "--url",
+                &node.url,
+                "--user",
+                "app",
+                "--password",
+                password,
+                "status",
+            ],
+            "",
+        )
+    };
+    as_app("s3cret").ok();
+    node.ctl(&["set_user_tags", "app", "management", "policymaker"])
+        .ok();
+    // New tags leave the password as it is.
+    as_app("s3cret").ok();
+    node.ctl(&["change_password", "app", "other"]).ok();
+    let refused = as_app("s3cret");
+    assert_eq!(refused.0, 77);
+    assert!(
+        refused.2.contains("refused user 'app' or its password"),
+        "{}",
+        refused.2
+    );
+    as_app("other").ok();
+    let users = node.ctl(&["list_users"]).ok();
+    assert!(users.contains("management,policymaker"), "{users}");
+    let json = node.ctl(&["list_users", "--output", "json"]).ok();
+    assert!(!json.contains("\"password_hash\""));
+    let file = std::env::temp_dir().join(format!("posthorn-ctl-{}", std::process::id()));
+    std::fs::write(&file, "other\n").unwrap();
+    let by_file = [
+        "--url",
+        &node.url,
+        "--user",
+        "app",
+        "--password-file",
+        file.to_str().unwrap(),
+        "list_vhosts",
+    ];
+    ctl(&by_file, "").ok();
+    std::fs::remove_file(&file).unwrap();
+    node.ctl(&["clear_permissions", "app"]).ok();
+    node.ctl(&["delete_user", "app"]).ok();
+    assert_eq!(node.ctl(&["delete_user", "app"]).0, 1);
+}
+
+#[test]
+fn policies_vhosts_and_listings() {
+    let node = Node::start();
+    node.ctl(&[
+        "set_policy",
+        "limit",
+        "^o",
+        "{\"max-length\": 9}",
+        "--priority",
+        "-1",
+        "--apply-to",
+        "queues",
+    ])
+    .ok();
+    node.ctl(&["set_policy", "cap", "", "{\"max-length\": 5}", "--operator"])
+        .ok();
+    let table = node.ctl(&["list_policies"]).ok();
+    assert!(
+        table.contains("operator  cap") && table.contains("{\"max-length\":9}"),
+        "{table}"
+    );
+    let bad = node.ctl(&["set_policy", "bad", "^o", "{\"max-lenght\": 9}"]);
+    assert!(
+        bad.2
+            .contains("'max-lenght' is not a recognised policy setting"),
+        "{}",
+        bad.2
+    );
+    assert_eq!(node.ctl(&["set_policy", "bad", "^o", "max-length=9"]).0, 2);
+    node.ctl(&["clear_policy", "cap", "--operator"]).ok();
+    node.ctl(&["add_vhost", "a/b"]).ok();
+    assert!(node.ctl(&["list_vhosts"]).ok().contains("a/b"));
+    node.ctl(&["delete_vhost", "a/b"]).ok();
+    assert!(node.ctl(&["list_exchanges"]).ok().contains("amq.topic"));
+    assert!(node.ctl(&["list_nodes"]).ok().contains("c-0"));
+    node.ctl(&["list_bindings"]).ok();
+    node.ctl(&["list_connections"]).ok();
+    assert!(node.ctl(&["status"]).ok().contains("test"));
+}
+
+#[test]
+fn health_and_maintenance() {
+    let node = Node::start();
+    node.ctl(&["health"]).ok();
+    node.fake.lock().unwrap().critical = vec![QueueId(0)];
+    let table = node.ctl(&["health"]).ok();
+    assert!(table.contains("the cluster's metadata"), "{table}");
+    node.fake.lock().unwrap().readiness = Some("joining".into());
+    let ill = node.ctl(&["health"]);
+    assert_eq!(ill.0, 1);
+    assert!(ill.1.contains("joining"), "{}", ill.1);
+    assert!(
+        node.ctl(&["maintenance", "on"])
+            .ok()
+            .contains("'c-0' is drained")
+    );
+    assert!(node.fake.lock().unwrap().maintenance);
+    node.ctl(&["maintenance", "off"]).ok();
+    assert!(!node.fake.lock().unwrap().maintenance);
+    node.ctl(&["rebalance_queues"]).ok();
+}
+
+#[test]
+fn a_node_that_is_not_there_is_said_so() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let said = ctl(&["--url", &url, "status"], "");
+    assert_eq!(said.0, 69);
+    assert!(
+        said.2.contains("no answer from") && said.2.contains("--url"),
+        "{}",
+        said.2
+    );
+    assert_eq!(ctl(&["--url", "ftp://x", "status"], "").0, 2);
+    assert_eq!(ctl(&["no_such_command"], "").0, 2);
+}

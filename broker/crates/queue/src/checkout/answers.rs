@@ -1,0 +1,181 @@
+//! Requests that are answered: consume, get, purge, stat, delete.
+
+use super::{Checkout, Consumer, Store};
+use crate::{Answer, ConsumerId, ConsumerSpec, Event, SessionId};
+use message::Table;
+
+impl<I> Checkout<I> {
+    pub(super) fn consume<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        id: ConsumerId,
+        spec: ConsumerSpec,
+    ) {
+        let answer = match self.may_consume(session, id, &spec) {
+            Ok(()) => {
+                self.add(Consumer::new(session, id, spec, false));
+                Answer::Consuming
+            }
+            Err(refused) => refused,
+        };
+        self.answer(store, session, seq, answer);
+    }
+
+    fn may_consume(
+        &self,
+        session: SessionId,
+        id: ConsumerId,
+        spec: &ConsumerSpec,
+    ) -> Result<(), Answer> {
+        if self.deleted {
+            return Err(self.not_found());
+        }
+        if self.number(session, id).is_some() {
+            return Err(reused());
+        }
+        if self.exclusive.is_some() || (spec.exclusive && self.live > 0) {
+            return Err(Answer::Refused {
+                code: 403,
+                text: format!("{} in exclusive use", self.label),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn get<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        id: ConsumerId,
+    ) {
+        if self.deleted {
+            return self.answer(store, session, seq, self.not_found());
+        }
+        if self.number(session, id).is_some() {
+            return self.answer(store, session, seq, reused());
+        }
+        let Some(taken) = store.take() else {
+            return self.answer(store, session, seq, Answer::Empty);
+        };
+        let spec = ConsumerSpec {
+            tag: "".into(),
+            channel: 0,
+            prefetch: 1,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            arguments: Table::default(),
+        };
+        let left = store.ready();
+        let number = self.add(Consumer::new(session, id, spec, true));
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            self.out += 1;
+            consumer.hand(store, taken, left);
+        }
+    }
+
+    pub(super) fn purge<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+    ) {
+        let answer = if self.deleted {
+            self.not_found()
+        } else {
+            Answer::Count {
+                messages: store.purge(),
+                consumers: self.live,
+            }
+        };
+        self.answer(store, session, seq, answer);
+    }
+
+    pub(super) fn stat<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId, seq: u64) {
+        let answer = if self.deleted {
+            self.not_found()
+        } else {
+            Answer::Count {
+                messages: store.ready(),
+                consumers: self.live,
+            }
+        };
+        self.answer(store, session, seq, answer);
+    }
+
+    pub(super) fn delete<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        if_unused: bool,
+        if_empty: bool,
+    ) {
+        let refused = if self.deleted {
+            Some(self.not_found())
+        } else if if_unused && self.live > 0 {
+            Some(self.failed("in use"))
+        } else if if_empty && store.ready() > 0 {
+            Some(self.failed("not empty"))
+        } else {
+            None
+        };
+        let answer = match refused {
+            Some(refused) => refused,
+            None => Answer::Count {
+                messages: self.end(store),
+                consumers: self.live,
+            },
+        };
+        self.answer(store, session, seq, answer);
+    }
+
+    /// Drops everything and tells the consumers. Returns the messages that were ready.
+    pub fn end<S: Store<Item = I>>(&mut self, store: &mut S) -> u64 {
+        self.deleted = true;
+        for (_, consumer) in std::mem::take(&mut self.consumers) {
+            if !consumer.get && !consumer.cancelled {
+                let id = consumer.id;
+                store.event(consumer.session, Event::Cancelled { consumer: id });
+            }
+            for (_, out) in consumer.out {
+                store.settled(out.item);
+            }
+        }
+        for state in self.sessions.values_mut() {
+            state.consumers.clear();
+        }
+        self.candidates.clear();
+        self.service.clear();
+        self.active = None;
+        self.exclusive = None;
+        self.live = 0;
+        self.out = 0;
+        store.purge()
+    }
+
+    fn failed(&self, what: &str) -> Answer {
+        Answer::Refused {
+            code: 406,
+            text: format!("{} {what}", self.label),
+        }
+    }
+
+    fn not_found(&self) -> Answer {
+        Answer::Refused {
+            code: 404,
+            text: format!("no {}", self.label),
+        }
+    }
+}
+
+/// Sessions number their consumers and never use a number twice; one that does is broken.
+fn reused() -> Answer {
+    Answer::Refused {
+        code: 530,
+        text: "attempt to reuse a consumer number".to_owned(),
+    }
+}

@@ -1,0 +1,300 @@
+//! Consumers: windows, turns, the single active one, settling.
+
+use super::{Checkout, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW};
+use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, SessionId};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// A message that is out.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Out<I> {
+    pub item: I,
+    pub attempts: u32,
+    pub redelivered: bool,
+    /// For a `Get`: messages left when it was taken.
+    pub left: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Consumer<I> {
+    pub session: SessionId,
+    pub id: ConsumerId,
+    pub spec: ConsumerSpec,
+    /// Made by a `Get`: holds one message and is gone with it.
+    pub get: bool,
+    pub cancelled: bool,
+    pub suspended: bool,
+    pub next_id: u64,
+    pub out: BTreeMap<u64, Out<I>>,
+    /// Its place in `Checkout::service`.
+    pub ticket: Option<u64>,
+}
+
+impl<I> Consumer<I> {
+    pub fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
+        Consumer {
+            session,
+            id,
+            spec,
+            get,
+            cancelled: false,
+            suspended: false,
+            next_id: 1,
+            out: BTreeMap::new(),
+            ticket: None,
+        }
+    }
+
+    /// Deliveries out at most.
+    pub fn window(&self) -> usize {
+        let asked = if self.spec.no_ack { 0 } else { self.spec.prefetch };
+        let window = match asked {
+            0 => UNLIMITED_WINDOW,
+            asked => asked.min(MAX_WINDOW),
+        };
+        window as usize
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.out.len() < self.window()
+    }
+
+    pub fn takes_turns(&self) -> bool {
+        !self.get && !self.cancelled && !self.suspended
+    }
+
+    pub(super) fn hand<S: Store<Item = I>>(&mut self, store: &mut S, taken: Taken<I>, left: u64) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let out = Out {
+            item: taken.item,
+            attempts: taken.attempts,
+            redelivered: taken.redelivered,
+            left,
+        };
+        store.deliver(self.handed(id, &out), &out.item);
+        self.out.insert(id, out);
+    }
+
+    pub(super) fn hand_again<S: Store<Item = I>>(&self, store: &mut S, from: u64) {
+        for (id, out) in self.out.range(from..) {
+            store.deliver(self.handed(*id, out), &out.item);
+        }
+    }
+
+    fn handed(&self, id: u64, out: &Out<I>) -> Handed {
+        Handed {
+            session: self.session,
+            consumer: self.id,
+            id,
+            attempts: out.attempts,
+            redelivered: out.redelivered,
+            left: out.left,
+        }
+    }
+}
+
+impl<I> Checkout<I> {
+    /// The queue's consumers, in the order in which they came.
+    pub fn listing(&self) -> Vec<ConsumerInfo> {
+        let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
+        let info = |c: &Consumer<I>| ConsumerInfo {
+            session: c.session,
+            consumer: c.id,
+            spec: c.spec.clone(),
+            unacknowledged: c.out.len() as u64,
+            active: !c.suspended && (!self.single_active || self.is_active(c)),
+        };
+        self.consumers.values().filter(shown).map(info).collect()
+    }
+
+    fn is_active(&self, consumer: &Consumer<I>) -> bool {
+        self.active
+            .and_then(|number| self.consumers.get(&number))
+            .is_some_and(|c| c.session == consumer.session && c.id == consumer.id)
+    }
+
+    /// Adds a consumer; the caller has checked that it may.
+    pub(super) fn add(&mut self, consumer: Consumer<I>) -> u64 {
+        let number = self.next_consumer;
+        self.next_consumer += 1;
+        if let Some(state) = self.sessions.get_mut(&consumer.session) {
+            state.consumers.insert(consumer.id, number);
+        }
+        if !consumer.get {
+            self.live += 1;
+        }
+        if consumer.spec.exclusive {
+            self.exclusive = Some(number);
+        }
+        self.consumers.insert(number, consumer);
+        self.list(number);
+        self.elect();
+        number
+    }
+
+    /// Its unsettled deliveries stay with the session.
+    pub(super) fn cancel(&mut self, session: SessionId, id: ConsumerId) {
+        let Some(number) = self.number(session, id) else {
+            return;
+        };
+        self.unlist(number);
+        self.retire(number);
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            consumer.cancelled = true;
+        }
+        self.forget_if_done(number);
+        self.elect();
+    }
+
+    pub(super) fn settle<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+        outcome: Outcome,
+        ranges: &[(u64, u64)],
+    ) {
+        let Some(number) = self.number(session, id) else {
+            return;
+        };
+        for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
+            while let Some(out) = self.take_out(number, from, to) {
+                match outcome {
+                    Outcome::Accepted => store.settled(out.item),
+                    Outcome::Rejected => store.dead(out.item, DeadReason::Rejected),
+                    Outcome::Requeue => Self::give_back(self.delivery_limit, store, out),
+                }
+            }
+        }
+        self.refresh(number);
+        self.forget_if_done(number);
+        self.elect();
+    }
+
+    fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<Out<I>> {
+        let consumer = self.consumers.get_mut(&number)?;
+        let out = if from == to {
+            consumer.out.remove(&from)?
+        } else {
+            let id = *consumer.out.range(from..=to).next()?.0;
+            consumer.out.remove(&id)?
+        };
+        self.out -= 1;
+        Some(out)
+    }
+
+    /// A failed attempt (Q9): counted, and over the limit the message is dead.
+    fn give_back<S: Store<Item = I>>(limit: Option<u32>, store: &mut S, out: Out<I>) {
+        let attempts = out.attempts.saturating_add(1);
+        match limit {
+            Some(limit) if attempts > limit => store.dead(out.item, DeadReason::DeliveryLimit),
+            _ => store.give_back(out.item, attempts),
+        }
+    }
+
+    pub(super) fn return_all<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
+        while let Some(out) = self.take_out(number, 0, u64::MAX) {
+            Self::give_back(self.delivery_limit, store, out);
+        }
+    }
+
+    pub(super) fn number(&self, session: SessionId, id: ConsumerId) -> Option<u64> {
+        self.sessions.get(&session)?.consumers.get(&id).copied()
+    }
+
+    /// A `Get`'s consumer ends with its message, a cancelled one with its last.
+    pub(super) fn forget_if_done(&mut self, number: u64) {
+        let Some(consumer) = self.consumers.get(&number) else {
+            return;
+        };
+        if !(consumer.get || consumer.cancelled) || !consumer.out.is_empty() {
+            return;
+        }
+        if let Some(state) = self.sessions.get_mut(&consumer.session) {
+            state.consumers.remove(&consumer.id);
+        }
+        self.consumers.remove(&number);
+    }
+
+    /// No longer counts as a consumer of the queue.
+    pub(super) fn retire(&mut self, number: u64) {
+        let counted = |c: &Consumer<I>| !c.get && !c.cancelled;
+        if self.consumers.get(&number).is_some_and(counted) {
+            self.live -= 1;
+        }
+        if self.exclusive == Some(number) {
+            self.exclusive = None;
+        }
+    }
+
+    pub(super) fn list(&mut self, number: u64) {
+        let Some(consumer) = self.consumers.get(&number) else {
+            return;
+        };
+        if consumer.takes_turns() {
+            let priority = Reverse(consumer.spec.priority);
+            self.candidates.insert((priority, number));
+            self.refresh(number);
+        }
+    }
+
+    pub(super) fn unlist(&mut self, number: u64) {
+        let Some(consumer) = self.consumers.get_mut(&number) else {
+            return;
+        };
+        let priority = Reverse(consumer.spec.priority);
+        self.candidates.remove(&(priority, number));
+        if let Some(ticket) = consumer.ticket.take() {
+            self.service.remove(&(priority, ticket));
+        }
+        if self.active == Some(number) {
+            self.active = None;
+        }
+    }
+
+    /// Chooses the single active consumer (Q8): one of higher priority takes over when the old one holds nothing.
+    pub(super) fn elect(&mut self) {
+        if !self.single_active {
+            return;
+        }
+        let Some(&(priority, best)) = self.candidates.first() else {
+            return;
+        };
+        let old = self.active;
+        let stays = old
+            .and_then(|number| self.consumers.get(&number))
+            .is_some_and(|c| c.spec.priority >= priority.0 || !c.out.is_empty());
+        if !stays {
+            self.active = Some(best);
+        }
+        for number in [old, self.active].into_iter().flatten() {
+            self.refresh(number);
+        }
+    }
+
+    /// Puts a consumer in line, or takes it out, as its window and its standing say.
+    pub(super) fn refresh(&mut self, number: u64) {
+        let best = self.candidates.first().map(|(priority, _)| priority.0);
+        let Some(consumer) = self.consumers.get_mut(&number) else {
+            return;
+        };
+        let priority = consumer.spec.priority;
+        let chosen = !self.single_active
+            || (self.active == Some(number) && best.is_none_or(|best| best <= priority));
+        let eligible = chosen && consumer.takes_turns() && consumer.has_room();
+        match (eligible, consumer.ticket) {
+            (true, None) => {
+                consumer.ticket = Some(self.next_ticket);
+                self.service
+                    .insert((Reverse(priority), self.next_ticket), number);
+                self.next_ticket += 1;
+            }
+            (false, Some(ticket)) => {
+                consumer.ticket = None;
+                self.service.remove(&(Reverse(priority), ticket));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Who takes messages from a queue and what they hold: sessions and their request numbers, consumers with their
+//! windows, who is served next, and what is out to whom. The same rules for every queue type; where messages lie is
+//! the [`Store`]'s.
+//!
+//! Deterministic: the same calls in the same order leave the same state, on every replica.
+
+mod answers;
+mod consumers;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use consumers::{Consumer, Out};
+pub(crate) use sessions::{Admission, SessionState};
+
+use crate::{ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, RequestBody, SessionId};
+use env::{Incarnation, NodeId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Deliveries out at most for a consumer that names no limit, or that does not acknowledge (its session's side does).
+pub const UNLIMITED_WINDOW: u32 = 2000;
+/// The largest window a consumer gets, whatever it asks for.
+pub const MAX_WINDOW: u32 = 65_535;
+/// Closed sessions that are remembered, so that a late copy of a request does not bring one back.
+pub const MAX_CLOSED: usize = 65_536;
+/// How long they are remembered at least, while there are fewer than that many.
+pub const CLOSED_MS: u64 = 300_000;
+
+/// A message handed out by a store.
+pub(crate) struct Taken<I> {
+    pub item: I,
+    pub attempts: u32,
+    pub redelivered: bool,
+}
+
+/// What a delivery says besides its message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handed {
+    pub session: SessionId,
+    pub consumer: ConsumerId,
+    pub id: u64,
+    pub attempts: u32,
+    pub redelivered: bool,
+    pub left: u64,
+}
+
+/// The messages of a queue, and the way out to sessions.
+pub(crate) trait Store {
+    type Item;
+    /// Messages that can be taken.
+    fn ready(&self) -> u64;
+    /// The next message to deliver.
+    fn take(&mut self) -> Option<Taken<Self::Item>>;
+    /// Back to its original place, to be redelivered.
+    fn give_back(&mut self, item: Self::Item, attempts: u32);
+    /// Done with.
+    fn settled(&mut self, item: Self::Item);
+    fn dead(&mut self, item: Self::Item, reason: DeadReason);
+    fn deliver(&mut self, handed: Handed, item: &Self::Item);
+    fn event(&mut self, session: SessionId, event: Event);
+    /// Drops everything ready; returns how many.
+    fn purge(&mut self) -> u64;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Checkout<I> {
+    /// What people call the queue, as in `queue 'orders' in vhost '/'`: for the texts of refusals.
+    pub label: Name,
+    pub single_active: bool,
+    pub delivery_limit: Option<u32>,
+    pub sessions: BTreeMap<SessionId, SessionState>,
+    /// By number, in the order in which they came; numbers are never used twice.
+    pub consumers: BTreeMap<u64, Consumer<I>>,
+    /// Consumers that may be chosen: neither cancelled nor suspended; the best first.
+    pub candidates: BTreeSet<(Reverse<i32>, u64)>,
+    /// Consumers with room in their window, by priority and then by when they were served last.
+    pub service: BTreeMap<(Reverse<i32>, u64), u64>,
+    /// The single active consumer (Q8).
+    pub active: Option<u64>,
+    pub next_consumer: u64,
+    pub next_ticket: u64,
+    /// Consumers that are neither cancelled nor a `Get`'s.
+    pub live: u32,
+    pub exclusive: Option<u64>,
+    pub out: u64,
+    pub closed: VecDeque<(u64, SessionId)>,
+    pub closed_set: BTreeSet<SessionId>,
+    pub gone: BTreeMap<NodeId, Incarnation>,
+    pub suspended: BTreeSet<NodeId>,
+    pub deleted: bool,
+}
+
+impl<I> Checkout<I> {
+    pub fn new(label: Name, single_active: bool, delivery_limit: Option<u32>) -> Self {
+        Checkout {
+            label,
+            single_active,
+            delivery_limit,
+            sessions: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            candidates: BTreeSet::new(),
+            service: BTreeMap::new(),
+            active: None,
+            next_consumer: 1,
+            next_ticket: 1,
+            live: 0,
+            exclusive: None,
+            out: 0,
+            closed: VecDeque::new(),
+            closed_set: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            suspended: BTreeSet::new(),
+            deleted: false,
+        }
+    }
+
+    /// Carries out an admitted request that is not a publish. `clock` is the queue's wall clock in milliseconds.
+    pub fn apply<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        body: RequestBody,
+        clock: u64,
+    ) {
+        match body {
+            // The queue type's own.
+            RequestBody::Publish(_) => {}
+            RequestBody::Consume { consumer, spec } => {
+                self.consume(store, session, seq, consumer, spec);
+            }
+            RequestBody::Cancel { consumer } => self.cancel(session, consumer),
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            } => self.settle(store, session, consumer, outcome, &ids),
+            RequestBody::Get { consumer, .. } => self.get(store, session, seq, consumer),
+            RequestBody::Recover { consumer } => {
+                let all = [(0, u64::MAX)];
+                self.settle(store, session, consumer, Outcome::Requeue, &all);
+            }
+            RequestBody::Purge => self.purge(store, session, seq),
+            RequestBody::Stat => self.stat(store, session, seq),
+            RequestBody::Delete {
+                if_unused,
+                if_empty,
+            } => self.delete(store, session, seq, if_unused, if_empty),
+            RequestBody::Close => self.close(store, session, clock),
+        }
+    }
+
+    /// Hands out what is ready to whoever has room.
+    pub fn dispatch<S: Store<Item = I>>(&mut self, store: &mut S) {
+        while store.ready() > 0 {
+            let Some((&place, &number)) = self.service.first_key_value() else {
+                return;
+            };
+            let Some(consumer) = self.consumers.get_mut(&number) else {
+                self.service.remove(&place);
+                continue;
+            };
+            let Some(taken) = store.take() else { return };
+            self.out += 1;
+            consumer.hand(store, taken, 0);
+            self.service.remove(&place);
+            consumer.ticket = None;
+            if consumer.has_room() {
+                consumer.ticket = Some(self.next_ticket);
+                self.service.insert((place.0, self.next_ticket), number);
+                self.next_ticket += 1;
+            }
+        }
+    }
+
+    /// Everything that is still out to a consumer from `next` on, once more. False when there is no such consumer.
+    pub fn resume<S: Store<Item = I>>(
+        &self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+        next: u64,
+    ) -> bool {
+        let Some(consumer) = self.consumer(session, id) else {
+            return false;
+        };
+        let from = consumer.out.range(next..).next().map(|(id, _)| *id);
+        let next = from.unwrap_or(consumer.next_id).max(next);
+        store.event(session, Event::Resumed { consumer: id, next });
+        consumer.hand_again(store, next);
+        true
+    }
+
+    pub fn consumer(&self, session: SessionId, id: ConsumerId) -> Option<&Consumer<I>> {
+        let number = self.sessions.get(&session)?.consumers.get(&id)?;
+        self.consumers.get(number)
+    }
+
+    /// A node's earlier lives are over: what their sessions had goes back.
+    pub fn gone_node<S: Store<Item = I>>(&mut self, store: &mut S, gone: GoneNode) {
+        let known = self.gone.entry(gone.node).or_insert(gone.before);
+        *known = (*known).max(gone.before);
+        let first = SessionId {
+            node: gone.node,
+            ..SessionId::default()
+        };
+        let over: Vec<SessionId> = self
+            .sessions
+            .range(first..)
+            .map(|(session, _)| *session)
+            .take_while(|s| s.node == gone.node && s.incarnation < gone.before)
+            .collect();
+        for session in over {
+            self.end_session(store, session);
+        }
+        // Its late requests are refused by incarnation: no need to remember each.
+        let keeps = |s: &SessionId| s.node != gone.node || s.incarnation >= gone.before;
+        self.closed.retain(|(_, s)| keeps(s));
+        self.closed_set.retain(keeps);
+    }
+
+    /// A node cannot be reached: its consumers get nothing more and what they hold goes to others. Its sessions and
+    /// their numbering stay, for it may come back.
+    pub fn suspect_node<S: Store<Item = I>>(&mut self, store: &mut S, node: NodeId) {
+        if !self.suspended.insert(node) {
+            return;
+        }
+        for number in self.consumers_of(node) {
+            if let Some(consumer) = self.consumers.get_mut(&number) {
+                consumer.suspended = true;
+            }
+            self.return_all(store, number);
+            self.unlist(number);
+            self.forget_if_done(number);
+        }
+        self.elect();
+    }
+
+    pub fn trust_node(&mut self, node: NodeId) {
+        if !self.suspended.remove(&node) {
+            return;
+        }
+        for number in self.consumers_of(node) {
+            if let Some(consumer) = self.consumers.get_mut(&number) {
+                consumer.suspended = false;
+            }
+            self.list(number);
+        }
+        self.elect();
+    }
+
+    fn consumers_of(&self, node: NodeId) -> Vec<u64> {
+        let first = SessionId {
+            node,
+            ..SessionId::default()
+        };
+        self.sessions
+            .range(first..)
+            .take_while(|(session, _)| session.node == node)
+            .flat_map(|(_, state)| state.consumers.values().copied())
+            .collect()
+    }
+
+    pub fn set_limits(&mut self, single_active: bool, delivery_limit: Option<u32>) {
+        self.delivery_limit = delivery_limit;
+        if self.single_active == single_active {
+            return;
+        }
+        self.single_active = single_active;
+        self.active = None;
+        self.elect();
+        let numbers: Vec<u64> = self.consumers.keys().copied().collect();
+        for number in numbers {
+            self.refresh(number);
+        }
+    }
+}

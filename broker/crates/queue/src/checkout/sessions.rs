@@ -1,0 +1,199 @@
+//! Request numbers: each request once, in order, answered again when asked again.
+
+use super::{CLOSED_MS, Checkout, MAX_CLOSED, Store};
+use crate::client::{MAX_IN_FLIGHT, MAX_UNANSWERED};
+use crate::{Answer, ConsumerId, Event, Refusal, Reject, RequestBody, SessionId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a queue remembers of a session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct SessionState {
+    /// The last request applied.
+    pub last: u64,
+    /// Publishes not taken among the last [`MAX_IN_FLIGHT`] requests, ascending.
+    pub refused: VecDeque<Refusal>,
+    /// The last [`MAX_UNANSWERED`] answers: a session never waits for more.
+    pub answers: VecDeque<(u64, Answer)>,
+    pub consumers: BTreeMap<ConsumerId, u64>,
+}
+
+/// Whether a request is to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Apply,
+    /// Applied before: answer again.
+    Again,
+    /// An earlier request is missing.
+    Gap {
+        expected: u64,
+    },
+    /// Of a session that is over.
+    Closed,
+    /// Of a life of a node that is over, or senseless.
+    Ignore,
+}
+
+impl<I> Checkout<I> {
+    /// Looks at a request's number and, when it is next, counts it as applied.
+    pub fn admit(&mut self, session: SessionId, seq: u64) -> Admission {
+        match self.standing(session, seq) {
+            Admission::Apply => {}
+            other => return other,
+        }
+        if !self.suspended.is_empty() {
+            // A node that speaks is not gone.
+            self.trust_node(session.node);
+        }
+        let state = self.sessions.entry(session).or_default();
+        state.last = seq;
+        let window = seq.saturating_sub(MAX_IN_FLIGHT as u64);
+        while state.refused.front().is_some_and(|r| r.to <= window) {
+            state.refused.pop_front();
+        }
+        Admission::Apply
+    }
+
+    /// What [`admit`](Self::admit) would say, without counting.
+    pub fn standing(&self, session: SessionId, seq: u64) -> Admission {
+        if let Some(state) = self.sessions.get(&session) {
+            return match seq.checked_sub(state.last) {
+                None | Some(0) => Admission::Again,
+                Some(1) => Admission::Apply,
+                Some(_) => Admission::Gap {
+                    expected: state.last + 1,
+                },
+            };
+        }
+        let over = self.gone.get(&session.node);
+        if over.is_some_and(|before| session.incarnation < *before) || seq == 0 {
+            return Admission::Ignore;
+        }
+        if self.closed_set.contains(&session) {
+            return Admission::Closed;
+        }
+        match seq {
+            1 => Admission::Apply,
+            _ => Admission::Gap { expected: 1 },
+        }
+    }
+
+    pub fn last_applied(&self, session: SessionId) -> u64 {
+        self.sessions.get(&session).map_or(0, |s| s.last)
+    }
+
+    /// Notes that a publish was not taken.
+    pub fn refuse(&mut self, session: SessionId, seq: u64, why: Reject) {
+        let Some(state) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        match state.refused.back_mut() {
+            Some(last) if last.why == why && last.to + 1 == seq => last.to = seq,
+            _ => state.refused.push_back(Refusal {
+                from: seq,
+                to: seq,
+                why,
+            }),
+        }
+    }
+
+    /// Tells a session how far it is: everything up to `up_to` is done and safe.
+    pub fn report(&self, session: SessionId, up_to: u64) -> Event {
+        match self.sessions.get(&session) {
+            Some(state) if !state.refused.is_empty() => Event::AppliedExcept {
+                up_to,
+                refused: state.refused.iter().copied().collect(),
+            },
+            _ => Event::Applied { up_to },
+        }
+    }
+
+    /// Answers a request and remembers what was said.
+    pub(super) fn answer<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        answer: Answer,
+    ) {
+        if let Some(state) = self.sessions.get_mut(&session) {
+            if state.answers.len() >= MAX_UNANSWERED {
+                state.answers.pop_front();
+            }
+            state.answers.push_back((seq, answer.clone()));
+        }
+        store.event(session, Event::Answer { seq, answer });
+    }
+
+    /// The answer of a request that was applied before, once more.
+    pub fn answer_again<S: Store<Item = I>>(
+        &self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        body: &RequestBody,
+    ) {
+        let Some(state) = self.sessions.get(&session) else {
+            return;
+        };
+        let said = state.answers.iter().find(|(s, _)| *s == seq);
+        if let Some((_, answer)) = said {
+            let answer = answer.clone();
+            store.event(session, Event::Answer { seq, answer });
+            return;
+        }
+        match body {
+            RequestBody::Get { consumer, .. } => match self.consumer(session, *consumer) {
+                Some(c) if !c.out.is_empty() => c.hand_again(store, 0),
+                // It was given back since: the session hears of nothing it would have to settle.
+                _ => store.event(
+                    session,
+                    Event::Answer {
+                        seq,
+                        answer: Answer::Empty,
+                    },
+                ),
+            },
+            RequestBody::Consume { .. }
+            | RequestBody::Purge
+            | RequestBody::Stat
+            | RequestBody::Delete { .. } => store.event(
+                session,
+                Event::Answer {
+                    seq,
+                    answer: Answer::Refused {
+                        code: 541,
+                        text: format!("the answer of {} is no longer known", self.label),
+                    },
+                },
+            ),
+            _ => {}
+        }
+    }
+
+    /// The session is over. Remembered for a while, for its requests may still be on their way twice.
+    pub fn close<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId, clock: u64) {
+        self.end_session(store, session);
+        let old = |at: u64| at.saturating_add(CLOSED_MS) < clock;
+        while self.closed.len() >= MAX_CLOSED || self.closed.front().is_some_and(|c| old(c.0)) {
+            if let Some((_, session)) = self.closed.pop_front() {
+                self.closed_set.remove(&session);
+            }
+        }
+        if self.closed_set.insert(session) {
+            self.closed.push_back((clock, session));
+        }
+    }
+
+    pub(super) fn end_session<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId) {
+        let Some(state) = self.sessions.remove(&session) else {
+            return;
+        };
+        for number in state.consumers.values() {
+            self.return_all(store, *number);
+            self.unlist(*number);
+            self.retire(*number);
+            self.consumers.remove(number);
+        }
+        self.elect();
+    }
+}

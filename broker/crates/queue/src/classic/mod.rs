@@ -1,0 +1,412 @@
+//! Classic queues (Q2, Q13): one replica, on the disk of its node, stepped by its shard.
+//!
+//! A message goes to a small buffer that is written when it is full or after a few milliseconds; one that is delivered
+//! and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
+//! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages and delivers
+//! them as redelivered: which of them were out before is not kept. `x-max-priority` is not implemented here.
+
+mod record;
+mod segments;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
+pub use segments::{READ_AHEAD, SEGMENT_BYTES};
+pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
+
+use crate::checkout::{Admission, Checkout, Store};
+use crate::{
+    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId, QueueSettings,
+    QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
+};
+use env::{Disk, Time, WallTime};
+use message::Message;
+use shelf::{Item, Shelf};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest a persistent message that somebody waits for stays unwritten.
+pub const WRITE_AFTER: Duration = Duration::from_millis(2);
+/// The longest any message stays unwritten, and a settlement unrecorded.
+pub const WRITE_AT_LAST: Duration = Duration::from_millis(200);
+/// Wait before a failed write or read is tried again.
+pub const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Open files are let go after this long without writing.
+pub const REST_AFTER: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub struct ClassicQueue {
+    settings: QueueSettings,
+    checkout: Checkout<Item>,
+    shelf: Shelf,
+    /// Per session, publishes that are not safe yet: (request, message) numbers.
+    unsafe_yet: BTreeMap<SessionId, VecDeque<(u64, u64)>>,
+    /// Sessions to be told how far they are.
+    dirty: BTreeSet<SessionId>,
+    write_at: Option<Time>,
+    acks_at: Option<Time>,
+    rest_at: Option<Time>,
+    retry_at: Option<Time>,
+    expire_at: Option<WallTime>,
+    /// The disk does not take writes: publishes are refused.
+    full: bool,
+    at: Moment,
+}
+
+impl ClassicQueue {
+    /// A new queue; whatever is on disk under its id is removed.
+    pub fn create(
+        disk: Arc<dyn Disk>,
+        id: QueueId,
+        label: Name,
+        settings: QueueSettings,
+    ) -> io::Result<ClassicQueue> {
+        let mut queue = ClassicQueue::around(disk, id, label, settings);
+        queue.shelf.segments.destroy()?;
+        Ok(queue)
+    }
+
+    /// The queue as its files say. Damage is told in the first output.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        id: QueueId,
+        label: Name,
+        settings: QueueSettings,
+    ) -> io::Result<ClassicQueue> {
+        let mut queue = ClassicQueue::around(disk, id, label, settings);
+        queue.shelf.recover()?;
+        if queue.shelf.ready() > 0 {
+            // Heads may have expired meanwhile.
+            queue.expire_at = Some(WallTime(0));
+        }
+        Ok(queue)
+    }
+
+    fn around(
+        disk: Arc<dyn Disk>,
+        id: QueueId,
+        label: Name,
+        settings: QueueSettings,
+    ) -> ClassicQueue {
+        let mut shelf = Shelf::new(disk, format!("classic/{:016x}", id.0));
+        shelf.message_ttl_ms = settings.message_ttl_ms;
+        ClassicQueue {
+            // Attempts are not counted here (Q9 is the quorum queue's).
+            checkout: Checkout::new(label, settings.single_active_consumer, None),
+            settings,
+            shelf,
+            unsafe_yet: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            write_at: None,
+            acks_at: None,
+            rest_at: None,
+            retry_at: None,
+            expire_at: None,
+            full: false,
+            at: Moment::default(),
+        }
+    }
+
+    /// The queue is deleted: its consumers are told, its files removed.
+    pub fn destroy(&mut self, out: &mut Output) {
+        if !self.checkout.deleted {
+            self.checkout.end(&mut self.shelf);
+        }
+        self.shelf.destroy();
+        self.finish(out);
+    }
+
+    /// Writes everything that is not written, for a clean stop.
+    pub fn write_all(&mut self, out: &mut Output) -> io::Result<()> {
+        self.shelf.write()?;
+        self.shelf.segments.flush_acks()?;
+        self.shelf.segments.rest();
+        self.write_at = None;
+        self.acks_at = None;
+        self.finish(out);
+        Ok(())
+    }
+
+    fn request(&mut self, request: Request, out: &mut Output) {
+        let Request { session, seq, body } = request;
+        match self.checkout.admit(session, seq) {
+            Admission::Apply => {}
+            Admission::Again => {
+                self.checkout
+                    .answer_again(&mut self.shelf, session, seq, &body);
+                self.dirty.insert(session);
+                return;
+            }
+            Admission::Gap { expected } => {
+                return out.event(session, Event::Expecting { expected });
+            }
+            Admission::Closed => return out.event(session, Event::Applied { up_to: seq }),
+            Admission::Ignore => return,
+        }
+        self.dirty.insert(session);
+        match body {
+            RequestBody::Publish(message) => self.publish(session, seq, message),
+            RequestBody::Close => {
+                let clock = self.at.wall.0;
+                self.checkout.close(&mut self.shelf, session, clock);
+                self.unsafe_yet.remove(&session);
+                out.event(session, Event::Applied { up_to: seq });
+            }
+            body => {
+                let clock = self.at.wall.0;
+                let delete = matches!(body, RequestBody::Delete { .. });
+                self.checkout
+                    .apply(&mut self.shelf, session, seq, body, clock);
+                if delete && self.checkout.deleted {
+                    self.shelf.destroy();
+                }
+            }
+        }
+        self.checkout.dispatch(&mut self.shelf);
+    }
+
+    fn publish(&mut self, session: SessionId, seq: u64, message: Message) {
+        let body = message.body_len() as u64;
+        let refused = if self.checkout.deleted || self.full {
+            Some(Reject::Unavailable)
+        } else if self.settings.overflow == Overflow::RejectPublish && self.over(1, body) {
+            Some(Reject::MaxLength)
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            return self.checkout.refuse(session, seq, why);
+        }
+        let persistent = message.durable();
+        let number = self.shelf.push(message, session);
+        if persistent {
+            let waiting = self.unsafe_yet.entry(session).or_default();
+            waiting.push_back((seq, number));
+        }
+        let wait = if persistent {
+            WRITE_AFTER
+        } else {
+            WRITE_AT_LAST
+        };
+        let due = self.at.now + wait;
+        self.write_at = Some(self.write_at.map_or(due, |at| at.min(due)));
+        self.checkout.dispatch(&mut self.shelf);
+        self.keep_limits();
+        if self.shelf.buffer_is_full() {
+            self.write();
+        }
+    }
+
+    fn over(&self, messages: u64, bytes: u64) -> bool {
+        let length = self.shelf.ready().saturating_add(messages);
+        let bytes = self.shelf.ready_bytes().saturating_add(bytes);
+        self.settings.max_length.is_some_and(|max| length > max)
+            || self.settings.max_length_bytes.is_some_and(|max| bytes > max)
+    }
+
+    fn keep_limits(&mut self) {
+        if self.settings.overflow == Overflow::DropHead {
+            while self.shelf.ready() > 0 && self.over(0, 0) && self.shelf.drop_head() {}
+        }
+    }
+
+    fn write(&mut self) {
+        if !self.shelf.has_unwritten() {
+            self.full = false;
+            self.write_at = None;
+            return;
+        }
+        match self.shelf.write() {
+            Ok(()) => {
+                self.full = false;
+                self.write_at = None;
+                self.rest_at = Some(self.at.now + REST_AFTER);
+            }
+            Err(error) => {
+                if !self.full {
+                    let what = format!("classic queue cannot write: {error}");
+                    self.shelf.output.faults.push(what);
+                }
+                self.full = true;
+                self.write_at = Some(self.at.now + RETRY_AFTER);
+            }
+        }
+    }
+
+    fn write_acks(&mut self) {
+        self.acks_at = None;
+        if let Err(error) = self.shelf.segments.flush_acks() {
+            let what = format!("classic queue cannot record what is settled: {error}");
+            self.shelf.output.faults.push(what);
+            self.acks_at = Some(self.at.now + RETRY_AFTER);
+        }
+    }
+
+    /// The end of every call: what the shelf left goes out, and clocks are set.
+    fn finish(&mut self, out: &mut Output) {
+        if self.settings.message_ttl_ms.is_some() || self.expire_at.is_some() {
+            self.expire_at = self.shelf.expire(self.at.wall);
+        }
+        if self.shelf.stalled && self.retry_at.is_none() {
+            self.retry_at = Some(self.at.now + RETRY_AFTER);
+        }
+        if self.shelf.segments.has_acks() && self.acks_at.is_none() {
+            self.acks_at = Some(self.at.now + WRITE_AT_LAST);
+        }
+        self.dirty.append(&mut self.shelf.safer);
+        let left = &mut self.shelf.output;
+        out.events.append(&mut left.events);
+        out.dead.append(&mut left.dead);
+        out.faults.append(&mut left.faults);
+    }
+
+    /// Tells sessions how far they are safe.
+    fn report(&mut self, out: &mut Output) {
+        for session in std::mem::take(&mut self.dirty) {
+            let Some(state) = self.checkout.sessions.get(&session) else {
+                self.unsafe_yet.remove(&session);
+                continue;
+            };
+            let mut up_to = state.last;
+            if let Some(waiting) = self.unsafe_yet.get_mut(&session) {
+                let shelf = &self.shelf;
+                while waiting.front().is_some_and(|(_, n)| shelf.is_safe(*n)) {
+                    waiting.pop_front();
+                }
+                match waiting.front() {
+                    Some((seq, _)) => up_to = seq - 1,
+                    None => {
+                        self.unsafe_yet.remove(&session);
+                    }
+                }
+            }
+            let event = self.checkout.report(session, up_to);
+            out.event(session, event);
+        }
+    }
+}
+
+impl Queue for ClassicQueue {
+    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
+        self.at = at;
+        if self.expire_at.is_some_and(|expires| expires <= at.wall) {
+            self.expire_at = self.shelf.expire(at.wall);
+        }
+        match item {
+            ToQueue::Request(request) => {
+                let ttl = match &request.body {
+                    RequestBody::Publish(message) => message.ttl_ms().is_some(),
+                    _ => false,
+                };
+                self.request(request, out);
+                if ttl && self.expire_at.is_none() {
+                    self.expire_at = self.shelf.expire(at.wall);
+                }
+            }
+            ToQueue::Resume(r) => {
+                let shelf = &mut self.shelf;
+                if !self.checkout.resume(shelf, r.session, r.consumer, r.next) {
+                    let consumer = r.consumer;
+                    self.shelf.event(r.session, Event::Cancelled { consumer });
+                }
+            }
+        }
+        self.finish(out);
+    }
+
+    fn tick(&mut self, at: Moment, out: &mut Output) {
+        self.at = at;
+        let due = |when: Option<Time>| when.is_some_and(|when| when <= at.now);
+        if due(self.write_at) {
+            self.write();
+        }
+        if due(self.acks_at) {
+            self.write_acks();
+        }
+        if due(self.rest_at) {
+            self.rest_at = None;
+            self.shelf.segments.rest();
+        }
+        if due(self.retry_at) {
+            self.retry_at = None;
+            self.shelf.stalled = false;
+            self.checkout.dispatch(&mut self.shelf);
+        }
+        if self.expire_at.is_some_and(|expires| expires <= at.wall) {
+            self.expire_at = self.shelf.expire(at.wall);
+        }
+        self.finish(out);
+        self.report(out);
+    }
+
+    fn flush(&mut self, at: Moment, out: &mut Output) {
+        self.at = at;
+        if self.write_at.is_some_and(|when| when <= at.now) {
+            self.write();
+        }
+        self.finish(out);
+        self.report(out);
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let expire = self.expire_at.map(|expires| {
+            let wait = expires.0.saturating_sub(self.at.wall.0);
+            self.at.now + Duration::from_millis(wait)
+        });
+        let all = [
+            self.write_at,
+            self.acks_at,
+            self.rest_at,
+            self.retry_at,
+            expire,
+        ];
+        all.into_iter().flatten().min()
+    }
+
+    fn session_gone(&mut self, at: Moment, session: SessionId, out: &mut Output) {
+        self.at = at;
+        self.checkout.close(&mut self.shelf, session, at.wall.0);
+        self.unsafe_yet.remove(&session);
+        self.checkout.dispatch(&mut self.shelf);
+        self.finish(out);
+    }
+
+    fn node_gone(&mut self, at: Moment, gone: GoneNode, out: &mut Output) {
+        self.at = at;
+        self.checkout.gone_node(&mut self.shelf, gone);
+        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        self.unsafe_yet.retain(|session, _| !over(session));
+        self.checkout.dispatch(&mut self.shelf);
+        self.finish(out);
+    }
+
+    fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output) {
+        self.at = at;
+        if self.settings == *settings {
+            return;
+        }
+        self.settings = settings.clone();
+        self.shelf.message_ttl_ms = settings.message_ttl_ms;
+        self.checkout
+            .set_limits(settings.single_active_consumer, None);
+        self.checkout.dispatch(&mut self.shelf);
+        self.keep_limits();
+        self.finish(out);
+    }
+
+    fn stats(&self) -> QueueStats {
+        QueueStats {
+            ready: self.shelf.ready(),
+            unacknowledged: self.checkout.out,
+            consumers: self.checkout.live,
+            bytes: self.shelf.bytes(),
+        }
+    }
+
+    fn consumers(&self) -> Vec<ConsumerInfo> {
+        self.checkout.listing()
+    }
+}

@@ -1,0 +1,168 @@
+//! The records of a classic queue's files. Integers are big-endian.
+//!
+//! ```text
+//! segment:  records; when it is full a footer
+//! record:   length u32 | seq u64 | flags u8 | body length u32 | header crc u32 | payload crc u32 | message container
+//! footer:   a record whose flags say so; payload: persistent messages u64, their body bytes u64, last seq u64
+//! ack file: from u64 | to u64 | crc u32, for ranges of persistent messages that are settled
+//! ```
+//! Headers have a checksum of their own, so that one damaged payload costs one message.
+
+use bytes::{BufMut, BytesMut};
+
+pub(super) const HEADER: usize = 25;
+/// Bytes of the header that its checksum covers.
+const COVERED: usize = 17;
+const FOOTER_PAYLOAD: usize = 24;
+pub(super) const FOOTER_LEN: usize = HEADER + FOOTER_PAYLOAD;
+pub(super) const ACK_LEN: usize = 20;
+
+const PERSISTENT: u8 = 1;
+const FOOTER: u8 = 0x80;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub len: u32,
+    pub seq: u64,
+    pub persistent: bool,
+    pub footer: bool,
+    pub body: u32,
+    payload_crc: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Footer {
+    pub messages: u64,
+    pub bytes: u64,
+    pub last_seq: u64,
+}
+
+impl Header {
+    /// The header at the front of `raw`; None when it is cut short or damaged.
+    pub fn parse(raw: &[u8]) -> Option<Header> {
+        let raw: &[u8; HEADER] = raw.get(..HEADER)?.try_into().ok()?;
+        if crc32fast::hash(&raw[..COVERED]) != be32(raw, COVERED)? {
+            return None;
+        }
+        let flags = raw[12];
+        Some(Header {
+            len: be32(raw, 0)?,
+            seq: be64(raw, 4)?,
+            persistent: flags & PERSISTENT != 0,
+            footer: flags & FOOTER != 0,
+            body: be32(raw, 13)?,
+            payload_crc: be32(raw, COVERED + 4)?,
+        })
+    }
+
+    pub fn payload_is_whole(&self, payload: &[u8]) -> bool {
+        crc32fast::hash(payload) == self.payload_crc
+    }
+
+    /// Header and payload.
+    pub fn total(&self) -> u64 {
+        HEADER as u64 + u64::from(self.len)
+    }
+}
+
+fn be32(raw: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(raw.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn be64(raw: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(raw.get(at..at + 8)?.try_into().ok()?))
+}
+
+pub(super) fn put_message(
+    out: &mut BytesMut,
+    seq: u64,
+    persistent: bool,
+    body: u32,
+    payload: &[u8],
+) {
+    put(out, seq, if persistent { PERSISTENT } else { 0 }, body, payload);
+}
+
+pub(super) fn put_footer(out: &mut BytesMut, footer: &Footer) {
+    let mut payload = BytesMut::with_capacity(FOOTER_PAYLOAD);
+    payload.put_u64(footer.messages);
+    payload.put_u64(footer.bytes);
+    payload.put_u64(footer.last_seq);
+    put(out, footer.last_seq, FOOTER, 0, &payload);
+}
+
+fn put(out: &mut BytesMut, seq: u64, flags: u8, body: u32, payload: &[u8]) {
+    let start = out.len();
+    out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+    out.put_u64(seq);
+    out.put_u8(flags);
+    out.put_u32(body);
+    let crc = crc32fast::hash(&out[start..]);
+    out.put_u32(crc);
+    out.put_u32(crc32fast::hash(payload));
+    out.put_slice(payload);
+}
+
+/// The footer in a file's last [`FOOTER_LEN`] bytes, if there is one.
+pub(super) fn parse_footer(raw: &[u8]) -> Option<Footer> {
+    let header = Header::parse(raw)?;
+    let payload = raw.get(HEADER..FOOTER_LEN)?;
+    if !header.footer || header.len as usize != FOOTER_PAYLOAD || !header.payload_is_whole(payload)
+    {
+        return None;
+    }
+    Some(Footer {
+        messages: be64(payload, 0)?,
+        bytes: be64(payload, 8)?,
+        last_seq: be64(payload, 16)?,
+    })
+}
+
+pub(super) fn put_ack(out: &mut BytesMut, from: u64, to: u64) {
+    let start = out.len();
+    out.put_u64(from);
+    out.put_u64(to);
+    let crc = crc32fast::hash(&out[start..]);
+    out.put_u32(crc);
+}
+
+pub(super) fn parse_ack(raw: &[u8]) -> Option<(u64, u64)> {
+    let raw = raw.get(..ACK_LEN)?;
+    (crc32fast::hash(&raw[..16]) == be32(raw, 16)?).then_some(())?;
+    let (from, to) = (be64(raw, 0)?, be64(raw, 8)?);
+    (from <= to).then_some((from, to))
+}
+
+/// Settled messages of one segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    pub fn new(mut ranges: Vec<(u64, u64)>) -> Ranges {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in ranges {
+            match merged.last_mut() {
+                Some(last) if from <= last.1.saturating_add(1) => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        Ranges(merged)
+    }
+
+    pub fn contains(&self, seq: u64) -> bool {
+        let after = self.0.partition_point(|(from, _)| *from <= seq);
+        after
+            .checked_sub(1)
+            .and_then(|at| self.0.get(at))
+            .is_some_and(|(_, to)| seq <= *to)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

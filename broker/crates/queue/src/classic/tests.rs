@@ -1,0 +1,648 @@
+use super::*;
+use crate::{Answer, ConsumerId, ConsumerSpec, DeadReason, Delivery, Outcome};
+use env::rng::SeededRng;
+use env::sim::SimDisk;
+use env::{Incarnation, NodeId};
+use message::{MessageBuilder, Protocol, Table};
+use proptest::prelude::*;
+
+fn settings() -> QueueSettings {
+    QueueSettings {
+        max_length: None,
+        max_length_bytes: None,
+        overflow: Overflow::DropHead,
+        delivery_limit: None,
+        message_ttl_ms: None,
+        single_active_consumer: false,
+    }
+}
+
+fn session(number: u64) -> SessionId {
+    SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number,
+    }
+}
+
+fn message(n: u64, durable: bool, len: usize) -> Message {
+    let mut body = n.to_be_bytes().to_vec();
+    body.resize(len.max(8), 7);
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable,
+        priority: None,
+        ttl_ms: None,
+        received: WallTime(1000),
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(body.len(), [&body[..]])
+    .unwrap()
+}
+
+fn number(message: &Message) -> u64 {
+    u64::from_be_bytes(message.body()[..8].try_into().unwrap())
+}
+
+struct Rig {
+    disk: SimDisk,
+    queue: ClassicQueue,
+    seqs: BTreeMap<u64, u64>,
+    at: Moment,
+}
+
+impl Rig {
+    fn new(settings: QueueSettings) -> Rig {
+        let disk = SimDisk::new();
+        let queue = open(&disk, settings);
+        Rig {
+            disk,
+            queue,
+            seqs: BTreeMap::new(),
+            at: Moment {
+                now: Time(1),
+                wall: WallTime(1000),
+            },
+        }
+    }
+
+    fn ask(&mut self, by: u64, body: RequestBody) -> Output {
+        let seq = self.seqs.entry(by).or_default();
+        *seq += 1;
+        let request = Request {
+            session: session(by),
+            seq: *seq,
+            body,
+        };
+        let mut out = Output::default();
+        self.queue
+            .step(self.at, ToQueue::Request(request), &mut out);
+        self.queue.flush(self.at, &mut out);
+        out
+    }
+
+    fn publish(&mut self, n: u64, durable: bool, len: usize) -> Output {
+        self.ask(9, RequestBody::Publish(message(n, durable, len)))
+    }
+
+    fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> Output {
+        let spec = ConsumerSpec {
+            tag: "c".into(),
+            channel: 1,
+            prefetch,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            arguments: Table::default(),
+        };
+        let consumer = ConsumerId(consumer);
+        self.ask(by, RequestBody::Consume { consumer, spec })
+    }
+
+    fn settle(&mut self, by: u64, consumer: u32, outcome: Outcome, id: u64) -> Output {
+        let consumer = ConsumerId(consumer);
+        let ids = vec![(id, id)];
+        self.ask(
+            by,
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            },
+        )
+    }
+
+    fn pass(&mut self, time: Duration) -> Output {
+        self.at.now = self.at.now + time;
+        self.at.wall.0 += time.as_millis() as u64;
+        let mut out = Output::default();
+        self.queue.tick(self.at, &mut out);
+        out
+    }
+
+    /// The process ends and another begins; what was not written is gone, unless it `stops` in order.
+    fn restart(&mut self, stops: bool) {
+        if stops {
+            self.queue.write_all(&mut Output::default()).unwrap();
+        }
+        self.queue = open(&self.disk, self.queue.settings.clone());
+        self.seqs.clear();
+    }
+
+    /// Everything that is left, by one greedy consumer that settles.
+    fn drain(&mut self) -> (Vec<u64>, Vec<String>) {
+        let (mut all, mut faults) = (Vec::new(), Vec::new());
+        let mut out = self.consume(77, 900, 50);
+        loop {
+            let got = deliveries(&out);
+            faults.append(&mut out.faults);
+            if got.is_empty() {
+                return (all, faults);
+            }
+            all.extend(got.iter().map(|d| number(&d.message)));
+            let ids = vec![(1, got.last().unwrap().id)];
+            out = self.ask(
+                77,
+                RequestBody::Settle {
+                    consumer: ConsumerId(900),
+                    outcome: Outcome::Accepted,
+                    ids,
+                },
+            );
+        }
+    }
+}
+
+fn open(disk: &SimDisk, settings: QueueSettings) -> ClassicQueue {
+    let label = "queue 'q' in vhost '/'".into();
+    ClassicQueue::open(Arc::new(disk.clone()), QueueId(5), label, settings).unwrap()
+}
+
+fn deliveries(out: &Output) -> Vec<Delivery> {
+    let of = |a: &crate::Addressed| match &a.event {
+        Event::Deliver { deliveries, .. } => deliveries.clone(),
+        _ => Vec::new(),
+    };
+    out.events.iter().flat_map(of).collect()
+}
+
+fn numbers(out: &Output) -> Vec<u64> {
+    deliveries(out).iter().map(|d| number(&d.message)).collect()
+}
+
+fn applied(out: &Output) -> Option<u64> {
+    let up_to = |a: &crate::Addressed| match &a.event {
+        Event::Applied { up_to } | Event::AppliedExcept { up_to, .. } => Some(*up_to),
+        _ => None,
+    };
+    out.events.iter().filter_map(up_to).next_back()
+}
+
+#[test]
+fn persistent_is_confirmed_when_written_transient_when_buffered() {
+    let mut rig = Rig::new(settings());
+    assert_eq!(applied(&rig.publish(1, false, 10)), Some(1));
+    assert_eq!(applied(&rig.publish(2, true, 10)), Some(1));
+    let out = rig.pass(WRITE_AFTER);
+    assert_eq!(applied(&out), Some(2));
+    assert_eq!(rig.disk.counters().syncs, 0);
+}
+
+#[test]
+fn what_is_settled_before_it_is_written_never_is() {
+    let mut rig = Rig::new(settings());
+    rig.consume(1, 1, 10);
+    let before = rig.disk.counters().bytes_written;
+    for n in 1..=100 {
+        let out = rig.publish(n, true, 10);
+        assert_eq!(numbers(&out), [n]);
+        assert_eq!(applied(&out), Some(n - 1));
+        let out = rig.settle(1, 1, Outcome::Accepted, n);
+        // Consumed and settled first: that confirms it.
+        let confirm = Event::Applied { up_to: n };
+        let told = |a: &crate::Addressed| a.session == session(9) && a.event == confirm;
+        assert!(out.events.iter().any(told));
+    }
+    rig.pass(WRITE_AT_LAST);
+    assert_eq!(rig.disk.counters().bytes_written, before);
+    assert_eq!(rig.queue.stats().bytes, 0);
+}
+
+#[test]
+fn a_restart_finds_exactly_the_unsettled_persistent_messages() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=40 {
+        rig.publish(n, n % 4 != 0, 50);
+    }
+    rig.consume(1, 1, 12);
+    for id in [1, 2, 3, 5, 9] {
+        rig.settle(1, 1, Outcome::Accepted, id);
+    }
+    rig.pass(WRITE_AT_LAST);
+    rig.pass(WRITE_AT_LAST);
+    rig.restart(false);
+    let left: Vec<u64> = (1..=40).filter(|n| n % 4 != 0 && ![1, 2, 3, 5, 9].contains(n)).collect();
+    assert_eq!(rig.queue.stats().ready, left.len() as u64);
+    assert_eq!(rig.queue.stats().bytes, 50 * left.len() as u64);
+    let out = rig.consume(1, 1, 1);
+    assert!(deliveries(&out).iter().all(|d| d.redelivered && d.attempts.is_none()));
+    rig.ask(1, RequestBody::Close);
+    assert_eq!(rig.drain(), (left, vec![]));
+    rig.restart(true);
+    assert_eq!(rig.queue.stats().ready, 0);
+}
+
+#[test]
+fn a_long_queue_costs_bounded_memory_and_gives_its_disk_back() {
+    let mut rig = Rig::new(settings());
+    let count = 30_000;
+    for n in 1..=count {
+        rig.publish(n, n % 2 == 0, 1000);
+    }
+    assert!(rig.disk.files().len() >= 3, "{:?}", rig.disk.files());
+    let shelf = &rig.queue.shelf;
+    assert!(shelf.memory_messages() < 3 * BUFFER_MESSAGES);
+    let (all, faults) = rig.drain();
+    assert_eq!((all.len() as u64, faults.len()), (count, 0));
+    assert!(all.is_sorted());
+    rig.pass(WRITE_AT_LAST);
+    let left: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
+    assert!(left < SEGMENT_BYTES, "{:?}", rig.disk.files());
+    rig.pass(WRITE_AT_LAST);
+    rig.pass(REST_AFTER);
+    assert_eq!(rig.queue.wake_at(), None);
+}
+
+#[test]
+fn given_back_messages_keep_their_place_written_or_not() {
+    for written in [false, true] {
+        let mut rig = Rig::new(settings());
+        rig.consume(1, 1, 3);
+        for n in 1..=5 {
+            rig.publish(n, true, 10);
+        }
+        if written {
+            rig.pass(WRITE_AFTER);
+        }
+        rig.settle(1, 1, Outcome::Accepted, 2);
+        rig.ask(1, RequestBody::Close);
+        assert_eq!(rig.drain().0, [1, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn a_full_disk_stops_publishers_only() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=10 {
+        rig.publish(n, true, 100);
+    }
+    rig.pass(WRITE_AFTER);
+    rig.disk.set_capacity(Some(0));
+    assert_eq!(applied(&rig.publish(11, true, 100)), Some(10));
+    let out = rig.pass(WRITE_AFTER);
+    assert_eq!((applied(&out), out.faults.len()), (None, 1));
+    // Refused now, while what is in memory waits.
+    let out = rig.publish(12, true, 100);
+    let refused = |a: &crate::Addressed| match &a.event {
+        Event::AppliedExcept { refused, .. } => refused.first().map(|r| (r.from, r.why)),
+        _ => None,
+    };
+    assert_eq!(out.events.iter().find_map(refused), Some((12, Reject::Unavailable)));
+    // Consumers go on, and settling the unwritten one confirms it.
+    let (all, _) = rig.drain();
+    assert_eq!(all, (1..=11).collect::<Vec<_>>());
+    rig.disk.set_capacity(None);
+    rig.pass(RETRY_AFTER);
+    rig.publish(13, true, 100);
+    assert_eq!(applied(&rig.pass(WRITE_AFTER)), Some(13));
+    rig.restart(true);
+    assert_eq!(rig.drain().0, [13]);
+}
+
+#[test]
+fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
+    for (at, lost) in [(20, 1), (40, 1)] {
+        let mut rig = Rig::new(settings());
+        for n in 1..=50 {
+            rig.publish(n, true, 100);
+        }
+        rig.pass(WRITE_AFTER);
+        let (path, len) = rig.disk.files().remove(0);
+        let record = len / 50;
+        // Within the header, or within the payload, of the fifth.
+        assert!(rig.disk.flip(&path, 4 * record + at - 10, 0x40));
+        rig.restart(false);
+        let mut out = Output::default();
+        rig.queue.flush(rig.at, &mut out);
+        let (all, mut faults) = rig.drain();
+        faults.append(&mut out.faults);
+        assert_eq!(all.len(), 50 - lost);
+        assert!(!all.contains(&5) && all.is_sorted());
+        assert!(faults.iter().any(|f| f.contains(&path)), "{faults:?}");
+        assert_eq!(rig.queue.stats().ready, 0);
+    }
+}
+
+#[test]
+fn a_torn_tail_is_cut_off() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=5 {
+        rig.publish(n, true, 100);
+    }
+    rig.pass(WRITE_AFTER);
+    let (path, _) = rig.disk.files().remove(0);
+    assert!(rig.disk.lose_end(&path, 30));
+    rig.restart(false);
+    assert_eq!(rig.queue.stats().ready, 4);
+    rig.publish(6, true, 100);
+    let (all, faults) = rig.drain();
+    assert_eq!(all, [1, 2, 3, 4, 6]);
+    assert!(faults.is_empty());
+    rig.restart(true);
+    assert_eq!(rig.queue.stats().ready, 0);
+}
+
+#[test]
+fn limits_and_time_to_live() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(3),
+        message_ttl_ms: Some(500),
+        ..settings()
+    });
+    let mut dead = Vec::new();
+    for n in 1..=5 {
+        dead.extend(rig.publish(n, true, 10).dead);
+    }
+    let reasons: Vec<_> = dead.iter().map(|d| (d.0, number(&d.1))).collect();
+    assert_eq!(reasons, [(DeadReason::MaxLength, 1), (DeadReason::MaxLength, 2)]);
+    rig.pass(WRITE_AFTER);
+    let wait = Duration::from_millis(500);
+    assert!(rig.queue.wake_at().unwrap() <= rig.at.now + wait);
+    let out = rig.pass(wait);
+    let reasons: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
+    let expired = [3, 4, 5].map(|n| (DeadReason::Expired, n));
+    assert_eq!(reasons, expired);
+    assert_eq!(rig.queue.stats(), QueueStats::default());
+}
+
+#[test]
+fn purge_and_delete() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=10 {
+        rig.publish(n, true, 10);
+    }
+    rig.consume(1, 1, 2);
+    rig.pass(WRITE_AFTER);
+    rig.publish(11, true, 10);
+    let count = |out: &Output| {
+        let of = |a: &crate::Addressed| match &a.event {
+            Event::Answer {
+                answer: Answer::Count { messages, .. },
+                ..
+            } => Some(*messages),
+            _ => None,
+        };
+        out.events.iter().find_map(of)
+    };
+    assert_eq!(count(&rig.ask(2, RequestBody::Purge)), Some(9));
+    assert_eq!(rig.queue.stats().unacknowledged, 2);
+    rig.publish(12, true, 10);
+    rig.restart(true);
+    assert_eq!(rig.queue.stats().ready, 3);
+    rig.publish(13, true, 10);
+    let delete = RequestBody::Delete {
+        if_unused: false,
+        if_empty: false,
+    };
+    assert_eq!(count(&rig.ask(2, delete)), Some(4));
+    assert_eq!(rig.disk.files(), []);
+    assert_eq!(rig.queue.stats(), QueueStats::default());
+}
+
+#[test]
+fn a_session_of_before_a_restart_is_told() {
+    let mut rig = Rig::new(settings());
+    rig.publish(1, true, 10);
+    rig.restart(true);
+    rig.seqs.insert(9, 1);
+    let out = rig.publish(2, true, 10);
+    assert_eq!(out.events.first().map(|a| &a.event), Some(&Event::Expecting { expected: 1 }));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Publish { durable: bool, len: usize },
+    Take { settle: u8, count: u8 },
+    Pass { ms: u64 },
+    Purge,
+    Restart { stops: bool },
+    Full { on: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (any::<bool>(), prop_oneof![Just(8usize), 9..3000usize, 60_000..90_000usize]).prop_map(|(durable, len)| Step::Publish { durable, len }),
+        4 => (0u8..4, 1u8..6).prop_map(|(settle, count)| Step::Take { settle, count }),
+        2 => (0u64..400).prop_map(|ms| Step::Pass { ms }),
+        1 => any::<bool>().prop_map(|stops| Step::Restart { stops }),
+        1 => any::<bool>().prop_map(|on| Step::Full { on }),
+        1 => Just(Step::Purge),
+    ]
+}
+
+/// The queue against a list. A restart that is no stop may lose what is not confirmed and bring back what was settled
+/// in the last moments.
+struct Model {
+    rig: Rig,
+    next: u64,
+    next_get: u32,
+    queue: BTreeMap<u64, (bool, bool)>,
+    late_settled: BTreeSet<u64>,
+    safe: BTreeMap<u64, u64>,
+    disk_full: bool,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model {
+            rig: Rig::new(settings()),
+            next: 1,
+            next_get: 1,
+            queue: BTreeMap::new(),
+            late_settled: BTreeSet::new(),
+            safe: BTreeMap::new(),
+            disk_full: false,
+        }
+    }
+
+    fn note(&mut self, out: &Output) {
+        let mine = out.events.iter().filter(|a| a.session == session(9));
+        let mut refused = Vec::new();
+        let mut up_to = None;
+        for addressed in mine {
+            match &addressed.event {
+                Event::Applied { up_to: n } => up_to = Some(*n),
+                Event::AppliedExcept {
+                    up_to: n,
+                    refused: list,
+                } => {
+                    up_to = Some(*n);
+                    refused.extend(list.iter().copied());
+                }
+                _ => {}
+            }
+        }
+        for r in &refused {
+            for seq in r.from..=r.to {
+                if let Some(n) = self.safe.remove(&seq) {
+                    self.queue.remove(&n);
+                }
+            }
+        }
+        let Some(up_to) = up_to else { return };
+        while let Some(first) = self.safe.first_entry() {
+            if *first.key() > up_to {
+                break;
+            }
+            let n = first.remove();
+            if let Some(entry) = self.queue.get_mut(&n) {
+                entry.1 = true;
+            }
+        }
+    }
+
+    fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Publish { durable, len } => {
+                let n = self.next;
+                self.next += 1;
+                self.queue.insert(n, (durable, false));
+                let seq = self.rig.seqs.get(&9).copied().unwrap_or(0) + 1;
+                self.safe.insert(seq, n);
+                let out = self.rig.publish(n, durable, len);
+                self.note(&out);
+            }
+            Step::Take { settle, count } => self.take(settle, count)?,
+            Step::Pass { ms } => {
+                let out = self.rig.pass(Duration::from_millis(ms));
+                if ms >= 200 {
+                    let out = self.rig.pass(Duration::from_millis(ms));
+                    self.note(&out);
+                    if !self.disk_full {
+                        self.late_settled.clear();
+                    }
+                }
+                self.note(&out);
+            }
+            Step::Purge => {
+                let out = self.rig.ask(8, RequestBody::Purge);
+                self.note(&out);
+                self.queue.clear();
+            }
+            Step::Full { on } => {
+                self.disk_full = on;
+                self.rig.disk.set_capacity(on.then_some(0));
+            }
+            Step::Restart { stops } => {
+                if stops {
+                    self.disk_full = false;
+                    self.rig.disk.set_capacity(None);
+                }
+                self.rig.restart(stops);
+                self.restarted(stops)?;
+            }
+        }
+        prop_assert_eq!(self.rig.queue.stats().ready, self.queue.len() as u64);
+        Ok(())
+    }
+
+    /// Takes some, settles or gives back each as it comes.
+    fn take(&mut self, settle: u8, count: u8) -> Result<(), TestCaseError> {
+        for _ in 0..count {
+            let consumer = self.next_get;
+            self.next_get += 1;
+            let no_ack = false;
+            let get = RequestBody::Get {
+                consumer: ConsumerId(consumer),
+                no_ack,
+            };
+            let out = self.rig.ask(7, get);
+            self.note(&out);
+            let first = self.queue.keys().next().copied();
+            prop_assert_eq!(numbers(&out).first().copied(), first);
+            let Some(first) = first else { return Ok(()) };
+            let outcome = match settle {
+                0 => Outcome::Requeue,
+                1 => Outcome::Rejected,
+                _ => Outcome::Accepted,
+            };
+            let out = self.rig.settle(7, consumer, outcome, 1);
+            if outcome != Outcome::Requeue {
+                self.queue.remove(&first);
+                self.late_settled.insert(first);
+            }
+            self.note(&out);
+        }
+        Ok(())
+    }
+
+    fn restarted(&mut self, stops: bool) -> Result<(), TestCaseError> {
+        self.safe.clear();
+        let mut probe = Rig {
+            disk: self.rig.disk.clone(),
+            queue: open(&self.rig.disk, settings()),
+            seqs: BTreeMap::new(),
+            at: self.rig.at,
+        };
+        let mut found = BTreeSet::new();
+        let mut out = probe.consume(1, 1, 0);
+        loop {
+            let got = numbers(&out);
+            if got.is_empty() {
+                break;
+            }
+            for n in got {
+                prop_assert!(found.insert(n), "twice");
+            }
+            out = probe.consume(1, found.len() as u32 + 1, 0);
+        }
+        for (n, (durable, safe)) in &self.queue {
+            let kept = found.contains(n);
+            prop_assert!(!kept || *durable, "transient {} came back", n);
+            let must = *durable && (stops || *safe);
+            prop_assert!(kept || !must, "{} is lost", n);
+        }
+        for n in &found {
+            let late = !stops && self.late_settled.contains(n);
+            prop_assert!(late || self.queue.contains_key(n), "{} came back", n);
+        }
+        self.queue = found.into_iter().map(|n| (n, (true, true))).collect();
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #[test]
+    fn like_a_list(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut model = Model::new();
+        for step in steps {
+            model.run(step)?;
+        }
+    }
+
+    /// A machine that crashes may lose anything, for nothing is synced; what is left can be read and used.
+    #[test]
+    fn whatever_a_crash_leaves_is_usable(seed: u64, count in 1u64..400, len in 8usize..4000) {
+        let mut rig = Rig::new(settings());
+        for n in 1..=count {
+            rig.publish(n, true, len);
+            if n % 7 == 0 {
+                rig.pass(WRITE_AFTER);
+            }
+        }
+        rig.drain_some(count / 3);
+        rig.pass(WRITE_AT_LAST);
+        rig.disk.crash(&mut SeededRng::new(seed));
+        rig.disk.restart();
+        rig.restart(false);
+        let (all, _) = rig.drain();
+        prop_assert!(all.is_sorted());
+        prop_assert_eq!(rig.queue.stats().ready, 0);
+        rig.publish(count + 1, true, len);
+        rig.restart(true);
+        prop_assert_eq!(rig.drain().0, vec![count + 1]);
+    }
+}
+
+impl Rig {
+    fn drain_some(&mut self, count: u64) {
+        let out = self.consume(66, 1, count as u32 + 1);
+        for delivery in deliveries(&out) {
+            self.settle(66, 1, Outcome::Accepted, delivery.id);
+        }
+        self.ask(66, RequestBody::Close);
+    }
+}

@@ -1,0 +1,702 @@
+//! The session's side of one (session, queue) pair, sans-io.
+//!
+//! Numbers requests, keeps them until the owner has applied them and sends them again, in order, to whoever owns the
+//! queue by then; so a confirm survives a failover and nothing is enqueued or settled twice. Watches that deliveries
+//! come without gaps and asks for what is missing. For consumers and gets without acknowledgement it settles in the
+//! session's stead, when the session has the message: owners never lose a message on the way.
+//!
+//! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
+
+use crate::{
+    Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Refusal, Reject, Request, RequestBody,
+    Resume, SessionId, ToQueue,
+};
+use env::{NodeId, Time};
+use message::Message;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Requests kept at most before the session has to pause ([`QueueClient::is_full`]).
+pub const MAX_IN_FLIGHT: usize = 4096;
+/// Bytes of messages in them.
+pub const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
+/// Requests with an answer that are out at a time; others wait behind them.
+pub const MAX_UNANSWERED: usize = 64;
+/// Wait before what is kept is sent again: at first, and at most.
+pub const RESEND_FIRST: Duration = Duration::from_millis(200);
+pub const RESEND_MOST: Duration = Duration::from_secs(2);
+/// How often an owner on another node is asked whether deliveries were lost at the end of what came.
+pub const PROBE_EVERY: Duration = Duration::from_secs(30);
+/// Deliveries settled in the session's stead are told in ranges of this many, or when nothing else is to do.
+const AUTO_SETTLE_EVERY: u64 = 256;
+/// Owners that pass the session on without anything getting done before it waits a while.
+const MAX_HOPS: u32 = 3;
+/// Times everything is sent again in vain before another member is tried.
+const MAX_IN_VAIN: u32 = 2;
+
+/// What the session hears.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Told<T> {
+    /// Safe on the queue; once per publish.
+    Published(T),
+    NotPublished(T, Reject),
+    /// `seq` is what [`QueueClient::request`] returned. A `Get` that found something is told as `Deliver` instead.
+    Answer { seq: u64, answer: Answer },
+    Deliver {
+        consumer: ConsumerId,
+        deliveries: Vec<Delivery>,
+    },
+    Cancelled { consumer: ConsumerId },
+}
+
+#[derive(Debug)]
+struct Kept<T> {
+    body: RequestBody,
+    tag: Option<T>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    seq: u64,
+    /// Asked more than once: what came between may have been lost with the first answer.
+    again: bool,
+    body: RequestBody,
+}
+
+#[derive(Debug)]
+struct Watch {
+    /// The delivery id that comes next.
+    expected: u64,
+    auto_settle: bool,
+    /// Delivered without acknowledgement and not settled yet: ids from here to `expected`.
+    unsettled_from: u64,
+    /// Its `Consume` is answered (a `Get`'s message has come).
+    standing: bool,
+    /// The session cancelled it: what still comes goes back.
+    cancelled: bool,
+    /// A `Resume` is out: since when.
+    resumed_at: Option<Time>,
+    /// The `Get` that made it.
+    get: Option<u64>,
+}
+
+/// See the module. `T` is the session's own word for a publish.
+#[derive(Debug)]
+pub struct QueueClient<T> {
+    session: SessionId,
+    /// Whether owners keep what they once applied through a change or restart of the owner.
+    lasting: bool,
+    /// Where the queue may be, to be tried in turn when nobody says who owns it.
+    members: Vec<NodeId>,
+    try_next: usize,
+    owner: Option<NodeId>,
+    hops: u32,
+    in_vain: u32,
+    /// Requests not yet applied; the first has number `first`.
+    kept: VecDeque<Kept<T>>,
+    first: u64,
+    /// How many of them were sent to the owner.
+    sent: usize,
+    bytes: usize,
+    /// Requests with an answer that have none yet, applied or not.
+    unanswered: VecDeque<Asked>,
+    /// Up to where requests with an answer have been put there.
+    asked_up_to: u64,
+    /// Something was delivered that is to be settled in the session's stead.
+    auto_due: bool,
+    watches: BTreeMap<ConsumerId, Watch>,
+    urgent: VecDeque<ToQueue>,
+    /// What callers' numbers are ahead of the owner's: owners that forgot everything start again from 1.
+    base: u64,
+    backoff: Duration,
+    resend_at: Option<Time>,
+    probe_at: Option<Time>,
+    now: Time,
+}
+
+impl<T: Copy> QueueClient<T> {
+    /// `members`: where the queue may be, the likeliest owner first; `owner` when it is known.
+    pub fn new(
+        session: SessionId,
+        kind: QueueKind,
+        members: Vec<NodeId>,
+        owner: Option<NodeId>,
+        now: Time,
+    ) -> Self {
+        QueueClient {
+            session,
+            lasting: kind == QueueKind::Quorum,
+            owner: owner.or(members.first().copied()),
+            members,
+            try_next: 1,
+            hops: 0,
+            in_vain: 0,
+            kept: VecDeque::new(),
+            first: 1,
+            sent: 0,
+            bytes: 0,
+            unanswered: VecDeque::new(),
+            asked_up_to: 0,
+            auto_due: false,
+            watches: BTreeMap::new(),
+            urgent: VecDeque::new(),
+            base: 0,
+            backoff: RESEND_FIRST,
+            resend_at: None,
+            probe_at: None,
+            now,
+        }
+    }
+
+    pub fn owner(&self) -> Option<NodeId> {
+        self.owner
+    }
+
+    /// The queue's members changed.
+    pub fn set_members(&mut self, members: Vec<NodeId>) {
+        self.members = members;
+    }
+
+    /// The session should pause: too much is on its way.
+    pub fn is_full(&self) -> bool {
+        self.kept.len() >= MAX_IN_FLIGHT || self.bytes >= MAX_IN_FLIGHT_BYTES
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.kept.len()
+    }
+
+    pub fn in_flight_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Nothing is outstanding and no consumer stands: the client may be dropped.
+    pub fn is_idle(&self) -> bool {
+        self.kept.is_empty()
+            && self.unanswered.is_empty()
+            && self.watches.is_empty()
+            && self.urgent.is_empty()
+    }
+
+    /// Hands over a message. `tag` comes back in `Published` or `NotPublished`; None when nobody waits for it.
+    pub fn publish(&mut self, tag: Option<T>, message: Message) -> u64 {
+        self.keep(RequestBody::Publish(message), tag)
+    }
+
+    /// Any other request; returns its number.
+    pub fn request(&mut self, body: RequestBody) -> u64 {
+        self.keep(body, None)
+    }
+
+    fn keep(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
+        let seq = self.base + self.first + self.kept.len() as u64;
+        self.bytes += weight(&body);
+        self.watch(seq, &body);
+        self.kept.push_back(Kept { body, tag });
+        if self.owner.is_none() && self.resend_at.is_none() {
+            self.resend_at = Some(self.now + self.backoff);
+        }
+        seq
+    }
+
+    fn watch(&mut self, seq: u64, body: &RequestBody) {
+        let watch = |auto_settle, get| Watch {
+            expected: 1,
+            auto_settle,
+            unsettled_from: 1,
+            standing: false,
+            cancelled: false,
+            resumed_at: None,
+            get,
+        };
+        match body {
+            RequestBody::Consume { consumer, spec } => {
+                self.watches.insert(*consumer, watch(spec.no_ack, None));
+            }
+            RequestBody::Get { consumer, no_ack } => {
+                self.watches.insert(*consumer, watch(*no_ack, Some(seq)));
+            }
+            RequestBody::Cancel { consumer } => {
+                if let Some(watch) = self.watches.get_mut(consumer) {
+                    watch.cancelled = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The next thing to send to the owner; call until None, then again after anything happened.
+    pub fn poll_send(&mut self) -> Option<ToQueue> {
+        self.owner?;
+        if let Some(item) = self.urgent.pop_front() {
+            return Some(item);
+        }
+        if self.sent == self.kept.len() {
+            self.auto_settle();
+        }
+        let kept = self.kept.get(self.sent)?;
+        let seq = self.first + self.sent as u64;
+        if has_answer(&kept.body) {
+            // One that is sent again is among the unanswered already, or was answered.
+            if seq > self.asked_up_to {
+                if self.unanswered.len() >= MAX_UNANSWERED {
+                    return None;
+                }
+                let body = kept.body.clone();
+                self.unanswered.push_back(Asked {
+                    seq,
+                    again: false,
+                    body,
+                });
+                self.asked_up_to = seq;
+            }
+        }
+        self.sent += 1;
+        if self.resend_at.is_none() {
+            self.resend_at = Some(self.now + self.backoff);
+        }
+        Some(ToQueue::Request(Request {
+            session: self.session,
+            seq,
+            body: kept.body.clone(),
+        }))
+    }
+
+    /// Turns what was delivered without acknowledgement into settles.
+    fn auto_settle(&mut self) {
+        if !std::mem::take(&mut self.auto_due) {
+            return;
+        }
+        let due: Vec<(ConsumerId, u64, u64)> = self
+            .watches
+            .iter_mut()
+            .filter(|(_, w)| w.auto_settle && w.unsettled_from < w.expected)
+            .map(|(id, w)| {
+                let from = std::mem::replace(&mut w.unsettled_from, w.expected);
+                (*id, from, w.expected - 1)
+            })
+            .collect();
+        for (consumer, from, to) in due {
+            self.keep_settle(consumer, Outcome::Accepted, from, to);
+        }
+    }
+
+    fn keep_settle(&mut self, consumer: ConsumerId, outcome: Outcome, from: u64, to: u64) {
+        let ids = vec![(from, to)];
+        self.keep(
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            },
+            None,
+        );
+    }
+
+    /// An event of the queue, from `from`.
+    pub fn event(&mut self, now: Time, from: NodeId, event: Event, told: &mut Vec<Told<T>>) {
+        self.now = now;
+        match event {
+            Event::Applied { up_to } => self.applied(up_to, &[], told),
+            Event::AppliedExcept { up_to, refused } => self.applied(up_to, &refused, told),
+            Event::Answer { seq, answer } => self.answered(seq, answer, told),
+            Event::Deliver {
+                consumer,
+                deliveries,
+            } => self.delivered(consumer, deliveries, told),
+            Event::Resumed { consumer, next } => self.resumed(consumer, next),
+            Event::Cancelled { consumer } => self.cancelled(consumer, told),
+            Event::Owner => {
+                self.owner = Some(from);
+                self.backoff = RESEND_FIRST;
+                self.send_again();
+            }
+            Event::NotOwner { leader } => {
+                if self.owner == Some(from) {
+                    self.passed_on(leader.filter(|leader| *leader != from));
+                }
+            }
+            Event::Expecting { expected } => {
+                if self.owner == Some(from) {
+                    self.expecting(expected, told);
+                }
+            }
+        }
+    }
+
+    /// The owner is none. Goes where it says, unless it is being sent in circles.
+    fn passed_on(&mut self, leader: Option<NodeId>) {
+        self.hops += 1;
+        if leader.is_some() && self.hops <= MAX_HOPS {
+            return self.owner_is(self.now, leader);
+        }
+        if let Some(at) = self.members.iter().position(|m| Some(*m) == leader) {
+            self.try_next = at;
+        }
+        self.owner = None;
+        self.resend_at = Some(self.now + self.backoff);
+    }
+
+    fn applied(&mut self, up_to: u64, refused: &[Refusal], told: &mut Vec<Told<T>>) {
+        let mut refused = refused.iter().copied().peekable();
+        let mut progressed = false;
+        // An owner cannot have applied what was never sent to any.
+        while self.first <= up_to {
+            let Some(kept) = self.kept.pop_front() else {
+                break;
+            };
+            let seq = self.first;
+            self.first += 1;
+            self.sent = self.sent.saturating_sub(1);
+            self.bytes = self.bytes.saturating_sub(weight(&kept.body));
+            progressed = true;
+            while refused.next_if(|r| r.to < seq).is_some() {}
+            let why = refused.peek().filter(|r| r.from <= seq).map(|r| r.why);
+            if let Some(tag) = kept.tag {
+                told.push(match why {
+                    Some(why) => Told::NotPublished(tag, why),
+                    None => Told::Published(tag),
+                });
+            }
+            match kept.body {
+                RequestBody::Cancel { consumer } => self.finish_cancel(consumer),
+                RequestBody::Close => {
+                    self.watches.clear();
+                    self.unanswered.clear();
+                }
+                _ => {}
+            }
+        }
+        if progressed {
+            self.progress();
+        }
+    }
+
+    /// The consumer gets nothing new. What it was sent and the session has not seen goes back.
+    fn finish_cancel(&mut self, consumer: ConsumerId) {
+        self.auto_settle();
+        if let Some(watch) = self.watches.remove(&consumer) {
+            self.keep_settle(consumer, Outcome::Requeue, watch.expected, u64::MAX);
+        }
+    }
+
+    fn progress(&mut self) {
+        self.backoff = RESEND_FIRST;
+        self.hops = 0;
+        self.in_vain = 0;
+        self.resend_at = self.waits().then(|| self.now + self.backoff);
+        let stands = self.watches.values().any(|w| w.standing);
+        let remote = self.owner.is_some_and(|owner| owner != self.session.node);
+        self.probe_at = (stands && remote).then(|| self.now + PROBE_EVERY);
+    }
+
+    fn resuming(&self) -> bool {
+        self.watches.values().any(|w| w.resumed_at.is_some())
+    }
+
+    fn answered(&mut self, seq: u64, answer: Answer, told: &mut Vec<Told<T>>) {
+        let Some(asked) = self.forget_question(seq) else {
+            return;
+        };
+        match (&asked.body, &answer) {
+            (RequestBody::Consume { consumer, .. }, Answer::Consuming) => {
+                if let Some(watch) = self.watches.get_mut(consumer) {
+                    watch.standing = true;
+                }
+                if asked.again {
+                    self.ask_resume(*consumer);
+                }
+            }
+            (RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. }, _) => {
+                self.watches.remove(consumer);
+            }
+            _ => {}
+        }
+        told.push(Told::Answer {
+            seq: self.base + seq,
+            answer,
+        });
+        self.progress();
+    }
+
+    fn forget_question(&mut self, seq: u64) -> Option<Asked> {
+        let at = self.unanswered.iter().position(|a| a.seq == seq)?;
+        self.unanswered.remove(at)
+    }
+
+    fn delivered(
+        &mut self,
+        consumer: ConsumerId,
+        mut deliveries: Vec<Delivery>,
+        told: &mut Vec<Told<T>>,
+    ) {
+        let Some(watch) = self.watches.get_mut(&consumer) else {
+            return;
+        };
+        if watch.cancelled {
+            // Goes back when the cancel is applied.
+            return;
+        }
+        let expected = watch.expected;
+        deliveries.retain(|d| d.id >= expected);
+        let Some(first) = deliveries.first().map(|d| d.id) else {
+            return;
+        };
+        if first != expected {
+            return self.ask_resume(consumer);
+        }
+        // Consecutive as owners send them; a broken one's gap is treated like any other.
+        let run = deliveries.iter().zip(expected..);
+        let good = run.take_while(|(d, id)| d.id == *id).count();
+        let gap = good < deliveries.len();
+        deliveries.truncate(good);
+        watch.expected += good as u64;
+        let get = watch.get;
+        self.auto_due |= watch.auto_settle;
+        let settle_now =
+            watch.auto_settle && watch.expected - watch.unsettled_from >= AUTO_SETTLE_EVERY;
+        told.push(Told::Deliver {
+            consumer,
+            deliveries,
+        });
+        if settle_now {
+            self.auto_settle();
+        }
+        if let Some(seq) = get {
+            self.got(consumer, seq);
+        }
+        if gap {
+            self.ask_resume(consumer);
+        }
+    }
+
+    /// A `Get` found its message: that is its answer, and nothing more comes.
+    fn got(&mut self, consumer: ConsumerId, seq: u64) {
+        self.auto_settle();
+        self.watches.remove(&consumer);
+        let seq = seq.saturating_sub(self.base);
+        if self.forget_question(seq).is_some() {
+            self.progress();
+        }
+    }
+
+    fn ask_resume(&mut self, consumer: ConsumerId) {
+        let Some(watch) = self.watches.get_mut(&consumer) else {
+            return;
+        };
+        if watch.resumed_at.is_some() {
+            return;
+        }
+        watch.resumed_at = Some(self.now);
+        let next = watch.expected;
+        self.urgent.push_back(ToQueue::Resume(Resume {
+            session: self.session,
+            consumer,
+            next,
+        }));
+        if self.resend_at.is_none() {
+            self.resend_at = Some(self.now + self.backoff);
+        }
+    }
+
+    /// The owner begins again: what lies below `next` and has not come went elsewhere.
+    fn resumed(&mut self, consumer: ConsumerId, next: u64) {
+        let Some(watch) = self.watches.get_mut(&consumer) else {
+            return;
+        };
+        if watch.resumed_at.take().is_none() {
+            return;
+        }
+        if next > watch.expected {
+            self.auto_settle();
+            if let Some(watch) = self.watches.get_mut(&consumer) {
+                watch.expected = next;
+                watch.unsettled_from = next;
+            }
+        }
+        self.progress();
+    }
+
+    fn cancelled(&mut self, consumer: ConsumerId, told: &mut Vec<Told<T>>) {
+        let Some(watch) = self.watches.get(&consumer) else {
+            return;
+        };
+        if !watch.standing {
+            // Of an owner that has not seen its `Consume` yet.
+            return;
+        }
+        let silent = watch.cancelled;
+        self.auto_settle();
+        self.watches.remove(&consumer);
+        if !silent {
+            told.push(Told::Cancelled { consumer });
+        }
+    }
+
+    /// The owner misses requests from `expected` on.
+    fn expecting(&mut self, expected: u64, told: &mut Vec<Told<T>>) {
+        match expected.checked_sub(self.first) {
+            // A leader that has yet to apply what its predecessors did.
+            None if self.lasting => {}
+            // It has forgotten what it once applied: a queue that lives in one place was started anew.
+            None => self.owner_lost(told),
+            Some(ahead) => {
+                let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
+                self.sent = self.sent.min(ahead);
+            }
+        }
+    }
+
+    /// Another node owns the queue now, or nobody knows who: everything is sent again.
+    pub fn owner_is(&mut self, now: Time, owner: Option<NodeId>) {
+        self.now = now;
+        if owner == self.owner {
+            return;
+        }
+        self.owner = owner;
+        self.backoff = RESEND_FIRST;
+        self.send_again();
+    }
+
+    /// Frames to or from the owner may have been lost.
+    pub fn link_restored(&mut self, now: Time) {
+        self.now = now;
+        self.send_again();
+    }
+
+    fn send_again(&mut self) {
+        self.urgent.clear();
+        self.sent = 0;
+        // Applied, but the answer is missing: ask again, first.
+        for asked in &mut self.unanswered {
+            asked.again = true;
+            if asked.seq >= self.first {
+                continue;
+            }
+            self.urgent.push_back(ToQueue::Request(Request {
+                session: self.session,
+                seq: asked.seq,
+                body: asked.body.clone(),
+            }));
+        }
+        let standing: Vec<ConsumerId> = self
+            .watches
+            .iter_mut()
+            .filter(|(_, w)| w.standing)
+            .map(|(id, w)| {
+                w.resumed_at = None;
+                *id
+            })
+            .collect();
+        for consumer in standing {
+            self.ask_resume(consumer);
+        }
+        self.resend_at = self.waits().then(|| self.now + self.backoff);
+    }
+
+    /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
+    /// taken, consumers are over, and numbering starts again.
+    pub fn owner_lost(&mut self, told: &mut Vec<Told<T>>) {
+        let next = self.first + self.kept.len() as u64;
+        for kept in std::mem::take(&mut self.kept) {
+            if let Some(tag) = kept.tag {
+                told.push(Told::NotPublished(tag, Reject::Unavailable));
+            }
+        }
+        let asked = std::mem::take(&mut self.unanswered);
+        for asked in asked {
+            if let RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } =
+                asked.body
+            {
+                self.watches.remove(&consumer);
+            }
+            told.push(Told::Answer {
+                seq: self.base + asked.seq,
+                answer: Answer::Refused {
+                    code: 404,
+                    text: "the queue's node is down or was restarted".to_owned(),
+                },
+            });
+        }
+        for (consumer, watch) in std::mem::take(&mut self.watches) {
+            if !watch.cancelled && watch.get.is_none() {
+                told.push(Told::Cancelled { consumer });
+            }
+        }
+        self.base += next - 1;
+        self.first = 1;
+        self.asked_up_to = 0;
+        self.auto_due = false;
+        self.sent = 0;
+        self.bytes = 0;
+        self.urgent.clear();
+        self.resend_at = None;
+        self.probe_at = None;
+    }
+
+    /// Call when [`wake_at`](Self::wake_at) has come.
+    pub fn tick(&mut self, now: Time) {
+        self.now = now;
+        if self.resend_at.is_some_and(|at| at <= now) {
+            self.resend_at = None;
+            self.send_in_vain();
+        }
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe_at = Some(now + PROBE_EVERY);
+            let standing = self.watches.iter().filter(|(_, w)| w.standing);
+            let standing: Vec<ConsumerId> = standing.map(|(id, _)| *id).collect();
+            for consumer in standing {
+                self.ask_resume(consumer);
+            }
+        }
+    }
+
+    /// Something is outstanding, or an owner has to be found for consumers that stand.
+    fn waits(&self) -> bool {
+        let stands = self.owner.is_none() && self.watches.values().any(|w| w.standing);
+        stands || !self.kept.is_empty() || !self.unanswered.is_empty() || self.resuming()
+    }
+
+    /// Nothing came of what was sent: again, after a longer wait, and after a while to another member.
+    fn send_in_vain(&mut self) {
+        if !self.waits() {
+            return;
+        }
+        self.backoff = (self.backoff * 2).min(RESEND_MOST);
+        self.in_vain += 1;
+        if self.owner.is_none() || self.in_vain > MAX_IN_VAIN {
+            let next = self.members.get(self.try_next % self.members.len().max(1));
+            self.owner = next.copied().or(self.owner);
+            self.try_next = self.try_next.wrapping_add(1);
+            self.in_vain = 0;
+            self.hops = 0;
+        }
+        self.send_again();
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        match (self.resend_at, self.probe_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+fn weight(body: &RequestBody) -> usize {
+    match body {
+        RequestBody::Publish(message) => message.as_bytes().len(),
+        RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
+        _ => 0,
+    }
+}
+
+fn has_answer(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Consume { .. }
+            | RequestBody::Get { .. }
+            | RequestBody::Purge
+            | RequestBody::Stat
+            | RequestBody::Delete { .. }
+    )
+}

@@ -1,0 +1,266 @@
+//! Events.
+
+use super::reader::{put_message, put_optional, put_text, put_varint};
+use super::{CodecError, Reader, VERSION};
+use crate::{Answer, ConsumerId, Delivery, Event, Refusal, Reject};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::NodeId;
+
+const APPLIED: u8 = 1;
+const ANSWER: u8 = 2;
+const DELIVER: u8 = 3;
+const CANCELLED: u8 = 4;
+const NOT_OWNER: u8 = 5;
+const EXPECTING: u8 = 6;
+const APPLIED_EXCEPT: u8 = 7;
+const RESUMED: u8 = 8;
+const OWNER: u8 = 9;
+
+const CONSUMING: u8 = 1;
+const EMPTY: u8 = 2;
+const COUNT: u8 = 3;
+const NOT_TAKEN: u8 = 4;
+const REFUSED: u8 = 5;
+
+/// The least bytes a delivery takes: id, flags, left, message length.
+const DELIVERY_MIN: usize = 7;
+
+/// A list of events of one queue for one session, with its version.
+pub fn encode_events(events: &[Event]) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(VERSION);
+    for event in events {
+        put_event(&mut out, event);
+    }
+    out.freeze()
+}
+
+pub fn decode_events(bytes: Bytes) -> Result<Vec<Event>, CodecError> {
+    let mut reader = Reader::new(bytes);
+    match reader.u8()? {
+        VERSION => {}
+        other => return Err(CodecError::Version(other)),
+    }
+    let mut events = Vec::new();
+    while !reader.is_empty() {
+        events.push(take_event(&mut reader)?);
+    }
+    Ok(events)
+}
+
+/// One event without a version, for frames that carry more.
+pub fn put_event(out: &mut BytesMut, event: &Event) {
+    match event {
+        Event::Applied { up_to } => {
+            out.put_u8(APPLIED);
+            put_varint(out, *up_to);
+        }
+        Event::AppliedExcept { up_to, refused } => {
+            out.put_u8(APPLIED_EXCEPT);
+            put_varint(out, *up_to);
+            put_varint(out, refused.len() as u64);
+            for refusal in refused {
+                put_refusal(out, refusal);
+            }
+        }
+        Event::Answer { seq, answer } => {
+            out.put_u8(ANSWER);
+            put_varint(out, *seq);
+            put_answer(out, answer);
+        }
+        Event::Deliver {
+            consumer,
+            deliveries,
+        } => {
+            out.put_u8(DELIVER);
+            put_varint(out, consumer.0.into());
+            put_varint(out, deliveries.len() as u64);
+            for delivery in deliveries {
+                put_delivery(out, delivery);
+            }
+        }
+        Event::Cancelled { consumer } => {
+            out.put_u8(CANCELLED);
+            put_varint(out, consumer.0.into());
+        }
+        Event::Resumed { consumer, next } => {
+            out.put_u8(RESUMED);
+            put_varint(out, consumer.0.into());
+            put_varint(out, *next);
+        }
+        Event::Owner => out.put_u8(OWNER),
+        Event::NotOwner { leader } => {
+            out.put_u8(NOT_OWNER);
+            put_optional(out, leader.map(|n| n.0));
+        }
+        Event::Expecting { expected } => {
+            out.put_u8(EXPECTING);
+            put_varint(out, *expected);
+        }
+    }
+}
+
+pub fn take_event(reader: &mut Reader) -> Result<Event, CodecError> {
+    Ok(match reader.u8()? {
+        APPLIED => Event::Applied {
+            up_to: reader.varint()?,
+        },
+        APPLIED_EXCEPT => {
+            let up_to = reader.varint()?;
+            let count = reader.count(3)?;
+            let mut refused = Vec::with_capacity(count);
+            for _ in 0..count {
+                refused.push(take_refusal(reader)?);
+            }
+            Event::AppliedExcept { up_to, refused }
+        }
+        ANSWER => Event::Answer {
+            seq: reader.varint()?,
+            answer: take_answer(reader)?,
+        },
+        DELIVER => {
+            let consumer = ConsumerId(reader.varint32()?);
+            let count = reader.count(DELIVERY_MIN)?;
+            let mut deliveries = Vec::with_capacity(count);
+            for _ in 0..count {
+                deliveries.push(take_delivery(reader)?);
+            }
+            Event::Deliver {
+                consumer,
+                deliveries,
+            }
+        }
+        CANCELLED => Event::Cancelled {
+            consumer: ConsumerId(reader.varint32()?),
+        },
+        RESUMED => Event::Resumed {
+            consumer: ConsumerId(reader.varint32()?),
+            next: reader.varint()?,
+        },
+        OWNER => Event::Owner,
+        NOT_OWNER => Event::NotOwner {
+            leader: reader.optional()?.map(NodeId),
+        },
+        EXPECTING => Event::Expecting {
+            expected: reader.varint()?,
+        },
+        found => {
+            return Err(CodecError::Kind {
+                what: "event",
+                found,
+            });
+        }
+    })
+}
+
+pub(crate) fn put_refusal(out: &mut BytesMut, refusal: &Refusal) {
+    put_varint(out, refusal.from);
+    put_varint(out, refusal.to.saturating_sub(refusal.from));
+    put_reject(out, refusal.why);
+}
+
+pub(crate) fn take_refusal(reader: &mut Reader) -> Result<Refusal, CodecError> {
+    let from = reader.varint()?;
+    let to = from
+        .checked_add(reader.varint()?)
+        .ok_or(CodecError::Range)?;
+    Ok(Refusal {
+        from,
+        to,
+        why: take_reject(reader)?,
+    })
+}
+
+fn put_reject(out: &mut BytesMut, why: Reject) {
+    out.put_u8(match why {
+        Reject::MaxLength => 0,
+        Reject::Unavailable => 1,
+    });
+}
+
+fn take_reject(reader: &mut Reader) -> Result<Reject, CodecError> {
+    match reader.u8()? {
+        0 => Ok(Reject::MaxLength),
+        1 => Ok(Reject::Unavailable),
+        found => Err(CodecError::Kind {
+            what: "reject",
+            found,
+        }),
+    }
+}
+
+pub(crate) fn put_answer(out: &mut BytesMut, answer: &Answer) {
+    match answer {
+        Answer::Consuming => out.put_u8(CONSUMING),
+        Answer::Empty => out.put_u8(EMPTY),
+        Answer::Count {
+            messages,
+            consumers,
+        } => {
+            out.put_u8(COUNT);
+            put_varint(out, *messages);
+            put_varint(out, (*consumers).into());
+        }
+        Answer::NotTaken(why) => {
+            out.put_u8(NOT_TAKEN);
+            put_reject(out, *why);
+        }
+        Answer::Refused { code, text } => {
+            out.put_u8(REFUSED);
+            out.put_u16(*code);
+            put_text(out, text);
+        }
+    }
+}
+
+pub(crate) fn take_answer(reader: &mut Reader) -> Result<Answer, CodecError> {
+    Ok(match reader.u8()? {
+        CONSUMING => Answer::Consuming,
+        EMPTY => Answer::Empty,
+        COUNT => Answer::Count {
+            messages: reader.varint()?,
+            consumers: reader.varint32()?,
+        },
+        NOT_TAKEN => Answer::NotTaken(take_reject(reader)?),
+        REFUSED => Answer::Refused {
+            code: u16::from_be_bytes(reader.fixed()?),
+            text: reader.text()?.to_string(),
+        },
+        found => {
+            return Err(CodecError::Kind {
+                what: "answer",
+                found,
+            });
+        }
+    })
+}
+
+fn put_delivery(out: &mut BytesMut, delivery: &Delivery) {
+    put_varint(out, delivery.id);
+    out.put_u8(u8::from(delivery.redelivered) | u8::from(delivery.attempts.is_some()) << 1);
+    if let Some(attempts) = delivery.attempts {
+        put_varint(out, attempts.into());
+    }
+    put_varint(out, delivery.left);
+    put_message(out, &delivery.message);
+}
+
+fn take_delivery(reader: &mut Reader) -> Result<Delivery, CodecError> {
+    let id = reader.varint()?;
+    let flags = reader.u8()?;
+    if flags > 3 {
+        return Err(CodecError::Range);
+    }
+    let attempts = if flags & 2 != 0 {
+        Some(reader.varint32()?)
+    } else {
+        None
+    };
+    Ok(Delivery {
+        id,
+        redelivered: flags & 1 != 0,
+        attempts,
+        left: reader.varint()?,
+        message: reader.message()?,
+    })
+}

@@ -1,0 +1,282 @@
+//! Requests, resumes and settings.
+
+use super::reader::{put_message, put_optional, put_signed, put_text, put_varint};
+use super::{CodecError, Reader, VERSION, put_table, take_table};
+use crate::{
+    ConsumerId, ConsumerSpec, Outcome, Overflow, QueueSettings, Request, RequestBody, Resume,
+    SessionId, ToQueue,
+};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::{Incarnation, NodeId};
+
+const REQUEST: u8 = 1;
+const RESUME: u8 = 2;
+
+const PUBLISH: u8 = 1;
+const CONSUME: u8 = 2;
+const CANCEL: u8 = 3;
+const SETTLE: u8 = 4;
+const GET: u8 = 5;
+const RECOVER: u8 = 6;
+const PURGE: u8 = 7;
+const STAT: u8 = 8;
+const DELETE: u8 = 9;
+const CLOSE: u8 = 10;
+
+/// A list of items for one queue, with its version.
+pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(VERSION);
+    for item in items {
+        put_to_queue(&mut out, item);
+    }
+    out.freeze()
+}
+
+pub fn decode_to_queue(bytes: Bytes) -> Result<Vec<ToQueue>, CodecError> {
+    let mut reader = Reader::new(bytes);
+    match reader.u8()? {
+        VERSION => {}
+        other => return Err(CodecError::Version(other)),
+    }
+    let mut items = Vec::new();
+    while !reader.is_empty() {
+        items.push(take_to_queue(&mut reader)?);
+    }
+    Ok(items)
+}
+
+/// One item without a version, for frames that carry more.
+pub fn put_to_queue(out: &mut BytesMut, item: &ToQueue) {
+    match item {
+        ToQueue::Request(request) => {
+            out.put_u8(REQUEST);
+            put_session(out, request.session);
+            put_varint(out, request.seq);
+            put_body(out, &request.body);
+        }
+        ToQueue::Resume(resume) => {
+            out.put_u8(RESUME);
+            put_session(out, resume.session);
+            put_varint(out, resume.consumer.0.into());
+            put_varint(out, resume.next);
+        }
+    }
+}
+
+pub fn take_to_queue(reader: &mut Reader) -> Result<ToQueue, CodecError> {
+    match reader.u8()? {
+        REQUEST => Ok(ToQueue::Request(Request {
+            session: take_session(reader)?,
+            seq: reader.varint()?,
+            body: take_body(reader)?,
+        })),
+        RESUME => Ok(ToQueue::Resume(Resume {
+            session: take_session(reader)?,
+            consumer: ConsumerId(reader.varint32()?),
+            next: reader.varint()?,
+        })),
+        found => Err(CodecError::Kind {
+            what: "item",
+            found,
+        }),
+    }
+}
+
+pub fn put_session(out: &mut BytesMut, session: SessionId) {
+    out.put_u64(session.node.0);
+    out.put_u64(session.incarnation.0);
+    out.put_u64(session.number);
+}
+
+pub fn take_session(reader: &mut Reader) -> Result<SessionId, CodecError> {
+    Ok(SessionId {
+        node: NodeId(reader.u64()?),
+        incarnation: Incarnation(reader.u64()?),
+        number: reader.u64()?,
+    })
+}
+
+pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
+    match body {
+        RequestBody::Publish(message) => {
+            out.put_u8(PUBLISH);
+            put_message(out, message);
+        }
+        RequestBody::Consume { consumer, spec } => {
+            put_consumer(out, CONSUME, *consumer);
+            put_spec(out, spec);
+        }
+        RequestBody::Cancel { consumer } => put_consumer(out, CANCEL, *consumer),
+        RequestBody::Settle {
+            consumer,
+            outcome,
+            ids,
+        } => {
+            put_consumer(out, SETTLE, *consumer);
+            out.put_u8(match outcome {
+                Outcome::Accepted => 0,
+                Outcome::Requeue => 1,
+                Outcome::Rejected => 2,
+            });
+            put_varint(out, ids.len() as u64);
+            for (from, to) in ids {
+                put_varint(out, *from);
+                put_varint(out, to.saturating_sub(*from));
+            }
+        }
+        RequestBody::Get { consumer, no_ack } => {
+            put_consumer(out, GET, *consumer);
+            out.put_u8((*no_ack).into());
+        }
+        RequestBody::Recover { consumer } => put_consumer(out, RECOVER, *consumer),
+        RequestBody::Purge => out.put_u8(PURGE),
+        RequestBody::Stat => out.put_u8(STAT),
+        RequestBody::Delete {
+            if_unused,
+            if_empty,
+        } => out.put_slice(&[DELETE, u8::from(*if_unused) | u8::from(*if_empty) << 1]),
+        RequestBody::Close => out.put_u8(CLOSE),
+    }
+}
+
+pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
+    Ok(match reader.u8()? {
+        PUBLISH => RequestBody::Publish(reader.message()?),
+        CONSUME => RequestBody::Consume {
+            consumer: take_consumer(reader)?,
+            spec: take_spec(reader)?,
+        },
+        CANCEL => RequestBody::Cancel {
+            consumer: take_consumer(reader)?,
+        },
+        SETTLE => RequestBody::Settle {
+            consumer: take_consumer(reader)?,
+            outcome: take_outcome(reader)?,
+            ids: take_ids(reader)?,
+        },
+        GET => RequestBody::Get {
+            consumer: take_consumer(reader)?,
+            no_ack: reader.bool()?,
+        },
+        RECOVER => RequestBody::Recover {
+            consumer: take_consumer(reader)?,
+        },
+        PURGE => RequestBody::Purge,
+        STAT => RequestBody::Stat,
+        DELETE => {
+            let flags = reader.u8()?;
+            if flags > 3 {
+                return Err(CodecError::Range);
+            }
+            RequestBody::Delete {
+                if_unused: flags & 1 != 0,
+                if_empty: flags & 2 != 0,
+            }
+        }
+        CLOSE => RequestBody::Close,
+        found => {
+            return Err(CodecError::Kind {
+                what: "request",
+                found,
+            });
+        }
+    })
+}
+
+fn put_consumer(out: &mut BytesMut, kind: u8, consumer: ConsumerId) {
+    out.put_u8(kind);
+    put_varint(out, consumer.0.into());
+}
+
+fn take_consumer(reader: &mut Reader) -> Result<ConsumerId, CodecError> {
+    Ok(ConsumerId(reader.varint32()?))
+}
+
+fn take_outcome(reader: &mut Reader) -> Result<Outcome, CodecError> {
+    match reader.u8()? {
+        0 => Ok(Outcome::Accepted),
+        1 => Ok(Outcome::Requeue),
+        2 => Ok(Outcome::Rejected),
+        found => Err(CodecError::Kind {
+            what: "outcome",
+            found,
+        }),
+    }
+}
+
+fn take_ids(reader: &mut Reader) -> Result<Vec<(u64, u64)>, CodecError> {
+    let count = reader.count(2)?;
+    let mut ids = Vec::with_capacity(count);
+    for _ in 0..count {
+        let from = reader.varint()?;
+        let to = from
+            .checked_add(reader.varint()?)
+            .ok_or(CodecError::Range)?;
+        ids.push((from, to));
+    }
+    Ok(ids)
+}
+
+pub(crate) fn put_spec(out: &mut BytesMut, spec: &ConsumerSpec) {
+    put_text(out, &spec.tag);
+    put_varint(out, spec.channel.into());
+    put_varint(out, spec.prefetch.into());
+    out.put_u8(u8::from(spec.no_ack) | u8::from(spec.exclusive) << 1);
+    put_signed(out, spec.priority.into());
+    put_table(out, &spec.arguments);
+}
+
+pub(crate) fn take_spec(reader: &mut Reader) -> Result<ConsumerSpec, CodecError> {
+    let tag = reader.text()?;
+    let channel = u16::try_from(reader.varint()?).map_err(|_| CodecError::Range)?;
+    let prefetch = reader.varint32()?;
+    let flags = reader.u8()?;
+    if flags > 3 {
+        return Err(CodecError::Range);
+    }
+    Ok(ConsumerSpec {
+        tag,
+        channel,
+        prefetch,
+        no_ack: flags & 1 != 0,
+        exclusive: flags & 2 != 0,
+        priority: i32::try_from(reader.signed()?).map_err(|_| CodecError::Range)?,
+        arguments: take_table(reader)?,
+    })
+}
+
+pub fn put_settings(out: &mut BytesMut, settings: &QueueSettings) {
+    put_optional(out, settings.max_length);
+    put_optional(out, settings.max_length_bytes);
+    put_optional(out, settings.message_ttl_ms);
+    put_optional(out, settings.delivery_limit.map(u64::from));
+    out.put_u8(match settings.overflow {
+        Overflow::DropHead => 0,
+        Overflow::RejectPublish => 1,
+    });
+    out.put_u8(settings.single_active_consumer.into());
+}
+
+pub fn take_settings(reader: &mut Reader) -> Result<QueueSettings, CodecError> {
+    Ok(QueueSettings {
+        max_length: reader.optional()?,
+        max_length_bytes: reader.optional()?,
+        message_ttl_ms: reader.optional()?,
+        delivery_limit: match reader.optional()? {
+            Some(limit) => Some(u32::try_from(limit).map_err(|_| CodecError::Range)?),
+            None => None,
+        },
+        overflow: match reader.u8()? {
+            0 => Overflow::DropHead,
+            1 => Overflow::RejectPublish,
+            found => {
+                return Err(CodecError::Kind {
+                    what: "overflow",
+                    found,
+                });
+            }
+        },
+        single_active_consumer: reader.bool()?,
+    })
+}

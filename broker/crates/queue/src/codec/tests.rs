@@ -1,0 +1,288 @@
+use super::*;
+use crate::{
+    Answer, ConsumerId, ConsumerSpec, Delivery, Event, Outcome, Overflow, QueueSettings, Refusal,
+    Reject, Request, RequestBody, Resume, SessionId, ToQueue,
+};
+use bytes::{BufMut, Bytes, BytesMut};
+use env::{Incarnation, NodeId, WallTime};
+use message::{Message, MessageBuilder, Protocol, Table, Value};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn message() -> impl Strategy<Value = Message> {
+    (any::<bool>(), any::<Option<u8>>(), "[a-z]{0,9}", any::<Vec<u8>>()).prop_map(
+        |(durable, priority, key, body)| {
+            MessageBuilder {
+                protocol: Protocol::Amqp091,
+                durable,
+                priority,
+                ttl_ms: None,
+                received: WallTime(7),
+                exchange: "x",
+                routing_keys: &[&key],
+                properties: &[1, 2],
+            }
+            .build(body.len(), [&body[..]])
+            .unwrap()
+        },
+    )
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Void),
+        any::<bool>().prop_map(Value::Bool),
+        any::<i8>().prop_map(Value::I8),
+        any::<u8>().prop_map(Value::U8),
+        any::<i16>().prop_map(Value::I16),
+        any::<u16>().prop_map(Value::U16),
+        any::<i32>().prop_map(Value::I32),
+        any::<u32>().prop_map(Value::U32),
+        any::<i64>().prop_map(Value::I64),
+        (-1e9f32..1e9).prop_map(Value::F32),
+        (-1e9f64..1e9).prop_map(Value::F64),
+        any::<(u8, u32)>().prop_map(|(scale, value)| Value::Decimal { scale, value }),
+        any::<Vec<u8>>().prop_map(|v| Value::String(Bytes::from(v))),
+        any::<Vec<u8>>().prop_map(|v| Value::Binary(Bytes::from(v))),
+        any::<u64>().prop_map(Value::Timestamp),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Value::Array),
+            vec(("[a-zä]{0,5}", inner), 0..4).prop_map(|v| Value::Table(table(v))),
+        ]
+    })
+}
+
+fn table(items: Vec<(String, Value)>) -> Table {
+    Table(items.into_iter().map(|(k, v)| (k.into(), v)).collect())
+}
+
+fn tables() -> impl Strategy<Value = Table> {
+    vec(("[a-z-]{0,8}", value()), 0..4).prop_map(table)
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    any::<(u64, u64, u64)>().prop_map(|(node, incarnation, number)| SessionId {
+        node: NodeId(node),
+        incarnation: Incarnation(incarnation),
+        number,
+    })
+}
+
+fn consumer() -> impl Strategy<Value = ConsumerId> {
+    any::<u32>().prop_map(ConsumerId)
+}
+
+fn spec() -> impl Strategy<Value = ConsumerSpec> {
+    let numbers = any::<(u16, u32, bool, bool, i32)>();
+    ("[a-z]{0,9}", numbers, tables()).prop_map(|(tag, n, arguments)| ConsumerSpec {
+        tag: tag.into(),
+        channel: n.0,
+        prefetch: n.1,
+        no_ack: n.2,
+        exclusive: n.3,
+        priority: n.4,
+        arguments,
+    })
+}
+
+fn body() -> impl Strategy<Value = RequestBody> {
+    let outcome = prop_oneof![
+        Just(Outcome::Accepted),
+        Just(Outcome::Requeue),
+        Just(Outcome::Rejected)
+    ];
+    let ids = vec(any::<(u64, u64)>().prop_map(|(a, b)| (a.min(b), a.max(b))), 0..5);
+    prop_oneof![
+        message().prop_map(RequestBody::Publish),
+        (consumer(), spec()).prop_map(|(consumer, spec)| RequestBody::Consume { consumer, spec }),
+        consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
+        (consumer(), outcome, ids).prop_map(|(consumer, outcome, ids)| RequestBody::Settle {
+            consumer,
+            outcome,
+            ids
+        }),
+        (consumer(), any::<bool>())
+            .prop_map(|(consumer, no_ack)| RequestBody::Get { consumer, no_ack }),
+        consumer().prop_map(|consumer| RequestBody::Recover { consumer }),
+        Just(RequestBody::Purge),
+        Just(RequestBody::Stat),
+        any::<(bool, bool)>().prop_map(|(if_unused, if_empty)| RequestBody::Delete {
+            if_unused,
+            if_empty
+        }),
+        Just(RequestBody::Close),
+    ]
+}
+
+fn item() -> impl Strategy<Value = ToQueue> {
+    prop_oneof![
+        (session(), any::<u64>(), body())
+            .prop_map(|(session, seq, body)| ToQueue::Request(Request { session, seq, body })),
+        (session(), consumer(), any::<u64>()).prop_map(|(session, consumer, next)| {
+            ToQueue::Resume(Resume {
+                session,
+                consumer,
+                next,
+            })
+        }),
+    ]
+}
+
+fn reject() -> impl Strategy<Value = Reject> {
+    prop_oneof![Just(Reject::MaxLength), Just(Reject::Unavailable)]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let answer = prop_oneof![
+        Just(Answer::Consuming),
+        Just(Answer::Empty),
+        any::<(u64, u32)>().prop_map(|(messages, consumers)| Answer::Count {
+            messages,
+            consumers
+        }),
+        reject().prop_map(Answer::NotTaken),
+        (any::<u16>(), "[a-zß ]{0,20}").prop_map(|(code, text)| Answer::Refused { code, text }),
+    ];
+    let refusal = (any::<(u64, u64)>(), reject()).prop_map(|((a, b), why)| Refusal {
+        from: a.min(b),
+        to: a.max(b),
+        why,
+    });
+    let delivery = (any::<(u64, bool, Option<u32>, u64)>(), message()).prop_map(|(n, message)| {
+        Delivery {
+            id: n.0,
+            redelivered: n.1,
+            attempts: n.2,
+            left: n.3,
+            message,
+        }
+    });
+    prop_oneof![
+        any::<u64>().prop_map(|up_to| Event::Applied { up_to }),
+        (any::<u64>(), vec(refusal, 0..4))
+            .prop_map(|(up_to, refused)| Event::AppliedExcept { up_to, refused }),
+        (any::<u64>(), answer).prop_map(|(seq, answer)| Event::Answer { seq, answer }),
+        (consumer(), vec(delivery, 0..4)).prop_map(|(consumer, deliveries)| Event::Deliver {
+            consumer,
+            deliveries
+        }),
+        consumer().prop_map(|consumer| Event::Cancelled { consumer }),
+        Just(Event::Owner),
+        (consumer(), any::<u64>()).prop_map(|(consumer, next)| Event::Resumed { consumer, next }),
+        any::<Option<u64>>().prop_map(|n| Event::NotOwner {
+            leader: n.map(NodeId)
+        }),
+        any::<u64>().prop_map(|expected| Event::Expecting { expected }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_are_read_back(items in vec(item(), 0..6)) {
+        prop_assert_eq!(decode_to_queue(encode_to_queue(&items)), Ok(items));
+    }
+
+    #[test]
+    fn events_are_read_back(events in vec(event(), 0..6)) {
+        prop_assert_eq!(decode_events(encode_events(&events)), Ok(events));
+    }
+
+    #[test]
+    fn tables_are_read_back(table in tables()) {
+        prop_assert_eq!(decode_table(encode_table(&table)), Ok(table));
+    }
+
+    #[test]
+    fn settings_are_read_back(
+        max_length: Option<u64>, max_length_bytes: Option<u64>, delivery_limit: Option<u32>,
+        message_ttl_ms: Option<u64>, reject: bool, single_active_consumer: bool,
+    ) {
+        let settings = QueueSettings {
+            max_length, max_length_bytes, delivery_limit, message_ttl_ms, single_active_consumer,
+            overflow: if reject { Overflow::RejectPublish } else { Overflow::DropHead },
+        };
+        let mut out = BytesMut::new();
+        put_settings(&mut out, &settings);
+        prop_assert_eq!(take_settings(&mut Reader::new(out.freeze())), Ok(settings));
+    }
+
+    /// Truncated and altered frames are refused or read as something else; nothing panics.
+    #[test]
+    fn damaged_frames_never_panic(items in vec(item(), 1..4), cut: prop::sample::Index, flip: prop::sample::Index, bit in 0u8..8) {
+        let whole = encode_to_queue(&items);
+        let cut = whole.slice(..cut.index(whole.len()));
+        let _ = decode_to_queue(cut);
+        let mut raw = whole.to_vec();
+        let at = flip.index(raw.len());
+        raw[at] ^= 1 << bit;
+        let _ = decode_to_queue(Bytes::from(raw));
+    }
+
+    #[test]
+    fn noise_never_panics(mut raw: Vec<u8>) {
+        raw.insert(0, VERSION);
+        let raw = Bytes::from(raw);
+        let _ = decode_to_queue(raw.clone());
+        let _ = decode_events(raw.clone());
+        let _ = decode_table(raw);
+    }
+}
+
+#[test]
+fn deep_tables_are_refused() {
+    let mut out = BytesMut::new();
+    out.put_u8(VERSION);
+    for _ in 0..100_000 {
+        // One entry with an empty key that is a table.
+        out.put_slice(&[1, 0, 16]);
+    }
+    assert_eq!(decode_table(out.freeze()), Err(CodecError::TooDeep));
+    let mut out = BytesMut::new();
+    out.put_slice(&[VERSION, 1, 0]);
+    for _ in 0..100_000 {
+        out.put_slice(&[15, 1]);
+    }
+    assert_eq!(decode_table(out.freeze()), Err(CodecError::TooDeep));
+}
+
+#[test]
+fn counts_beyond_the_frame_allocate_nothing() {
+    let mut out = BytesMut::new();
+    out.put_slice(&[VERSION, 3, 1]);
+    super::put_varint(&mut out, u64::MAX);
+    assert_eq!(decode_events(out.freeze()), Err(CodecError::Short));
+}
+
+#[test]
+fn messages_are_slices_of_the_frame() {
+    let body = vec![7; 5000];
+    let message = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority: None,
+        ttl_ms: None,
+        received: WallTime(1),
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(body.len(), [&body[..]])
+    .unwrap();
+    let frame = encode_to_queue(&[ToQueue::Request(Request {
+        session: SessionId::default(),
+        seq: 1,
+        body: RequestBody::Publish(message),
+    })]);
+    let within = frame.as_ptr_range();
+    let read = decode_to_queue(frame.clone()).unwrap();
+    let Some(ToQueue::Request(Request {
+        body: RequestBody::Publish(message),
+        ..
+    })) = read.first()
+    else {
+        panic!("{read:?}");
+    };
+    assert!(within.contains(&message.body().as_ptr()));
+}

@@ -1,0 +1,99 @@
+//! A queue on its owner, as the owning shard sees it.
+
+use crate::{
+    ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, QueueSettings, QueueStats,
+    SessionId, ToQueue,
+};
+use env::{Time, WallTime};
+use message::Message;
+
+/// Both clocks at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    pub now: Time,
+    pub wall: WallTime,
+}
+
+/// An event and whom it is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Addressed {
+    pub session: SessionId,
+    pub event: Event,
+}
+
+/// What a queue's step leaves to be carried out.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// In order per session.
+    pub events: Vec<Addressed>,
+    /// Messages that left the queue without having been accepted, for dead lettering.
+    pub dead: Vec<(DeadReason, Message)>,
+    /// Damage and failures to be logged; the queue goes on with what it has.
+    pub faults: Vec<String>,
+}
+
+/// How far back a delivery looks for one to the same consumer to join: consumers that take turns share few events.
+const LOOK_BACK: usize = 16;
+
+impl Output {
+    pub fn event(&mut self, session: SessionId, event: Event) {
+        self.events.push(Addressed { session, event });
+    }
+
+    /// Adds a delivery, to an earlier event when nothing but deliveries lies between.
+    pub fn deliver(&mut self, session: SessionId, consumer: ConsumerId, delivery: Delivery) {
+        for earlier in self.events.iter_mut().rev().take(LOOK_BACK) {
+            let Event::Deliver {
+                consumer: to,
+                deliveries,
+            } = &mut earlier.event
+            else {
+                break;
+            };
+            if earlier.session == session && *to == consumer {
+                deliveries.push(delivery);
+                return;
+            }
+        }
+        let deliveries = vec![delivery];
+        let event = Event::Deliver {
+            consumer,
+            deliveries,
+        };
+        self.event(session, event);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.dead.is_empty() && self.faults.is_empty()
+    }
+}
+
+/// A consumer, for listings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsumerInfo {
+    pub session: SessionId,
+    pub consumer: ConsumerId,
+    pub spec: ConsumerSpec,
+    pub unacknowledged: u64,
+    /// Gets messages: not suspended, and not waiting behind the single active one.
+    pub active: bool,
+}
+
+/// A queue that this shard owns. Every call may leave work in `out`.
+pub trait Queue {
+    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output);
+    /// Time moved on; call when [`wake_at`](Self::wake_at) has come.
+    fn tick(&mut self, at: Moment, out: &mut Output);
+    /// The end of a turn of the shard: what can be written or proposed together now is.
+    fn flush(&mut self, at: Moment, out: &mut Output);
+    /// When it wants a tick; None while it is idle.
+    fn wake_at(&self) -> Option<Time>;
+    /// A session is over and will not close itself.
+    fn session_gone(&mut self, at: Moment, session: SessionId, out: &mut Output);
+    /// Earlier lives of a node are over.
+    fn node_gone(&mut self, at: Moment, gone: GoneNode, out: &mut Output);
+    /// New effective settings; no effect when they are the old ones.
+    fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output);
+    fn stats(&self) -> QueueStats;
+    fn consumers(&self) -> Vec<ConsumerInfo>;
+}

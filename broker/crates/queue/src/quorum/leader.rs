@@ -1,0 +1,379 @@
+//! A member of a quorum queue's group: the machine, and while it leads, the way in and out.
+//!
+//! The shard feeds it committed entries and leadership, hands the commands of [`QuorumQueue::take_proposal`] to the
+//! group, and at the end of its turn calls [`QuorumQueue::resolve`] with a way to read the log.
+
+use super::command::{Batch, Command};
+use super::effects::Effects;
+use super::machine::Machine;
+use super::snapshot::RestoreError;
+use crate::checkout::Admission;
+use crate::{
+    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueSettings, QueueStats, Request,
+    RequestBody, Resume, SessionId, ToQueue,
+};
+use bytes::Bytes;
+use env::{NodeId, Time, WallTime};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Bytes of commands that wait for the group at most; beyond it requests are left to be sent again.
+pub const MAX_WAITING_BYTES: usize = 32 << 20;
+/// Resumes held until this leader has applied what its predecessors left; more are left to be sent again.
+pub const MAX_WAITING_RESUMES: usize = 4096;
+
+/// A checkpoint to hand to the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub index: u64,
+    pub state: Bytes,
+    /// Entries at or below `index` that are still read, ascending.
+    pub live: Vec<u64>,
+}
+
+/// How far this leader has got with a session's requests.
+#[derive(Debug, Default)]
+struct Progress {
+    proposed: u64,
+    /// The number last asked for, so that each gap is told once.
+    asked: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct QuorumQueue {
+    label: Name,
+    machine: Machine,
+    effects: Effects,
+    leads: bool,
+    leader: Option<NodeId>,
+    term: u64,
+    /// An entry of this leader's own term is applied, so all of its predecessors' are.
+    caught_up: bool,
+    batch: Batch,
+    proposals: VecDeque<Bytes>,
+    waiting_bytes: usize,
+    progress: BTreeMap<SessionId, Progress>,
+    closing: Vec<SessionId>,
+    resumes: Vec<Resume>,
+    /// The settings it should have, and whether they are on their way through the log.
+    desired: Option<QueueSettings>,
+    configuring: bool,
+    /// The time that is on its way through the log for messages to expire by.
+    time_proposed: Option<WallTime>,
+    at: Moment,
+}
+
+impl QuorumQueue {
+    pub fn new(label: Name, settings: QueueSettings) -> QuorumQueue {
+        QuorumQueue::around(label.clone(), Machine::new(label, settings))
+    }
+
+    fn around(label: Name, machine: Machine) -> QuorumQueue {
+        QuorumQueue {
+            label,
+            machine,
+            effects: Effects::unwanted(),
+            leads: false,
+            leader: None,
+            term: 0,
+            caught_up: false,
+            batch: Batch::default(),
+            proposals: VecDeque::new(),
+            waiting_bytes: 0,
+            progress: BTreeMap::new(),
+            closing: Vec::new(),
+            resumes: Vec::new(),
+            desired: None,
+            configuring: false,
+            time_proposed: None,
+            at: Moment::default(),
+        }
+    }
+
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Replaces the machine by a checkpoint.
+    pub fn restore(&mut self, state: Bytes) -> Result<(), RestoreError> {
+        self.machine = Machine::restore(self.label.clone(), state)?;
+        Ok(())
+    }
+
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint {
+            index: self.machine.applied(),
+            state: self.machine.snapshot(),
+            live: self.machine.live_indexes(),
+        }
+    }
+
+    /// Leadership as the group sees it. Commands not yet taken are dropped: their sessions send again.
+    pub fn leadership(&mut self, term: u64, leader: Option<NodeId>, leads: bool, out: &mut Output) {
+        self.leader = leader;
+        if (leads, term) == (self.leads, self.term) {
+            return;
+        }
+        let led = std::mem::replace(&mut self.leads, leads);
+        self.term = term;
+        self.caught_up = false;
+        self.batch = Batch::default();
+        self.proposals.clear();
+        self.waiting_bytes = 0;
+        self.closing.clear();
+        self.resumes.clear();
+        self.desired = None;
+        self.configuring = false;
+        self.time_proposed = None;
+        self.effects = if leads {
+            Effects::wanted()
+        } else {
+            Effects::unwanted()
+        };
+        if leads {
+            // Those whose events of others' terms may have been lost with their leaders.
+            for session in self.machine.sessions() {
+                out.event(session, Event::Owner);
+            }
+        }
+        let sessions = std::mem::take(&mut self.progress);
+        if led && !leads {
+            for session in sessions.into_keys() {
+                out.event(session, Event::NotOwner { leader });
+            }
+        }
+    }
+
+    /// Applies a committed entry. On a leader call [`resolve`](Self::resolve) before the turn ends.
+    pub fn applied(&mut self, index: u64, term: u64, command: &Bytes) {
+        self.machine.apply(index, command, &mut self.effects);
+        if !self.leads {
+            return;
+        }
+        let clock = self.machine.clock;
+        if self.time_proposed.is_some_and(|at| at.0 <= clock) {
+            self.time_proposed = None;
+        }
+        if term == self.term && !self.caught_up {
+            self.caught_up = true;
+            for resume in std::mem::take(&mut self.resumes) {
+                self.machine.resume(&resume, &mut self.effects);
+            }
+            // A predecessor's settings may have been among what was applied just now.
+            self.configuring = false;
+            self.settle_settings();
+        }
+        let (machine, progress) = (&self.machine, &mut self.progress);
+        self.closing.retain(|session| {
+            let open = machine.standing(*session, 1) != Admission::Closed;
+            if !open {
+                progress.remove(session);
+            }
+            open
+        });
+    }
+
+    /// Turns what was applied into events; `read` gives the command of an entry.
+    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> Option<Bytes>, out: &mut Output) {
+        self.effects.resolve(read, out);
+    }
+
+    /// The next command for the group; call until None. One that the group cannot take now goes back with
+    /// [`give_back`](Self::give_back).
+    pub fn take_proposal(&mut self) -> Option<Bytes> {
+        if self.proposals.is_empty() {
+            self.seal_batch();
+        }
+        let command = self.proposals.pop_front()?;
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(command.len());
+        Some(command)
+    }
+
+    pub fn give_back(&mut self, command: Bytes) {
+        if self.leads {
+            self.waiting_bytes += command.len();
+            self.proposals.push_front(command);
+        }
+    }
+
+    /// There is something to propose.
+    pub fn has_proposals(&self) -> bool {
+        !self.proposals.is_empty() || !self.batch.is_empty()
+    }
+
+    fn propose(&mut self, command: &Command) {
+        // In order: requests that came before are applied before.
+        self.seal_batch();
+        let command = command.encode();
+        self.waiting_bytes += command.len();
+        self.proposals.push_back(command);
+    }
+
+    fn seal_batch(&mut self) {
+        if let Some(command) = self.batch.take(self.at.wall) {
+            self.waiting_bytes += command.len();
+            self.proposals.push_back(command);
+        }
+    }
+
+    fn request(&mut self, request: Request, out: &mut Output) {
+        if self.waiting_bytes >= MAX_WAITING_BYTES {
+            return;
+        }
+        let (session, seq) = (request.session, request.seq);
+        match self.machine.standing(session, seq) {
+            Admission::Again => {
+                let effects = &mut self.effects;
+                return self
+                    .machine
+                    .answer_again(session, seq, &request.body, effects);
+            }
+            Admission::Closed => return out.event(session, Event::Applied { up_to: seq }),
+            Admission::Ignore => return,
+            Admission::Apply | Admission::Gap { .. } => {}
+        }
+        let applied = self.machine.last_of(session);
+        let progress = self.progress.entry(session).or_default();
+        progress.proposed = progress.proposed.max(applied);
+        let expected = progress.proposed + 1;
+        if seq > expected {
+            if progress.asked != expected {
+                progress.asked = expected;
+                out.event(session, Event::Expecting { expected });
+            }
+            return;
+        }
+        if seq < expected {
+            // On its way through the log.
+            return;
+        }
+        progress.proposed = seq;
+        if matches!(request.body, RequestBody::Close) {
+            self.closing.push(session);
+        }
+        self.batch.push(&request);
+        if self.batch.is_full() {
+            self.seal_batch();
+        }
+    }
+
+    fn resume(&mut self, resume: Resume) {
+        if self.caught_up {
+            return self.machine.resume(&resume, &mut self.effects);
+        }
+        if self.resumes.is_empty() {
+            // Something of this term has to be applied before this leader knows what its predecessors promised.
+            let wall = self.at.wall;
+            self.propose(&Command::Time(wall));
+        }
+        if self.resumes.len() < MAX_WAITING_RESUMES {
+            self.resumes.push(resume);
+        }
+    }
+
+    fn settle_settings(&mut self) {
+        let Some(desired) = &self.desired else { return };
+        if self.configuring || desired == self.machine.settings() {
+            return;
+        }
+        let command = Command::Settings(desired.clone());
+        self.configuring = true;
+        self.propose(&command);
+    }
+
+    /// The failure detector's word: consumers there get nothing until the node speaks again.
+    pub fn peer_down(&mut self, node: NodeId) {
+        if self.leads && self.machine.has_sessions_of(node) && !self.machine.suspended(node) {
+            self.propose(&Command::NodeSuspected(node));
+        }
+    }
+
+    pub fn peer_up(&mut self, node: NodeId) {
+        if self.leads && self.machine.suspended(node) {
+            self.propose(&Command::NodeTrusted(node));
+        }
+    }
+}
+
+impl Queue for QuorumQueue {
+    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
+        self.at = at;
+        if !self.leads {
+            let session = match &item {
+                ToQueue::Request(request) => request.session,
+                ToQueue::Resume(resume) => resume.session,
+            };
+            let leader = self.leader;
+            return out.event(session, Event::NotOwner { leader });
+        }
+        match item {
+            ToQueue::Request(request) => self.request(request, out),
+            ToQueue::Resume(resume) => self.resume(resume),
+        }
+    }
+
+    fn tick(&mut self, at: Moment, _out: &mut Output) {
+        self.at = at;
+        let due = self.machine.next_expiry().is_some_and(|e| e <= at.wall);
+        if self.leads && due && self.time_proposed.is_none() {
+            self.time_proposed = Some(at.wall);
+            self.propose(&Command::Time(at.wall));
+        }
+    }
+
+    fn flush(&mut self, at: Moment, _out: &mut Output) {
+        self.at = at;
+        self.seal_batch();
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if !self.leads || self.time_proposed.is_some() {
+            return None;
+        }
+        let expiry = self.machine.next_expiry()?;
+        let wait = expiry.0.saturating_sub(self.at.wall.0);
+        Some(self.at.now + Duration::from_millis(wait))
+    }
+
+    fn session_gone(&mut self, at: Moment, session: SessionId, _out: &mut Output) {
+        self.at = at;
+        let known = self.machine.last_of(session) > 0 || self.progress.contains_key(&session);
+        if self.leads && known {
+            self.closing.push(session);
+            self.propose(&Command::GoneSession(session));
+        }
+    }
+
+    fn node_gone(&mut self, at: Moment, gone: GoneNode, _out: &mut Output) {
+        self.at = at;
+        let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
+        let proposed = self.progress.keys().any(over);
+        if self.leads && (!self.caught_up || proposed || self.machine.has_sessions_over(gone)) {
+            self.progress.retain(|session, _| !over(session));
+            self.propose(&Command::GoneNode(gone));
+        }
+    }
+
+    fn configure(&mut self, at: Moment, settings: &QueueSettings, _out: &mut Output) {
+        self.at = at;
+        if !self.leads || self.desired.as_ref() == Some(settings) {
+            return;
+        }
+        self.desired = Some(settings.clone());
+        self.configuring = false;
+        self.settle_settings();
+    }
+
+    fn stats(&self) -> QueueStats {
+        self.machine.stats()
+    }
+
+    fn consumers(&self) -> Vec<ConsumerInfo> {
+        self.machine.consumers()
+    }
+}

@@ -1,0 +1,23 @@
+//! Quorum queues (Q3): a Raft group whose messages live in its log.
+//!
+//! [`Machine`] is the replicated state: the same commands in the same order leave the same state on every member.
+//! [`QuorumQueue`] stands around it on each member and, while that member leads, takes requests, batches them into
+//! commands and turns the machine's effects into events for sessions.
+
+mod command;
+mod effects;
+mod leader;
+mod machine;
+mod ready;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
+pub use effects::{Effect, Effects, Place};
+pub use leader::{Checkpoint, QuorumQueue};
+pub use machine::Machine;
+pub use snapshot::RestoreError;
+
+/// `x-delivery-limit` when nothing says otherwise (Q9).
+pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;

@@ -1,0 +1,172 @@
+//! Bounded single-producer rings between threads. Nothing that is sent is lost while the receiver lives.
+
+use crate::wake::Wake;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The producing end. Items that find the ring full wait here, in order; producers look at [`Sender::backlog`] and
+/// take less from outside while it is long, which bounds it.
+pub struct Sender<T> {
+    ring: rtrb::Producer<T>,
+    waiting: VecDeque<T>,
+    wake: Arc<Wake>,
+    unannounced: bool,
+}
+
+/// The consuming end.
+pub struct Receiver<T> {
+    ring: rtrb::Consumer<T>,
+}
+
+/// A ring of `capacity` items whose consumer is woken by `wake`.
+pub fn ring<T>(capacity: usize, wake: Arc<Wake>) -> (Sender<T>, Receiver<T>) {
+    let (producer, consumer) = rtrb::RingBuffer::new(capacity.max(1));
+    let sender = Sender {
+        ring: producer,
+        waiting: VecDeque::new(),
+        wake,
+        unannounced: false,
+    };
+    (sender, Receiver { ring: consumer })
+}
+
+impl<T> Sender<T> {
+    /// Hands over an item; the receiver is not woken before [`Sender::flush`]. Dropped when the receiver is gone.
+    pub fn send(&mut self, item: T) {
+        if self.ring.is_abandoned() {
+            self.waiting.clear();
+            return;
+        }
+        if !self.waiting.is_empty() {
+            self.waiting.push_back(item);
+            return;
+        }
+        match self.ring.push(item) {
+            Ok(()) => self.unannounced = true,
+            Err(rtrb::PushError::Full(item)) => self.waiting.push_back(item),
+        }
+    }
+
+    /// Moves what waits into the ring as far as it has room and wakes the receiver. Once per turn.
+    pub fn flush(&mut self) {
+        while let Some(item) = self.waiting.pop_front() {
+            match self.ring.push(item) {
+                Ok(()) => self.unannounced = true,
+                Err(rtrb::PushError::Full(item)) => {
+                    self.waiting.push_front(item);
+                    break;
+                }
+            }
+        }
+        if std::mem::take(&mut self.unannounced) {
+            self.wake.wake();
+        }
+    }
+
+    /// Items that found no room.
+    pub fn backlog(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl<T> Receiver<T> {
+    pub fn receive(&mut self) -> Option<T> {
+        self.ring.pop().ok()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// The producer is gone; what is still in the ring can be received.
+    pub fn is_closed(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    #[test]
+    fn keeps_order_across_overflow() {
+        let (mut tx, mut rx) = ring(4, Arc::new(Wake::for_thread()));
+        for i in 0..10 {
+            tx.send(i);
+        }
+        assert_eq!(tx.backlog(), 6);
+        let mut got = Vec::new();
+        while got.len() < 10 {
+            while let Some(i) = rx.receive() {
+                got.push(i);
+            }
+            tx.flush();
+        }
+        assert_eq!(got, (0..10).collect::<Vec<_>>());
+        assert_eq!(tx.backlog(), 0);
+    }
+
+    #[test]
+    fn a_gone_receiver_takes_no_memory() {
+        let (mut tx, rx) = ring(2, Arc::new(Wake::for_thread()));
+        drop(rx);
+        for i in 0..100 {
+            tx.send(i);
+        }
+        assert_eq!(tx.backlog(), 0);
+    }
+
+    #[test]
+    fn wakes_a_sleeping_thread_for_every_item() {
+        let wake = Arc::new(Wake::for_thread());
+        let (mut tx, mut rx) = ring(8, wake.clone());
+        let reader = std::thread::spawn(move || {
+            let mut sum = 0u64;
+            let mut count = 0;
+            while count < 10_000 {
+                while let Some(i) = rx.receive() {
+                    sum += i;
+                    count += 1;
+                }
+                if count < 10_000 {
+                    // A lost wake-up would show as a test that takes hours.
+                    wake.wait(Duration::from_secs(3600));
+                }
+            }
+            sum
+        });
+        for i in 0..10_000u64 {
+            tx.send(i);
+            tx.flush();
+        }
+        while tx.backlog() > 0 {
+            tx.flush();
+            std::thread::yield_now();
+        }
+        assert_eq!(reader.join().ok(), Some(9_999 * 10_000 / 2));
+    }
+
+    proptest! {
+        #[test]
+        fn any_interleaving_is_fifo(steps in proptest::collection::vec(0u8..3, 1..200)) {
+            let (mut tx, mut rx) = ring(3, Arc::new(Wake::for_thread()));
+            let (mut sent, mut received) = (0u32, 0u32);
+            for step in steps {
+                match step {
+                    0 => { tx.send(sent); sent += 1; }
+                    1 => tx.flush(),
+                    _ => if let Some(got) = rx.receive() { prop_assert_eq!(got, received); received += 1; },
+                }
+            }
+            loop {
+                tx.flush();
+                let Some(got) = rx.receive() else { break };
+                prop_assert_eq!(got, received);
+                received += 1;
+            }
+            prop_assert_eq!(sent, received);
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! A loop's work on its client connections: accept, read, write, end.
+
+use crate::connection::{Connection, Phase};
+use crate::event_loop::{ACCEPT_REST, CLOSE_TIMEOUT, ShardLoop};
+use bytes::BytesMut;
+use mio::net::TcpStream;
+use mio::{Interest, Token};
+use session::{Outbox, Standing};
+use shard::{ConnectionInfo, ConnectionKey};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+
+/// Reads of one connection per turn.
+const READS_PER_TURN: usize = 4;
+
+/// Connections served per turn.
+const SERVES_PER_TURN: usize = 4096;
+
+/// Pieces of an outbox per writev.
+const PIECES_PER_WRITE: usize = 64;
+
+/// Bytes written to one connection per turn and round.
+const WRITE_PER_ROUND: usize = 1 << 20;
+
+/// Bytes read and thrown away of a connection that ends.
+const DISCARD_LIMIT: u32 = 1 << 20;
+
+/// What one flush of a connection came to.
+enum Flushed {
+    /// Nothing is left.
+    Empty,
+    /// The round's share is used up.
+    Some,
+    Blocked,
+    Broken,
+}
+
+impl ShardLoop {
+    pub(crate) fn enqueue(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        if !connection.queued && connection.wants_service() {
+            connection.queued = true;
+            self.queue.push_back(key);
+        }
+    }
+
+    pub(crate) fn mark_dirty(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        if !connection.dirty && connection.phase != Phase::Lingering {
+            connection.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    /// Accepts this turn's share of every listener. True when more may wait.
+    pub(crate) fn accept_all(&mut self) -> bool {
+        if let Some(until) = self.accept_rest_until {
+            if self.now < until {
+                return false;
+            }
+            self.accept_rest_until = None;
+        }
+        let mut more = false;
+        for i in 0..self.listeners.len() {
+            more |= self.accept_some(i);
+        }
+        more
+    }
+
+    fn accept_some(&mut self, i: usize) -> bool {
+        for _ in 0..self.config.accepts_per_turn {
+            let Some(listener) = self.listeners.get_mut(i).filter(|l| l.ready) else {
+                return false;
+            };
+            let Some(socket) = &listener.socket else {
+                return false;
+            };
+            match socket.accept() {
+                Ok((socket, peer)) => self.admit(socket, peer),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    listener.ready = false;
+                    return false;
+                }
+                // The client gave up before we looked.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(error) => {
+                    tracing::warn!(event = "listener.accept_failed", address = %listener.address, %error);
+                    self.accept_rest_until = Some(self.now + ACCEPT_REST);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+        if self.connections.len() >= self.config.max_connections {
+            if !self.refusing {
+                self.refusing = true;
+                let limit = self.config.max_connections;
+                tracing::warn!(
+                    event = "listener.connection_limit",
+                    limit,
+                    "new connections are closed"
+                );
+            }
+            return;
+        }
+        self.refusing = false;
+        let Ok(local) = socket.local_addr() else {
+            return;
+        };
+        // Without it the socket still works.
+        let _ = socket.set_nodelay(true);
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        if let Err(error) =
+            self.poll
+                .registry()
+                .register(&mut socket, Token(key), Interest::READABLE)
+        {
+            tracing::warn!(event = "connection.register_failed", %error);
+            return;
+        }
+        self.next_serial += 1;
+        entry.insert(Connection::new(socket, self.next_serial));
+        let info = ConnectionInfo {
+            peer,
+            local,
+            tls: false,
+        };
+        self.driver.connected(ConnectionKey(key), info);
+    }
+
+    /// Serves connections with something to read.
+    pub(crate) fn serve_queue(&mut self) {
+        // What is queued again meanwhile waits for the next turn.
+        for _ in 0..self.queue.len().min(SERVES_PER_TURN) {
+            if self.backlogged() {
+                return;
+            }
+            let Some(key) = self.queue.pop_front() else {
+                break;
+            };
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.queued = false;
+                match connection.phase {
+                    Phase::Lingering => self.discard(key),
+                    _ => self.serve(key),
+                }
+                self.enqueue(key);
+            }
+        }
+    }
+
+    fn serve(&mut self, key: usize) {
+        self.serve_rest(key);
+        for _ in 0..READS_PER_TURN {
+            let Some(connection) = self.connections.get_mut(key) else {
+                return;
+            };
+            if !connection.readable || !connection.wants_service() {
+                return;
+            }
+            match self.scratch.read(&mut connection.socket) {
+                Ok((bytes, _)) if bytes.is_empty() => return self.close(key),
+                Ok((bytes, full)) => {
+                    // A short read has emptied the socket; the next bytes make a new event.
+                    connection.readable = full || connection.hung_up;
+                    self.received(key, bytes);
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                    return;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.close(key),
+            }
+        }
+    }
+
+    /// Whole frames that a pause left behind.
+    fn serve_rest(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        if std::mem::take(&mut connection.resume)
+            && connection.standing == Standing::Open
+            && !connection.partial.is_empty()
+        {
+            self.received(key, BytesMut::new());
+        }
+    }
+
+    fn received(&mut self, key: usize, bytes: BytesMut) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let mut input = if connection.partial.is_empty() {
+            bytes
+        } else {
+            connection.partial.extend_from_slice(&bytes);
+            std::mem::take(&mut connection.partial)
+        };
+        let standing = self.driver.received(ConnectionKey(key), &mut input);
+        if standing == Standing::Open && input.len() > self.config.max_partial {
+            tracing::warn!(event = "connection.frame_too_large", bytes = input.len());
+            return self.close(key);
+        }
+        connection.keep(input);
+        self.stand(key, standing);
+    }
+
+    fn stand(&mut self, key: usize, standing: Standing) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let before = std::mem::replace(&mut connection.standing, standing);
+        match standing {
+            Standing::Closing if connection.phase == Phase::Serving => {
+                connection.phase = Phase::Flushing;
+                let serial = connection.serial;
+                self.ending
+                    .push_back((self.now + CLOSE_TIMEOUT, key, serial));
+                self.mark_dirty(key);
+            }
+            Standing::Open if before == Standing::Paused => {
+                connection.resume = true;
+                self.enqueue(key);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn flush_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for key in dirty.drain(..) {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.dirty = false;
+                self.flush(key);
+            }
+        }
+        // What was marked meanwhile is in the new list; keep the larger allocation.
+        if self.dirty.is_empty() {
+            self.dirty = dirty;
+        }
+    }
+
+    fn flush(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        if connection.phase == Phase::Lingering {
+            return;
+        }
+        let Some((outbox, _)) = self.driver.outbox(ConnectionKey(key)) else {
+            return self.close(key);
+        };
+        let before = outbox.len();
+        let flushed = write_some(&mut connection.socket, outbox);
+        let left = outbox.len();
+        if matches!(flushed, Flushed::Broken) {
+            return self.close(key);
+        }
+        if left < before {
+            self.driver.drained(ConnectionKey(key));
+        }
+        self.after_flush(key, &flushed);
+    }
+
+    /// Looks again at the connection after the driver may have changed its mind about it.
+    fn after_flush(&mut self, key: usize, flushed: &Flushed) {
+        let Some((outbox, standing)) = self.driver.outbox(ConnectionKey(key)) else {
+            return self.close(key);
+        };
+        let left = outbox.len();
+        if left > self.config.outbox_limit {
+            tracing::warn!(
+                event = "connection.too_slow",
+                bytes = left,
+                "client does not read"
+            );
+            return self.close(key);
+        }
+        self.stand(key, standing);
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let was_glutted =
+            std::mem::replace(&mut connection.glutted, left > self.config.outbox_pause);
+        let blocked = matches!(flushed, Flushed::Blocked);
+        if blocked != connection.blocked {
+            connection.blocked = blocked;
+            let interest = if blocked {
+                Interest::READABLE | Interest::WRITABLE
+            } else {
+                Interest::READABLE
+            };
+            let registry = self.poll.registry();
+            if registry
+                .reregister(&mut connection.socket, Token(key), interest)
+                .is_err()
+            {
+                return self.close(key);
+            }
+        }
+        if connection.phase == Phase::Flushing && left == 0 {
+            return self.linger(key);
+        }
+        if was_glutted && !connection.glutted {
+            self.enqueue(key);
+        }
+        if left > 0 && !blocked {
+            self.mark_dirty(key);
+        }
+    }
+
+    /// Everything is written: shut our side and wait for the client to close, so that a reset for bytes we did not
+    /// read does not take the last words from it.
+    fn linger(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        connection.phase = Phase::Lingering;
+        connection.partial = BytesMut::new();
+        let shut = connection.socket.shutdown(Shutdown::Write);
+        self.driver.gone(ConnectionKey(key));
+        if shut.is_err() {
+            self.remove(key);
+            return;
+        }
+        self.enqueue(key);
+    }
+
+    fn discard(&mut self, key: usize) {
+        for _ in 0..READS_PER_TURN {
+            let Some(connection) = self.connections.get_mut(key) else {
+                return;
+            };
+            let mut sink = [0; 4096];
+            match connection.socket.read(&mut sink) {
+                Ok(0) => return self.remove(key),
+                Ok(n) => {
+                    connection.discarded = connection.discarded.saturating_add(n as u32);
+                    if connection.discarded > DISCARD_LIMIT {
+                        return self.remove(key);
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                    return;
+                }
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.remove(key),
+            }
+        }
+    }
+
+    /// Ends what did not end by itself in time.
+    pub(crate) fn end_late(&mut self) {
+        while let Some(&(at, key, serial)) = self.ending.front() {
+            let alive = self
+                .connections
+                .get(key)
+                .is_some_and(|c| c.serial == serial);
+            if alive && at > self.now {
+                return;
+            }
+            self.ending.pop_front();
+            if alive {
+                self.close(key);
+            }
+        }
+    }
+
+    /// Closes the socket now and tells the driver, when it has not been told.
+    pub(crate) fn close(&mut self, key: usize) {
+        let serving = self
+            .connections
+            .get(key)
+            .is_some_and(|c| c.phase != Phase::Lingering);
+        self.remove(key);
+        if serving {
+            self.driver.gone(ConnectionKey(key));
+        }
+    }
+
+    fn remove(&mut self, key: usize) {
+        if let Some(mut connection) = self.connections.try_remove(key) {
+            // Closing the descriptor would do it too.
+            let _ = self.poll.registry().deregister(&mut connection.socket);
+        }
+    }
+}
+
+fn write_some(socket: &mut TcpStream, outbox: &mut Outbox) -> Flushed {
+    let mut written = 0;
+    while !outbox.is_empty() {
+        if written >= WRITE_PER_ROUND {
+            return Flushed::Some;
+        }
+        match write_once(socket, outbox) {
+            Ok(0) => return Flushed::Broken,
+            Ok(n) => {
+                outbox.consume(n);
+                written += n;
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Flushed::Blocked,
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return Flushed::Broken,
+        }
+    }
+    Flushed::Empty
+}
+
+fn write_once(socket: &mut TcpStream, outbox: &mut Outbox) -> io::Result<usize> {
+    let pieces = outbox.pieces();
+    if let (1, Some(piece)) = (pieces.len(), pieces.front()) {
+        return socket.write(piece);
+    }
+    let mut slices = [IoSlice::new(&[]); PIECES_PER_WRITE];
+    let mut count = 0;
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(piece);
+        count += 1;
+    }
+    socket.write_vectored(slices.get(..count).unwrap_or_default())
+}

@@ -1,0 +1,319 @@
+//! A driver whose frames are lines, and a thread that runs it.
+
+use bytes::{Bytes, BytesMut};
+use consensus::{JobId, JobResult, WalToken};
+use control::ControlRequest;
+use env::{Clock, Incarnation, NodeId, Time, WallTime};
+use metadata::NodeRecord;
+use reactor::{Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake};
+use session::{Outbox, Standing};
+use shard::{ConnectionInfo, ConnectionKey, Effect, ShardDriver};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Piece of a flood, in bytes.
+const PIECE: u32 = 1 << 20;
+
+/// Bytes that a flood keeps in the outbox at the most.
+const FLOOD_AHEAD: usize = 2 << 20;
+
+struct TestClock(Instant);
+
+impl Clock for TestClock {
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+    fn wall(&self) -> WallTime {
+        WallTime(0)
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    outbox: Outbox,
+    standing: Option<Standing>,
+    subscribed: bool,
+    /// Pieces still to come and the next number.
+    flood: (u32, u32),
+}
+
+impl Line {
+    fn standing(&self) -> Standing {
+        self.standing.unwrap_or(Standing::Open)
+    }
+
+    fn say(&mut self, text: &str) {
+        self.outbox.tail().extend_from_slice(text.as_bytes());
+        self.outbox.tail().extend_from_slice(b"\n");
+    }
+
+    fn pour(&mut self) {
+        while self.flood.0 > 0 && self.outbox.len() < FLOOD_AHEAD {
+            let mut piece = BytesMut::new();
+            for _ in 0..PIECE / 4 {
+                piece.extend_from_slice(&self.flood.1.to_be_bytes());
+                self.flood.1 += 1;
+            }
+            self.outbox.push(piece.freeze());
+            self.flood.0 -= 1;
+        }
+    }
+}
+
+struct Lines {
+    connections: BTreeMap<usize, Line>,
+    alive: Arc<AtomicUsize>,
+    effects: Vec<Effect>,
+    paused_lines: usize,
+    draining: bool,
+}
+
+impl Lines {
+    fn frame(&mut self, key: ConnectionKey, text: &str) {
+        let paused = self.paused_lines;
+        let Some(line) = self.connections.get_mut(&key.0) else {
+            return;
+        };
+        match text {
+            "pause" => {
+                line.standing = Some(Standing::Paused);
+                line.say("paused");
+            }
+            "count" => line.say(&paused.to_string()),
+            "resume" => {
+                line.say("resumed");
+                for (k, other) in &mut self.connections {
+                    if other.standing == Some(Standing::Paused) {
+                        other.standing = None;
+                        self.effects.push(Effect::Flush(ConnectionKey(*k)));
+                    }
+                }
+            }
+            "close" => {
+                line.standing = Some(Standing::Closing);
+                line.say("closing");
+            }
+            "subscribe" => {
+                line.subscribed = true;
+                line.say("subscribed");
+            }
+            "listen off" => {
+                line.say("off");
+                self.effects.push(Effect::Listen(false));
+            }
+            "listen on" => {
+                line.say("on");
+                self.effects.push(Effect::Listen(true));
+            }
+            "fatal" => self
+                .effects
+                .push(Effect::Fatal("storage failed".to_owned())),
+            other => match other.strip_prefix("flood ").and_then(|n| n.parse().ok()) {
+                Some(pieces) => {
+                    line.flood = (pieces, 0);
+                    line.pour();
+                }
+                None => line.say(other),
+            },
+        }
+        self.effects.push(Effect::Flush(key));
+    }
+}
+
+impl ShardDriver for Lines {
+    fn tick(&mut self, _: Time, _: WallTime) {}
+    fn wake_at(&self) -> Option<Time> {
+        None
+    }
+    fn connected(&mut self, connection: ConnectionKey, _: ConnectionInfo) {
+        let old = self.connections.insert(connection.0, Line::default());
+        assert!(old.is_none(), "slot given out twice");
+        self.alive.store(self.connections.len(), Ordering::SeqCst);
+    }
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
+        loop {
+            let line = self.connections.get(&connection.0).expect("alive");
+            if line.standing() != Standing::Open {
+                self.paused_lines += usize::from(line.standing() != Standing::Paused);
+                return line.standing();
+            }
+            let Some(end) = input.iter().position(|b| *b == b'\n') else {
+                return line.standing();
+            };
+            let frame = input.split_to(end + 1);
+            let text = String::from_utf8_lossy(&frame[..end]).into_owned();
+            self.frame(connection, &text);
+        }
+    }
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
+        let line = self.connections.get_mut(&connection.0)?;
+        let standing = line.standing();
+        Some((&mut line.outbox, standing))
+    }
+    fn drained(&mut self, connection: ConnectionKey) {
+        if let Some(line) = self.connections.get_mut(&connection.0) {
+            line.pour();
+        }
+    }
+    fn gone(&mut self, connection: ConnectionKey) {
+        let line = self.connections.remove(&connection.0);
+        assert!(line.is_some(), "gone twice");
+        self.alive.store(self.connections.len(), Ordering::SeqCst);
+    }
+    fn peer_up(&mut self, _: NodeId, _: Incarnation) {}
+    fn peer_down(&mut self, _: NodeId) {}
+    fn peer_frame(&mut self, _: NodeId, _: Bytes) {}
+    fn shard_frame(&mut self, _: u16, frame: Bytes) {
+        for (key, line) in &mut self.connections {
+            if line.subscribed {
+                line.outbox.push(frame.clone());
+                self.effects.push(Effect::Flush(ConnectionKey(*key)));
+            }
+        }
+    }
+    fn durable(&mut self, _: WalToken) {}
+    fn wal_rolled(&mut self, _: u64) {}
+    fn job_done(&mut self, _: JobId, _: JobResult) {}
+    fn control(&mut self, _: ControlRequest) {}
+    fn join_requested(&mut self, _: NodeRecord) {}
+    fn alarm(&mut self, _: &'static str, _: bool) {}
+    fn shut_down(&mut self) {
+        self.draining = true;
+        for (key, line) in &mut self.connections {
+            line.say("shutdown");
+            line.standing = Some(Standing::Closing);
+            self.effects.push(Effect::Flush(ConnectionKey(*key)));
+        }
+    }
+    fn drained_fully(&self) -> bool {
+        self.draining
+    }
+    fn poll(&mut self, out: &mut Vec<Effect>) {
+        out.append(&mut self.effects);
+    }
+}
+
+/// A loop on its own thread.
+pub struct Harness {
+    pub address: SocketAddr,
+    pub mailbox: Mailbox,
+    /// What another shard would send through; small, so that it overflows.
+    pub ring: Sender<Inbound>,
+    pub reports: mpsc::Receiver<Report>,
+    alive: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Harness {
+    pub fn start(config: LoopConfig) -> io::Result<Harness> {
+        let listener =
+            reactor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(io::Error::other)?;
+        let address = listener.local_addr()?;
+        let (poll, wake) = ShardLoop::poll_and_wake()?;
+        let (mailbox, inlet) = reactor::mailbox(wake.clone());
+        let (ring, receiver) = reactor::ring(16, wake.clone());
+        let (report, reports) = mpsc::channel();
+        let alive = Arc::new(AtomicUsize::new(0));
+        let count = alive.clone();
+        let thread = std::thread::spawn(move || {
+            let nowhere = Arc::new(Wake::for_thread());
+            let links = Links {
+                wal: reactor::ring(1, nowhere.clone()).0,
+                jobs: reactor::ring(1, nowhere.clone()).0,
+                peers: reactor::ring(1, nowhere).0,
+                shards: vec![None],
+            };
+            let driver = Lines {
+                connections: BTreeMap::new(),
+                alive: count,
+                effects: Vec::new(),
+                paused_lines: 0,
+                draining: false,
+            };
+            let parts = LoopParts {
+                driver: Box::new(driver),
+                config,
+                clock: Arc::new(TestClock(started())),
+                poll,
+                wake,
+                rings: vec![receiver],
+                mailbox: inlet,
+                links,
+                listeners: vec![listener],
+                report: Box::new(move |r| drop(report.send(r))),
+            };
+            ShardLoop::new(parts).expect("loop").run().expect("run");
+        });
+        Ok(Harness {
+            address,
+            mailbox,
+            ring,
+            reports,
+            alive,
+            thread: Some(thread),
+        })
+    }
+
+    /// Until the driver has this many connections.
+    pub fn wait_for_connections(&self, count: usize) -> io::Result<()> {
+        let deadline = started() + Duration::from_secs(30);
+        while self.alive.load(Ordering::SeqCst) != count {
+            if started() > deadline {
+                return Err(io::Error::other("connections did not end"));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    pub fn join(mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("loop thread");
+        }
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        let _ = self.mailbox.post(Inbound::Stop);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(
+                std::thread::panicking() || ended.is_ok(),
+                "loop thread failed"
+            );
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test's clock is the door itself"
+)]
+fn started() -> Instant {
+    Instant::now()
+}
+
+pub fn connect(node: &Harness) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(node.address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    Ok(stream)
+}
+
+pub fn read_line(stream: &mut TcpStream) -> io::Result<String> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    loop {
+        stream.read_exact(&mut byte)?;
+        if byte[0] == b'\n' {
+            return String::from_utf8(line).map_err(io::Error::other);
+        }
+        line.push(byte[0]);
+    }
+}

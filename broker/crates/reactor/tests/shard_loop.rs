@@ -1,0 +1,211 @@
+//! The loop with a driver of lines: sockets, partial frames, pauses, slow readers, ends, rings, shutting down.
+#![forbid(unsafe_code)]
+
+mod lines;
+
+use lines::{Harness, connect, read_line};
+use reactor::{Inbound, LoopConfig, Report};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+type Result = std::result::Result<(), Box<dyn std::error::Error>>;
+
+#[test]
+fn echoes_whole_frames_and_keeps_partial_ones() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut clients: Vec<TcpStream> = (0..20)
+        .map(|_| connect(&node))
+        .collect::<std::io::Result<_>>()?;
+    for (i, client) in clients.iter_mut().enumerate() {
+        client.write_all(format!("hello {i}\nsecond").as_bytes())?;
+        assert_eq!(read_line(client)?, format!("hello {i}"));
+    }
+    for client in &mut clients {
+        client.write_all(b" half\n")?;
+        assert_eq!(read_line(client)?, "second half");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_frame_larger_than_a_read_arrives_whole() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    let long = "x".repeat(500_000);
+    client.write_all(long.as_bytes())?;
+    client.write_all(b"\n")?;
+    assert_eq!(read_line(&mut client)?, long);
+    Ok(())
+}
+
+#[test]
+fn a_frame_beyond_the_limit_ends_its_connection_only() -> Result {
+    let config = LoopConfig {
+        max_partial: 100_000,
+        ..LoopConfig::default()
+    };
+    let node = Harness::start(config)?;
+    let mut good = connect(&node)?;
+    let mut bad = connect(&node)?;
+    // The write may fail too: the other side closes in its midst.
+    let _ = bad.write_all(&vec![b'x'; 1_000_000]);
+    let mut rest = Vec::new();
+    match bad.read_to_end(&mut rest) {
+        Ok(_) => assert!(rest.is_empty()),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+    }
+    good.write_all(b"still here\n")?;
+    assert_eq!(read_line(&mut good)?, "still here");
+    Ok(())
+}
+
+#[test]
+fn paused_connections_are_not_read_until_resumed() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut paused = connect(&node)?;
+    let mut other = connect(&node)?;
+    // The frames behind the pause are in the same read; they must be taken after it.
+    paused.write_all(b"pause\nafter 1\nafter 2\n")?;
+    assert_eq!(read_line(&mut paused)?, "paused");
+    paused.write_all(b"after 3\n")?;
+    other.write_all(b"count\n")?;
+    assert_eq!(read_line(&mut other)?, "0");
+    other.write_all(b"resume\n")?;
+    assert_eq!(read_line(&mut other)?, "resumed");
+    for i in 1..=3 {
+        assert_eq!(read_line(&mut paused)?, format!("after {i}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slow_reader_gets_everything_in_order() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    // 64 MiB: far beyond what the kernel takes; the driver makes it in pieces as the socket drains.
+    client.write_all(b"flood 64\n")?;
+    let mut next = 0u32;
+    let mut chunk = vec![0; 1 << 20];
+    for _ in 0..64 {
+        client.read_exact(&mut chunk)?;
+        for word in chunk.chunks_exact(4) {
+            assert_eq!(word, next.to_be_bytes());
+            next += 1;
+        }
+    }
+    client.write_all(b"done\n")?;
+    assert_eq!(read_line(&mut client)?, "done");
+    Ok(())
+}
+
+#[test]
+fn last_words_arrive_before_the_end() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    // Bytes behind the end are never taken; without lingering the reset for them would eat the answer.
+    let mut input = b"close\n".to_vec();
+    input.extend(vec![b'y'; 200_000]);
+    client.write_all(&input)?;
+    let mut rest = String::new();
+    client.read_to_string(&mut rest)?;
+    assert_eq!(rest, "closing\n");
+    drop(client);
+    node.wait_for_connections(0)?;
+    Ok(())
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_at_once() -> Result {
+    let config = LoopConfig {
+        max_connections: 3,
+        ..LoopConfig::default()
+    };
+    let node = Harness::start(config)?;
+    let mut kept = Vec::new();
+    for _ in 0..3 {
+        let mut client = connect(&node)?;
+        client.write_all(b"here\n")?;
+        assert_eq!(read_line(&mut client)?, "here");
+        kept.push(client);
+    }
+    let mut refused = connect(&node)?;
+    match refused.read(&mut [0; 8]) {
+        Ok(n) => assert_eq!(n, 0),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+    }
+    kept.pop();
+    node.wait_for_connections(2)?;
+    let mut again = connect(&node)?;
+    again.write_all(b"room\n")?;
+    assert_eq!(read_line(&mut again)?, "room");
+    Ok(())
+}
+
+#[test]
+fn listeners_close_and_open_again() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    client.write_all(b"listen off\n")?;
+    assert_eq!(read_line(&mut client)?, "off");
+    // The answer is written after the effect was carried out.
+    assert!(connect(&node).is_err());
+    client.write_all(b"listen on\n")?;
+    assert_eq!(read_line(&mut client)?, "on");
+    let mut second = connect(&node)?;
+    second.write_all(b"x\n")?;
+    assert_eq!(read_line(&mut second)?, "x");
+    Ok(())
+}
+
+#[test]
+fn thousands_of_messages_through_a_small_ring() -> Result {
+    let mut node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    client.write_all(b"subscribe\n")?;
+    assert_eq!(read_line(&mut client)?, "subscribed");
+    let frames = 20_000u32;
+    for i in 0..frames {
+        node.ring.send(Inbound::Frame {
+            from: 1,
+            frame: bytes::Bytes::from(format!("frame {i}\n")),
+        });
+        node.ring.flush();
+    }
+    let mut lines = std::io::BufReader::new(client);
+    for i in 0..frames {
+        node.ring.flush();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut lines, &mut line)?;
+        assert_eq!(line, format!("frame {i}\n"));
+    }
+    Ok(())
+}
+
+#[test]
+fn shutting_down_tells_clients_and_reports() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    client.write_all(b"hi\n")?;
+    assert_eq!(read_line(&mut client)?, "hi");
+    node.mailbox.post(Inbound::ShutDown)?;
+    let mut rest = String::new();
+    client.read_to_string(&mut rest)?;
+    assert_eq!(rest, "shutdown\n");
+    assert_eq!(node.reports.recv()?, Report::Drained);
+    node.mailbox.post(Inbound::Stop)?;
+    node.join();
+    Ok(())
+}
+
+#[test]
+fn a_fatal_driver_ends_the_loop() -> Result {
+    let node = Harness::start(LoopConfig::default())?;
+    let mut client = connect(&node)?;
+    client.write_all(b"fatal\n")?;
+    assert_eq!(
+        node.reports.recv()?,
+        Report::Fatal("storage failed".to_owned())
+    );
+    node.join();
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! The topic trie: binding keys cut at dots, `*` for one word, `#` for any number of words (none too).
+//!
+//! Words are interned and edges kept in one table, so a match costs about one look-up a word whatever the number of
+//! bindings (R4). Keys with many `#` cannot make it explode: a `#` node is looked at once per position.
+
+use crate::Handle;
+use crate::destinations::{Destinations, NameMap};
+use hashbrown::{HashMap, HashSet};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+type Fixed = foldhash::fast::FixedState;
+
+const ROOT: u32 = 0;
+/// Interned numbers of the two wildcards; words start after them.
+const STAR: u32 = 0;
+const HASH: u32 = 1;
+const FIRST_WORD: u32 = 2;
+/// No node.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Debug)]
+struct Node<D> {
+    parent: u32,
+    /// The word on the edge to it.
+    word: u32,
+    star: u32,
+    hash: u32,
+    /// Children by plain words; they are in `edges`.
+    plain: u32,
+    destinations: Destinations<D>,
+}
+
+impl<D> Node<D> {
+    fn new(parent: u32, word: u32) -> Node<D> {
+        Node {
+            parent,
+            word,
+            star: NONE,
+            hash: NONE,
+            plain: 0,
+            destinations: Destinations::default(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Word {
+    number: u32,
+    /// Edges with it.
+    uses: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TopicTrie<D> {
+    nodes: Vec<Node<D>>,
+    free_nodes: Vec<u32>,
+    edges: HashMap<(u32, u32), u32, Fixed>,
+    words: NameMap<Word>,
+    /// By number less FIRST_WORD.
+    texts: Vec<Option<Arc<str>>>,
+    free_words: Vec<u32>,
+}
+
+impl<D> Default for TopicTrie<D> {
+    fn default() -> Self {
+        TopicTrie {
+            nodes: vec![Node::new(NONE, NONE)],
+            free_nodes: Vec::new(),
+            edges: HashMap::default(),
+            words: NameMap::default(),
+            texts: Vec::new(),
+            free_words: Vec::new(),
+        }
+    }
+}
+
+impl<D: Handle> TopicTrie<D> {
+    pub(crate) fn add(&mut self, key: &str, to: D) {
+        let mut at = ROOT;
+        for text in split(key) {
+            at = self.child_or_new(at, text);
+        }
+        self.nodes[at as usize].destinations.add(to);
+    }
+
+    pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
+        let mut at = ROOT;
+        for text in split(key) {
+            match self.word(text).and_then(|word| self.child(at, word)) {
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        let removed = self.nodes[at as usize].destinations.remove(to);
+        self.prune(at);
+        removed
+    }
+
+    pub(crate) fn route(&self, key: &str, out: &mut Vec<D>) {
+        let words: SmallVec<[Option<u32>; 16]> =
+            split(key).map(|text| self.plain_word(text)).collect();
+        let mut walk: SmallVec<[(u32, usize); 16]> = SmallVec::new();
+        let mut seen: HashSet<(u32, usize), Fixed> = HashSet::default();
+        walk.push((ROOT, 0));
+        while let Some((at, position)) = walk.pop() {
+            let Some(node) = self.nodes.get(at as usize) else {
+                continue;
+            };
+            let is_hash = at != ROOT && node.word == HASH;
+            if is_hash && !seen.insert((at, position)) {
+                continue;
+            }
+            if node.hash != NONE {
+                walk.push((node.hash, position));
+            }
+            let Some(word) = words.get(position) else {
+                node.destinations.each(out);
+                continue;
+            };
+            if is_hash {
+                // It swallows this word as well.
+                walk.push((at, position + 1));
+            }
+            if node.star != NONE {
+                walk.push((node.star, position + 1));
+            }
+            if node.plain > 0
+                && let Some(word) = word
+                && let Some(next) = self.edges.get(&(at, *word))
+            {
+                walk.push((*next, position + 1));
+            }
+        }
+    }
+
+    /// The number of a word of a binding key.
+    fn word(&self, text: &str) -> Option<u32> {
+        match text {
+            "*" => Some(STAR),
+            "#" => Some(HASH),
+            _ => self.plain_word(text),
+        }
+    }
+
+    /// The number of a word of a message's key, where `*` and `#` are words like others (and bound by nobody).
+    fn plain_word(&self, text: &str) -> Option<u32> {
+        self.words.get(text).map(|w| w.number)
+    }
+
+    fn child(&self, at: u32, word: u32) -> Option<u32> {
+        let node = self.nodes.get(at as usize)?;
+        match word {
+            STAR => (node.star != NONE).then_some(node.star),
+            HASH => (node.hash != NONE).then_some(node.hash),
+            _ => self.edges.get(&(at, word)).copied(),
+        }
+    }
+
+    fn child_or_new(&mut self, at: u32, text: &str) -> u32 {
+        if let Some(there) = self.word(text).and_then(|word| self.child(at, word)) {
+            return there;
+        }
+        let word = self.use_word(text);
+        let new = Node::new(at, word);
+        let child = match self.free_nodes.pop() {
+            Some(free) => {
+                self.nodes[free as usize] = new;
+                free
+            }
+            None => {
+                self.nodes.push(new);
+                (self.nodes.len() - 1) as u32
+            }
+        };
+        let node = &mut self.nodes[at as usize];
+        match word {
+            STAR => node.star = child,
+            HASH => node.hash = child,
+            _ => {
+                node.plain += 1;
+                self.edges.insert((at, word), child);
+            }
+        }
+        child
+    }
+
+    fn use_word(&mut self, text: &str) -> u32 {
+        match text {
+            "*" => return STAR,
+            "#" => return HASH,
+            _ => {}
+        }
+        if let Some(word) = self.words.get_mut(text) {
+            word.uses += 1;
+            return word.number;
+        }
+        let text: Arc<str> = text.into();
+        let number = match self.free_words.pop() {
+            Some(free) => {
+                self.texts[(free - FIRST_WORD) as usize] = Some(text.clone());
+                free
+            }
+            None => {
+                self.texts.push(Some(text.clone()));
+                self.texts.len() as u32 - 1 + FIRST_WORD
+            }
+        };
+        self.words.insert(text, Word { number, uses: 1 });
+        number
+    }
+
+    fn unuse_word(&mut self, number: u32) {
+        let Some(slot) = self.texts.get_mut((number - FIRST_WORD) as usize) else {
+            return;
+        };
+        let Some(text) = slot.clone() else {
+            return;
+        };
+        let Some(word) = self.words.get_mut(&text) else {
+            return;
+        };
+        word.uses -= 1;
+        if word.uses == 0 {
+            *slot = None;
+            self.words.remove(&text);
+            self.free_words.push(number);
+        }
+    }
+
+    /// Removes this node and those above it that lead nowhere any more.
+    fn prune(&mut self, mut at: u32) {
+        while at != ROOT {
+            let node = &self.nodes[at as usize];
+            let needed = !node.destinations.is_empty()
+                || node.plain > 0
+                || node.star != NONE
+                || node.hash != NONE;
+            if needed {
+                return;
+            }
+            let (parent, word) = (node.parent, node.word);
+            match word {
+                STAR => self.nodes[parent as usize].star = NONE,
+                HASH => self.nodes[parent as usize].hash = NONE,
+                _ => {
+                    self.nodes[parent as usize].plain -= 1;
+                    self.edges.remove(&(parent, word));
+                    self.unuse_word(word);
+                }
+            }
+            self.free_nodes.push(at);
+            at = parent;
+        }
+    }
+}
+
+/// The words of a key; the empty key has none.
+fn split(key: &str) -> impl Iterator<Item = &str> {
+    let none = key.is_empty();
+    key.split('.').filter(move |_| !none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The definition, word by word.
+    fn naive(pattern: &[&str], key: &[&str]) -> bool {
+        match (pattern.split_first(), key.split_first()) {
+            (None, None) => true,
+            (Some((&"#", rest)), None) => naive(rest, key),
+            (Some((&"#", rest)), Some((_, after))) => naive(rest, key) || naive(pattern, after),
+            (Some((&"*", rest)), Some((_, after))) => naive(rest, after),
+            (Some((p, rest)), Some((k, after))) => p == k && naive(rest, after),
+            _ => false,
+        }
+    }
+
+    fn matched(trie: &TopicTrie<usize>, key: &str) -> BTreeSet<usize> {
+        let mut out = Vec::new();
+        trie.route(key, &mut out);
+        out.into_iter().collect()
+    }
+
+    #[test]
+    fn the_specifications_examples() {
+        let mut trie = TopicTrie::default();
+        for (n, key) in ["*.stock.#", "usd.stock", "#", "*", "a..b", ""]
+            .iter()
+            .enumerate()
+        {
+            trie.add(key, n);
+        }
+        assert_eq!(matched(&trie, "usd.stock"), BTreeSet::from([0, 1, 2]));
+        assert_eq!(matched(&trie, "eur.stock.db"), BTreeSet::from([0, 2]));
+        assert_eq!(matched(&trie, "stock.nasdaq"), BTreeSet::from([2]));
+        assert_eq!(matched(&trie, "one"), BTreeSet::from([2, 3]));
+        assert_eq!(matched(&trie, ""), BTreeSet::from([2, 5]));
+        assert_eq!(matched(&trie, "a..b"), BTreeSet::from([2, 4]));
+        assert_eq!(matched(&trie, "*.stock"), BTreeSet::from([0, 2]));
+    }
+
+    #[test]
+    fn many_hashes_do_not_explode() {
+        let mut trie = TopicTrie::default();
+        trie.add(&["#.a"; 60].join("."), 1);
+        trie.add(&["#"; 100].join("."), 2);
+        assert_eq!(matched(&trie, &["a"; 59].join(".")), BTreeSet::from([2]));
+        assert_eq!(
+            matched(&trie, &["a"; 120].join(".")),
+            BTreeSet::from([1, 2])
+        );
+        assert_eq!(matched(&trie, &["b"; 120].join(".")), BTreeSet::from([2]));
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_the_definition(
+            steps in proptest::collection::vec((any::<bool>(), "([ab*#]\\.){0,4}[ab*#]?", 0usize..4), 1..40),
+            keys in proptest::collection::vec("([abc]\\.){0,4}[abc]?", 1..12),
+        ) {
+            let mut trie = TopicTrie::default();
+            let mut model: Vec<(String, usize)> = Vec::new();
+            for (add, key, to) in steps {
+                let at = model.iter().position(|(k, t)| (k, t) == (&key, &to));
+                if add {
+                    trie.add(&key, to);
+                    model.push((key, to));
+                } else {
+                    prop_assert_eq!(trie.remove(&key, to), at.is_some());
+                    if let Some(at) = at {
+                        model.remove(at);
+                    }
+                }
+            }
+            for key in &keys {
+                let words: Vec<&str> = split(key).collect();
+                let want: BTreeSet<usize> = model.iter()
+                    .filter(|(p, _)| naive(&split(p).collect::<Vec<_>>(), &words)).map(|(_, t)| *t).collect();
+                prop_assert_eq!(matched(&trie, key), want, "{}", key);
+            }
+            for (key, to) in model {
+                prop_assert!(trie.remove(&key, to));
+            }
+            // Nothing is left behind.
+            prop_assert_eq!(trie.free_nodes.len() + 1, trie.nodes.len());
+            prop_assert!(trie.edges.is_empty() && trie.words.is_empty());
+        }
+    }
+}

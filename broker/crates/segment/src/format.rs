@@ -1,0 +1,213 @@
+//! Bytes of a segment file.
+//!
+//! Header of [`HEADER_BYTES`], entries, end mark, footer, trailer. Integers are little-endian.
+//! - Entry: length of what follows the checksum (4), CRC-32 (4) over group, length and what follows;
+//!   index (8), term (8), kind (1), data.
+//! - End mark: `u32::MAX` (4), count of entries (4), CRC-32 of group and both (4).
+//! - Footer: counts of blocks and terms (4, 4), last index (8), count of entries (4); blocks: first index less the
+//!   segment's first (4) and offset (4); terms: index less the segment's first (4) and term (8) from there on.
+//! - Trailer: offset (8) and length (4) of the footer, CRC-32 (4) over group, footer and both, magic (8).
+//!
+//! The footer is a cache: without it everything is found by reading the entries. A block is about
+//! [`BLOCK_BYTES`] of entries, so memory for an entry on disk is a few bits (Q3).
+
+use crate::SegmentName;
+use bytes::Bytes;
+use wal::{Entry, GroupId};
+
+pub const MAGIC: [u8; 8] = *b"PHORNSEG";
+pub const END_MAGIC: [u8; 8] = *b"PHSEGEND";
+pub const VERSION: u8 = 1;
+pub const HEADER_BYTES: u64 = 40;
+pub const ENTRY_HEADER: usize = 8;
+/// Index, term and kind of an entry.
+pub const ENTRY_FIELDS: usize = 17;
+pub const END_MARK: usize = 12;
+pub const TRAILER: usize = 24;
+pub const BLOCK_BYTES: u32 = 4096;
+
+/// What is kept in memory of a segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    /// (first index less the segment's first, offset), ascending.
+    pub blocks: Vec<(u32, u32)>,
+    /// (index less the segment's first, term from there on), ascending.
+    pub terms: Vec<(u32, u64)>,
+    pub last: u64,
+    pub count: u32,
+    /// Offset behind the last entry.
+    pub end: u32,
+}
+
+impl Index {
+    /// Takes note of the next entry, at `offset` and `len` bytes long.
+    pub fn add(&mut self, relative: u32, index: u64, term: u64, offset: u32, len: u32) {
+        let full = |(_, start): &(u32, u32)| offset - start >= BLOCK_BYTES;
+        if self.blocks.last().is_none_or(full) {
+            self.blocks.push((relative, offset));
+        }
+        if self.terms.last().is_none_or(|(_, t)| *t != term) {
+            self.terms.push((relative, term));
+        }
+        self.last = index;
+        self.count += 1;
+        self.end = offset + len;
+    }
+
+    pub fn encode_footer(&self, out: &mut Vec<u8>) {
+        for n in [self.blocks.len(), self.terms.len()] {
+            out.extend_from_slice(&(n as u32).to_le_bytes());
+        }
+        out.extend_from_slice(&self.last.to_le_bytes());
+        out.extend_from_slice(&self.count.to_le_bytes());
+        for (relative, offset) in &self.blocks {
+            out.extend_from_slice(&relative.to_le_bytes());
+            out.extend_from_slice(&offset.to_le_bytes());
+        }
+        for (relative, term) in &self.terms {
+            out.extend_from_slice(&relative.to_le_bytes());
+            out.extend_from_slice(&term.to_le_bytes());
+        }
+    }
+
+    /// `end`: where the entries end. `None` when the bytes are not a footer of such a segment.
+    pub fn decode_footer(bytes: &[u8], first: u64, end: u32) -> Option<Index> {
+        let mut fields = Fields(bytes);
+        let (blocks, terms) = (fields.u32()? as usize, fields.u32()? as usize);
+        let (last, count) = (fields.u64()?, fields.u32()?);
+        if fields.0.len() != blocks.checked_mul(8)?.checked_add(terms.checked_mul(12)?)? {
+            return None;
+        }
+        let mut index = Index {
+            blocks: Vec::with_capacity(blocks),
+            terms: Vec::with_capacity(terms),
+            last,
+            count,
+            end,
+        };
+        for _ in 0..blocks {
+            index.blocks.push((fields.u32()?, fields.u32()?));
+        }
+        for _ in 0..terms {
+            index.terms.push((fields.u32()?, fields.u64()?));
+        }
+        let ascending = |w: &[(u32, u32)]| w[0].0 < w[1].0 && w[0].1 < w[1].1;
+        let sane = index.blocks.first() == Some(&(0, HEADER_BYTES as u32))
+            && index.blocks.windows(2).all(ascending)
+            && index.blocks.last()?.1 < end
+            && index.terms.first()?.0 == 0
+            && index.terms.windows(2).all(|w| w[0].0 < w[1].0)
+            && last >= first;
+        sane.then_some(index)
+    }
+}
+
+pub fn encode_header(group: GroupId, name: SegmentName) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER_BYTES as usize);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
+    out.extend_from_slice(&group.0.to_le_bytes());
+    out.extend_from_slice(&name.first.to_le_bytes());
+    out.extend_from_slice(&name.n.to_le_bytes());
+    let crc = crc32fast::hash(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+pub fn checksum(group: GroupId, parts: &[&[u8]]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&group.0.to_le_bytes());
+    for part in parts {
+        hasher.update(part);
+    }
+    hasher.finalize()
+}
+
+pub fn entry_len(entry: &Entry) -> u64 {
+    (ENTRY_HEADER + ENTRY_FIELDS + entry.data.len()) as u64
+}
+
+pub fn encode_entry(group: GroupId, entry: &Entry, out: &mut Vec<u8>) {
+    let start = out.len();
+    let len = (ENTRY_FIELDS + entry.data.len()) as u32;
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&entry.index.to_le_bytes());
+    out.extend_from_slice(&entry.term.to_le_bytes());
+    out.push(entry.kind);
+    out.extend_from_slice(&entry.data);
+    let crc = checksum(group, &[&out[start..start + 4], &out[start + 8..]]);
+    out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+}
+
+pub fn encode_end_mark(group: GroupId, count: u32) -> [u8; END_MARK] {
+    let mut mark = [0xFF; END_MARK];
+    mark[4..8].copy_from_slice(&count.to_le_bytes());
+    let crc = checksum(group, &[&mark[..8]]);
+    mark[8..].copy_from_slice(&crc.to_le_bytes());
+    mark
+}
+
+pub fn encode_trailer(group: GroupId, footer: &[u8], offset: u64) -> [u8; TRAILER] {
+    let mut trailer = [0; TRAILER];
+    trailer[..8].copy_from_slice(&offset.to_le_bytes());
+    trailer[8..12].copy_from_slice(&(footer.len() as u32).to_le_bytes());
+    let crc = checksum(group, &[footer, &trailer[..12]]);
+    trailer[12..16].copy_from_slice(&crc.to_le_bytes());
+    trailer[16..].copy_from_slice(&END_MAGIC);
+    trailer
+}
+
+/// A checked entry at the front of `bytes` and its whole length. The data shares or copies `bytes`.
+pub fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usize), &'static str> {
+    let mut fields = Fields(bytes);
+    let cut_off = "entry is cut off";
+    let len = fields.u32().ok_or(cut_off)? as usize;
+    let crc = fields.u32().ok_or(cut_off)?;
+    let whole = ENTRY_HEADER.saturating_add(len);
+    let (Some(body), Some(len_bytes)) = (bytes.get(ENTRY_HEADER..whole), bytes.get(..4)) else {
+        return Err(cut_off);
+    };
+    if crc != checksum(group, &[len_bytes, body]) {
+        return Err("entry checksum does not match");
+    }
+    let mut fields = Fields(body);
+    let short = "entry is too short";
+    let (index, term) = (fields.u64().ok_or(short)?, fields.u64().ok_or(short)?);
+    let [kind] = fields.array().ok_or(short)?;
+    let data = bytes.slice(ENTRY_HEADER + ENTRY_FIELDS..whole);
+    // A small part must not keep a large block in memory.
+    let data = if data.len() < bytes.len() / 2 {
+        Bytes::copy_from_slice(&data)
+    } else {
+        data
+    };
+    Ok((
+        Entry {
+            index,
+            term,
+            kind,
+            data,
+        },
+        whole,
+    ))
+}
+
+/// Takes little-endian fields off the front.
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl Fields<'_> {
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}

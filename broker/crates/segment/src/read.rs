@@ -1,0 +1,352 @@
+//! Reading segments.
+
+use crate::files::segment_path;
+use crate::format::{self, END_MARK, Fields, HEADER_BYTES, Index, TRAILER};
+use crate::{SegmentError, SegmentMeta, SegmentName};
+use bytes::Bytes;
+use env::{Disk, File};
+use std::io::ErrorKind;
+use std::sync::{Arc, Mutex, PoisonError};
+use wal::{Entry, GroupId, MAX_RECORD_BYTES};
+
+/// An open segment. Keeps a few bits of memory for an entry, and one block and a file handle while it is read
+/// (see [`Segment::release`]).
+pub struct Segment {
+    disk: Arc<dyn Disk>,
+    path: String,
+    meta: SegmentMeta,
+    index: Index,
+    rebuilt: bool,
+    cache: Mutex<Cache>,
+}
+
+#[derive(Default)]
+struct Cache {
+    file: Option<Box<dyn File>>,
+    /// Number and bytes of the block read last.
+    block: Option<(usize, Bytes)>,
+}
+
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Segment")
+            .field("meta", &self.meta)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Segment {
+    /// Reads the index; all entries when the index is damaged and they are not.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        group: GroupId,
+        name: SegmentName,
+    ) -> Result<Segment, SegmentError> {
+        let path = segment_path(group, name);
+        let file = disk.open(&path).map_err(|e| SegmentError::io(&path, &e))?;
+        let bytes = file.len().map_err(|e| SegmentError::io(&path, &e))?;
+        check_header(&*file, &path, group, name)?;
+        let source = Source {
+            file: &*file,
+            path: &path,
+            group,
+            name,
+            bytes,
+        };
+        let (index, rebuilt) = match source.read_footer()? {
+            Some(index) => (index, false),
+            None => (source.rebuild()?, true),
+        };
+        let meta = SegmentMeta {
+            group,
+            name,
+            last: index.last,
+            count: index.count,
+            bytes,
+        };
+        Ok(Segment {
+            disk,
+            path,
+            meta,
+            index,
+            rebuilt,
+            cache: Mutex::default(),
+        })
+    }
+
+    pub fn meta(&self) -> &SegmentMeta {
+        &self.meta
+    }
+
+    /// Whether the footer was damaged: worth a warning and a rewrite.
+    pub fn rebuilt(&self) -> bool {
+        self.rebuilt
+    }
+
+    /// The entry at `index`; none when the segment does not hold it.
+    pub fn read(&self, index: u64) -> Result<Option<Entry>, SegmentError> {
+        if index < self.meta.name.first || index > self.meta.last {
+            return Ok(None);
+        }
+        let mut found = None;
+        self.visit_block(self.block_of(index), |entry| {
+            let done = entry.index >= index;
+            if entry.index == index {
+                found = Some(entry);
+            }
+            !done
+        })?;
+        Ok(found)
+    }
+
+    /// Appends entries from the first at or above `from` up to and with `to`, until their data is over
+    /// `max_bytes` (the one that goes over is included, so there is always progress).
+    pub fn read_range(
+        &self,
+        from: u64,
+        to: u64,
+        max_bytes: u64,
+        out: &mut Vec<Entry>,
+    ) -> Result<(), SegmentError> {
+        let mut bytes = 0;
+        let mut more = from <= self.meta.last && to >= self.meta.name.first;
+        let mut block = self.block_of(from);
+        while more && block < self.index.blocks.len() {
+            self.visit_block(block, |entry| {
+                more = entry.index < to;
+                if entry.index >= from && entry.index <= to {
+                    bytes += entry.data.len() as u64;
+                    more &= bytes <= max_bytes;
+                    out.push(entry);
+                }
+                more
+            })?;
+            block += 1;
+        }
+        Ok(())
+    }
+
+    /// The term that the entry at `index` has, when the segment holds one.
+    pub fn term(&self, index: u64) -> Option<u64> {
+        if index > self.meta.last {
+            return None;
+        }
+        let relative = u32::try_from(index.checked_sub(self.meta.name.first)?).ok()?;
+        let at = self.index.terms.partition_point(|(r, _)| *r <= relative);
+        Some(self.index.terms.get(at.checked_sub(1)?)?.1)
+    }
+
+    /// All entries, ascending. Ends after an error.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry, SegmentError>> + '_ {
+        (0..self.index.blocks.len()).flat_map(|block| {
+            let mut entries = Vec::new();
+            let visited = self.visit_block(block, |entry| {
+                entries.push(Ok(entry));
+                true
+            });
+            entries.extend(visited.err().map(Err));
+            entries
+        })
+    }
+
+    /// Closes the file handle and forgets the block; the next read opens it again.
+    pub fn release(&self) {
+        *self.cache() = Cache::default();
+    }
+
+    /// Bytes of memory that stay when it is not read.
+    pub fn memory(&self) -> usize {
+        size_of::<Segment>()
+            + self.path.capacity()
+            + self.index.blocks.capacity() * size_of::<(u32, u32)>()
+            + self.index.terms.capacity() * size_of::<(u32, u64)>()
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        // A cache is as good after a panic as before.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The block that holds `index` if any does.
+    fn block_of(&self, index: u64) -> usize {
+        let relative = index.saturating_sub(self.meta.name.first);
+        let after = |(r, _): &(u32, u32)| u64::from(*r) <= relative;
+        self.index.blocks.partition_point(after).saturating_sub(1)
+    }
+
+    /// Hands the block's entries to `visit` until it returns false.
+    fn visit_block(
+        &self,
+        block: usize,
+        mut visit: impl FnMut(Entry) -> bool,
+    ) -> Result<(), SegmentError> {
+        let Some((_, start)) = self.index.blocks.get(block) else {
+            return Ok(());
+        };
+        let mut bytes = self.block(block)?;
+        let mut offset = u64::from(*start);
+        while !bytes.is_empty() {
+            let (entry, len) = format::decode_entry(self.meta.group, &bytes)
+                .map_err(|what| SegmentError::corrupt(&self.path, offset, what))?;
+            if !visit(entry) {
+                break;
+            }
+            bytes = bytes.slice(len..);
+            offset += len as u64;
+        }
+        Ok(())
+    }
+
+    fn block(&self, block: usize) -> Result<Bytes, SegmentError> {
+        let io = |e: std::io::Error| SegmentError::io(&self.path, &e);
+        let mut cache = self.cache();
+        if let Some((number, bytes)) = &cache.block
+            && *number == block
+        {
+            return Ok(bytes.clone());
+        }
+        let start = self.index.blocks.get(block).map_or(0, |(_, o)| *o);
+        let next = self.index.blocks.get(block + 1);
+        let end = next.map_or(self.index.end, |(_, o)| *o);
+        let mut bytes = vec![0; end.saturating_sub(start) as usize];
+        if cache.file.is_none() {
+            cache.file = Some(self.disk.open(&self.path).map_err(io)?);
+        }
+        if let Some(file) = &cache.file {
+            let n = file.read_at(u64::from(start), &mut bytes).map_err(io)?;
+            bytes.truncate(n);
+        }
+        if bytes.len() < end.saturating_sub(start) as usize {
+            return Err(SegmentError::corrupt(
+                &self.path,
+                u64::from(start),
+                "the file is cut off",
+            ));
+        }
+        let bytes = Bytes::from(bytes);
+        cache.block = Some((block, bytes.clone()));
+        Ok(bytes)
+    }
+}
+
+fn check_header(
+    file: &dyn File,
+    path: &str,
+    group: GroupId,
+    name: SegmentName,
+) -> Result<(), SegmentError> {
+    let mut bytes = [0; HEADER_BYTES as usize];
+    let n = file
+        .read_at(0, &mut bytes)
+        .map_err(|e| SegmentError::io(path, &e))?;
+    let (covered, crc) = bytes.split_at(HEADER_BYTES as usize - 4);
+    let mut fields = Fields(covered);
+    if n < bytes.len() || fields.array() != Some(format::MAGIC) {
+        return Err(SegmentError::corrupt(path, 0, "not a segment file"));
+    }
+    let version: [u8; 8] = fields.array().unwrap_or_default();
+    if version[0] > format::VERSION {
+        return Err(SegmentError::Newer {
+            file: path.to_owned(),
+            version: version[0],
+            known: format::VERSION,
+        });
+    }
+    if version[0] != format::VERSION || crc != crc32fast::hash(covered).to_le_bytes() {
+        return Err(SegmentError::corrupt(
+            path,
+            0,
+            "header checksum does not match",
+        ));
+    }
+    let found = GroupId(fields.u64().unwrap_or_default());
+    if found != group {
+        return Err(SegmentError::OtherGroup {
+            file: path.to_owned(),
+            expected: group,
+            found,
+        });
+    }
+    if (fields.u64(), fields.u32()) != (Some(name.first), Some(name.n)) {
+        return Err(SegmentError::corrupt(path, 0, "it has another file's name"));
+    }
+    Ok(())
+}
+
+/// A segment file that is being opened.
+struct Source<'a> {
+    file: &'a dyn File,
+    path: &'a str,
+    group: GroupId,
+    name: SegmentName,
+    bytes: u64,
+}
+
+impl Source<'_> {
+    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, SegmentError> {
+        let len = (len as u64).min(self.bytes.saturating_sub(offset)) as usize;
+        let mut bytes = vec![0; len];
+        let n = self.file.read_at(offset, &mut bytes);
+        match n {
+            Ok(n) => bytes.truncate(n),
+            // A part of the footer that cannot be read is as good as a damaged one; entries are not.
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => bytes.clear(),
+            Err(e) => return Err(SegmentError::io(self.path, &e)),
+        }
+        Ok(bytes)
+    }
+
+    fn read_footer(&self) -> Result<Option<Index>, SegmentError> {
+        let Some(trailer_at) = self.bytes.checked_sub(TRAILER as u64) else {
+            return Ok(None);
+        };
+        let trailer = self.read(trailer_at, TRAILER)?;
+        let mut fields = Fields(&trailer);
+        let (Some(offset), Some(len)) = (fields.u64(), fields.u32()) else {
+            return Ok(None);
+        };
+        let adds_up = offset.checked_add(u64::from(len)) == Some(trailer_at);
+        let Some(end) = offset
+            .checked_sub(END_MARK as u64)
+            .and_then(|e| u32::try_from(e).ok())
+            .filter(|_| adds_up)
+        else {
+            return Ok(None);
+        };
+        let footer = self.read(offset, len as usize)?;
+        if trailer != format::encode_trailer(self.group, &footer, offset) {
+            return Ok(None);
+        }
+        Ok(Index::decode_footer(&footer, self.name.first, end))
+    }
+
+    /// Finds everything by reading the entries up to the end mark.
+    fn rebuild(&self) -> Result<Index, SegmentError> {
+        let mut index = Index::default();
+        let mut offset = HEADER_BYTES;
+        loop {
+            let corrupt = |what| SegmentError::corrupt(self.path, offset, what);
+            let head = self.read(offset, END_MARK)?;
+            if head == format::encode_end_mark(self.group, index.count) && index.count > 0 {
+                return Ok(index);
+            }
+            let len = Fields(&head).u32().ok_or(corrupt("the file is cut off"))?;
+            let whole = format::ENTRY_HEADER as u64 + u64::from(len);
+            if whole > MAX_RECORD_BYTES {
+                return Err(corrupt("entry length is impossible"));
+            }
+            let bytes = Bytes::from(self.read(offset, whole as usize)?);
+            let (entry, len) = format::decode_entry(self.group, &bytes).map_err(corrupt)?;
+            let relative = entry
+                .index
+                .checked_sub(self.name.first)
+                .and_then(|r| u32::try_from(r).ok())
+                .filter(|_| index.count == 0 || entry.index > index.last);
+            let (Some(relative), Ok(at)) = (relative, u32::try_from(offset)) else {
+                return Err(corrupt("entry is out of order"));
+            };
+            index.add(relative, entry.index, entry.term, at, len as u32);
+            offset += len as u64;
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! A channel: what it holds, and which method goes where.
+
+use crate::confirms::{Confirms, Settled};
+use crate::content::Assembly;
+use crate::failure::{Outcome, refuse};
+use crate::link::{Cx, Link};
+use crate::replies::Replies;
+use crate::transaction::Transaction;
+use crate::unacked::Unacked;
+use crate::wait::Wait;
+use bytes::BytesMut;
+use codec_amqp091::{Frame, FrameKind, Method};
+use env::Time;
+use metadata::Name;
+use queue::{ConsumerId, Delivery, QueueId, RequestBody};
+use session::{PublishTag, Stamp};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Before channel.open.
+    Starting,
+    Open,
+    /// We sent channel.close: everything but close-ok is dropped.
+    Closing,
+    /// To be forgotten.
+    Closed,
+}
+
+/// A method that waits for the metadata group or for a queue.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub wait: Wait,
+    /// Of `Broker::change`; 0 when it waits for an answer.
+    pub token: u64,
+    /// Class and method, for a refusal.
+    pub ids: (u16, u16),
+    pub since: Time,
+}
+
+/// The last confirm written, as long as nothing was written behind it.
+#[derive(Clone, Copy, Debug)]
+struct LastAck {
+    stamp: Stamp,
+    tag: u64,
+}
+
+/// A delivery that waits for room in the outbox or under the channel's limit.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub queue: QueueId,
+    pub consumer: ConsumerId,
+    pub delivery: Delivery,
+}
+
+#[derive(Debug)]
+pub(crate) struct Channel {
+    pub number: u16,
+    epoch: u32,
+    pub state: State,
+    pub waiting: Option<Box<Waiting>>,
+    /// Frames that came while `waiting`.
+    pub held_frames: BytesMut,
+    pub assembly: Option<Box<Assembly>>,
+    /// What "" means as a queue name.
+    pub last_queue: Name,
+    pub consumers: BTreeMap<Name, ConsumerId>,
+    /// For consumers from now on (basic.qos with global=false).
+    pub prefetch: u32,
+    /// Unacknowledged deliveries of the channel at most, 0 is no limit (global=true).
+    pub channel_prefetch: u32,
+    pub unacked: Unacked,
+    pub held_deliveries: VecDeque<Held>,
+    pub next_delivery: u64,
+    pub confirms: Confirms,
+    /// Publish number after which delivery tag 1 comes; None without confirm.select.
+    pub confirm_base: Option<u64>,
+    last_ack: Option<LastAck>,
+    /// Its consumer of direct replies.
+    pub replies: Option<Box<Replies>>,
+    /// After tx.select.
+    pub transaction: Option<Box<Transaction>>,
+}
+
+/// A publish tag's bits: the channel's epoch above, the publish number below.
+const SEQ_BITS: u32 = 44;
+const SEQ_MASK: u64 = (1 << SEQ_BITS) - 1;
+
+impl Channel {
+    pub fn new(number: u16, epoch: u32) -> Channel {
+        Channel {
+            number,
+            epoch: epoch & ((1 << (64 - SEQ_BITS)) - 1),
+            state: State::Starting,
+            waiting: None,
+            held_frames: BytesMut::new(),
+            assembly: None,
+            last_queue: "".into(),
+            consumers: BTreeMap::new(),
+            prefetch: 0,
+            channel_prefetch: 0,
+            unacked: Unacked::default(),
+            held_deliveries: VecDeque::new(),
+            next_delivery: 0,
+            confirms: Confirms::default(),
+            confirm_base: None,
+            last_ack: None,
+            replies: None,
+            transaction: None,
+        }
+    }
+
+    pub fn publish_tag(&self, seq: u64) -> PublishTag {
+        PublishTag {
+            channel: self.number,
+            tag: u64::from(self.epoch) << SEQ_BITS | seq & SEQ_MASK,
+        }
+    }
+
+    /// A frame for this channel. On failure the ids are those of the method at fault.
+    pub fn frame(&mut self, frame: Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Result<(), At> {
+        if self.waiting.is_some() {
+            let before = self.held_frames.len();
+            frame.encode(&mut self.held_frames);
+            link.held += self.held_frames.len() - before;
+            return Ok(());
+        }
+        if self.state == State::Closing {
+            self.closing_frame(frame, cx);
+            return Ok(());
+        }
+        let idle = self.assembly.as_ref().is_none_or(|a| a.is_idle());
+        match frame.kind {
+            FrameKind::Method if idle => {
+                let method = Method::decode(frame.payload).map_err(At::undecodable)?;
+                let ids = method.ids();
+                self.method(method, link, cx)
+                    .map_err(|failure| At { failure, ids })
+            }
+            FrameKind::Method | FrameKind::Header | FrameKind::Body => {
+                crate::content::frame(self, frame, link, cx).map_err(|failure| At {
+                    failure,
+                    ids: if idle { (0, 0) } else { (60, 40) },
+                })
+            }
+            FrameKind::Heartbeat | FrameKind::Unknown(_) => Ok(()),
+        }
+    }
+
+    fn closing_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        if frame.kind != FrameKind::Method {
+            return;
+        }
+        match Method::decode(frame.payload) {
+            Ok(Method::ChannelCloseOk {}) => self.state = State::Closed,
+            Ok(Method::ChannelClose { .. }) => {
+                cx.send(self.number, &Method::ChannelCloseOk {});
+            }
+            _ => {}
+        }
+    }
+
+    fn method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        if self.state == State::Starting {
+            let Method::ChannelOpen {} = method else {
+                refuse!(ChannelError, "expected 'channel.open'");
+            };
+            self.state = State::Open;
+            cx.send(self.number, &Method::ChannelOpenOk {});
+            return Ok(());
+        }
+        match method {
+            Method::BasicPublish {
+                exchange,
+                routing_key,
+                mandatory,
+                immediate,
+            } => {
+                Assembly::start(
+                    &mut self.assembly,
+                    exchange,
+                    routing_key,
+                    mandatory,
+                    immediate,
+                );
+                Ok(())
+            }
+            Method::BasicAck {
+                delivery_tag,
+                multiple,
+            } => self.settle(delivery_tag, multiple, queue::Outcome::Accepted, link, cx),
+            Method::BasicNack {
+                delivery_tag,
+                multiple,
+                requeue,
+            } => self.settle(delivery_tag, multiple, rejection(requeue), link, cx),
+            Method::BasicReject {
+                delivery_tag,
+                requeue,
+            } => self.settle(delivery_tag, false, rejection(requeue), link, cx),
+            other => self.rarer_method(other, link, cx),
+        }
+    }
+
+    fn rarer_method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        match method {
+            Method::ChannelOpen {} => refuse!(ChannelError, "second 'channel.open' seen"),
+            Method::ChannelClose { .. } => {
+                self.release(link, cx);
+                self.state = State::Closed;
+                cx.send(self.number, &Method::ChannelCloseOk {});
+                Ok(())
+            }
+            Method::ChannelFlow { active: true } => {
+                cx.send(self.number, &Method::ChannelFlowOk { active: true });
+                Ok(())
+            }
+            Method::ChannelFlow { active: false } => refuse!(NotImplemented, "active=false"),
+            Method::AccessRequest { .. } => {
+                cx.send(self.number, &Method::AccessRequestOk { ticket: 1 });
+                Ok(())
+            }
+            Method::ConfirmSelect { .. } if self.transaction.is_some() => {
+                refuse!(PreconditionFailed, "cannot switch from tx to confirm mode")
+            }
+            Method::ConfirmSelect { no_wait } => {
+                if self.confirm_base.is_none() {
+                    self.confirm_base = Some(self.confirms.next() - 1);
+                }
+                if !no_wait {
+                    cx.send(self.number, &Method::ConfirmSelectOk {});
+                }
+                Ok(())
+            }
+            Method::TxSelect {} | Method::TxCommit {} | Method::TxRollback {} => {
+                self.transaction_method(method, link, cx)
+            }
+            Method::BasicQos { .. }
+            | Method::BasicConsume { .. }
+            | Method::BasicCancel { .. }
+            | Method::BasicGet { .. }
+            | Method::BasicRecover { .. }
+            | Method::BasicRecoverAsync { .. } => self.consuming_method(method, link, cx),
+            Method::ExchangeDeclare { .. }
+            | Method::ExchangeDelete { .. }
+            | Method::ExchangeBind { .. }
+            | Method::ExchangeUnbind { .. } => self.exchange_method(method, link, cx),
+            Method::QueueDeclare { .. }
+            | Method::QueueBind { .. }
+            | Method::QueueUnbind { .. }
+            | Method::QueuePurge { .. }
+            | Method::QueueDelete { .. } => self.queue_method(method, link, cx),
+            _ => refuse!(CommandInvalid, "unimplemented method"),
+        }
+    }
+
+    /// Starts to wait: frames of this channel are held until it is over.
+    pub fn wait(&mut self, wait: Wait, token: u64, ids: (u16, u16), link: &mut Link, cx: &Cx<'_>) {
+        let since = cx.broker.now();
+        link.wait_deadline
+            .get_or_insert(since + link.limits.operation);
+        self.waiting = Some(Box::new(Waiting {
+            wait,
+            token,
+            ids,
+            since,
+        }));
+    }
+
+    /// The queue's word on a publish.
+    pub fn answered(&mut self, tag: PublishTag, taken: bool, link: &mut Link, cx: &mut Cx<'_>) {
+        if tag.tag >> SEQ_BITS != u64::from(self.epoch) {
+            return;
+        }
+        if let Some(settled) = self.confirms.answered(tag.tag & SEQ_MASK, taken) {
+            link.arrived(settled.size);
+            if let Some(transaction) = &mut self.transaction {
+                transaction.failed |= !settled.taken;
+            }
+            self.confirm(settled, cx);
+        }
+    }
+
+    /// Tells the client, if it asked for confirms. Consecutive acks that nothing was written between become one.
+    pub fn confirm(&mut self, settled: Settled, cx: &mut Cx<'_>) {
+        let Some(tag) = self
+            .confirm_base
+            .and_then(|base| settled.seq.checked_sub(base))
+        else {
+            return;
+        };
+        if tag == 0 || self.state != State::Open {
+            return;
+        }
+        if !settled.taken {
+            let nack = Method::BasicNack {
+                delivery_tag: tag,
+                multiple: false,
+                requeue: false,
+            };
+            cx.send(self.number, &nack);
+            return;
+        }
+        let merge = settled.in_order
+            && self
+                .last_ack
+                .is_some_and(|last| last.tag + 1 == tag && last.stamp == cx.out.stamp());
+        if merge {
+            let tail = cx.out.tail();
+            tail.truncate(tail.len().saturating_sub(ACK_FRAME));
+        }
+        cx.send(
+            self.number,
+            &Method::BasicAck {
+                delivery_tag: tag,
+                multiple: merge,
+            },
+        );
+        self.last_ack = settled.in_order.then(|| LastAck {
+            stamp: cx.out.stamp(),
+            tag,
+        });
+    }
+
+    /// The channel ends: its consumers go, what they have out returns to the queues.
+    pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+        self.waiting = None;
+        self.end_replies(link, cx);
+        link.forget_asked(self.number);
+        link.held = link.held.saturating_sub(self.held_frames.len());
+        self.held_frames = BytesMut::new();
+        if let Some(assembly) = self.assembly.take() {
+            link.partial = link.partial.saturating_sub(assembly.collected());
+        }
+        // Held deliveries have not been seen by the client; like the rest they return by `Recover`.
+        let mut out: Vec<(QueueId, ConsumerId)> = self
+            .unacked
+            .take_all()
+            .into_iter()
+            .chain(
+                self.transaction
+                    .take()
+                    .into_iter()
+                    .flat_map(|t| t.abandon()),
+            )
+            .map(|o| (o.origin.queue, o.origin.consumer))
+            .chain(
+                self.held_deliveries
+                    .drain(..)
+                    .map(|h| (h.queue, h.consumer)),
+            )
+            .collect();
+        let number = self.number;
+        let gone = link.subscriptions.extract_if(|_, s| s.channel == number);
+        let mut ended: Vec<(QueueId, ConsumerId)> =
+            gone.map(|(id, s)| (s.queue, ConsumerId(id))).collect();
+        // The map's order is nobody's business.
+        ended.sort_unstable();
+        for &(queue, consumer) in &ended {
+            link.tell(cx, queue, RequestBody::Cancel { consumer });
+        }
+        out.extend(ended);
+        out.sort_unstable();
+        out.dedup();
+        for (queue, consumer) in out {
+            link.tell(cx, queue, RequestBody::Recover { consumer });
+        }
+        self.consumers.clear();
+        for size in self.confirms.in_flight() {
+            link.arrived(size);
+        }
+        self.confirms = Confirms::default();
+    }
+}
+
+/// Octets of a basic.ack or basic.nack frame: overhead 8, ids 4, tag 8, bits 1.
+const ACK_FRAME: usize = 21;
+
+fn rejection(requeue: bool) -> queue::Outcome {
+    if requeue {
+        queue::Outcome::Requeue
+    } else {
+        queue::Outcome::Rejected
+    }
+}
+
+/// A failure and the method it belongs to.
+#[derive(Debug)]
+pub(crate) struct At {
+    pub failure: crate::failure::Failure,
+    pub ids: (u16, u16),
+}
+
+impl At {
+    /// A frame whose payload is no method.
+    pub fn undecodable(error: codec_amqp091::DecodeError) -> At {
+        use crate::failure::{Code, Failure};
+        let (code, ids) = match error {
+            codec_amqp091::DecodeError::UnknownMethod(class, method) => {
+                (Code::CommandInvalid, (class, method))
+            }
+            _ => (Code::FrameError, (0, 0)),
+        };
+        At {
+            failure: Failure::new(code, format!("cannot decode method: {error}")),
+            ids,
+        }
+    }
+}

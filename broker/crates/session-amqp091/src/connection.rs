@@ -1,0 +1,761 @@
+//! The connection: frames to channels, notices to channels, heartbeats, and how it ends.
+
+use crate::channel::{At, Channel, State};
+use crate::failure::{Code, Failure, Outcome};
+use crate::handshake::SILENT_CLOSE_DELAY;
+use crate::link::{Cx, Link};
+use crate::{Limits, SessionConfig};
+use bytes::{Buf, BytesMut};
+use codec_amqp091::{
+    Frame, FrameKind, Method, PROTOCOL_HEADER, ProtocolHeader, encode_heartbeat, parse_frame,
+};
+use env::Time;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use metadata::Change;
+use queue::Outcome as Settle;
+use session::{Broker, Notice, Outbox, Session, SessionInfo, Standing};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The protocol header is awaited.
+    Header,
+    /// connection.start is out.
+    Starting,
+    /// connection.tune is out.
+    Tuning,
+    /// connection.open is awaited.
+    Opening,
+    Running,
+    /// The client closed; its exclusive queues go first, then close-ok.
+    Leaving,
+    /// Our connection.close is out.
+    Closing,
+    /// Nothing is read any more; the end comes at the deadline.
+    Dying,
+    Ended,
+}
+
+/// An AMQP 0.9.1 connection as a state machine.
+#[derive(Debug)]
+pub struct AmqpSession {
+    pub(crate) config: SessionConfig,
+    pub(crate) phase: Phase,
+    pub(crate) link: Link,
+    channels: HashMap<u16, Box<Channel>, FixedState>,
+    pub(crate) channel_max: u16,
+    /// Zero: none.
+    pub(crate) heartbeat: Duration,
+    pub(crate) client_name: String,
+    /// Of the handshake, or of the end. None while running.
+    pub(crate) deadline: Option<Time>,
+    last_received: Time,
+    last_sent: Time,
+    /// Input that came while nothing could be read.
+    input: BytesMut,
+    /// Of `Change::EndSession`; 0 when not asked for.
+    end_token: u64,
+    /// connection.blocked has been sent.
+    told_blocked: bool,
+    /// The channel whose held deliveries were written last.
+    pumped_last: u16,
+}
+
+/// A client that closes its end gets this long to answer connection.close (`closing timeout`).
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl AmqpSession {
+    /// For a connection accepted `now`.
+    pub fn new(config: SessionConfig, now: Time) -> AmqpSession {
+        let limits: Arc<Limits> = config.limits.clone();
+        AmqpSession {
+            config,
+            phase: Phase::Header,
+            link: Link::new(limits.clone()),
+            channels: HashMap::with_hasher(FixedState::default()),
+            channel_max: 0,
+            heartbeat: Duration::ZERO,
+            client_name: String::new(),
+            deadline: Some(now + limits.handshake),
+            last_received: now,
+            last_sent: now,
+            input: BytesMut::new(),
+            end_token: 0,
+            told_blocked: false,
+            pumped_last: 0,
+        }
+    }
+
+    /// One step of the machine: what happened, then what can go on because of it.
+    fn step(
+        &mut self,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+        happened: impl FnOnce(&mut Self, &mut Cx<'_>),
+    ) -> Standing {
+        let before = out.len();
+        let now = broker.now();
+        let cx = &mut Cx { broker, out };
+        self.link.weigh(cx.out);
+        happened(self, cx);
+        self.link.weigh(cx.out);
+        self.read_kept(cx);
+        self.link.flush_settlements(cx);
+        if cx.out.len() > before {
+            self.last_sent = now;
+        }
+        self.standing()
+    }
+
+    fn standing(&self) -> Standing {
+        match self.phase {
+            Phase::Ended => Standing::Closing,
+            _ if self.is_paused() => Standing::Paused,
+            _ => Standing::Open,
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.phase == Phase::Running
+            && (self.link.blocked
+                || self.link.flooded
+                || self.link.congested
+                || self.link.held > self.link.limits.held)
+    }
+
+    /// Whole frames from the front of the input, until one makes it stop.
+    fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
+        if self.phase == Phase::Header && !self.read_header(input, cx) {
+            return;
+        }
+        let mut at = 0;
+        loop {
+            if matches!(self.phase, Phase::Dying | Phase::Ended) {
+                input.clear();
+                return;
+            }
+            if self.is_paused() {
+                break;
+            }
+            let rest = input.get(at..).unwrap_or(&[]);
+            match parse_frame(rest, self.link.frame_max) {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    at += frame.wire_len();
+                    self.frame(frame, cx);
+                    self.link.weigh(cx.out);
+                }
+                Err(error) => {
+                    // Where the next frame starts nobody knows: say so, then be silent.
+                    let failure = Failure::new(Code::FrameError, error.to_string());
+                    self.fail_connection(&failure, (0, 0), cx);
+                    self.die(cx);
+                }
+            }
+        }
+        input.advance(at);
+    }
+
+    /// What was kept while paused.
+    fn read_kept(&mut self, cx: &mut Cx<'_>) {
+        if self.input.is_empty() || self.is_paused() {
+            return;
+        }
+        let mut input = std::mem::take(&mut self.input);
+        self.read(&mut input, cx);
+        if !input.is_empty() {
+            self.input = input;
+        }
+    }
+
+    /// True: it is ours, go on.
+    fn read_header(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) -> bool {
+        match ProtocolHeader::parse(input) {
+            ProtocolHeader::Partial => false,
+            ProtocolHeader::Amqp091 => {
+                input.advance(PROTOCOL_HEADER.len());
+                self.send_start(cx);
+                true
+            }
+            ProtocolHeader::Amqp10 { .. } | ProtocolHeader::Other => {
+                input.clear();
+                cx.out.tail().extend_from_slice(&PROTOCOL_HEADER);
+                self.phase = Phase::Ended;
+                false
+            }
+        }
+    }
+
+    fn frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        if frame.channel == 0 {
+            return self.connection_frame(frame, cx);
+        }
+        match self.phase {
+            Phase::Running => {}
+            // Still on their way when we closed.
+            Phase::Closing | Phase::Leaving => return,
+            _ => return self.unexpected(frame, cx),
+        }
+        match frame.kind {
+            FrameKind::Heartbeat => self.unexpected(frame, cx),
+            FrameKind::Unknown(_) => self.unknown(frame, cx),
+            _ => self.channel_frame(frame, cx),
+        }
+    }
+
+    fn channel_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        // The common case: nothing waits, nothing fails, nothing closes.
+        if let Some(channel) = self.channels.get_mut(&frame.channel) {
+            let result = channel.frame(frame, &mut self.link, cx);
+            if result.is_err() || channel.state == State::Closed {
+                self.with_channel(frame.channel, cx, |_, _, _| result);
+            }
+        } else if self.create_channel(frame.channel, cx) {
+            self.with_channel(frame.channel, cx, |channel, link, cx| {
+                channel.frame(frame, link, cx)
+            });
+        }
+        self.tell_blocked(cx);
+    }
+
+    fn create_channel(&mut self, number: u16, cx: &mut Cx<'_>) -> bool {
+        let refusal = if self.channels.len() >= usize::from(self.channel_max) {
+            format!(
+                "number of channels opened ({}) has reached the negotiated channel_max ({})",
+                self.channels.len(),
+                self.channel_max
+            )
+        } else {
+            let channel = Channel::new(number, self.link.new_epoch());
+            self.channels.insert(number, Box::new(channel));
+            return true;
+        };
+        let failure = Failure::new(Code::NotAllowed, refusal);
+        self.fail_connection(&failure, (20, 10), cx);
+        false
+    }
+
+    /// A publisher under alarm hears why it is not read, once.
+    fn tell_blocked(&mut self, cx: &mut Cx<'_>) {
+        if !self.link.blocked || self.told_blocked {
+            return;
+        }
+        self.told_blocked = true;
+        if self.link.capabilities.connection_blocked {
+            let reason = self.link.alarm.unwrap_or("low on resources");
+            cx.send(0, &Method::ConnectionBlocked { reason });
+        }
+    }
+
+    /// A step of one channel, with its consequences: a failure closes it or the connection; a wait that is over lets
+    /// the frames behind it come.
+    fn with_channel(
+        &mut self,
+        number: u16,
+        cx: &mut Cx<'_>,
+        step: impl FnOnce(&mut Channel, &mut Link, &mut Cx<'_>) -> Result<(), At>,
+    ) {
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return;
+        };
+        let mut result = step(channel, &mut self.link, cx);
+        while result.is_ok() && channel.waiting.is_none() && !channel.held_frames.is_empty() {
+            let mut held = std::mem::take(&mut channel.held_frames);
+            self.link.held = self.link.held.saturating_sub(held.len());
+            // They were whole when they were held.
+            while let Ok(Some(frame)) = parse_frame(&held, u32::MAX) {
+                let len = frame.wire_len();
+                result = channel.frame(frame, &mut self.link, cx);
+                held.advance(len);
+                if result.is_err() || channel.waiting.is_some() {
+                    break;
+                }
+            }
+            if result.is_ok() && channel.waiting.is_some() {
+                self.link.held += held.len();
+                channel.held_frames = held;
+            }
+        }
+        if channel.state == State::Closed {
+            self.channels.remove(&number);
+        }
+        if let Err(At { failure, ids }) = result {
+            self.fail(number, &failure, ids, cx);
+        }
+    }
+
+    /// Closes what the failure is about.
+    fn fail(&mut self, number: u16, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
+        if failure.code.is_hard() || number == 0 {
+            return self.fail_connection(failure, ids, cx);
+        }
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return;
+        };
+        channel.release(&mut self.link, cx);
+        channel.state = State::Closing;
+        tracing::info!(
+            peer = %self.config.peer, user = %self.link.user, channel = number,
+            error = %failure.reply_text(), "channel closed"
+        );
+        let close = Method::ChannelClose {
+            reply_code: failure.code.number(),
+            reply_text: &failure.reply_text(),
+            class_id: ids.0,
+            method_id: ids.1,
+        };
+        cx.send(number, &close);
+    }
+
+    /// connection.close with the reason; then the client's close-ok or the deadline ends it.
+    pub(crate) fn fail_connection(
+        &mut self,
+        failure: &Failure,
+        (class_id, method_id): (u16, u16),
+        cx: &mut Cx<'_>,
+    ) {
+        if matches!(self.phase, Phase::Closing | Phase::Dying | Phase::Ended) {
+            return;
+        }
+        tracing::info!(
+            peer = %self.config.peer, user = %self.link.user,
+            error = %failure.reply_text(), "connection closed"
+        );
+        self.release_channels(cx);
+        self.end_session(cx);
+        let close = Method::ConnectionClose {
+            reply_code: failure.code.number(),
+            reply_text: &failure.reply_text(),
+            class_id,
+            method_id,
+        };
+        cx.send(0, &close);
+        self.phase = Phase::Closing;
+        self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
+    }
+
+    /// No more words; the socket closes a little later, so that what was said arrives and guessing is slow.
+    fn die(&mut self, cx: &Cx<'_>) {
+        self.phase = Phase::Dying;
+        self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
+    }
+
+    fn release_channels(&mut self, cx: &mut Cx<'_>) {
+        // In the order of their numbers, so that a run can be repeated.
+        let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            if let Some(mut channel) = self.channels.remove(&number) {
+                channel.release(&mut self.link, cx);
+            }
+        }
+    }
+
+    /// Exclusive queues end with their connection. Once.
+    fn end_session(&mut self, cx: &mut Cx<'_>) {
+        if self.link.owns_queues && self.end_token == 0 {
+            self.end_token = self.link.new_token(0);
+            let session = cx.broker.id();
+            cx.broker
+                .change(self.end_token, Change::EndSession { session });
+        }
+    }
+
+    fn unexpected(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        let failure = Failure::new(Code::UnexpectedFrame, describe(frame));
+        self.refuse(&failure, (0, 0), cx);
+    }
+
+    fn unknown(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        let text = format!("{}: unknown_frame", describe(frame));
+        self.refuse(&Failure::new(Code::FrameError, text), (0, 0), cx);
+    }
+
+    /// A failure of the connection. To who has not logged in nothing is said, except as the standard demands.
+    fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
+        let told = match self.phase {
+            Phase::Header | Phase::Starting => {
+                failure.code == Code::AccessRefused
+                    && self.link.capabilities.authentication_failure_close
+            }
+            _ => true,
+        };
+        if told {
+            self.fail_connection(failure, ids, cx);
+        } else {
+            tracing::info!(peer = %self.config.peer, error = %failure.reply_text(), "handshake failed");
+            self.die(cx);
+        }
+    }
+
+    fn connection_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        let closing = matches!(self.phase, Phase::Closing | Phase::Leaving);
+        match frame.kind {
+            FrameKind::Heartbeat => {}
+            FrameKind::Method => match Method::decode(frame.payload) {
+                Ok(method) => {
+                    let ids = method.ids();
+                    if let Err(failure) = self.connection_method(method, cx) {
+                        self.refuse(&failure, ids, cx);
+                    }
+                }
+                Err(error) if !closing => {
+                    let At { failure, ids } = At::undecodable(error);
+                    self.refuse(&failure, ids, cx);
+                }
+                Err(_) => {}
+            },
+            _ if closing => {}
+            FrameKind::Unknown(_) => self.unknown(frame, cx),
+            _ => self.unexpected(frame, cx),
+        }
+    }
+
+    fn connection_method(&mut self, method: Method<'_>, cx: &mut Cx<'_>) -> Outcome {
+        match (self.phase, method) {
+            (Phase::Running, Method::ConnectionClose { .. }) => {
+                self.release_channels(cx);
+                self.end_session(cx);
+                if self.end_token == 0 {
+                    self.finish(cx);
+                } else {
+                    self.phase = Phase::Leaving;
+                    self.deadline = Some(cx.broker.now() + self.link.limits.operation);
+                }
+                Ok(())
+            }
+            (Phase::Closing, Method::ConnectionCloseOk {}) => {
+                self.phase = Phase::Ended;
+                Ok(())
+            }
+            (Phase::Closing, Method::ConnectionClose { .. }) => {
+                cx.send(0, &Method::ConnectionCloseOk {});
+                Ok(())
+            }
+            (Phase::Closing | Phase::Leaving, _) => Ok(()),
+            (Phase::Running, Method::ConnectionUpdateSecret { new_secret, .. }) => {
+                self.update_secret(new_secret, cx)
+            }
+            (Phase::Running, method) => Err(Failure::new(
+                Code::ChannelError,
+                format!(
+                    "unexpected method {} in connection state running",
+                    method.name()
+                ),
+            )),
+            (Phase::Tuning | Phase::Opening, Method::ConnectionClose { .. }) => {
+                self.finish(cx);
+                Ok(())
+            }
+            (_, method) => self.handshake(method, cx),
+        }
+    }
+
+    /// close-ok, and the end.
+    fn finish(&mut self, cx: &mut Cx<'_>) {
+        cx.send(0, &Method::ConnectionCloseOk {});
+        self.phase = Phase::Ended;
+    }
+
+    fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
+        match notice {
+            Notice::Published { tag, .. } => self.answered(tag, true, cx),
+            Notice::NotPublished { queue, tag, why } => {
+                // A queue that was deleted meanwhile is not a reason for a nack: RabbitMQ's rule.
+                let deleted = why == queue::Reject::Unavailable
+                    && cx.broker.tree().queue_by_id(queue).is_none();
+                self.answered(tag, deleted, cx);
+            }
+            Notice::Deliver {
+                queue,
+                consumer,
+                deliveries,
+            } => {
+                self.deliver(queue, consumer, deliveries, cx);
+            }
+            Notice::Changed { token, result } => {
+                if token == self.end_token && token != 0 {
+                    if self.phase == Phase::Leaving {
+                        self.finish(cx);
+                    }
+                    return;
+                }
+                let number = (token & 0xFFFF) as u16;
+                self.with_channel(number, cx, |channel, link, cx| {
+                    channel.changed(token, result, link, cx)
+                });
+            }
+            Notice::Answer { queue, seq, answer } => {
+                if let Some(number) = self.link.answered(queue, seq) {
+                    self.with_channel(number, cx, |channel, link, cx| {
+                        channel.got_answer(answer, link, cx)
+                    });
+                }
+            }
+            Notice::Cancelled { consumer, .. } => {
+                let number = self.link.subscriptions.get(&consumer.0).map(|s| s.channel);
+                let Some(number) = number else { return };
+                self.with_channel(number, cx, |channel, link, cx| {
+                    channel.cancelled_while_waiting(consumer, link)?;
+                    channel.cancelled(consumer, link, cx);
+                    Ok(())
+                });
+            }
+            Notice::Blocked(alarm) => self.alarm(alarm, cx),
+            Notice::Close { text } => self.force(&text, cx),
+            Notice::Shutdown => {
+                self.force(
+                    "broker forced connection closure with reason 'shutdown'",
+                    cx,
+                );
+            }
+        }
+    }
+
+    fn answered(&mut self, tag: session::PublishTag, taken: bool, cx: &mut Cx<'_>) {
+        if let Some(channel) = self.channels.get_mut(&tag.channel) {
+            channel.answered(tag, taken, &mut self.link, cx);
+            if channel.transaction.is_some() && channel.waiting.is_some() {
+                self.with_channel(tag.channel, cx, |channel, _, cx| channel.committing(cx));
+            }
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        queue: queue::QueueId,
+        consumer: queue::ConsumerId,
+        deliveries: Vec<queue::Delivery>,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(number) = self.link.subscriptions.get(&consumer.0).map(|s| s.channel) else {
+            // Sent before the queue heard of the cancel.
+            for delivery in &deliveries {
+                let range = (delivery.id, delivery.id);
+                self.link
+                    .settle_range(queue, consumer, Settle::Requeue, range);
+            }
+            return;
+        };
+        self.with_channel(number, cx, |channel, link, cx| {
+            if !channel.delivery_as_answer(queue, consumer, &deliveries, link, cx) {
+                channel.deliver(queue, consumer, deliveries, link, cx);
+            }
+            Ok(())
+        });
+    }
+
+    fn alarm(&mut self, alarm: Option<&'static str>, cx: &mut Cx<'_>) {
+        self.link.alarm = alarm;
+        if alarm.is_none() && self.link.blocked {
+            self.link.blocked = false;
+            self.told_blocked = false;
+            if self.link.capabilities.connection_blocked {
+                cx.send(0, &Method::ConnectionUnblocked {});
+            }
+            self.last_received = cx.broker.now();
+        }
+    }
+
+    fn force(&mut self, text: &str, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Running | Phase::Opening => {
+                let failure = Failure::new(Code::ConnectionForced, text);
+                self.fail_connection(&failure, (0, 0), cx);
+            }
+            Phase::Closing | Phase::Dying | Phase::Ended => {}
+            _ => self.phase = Phase::Ended,
+        }
+    }
+
+    fn on_time(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.broker.now();
+        if self.deadline.is_some_and(|at| at <= now) {
+            self.deadline = None;
+            if self.phase == Phase::Leaving {
+                cx.send(0, &Method::ConnectionCloseOk {});
+            }
+            if self.phase != Phase::Running {
+                self.phase = Phase::Ended;
+                return;
+            }
+        }
+        self.expire_waits(now, cx);
+        self.expire_deliveries(now, cx);
+        if self.heartbeat.is_zero() || !matches!(self.phase, Phase::Opening | Phase::Running) {
+            return;
+        }
+        // A connection that we do not read cannot be heard.
+        if self.is_paused() {
+            self.last_received = now;
+        }
+        if now >= self.last_received + self.heartbeat * 2 {
+            tracing::info!(peer = %self.config.peer, "missed heartbeats from client");
+            self.release_channels(cx);
+            self.phase = Phase::Ended;
+            return;
+        }
+        if now >= self.last_sent + self.heartbeat / 2 {
+            // Unsent bytes are as good as a heartbeat, and a client that reads nothing gets no more.
+            if cx.out.is_empty() {
+                encode_heartbeat(cx.out.tail());
+            }
+            self.last_sent = now;
+        }
+    }
+
+    /// Operations that took too long.
+    fn expire_waits(&mut self, now: Time, cx: &mut Cx<'_>) {
+        if self.link.wait_deadline.is_none_or(|at| at > now) {
+            return;
+        }
+        let limit = self.link.limits.operation;
+        let mut waits: Vec<(u16, Time)> = self
+            .channels
+            .values()
+            .filter_map(|c| Some((c.number, c.waiting.as_ref()?.since + limit)))
+            .collect();
+        waits.sort_unstable();
+        self.link.wait_deadline = waits.iter().map(|w| w.1).filter(|&at| at > now).min();
+        for (number, _) in waits.into_iter().filter(|w| w.1 <= now) {
+            self.with_channel(number, cx, Channel::timed_out);
+        }
+    }
+
+    /// Deliveries that a client has kept for too long close its channel.
+    fn expire_deliveries(&mut self, now: Time, cx: &mut Cx<'_>) {
+        if self.link.ack_check.is_none_or(|at| at > now) {
+            return;
+        }
+        let limit = self.link.limits.acknowledgement;
+        let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.with_channel(number, cx, |channel, _, _| {
+                let checked = channel.check_acknowledgements(now, limit);
+                checked.map_err(|failure| At {
+                    failure,
+                    ids: (0, 0),
+                })
+            });
+        }
+        let owed = self.channels.values().any(|c| c.unacked.len() > 0);
+        self.link.ack_check = owed.then(|| now + crate::deliver::ACK_CHECK);
+    }
+
+    fn pump(&mut self, cx: &mut Cx<'_>) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let mut numbers: Vec<u16> = self
+            .channels
+            .values()
+            .filter(|c| !c.held_deliveries.is_empty())
+            .map(|c| c.number)
+            .collect();
+        numbers.sort_unstable();
+        // Another one begins each time: a channel that fills the outbox leaves the next turn to the others.
+        let first = numbers.partition_point(|&n| n <= self.pumped_last);
+        numbers.rotate_left(first);
+        for number in numbers {
+            if cx.out.len() >= self.link.limits.outbox_deliveries {
+                return;
+            }
+            self.pumped_last = number;
+            if let Some(channel) = self.channels.get_mut(&number) {
+                channel.pump(&mut self.link, cx);
+            }
+        }
+    }
+}
+
+/// As RabbitMQ shows a frame that it did not expect.
+fn describe(frame: Frame<'_>) -> String {
+    let (which, bytes) = match frame.payload.split_at_checked(16) {
+        Some((first, rest)) if !rest.is_empty() => ("first 16", first),
+        _ => ("all", frame.payload),
+    };
+    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    format!(
+        "type {}, {which} octets = <<{}>>",
+        frame.kind.octet(),
+        bytes.join(",")
+    )
+}
+
+impl Session for AmqpSession {
+    fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> Standing {
+        self.step(broker, out, |this, cx| {
+            if !input.is_empty() {
+                this.last_received = cx.broker.now();
+            }
+            if this.input.is_empty() {
+                this.read(input, cx);
+                if this.is_paused() {
+                    this.input = input.split();
+                }
+            } else {
+                this.input.unsplit(input.split());
+            }
+        })
+    }
+
+    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        self.step(broker, out, |this, cx| this.take_notice(notice, cx))
+    }
+
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        self.step(broker, out, Self::on_time)
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if self.phase == Phase::Ended {
+            return None;
+        }
+        let beats =
+            !self.heartbeat.is_zero() && matches!(self.phase, Phase::Opening | Phase::Running);
+        let send = beats.then(|| self.last_sent + self.heartbeat / 2);
+        let receive = beats.then(|| self.last_received + self.heartbeat * 2);
+        [
+            self.deadline,
+            self.link.wait_deadline,
+            self.link.ack_check,
+            send,
+            receive,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn gone(&mut self, broker: &mut dyn Broker) {
+        let cx = &mut Cx {
+            broker,
+            out: &mut Outbox::default(),
+        };
+        self.end_session(cx);
+        self.channels.clear();
+        self.phase = Phase::Ended;
+    }
+
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        self.step(broker, out, Self::pump)
+    }
+
+    fn info(&self) -> SessionInfo {
+        SessionInfo {
+            protocol: "amqp091",
+            user: self.link.user.to_string(),
+            vhost: self.link.vhost.to_string(),
+            client_name: self.client_name.clone(),
+            channels: self.channels.len() as u32,
+        }
+    }
+}

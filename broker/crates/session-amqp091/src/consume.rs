@@ -1,0 +1,320 @@
+//! Consumers, basic.get and settlement.
+
+use crate::channel::Channel;
+use crate::directory;
+use crate::failure::{Failure, Outcome, refuse};
+use crate::link::{Cx, Link, Subscription};
+use crate::names;
+use crate::replies::REPLY_TO;
+use crate::unacked::Owed;
+use crate::wait::Wait;
+use codec_amqp091::Method;
+use message::Table;
+use metadata::{Name, QueueId, QueueKind, Right};
+use queue::{ConsumerId, ConsumerSpec, RequestBody};
+
+impl Channel {
+    pub(crate) fn consuming_method(
+        &mut self,
+        method: Method<'_>,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        match method {
+            Method::BasicQos { prefetch_size, .. } if prefetch_size != 0 => {
+                refuse!(NotImplemented, "prefetch_size!=0 ({prefetch_size})")
+            }
+            Method::BasicQos {
+                prefetch_count,
+                global,
+                ..
+            } => {
+                if global {
+                    self.channel_prefetch = prefetch_count.into();
+                } else {
+                    // Setting the consumers' limit lifts the channel's, as in RabbitMQ.
+                    self.channel_prefetch = 0;
+                    self.prefetch = prefetch_count.into();
+                }
+                cx.send(self.number, &Method::BasicQosOk {});
+                self.pump(link, cx);
+                Ok(())
+            }
+            Method::BasicConsume {
+                queue,
+                consumer_tag,
+                no_ack,
+                exclusive,
+                no_wait,
+                arguments,
+                ..
+            } => {
+                let wish = Wish {
+                    queue,
+                    consumer_tag,
+                    no_ack,
+                    exclusive,
+                    no_wait,
+                    arguments,
+                };
+                self.consume(wish, link, cx)
+            }
+            Method::BasicCancel {
+                consumer_tag,
+                no_wait,
+            } => {
+                self.cancel(consumer_tag, link, cx);
+                if !no_wait {
+                    cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
+                }
+                Ok(())
+            }
+            Method::BasicGet { queue, no_ack } => self.get(queue, no_ack, link, cx),
+            Method::BasicRecover { requeue: false }
+            | Method::BasicRecoverAsync { requeue: false } => {
+                refuse!(NotImplemented, "requeue=false")
+            }
+            recover => {
+                self.recover(link, cx);
+                if matches!(recover, Method::BasicRecover { .. }) {
+                    cx.send(self.number, &Method::BasicRecoverOk {});
+                }
+                self.pump(link, cx);
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything unacknowledged goes back.
+    fn recover(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+        for owed in self.unacked.take_all() {
+            link.settle(owed.origin, queue::Outcome::Requeue);
+        }
+        link.flush_settlements(cx);
+    }
+
+    fn consume(&mut self, wish: Wish<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        if self.consumers.contains_key(wish.consumer_tag) {
+            refuse!(
+                NotAllowed,
+                "attempt to reuse consumer tag '{}'",
+                wish.consumer_tag
+            );
+        }
+        if self.consumers.len() >= link.limits.consumers {
+            refuse!(
+                NotAllowed,
+                "reached maximum ({}) of consumers per channel",
+                link.limits.consumers
+            );
+        }
+        if wish.queue == REPLY_TO {
+            let Wish {
+                consumer_tag,
+                no_ack,
+                no_wait,
+                ..
+            } = wish;
+            return self.consume_replies(consumer_tag, no_ack, no_wait, link, cx);
+        }
+        let name = self.expand(wish.queue)?;
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
+        let record = directory::queue_for(tree, link, &name, cx.broker.id())?;
+        if self.channel_prefetch > 0 && record.kind == QueueKind::Quorum {
+            refuse!(
+                NotImplemented,
+                "queue '{name}' in vhost '{}' does not support global qos",
+                link.vhost
+            );
+        }
+        let priority = consumer_priority(&wish.arguments, &name, link)?;
+        let queue = record.id;
+        let tag: Name = match wish.consumer_tag {
+            "" => names::generated("amq.ctag-", cx.broker).into(),
+            given => given.into(),
+        };
+        let spec = ConsumerSpec {
+            tag,
+            channel: self.number,
+            prefetch: self.prefetch_of(wish.no_ack),
+            // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
+            // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
+            no_ack: false,
+            exclusive: wish.exclusive,
+            priority,
+            arguments: wish.arguments,
+        };
+        self.subscribe(queue, spec, wish.no_ack, wish.no_wait, link, cx);
+        Ok(())
+    }
+
+    /// Asks the queue; consume-ok follows its answer.
+    pub(crate) fn subscribe(
+        &mut self,
+        queue: QueueId,
+        spec: ConsumerSpec,
+        no_ack: bool,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        let consumer = link.new_consumer();
+        let subscription = Subscription {
+            queue,
+            channel: self.number,
+            tag: spec.tag.clone(),
+            no_ack,
+            get: false,
+        };
+        link.subscriptions.insert(consumer.0, subscription);
+        self.consumers.insert(spec.tag.clone(), consumer);
+        let body = RequestBody::Consume { consumer, spec };
+        link.ask(cx, self.number, queue, body);
+        let wait = Wait::Consume { consumer, no_wait };
+        self.wait(wait, 0, (60, 20), link, cx);
+    }
+
+    /// With a limit on the channel a consumer needs no more than that; the channel's share is kept here.
+    fn prefetch_of(&self, no_ack: bool) -> u32 {
+        match (no_ack, self.prefetch, self.channel_prefetch) {
+            (true, _, _) => 0,
+            (false, own, 0) => own,
+            (false, 0, all) => all,
+            (false, own, all) => own.min(all),
+        }
+    }
+
+    fn cancel(&mut self, tag: &str, link: &mut Link, cx: &mut Cx<'_>) {
+        let Some(consumer) = self.consumers.remove(tag) else {
+            return;
+        };
+        let Some(subscription) = link.subscriptions.remove(&consumer.0) else {
+            return;
+        };
+        link.tell(cx, subscription.queue, RequestBody::Cancel { consumer });
+        if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
+            self.end_replies(link, cx);
+        }
+        self.return_held(consumer, link);
+    }
+
+    /// What the client has not seen of this consumer goes back.
+    fn return_held(&mut self, consumer: ConsumerId, link: &mut Link) {
+        self.held_deliveries.retain(|held| {
+            let gone = held.consumer == consumer;
+            if gone {
+                let id = held.delivery.id;
+                link.settle_range(held.queue, consumer, queue::Outcome::Requeue, (id, id));
+            }
+            !gone
+        });
+    }
+
+    /// The queue ended it.
+    pub(crate) fn cancelled(&mut self, consumer: ConsumerId, link: &mut Link, cx: &mut Cx<'_>) {
+        let Some(subscription) = link.subscriptions.remove(&consumer.0) else {
+            return;
+        };
+        self.held_deliveries
+            .retain(|held| held.consumer != consumer);
+        self.consumers.remove(&subscription.tag);
+        self.replies.take_if(|r| r.tag == subscription.tag);
+        if link.capabilities.consumer_cancel_notify && !subscription.get {
+            let method = Method::BasicCancel {
+                consumer_tag: &subscription.tag,
+                no_wait: true,
+            };
+            cx.send(self.number, &method);
+        }
+    }
+
+    fn get(&mut self, queue: &str, no_ack: bool, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        let name = self.expand(queue)?;
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
+        let queue = directory::queue_for(tree, link, &name, cx.broker.id())?.id;
+        let consumer = link.new_consumer();
+        let subscription = Subscription {
+            queue,
+            channel: self.number,
+            tag: "".into(),
+            no_ack,
+            get: true,
+        };
+        link.subscriptions.insert(consumer.0, subscription);
+        link.ask(
+            cx,
+            self.number,
+            queue,
+            RequestBody::Get { consumer, no_ack },
+        );
+        self.wait(Wait::Get { consumer, no_ack }, 0, (60, 70), link, cx);
+        Ok(())
+    }
+
+    pub(crate) fn settle(
+        &mut self,
+        tag: u64,
+        multiple: bool,
+        outcome: queue::Outcome,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        let mut tx = self.transaction.as_deref_mut();
+        let mut settle = |owed: Owed| match &mut tx {
+            Some(tx) => tx.settle(owed, outcome, link),
+            None => {
+                link.settle(owed.origin, outcome);
+                Ok(())
+            }
+        };
+        let known = if multiple {
+            let taken = self.unacked.take_up_to(tag);
+            taken.map(|all| all.into_iter().try_for_each(settle))
+        } else {
+            self.unacked.take(tag).map(&mut settle)
+        };
+        match known {
+            Some(settled) => settled?,
+            None => refuse!(PreconditionFailed, "unknown delivery tag {tag}"),
+        }
+        if !self.held_deliveries.is_empty() {
+            self.pump(link, cx);
+        }
+        Ok(())
+    }
+
+    /// The queue named, or for "" the one declared last.
+    pub(crate) fn expand(&self, queue: &str) -> Outcome<Name> {
+        match queue {
+            "" if self.last_queue.is_empty() => refuse!(NotFound, "no previously declared queue"),
+            "" => Ok(self.last_queue.clone()),
+            given => Ok(given.into()),
+        }
+    }
+}
+
+struct Wish<'a> {
+    queue: &'a str,
+    consumer_tag: &'a str,
+    no_ack: bool,
+    exclusive: bool,
+    no_wait: bool,
+    arguments: Table,
+}
+
+fn consumer_priority(arguments: &Table, queue: &str, link: &Link) -> Result<i32, Failure> {
+    let Some(value) = arguments.get("x-priority") else {
+        return Ok(0);
+    };
+    match value.as_integer() {
+        // Clients send it in any width; what no 32 bits hold is as good as the largest.
+        Some(n) => Ok(i32::try_from(n).unwrap_or(if n < 0 { i32::MIN } else { i32::MAX })),
+        None => refuse!(
+            PreconditionFailed,
+            "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': not an integer",
+            link.vhost
+        ),
+    }
+}

@@ -1,0 +1,219 @@
+//! Method, header, body, body...: a publish is put together from its frames (section 2.3.5.2).
+
+use crate::channel::Channel;
+use crate::failure::{Outcome, refuse};
+use crate::link::{Cx, Link};
+use bytes::BytesMut;
+use codec_amqp091::{ContentHeader, Frame, FrameKind};
+
+/// A publish of which some frames are missing; reused for the channel's next one.
+#[derive(Debug, Default)]
+pub(crate) struct Assembly {
+    stage: Stage,
+    /// Exchange and routing key, one behind the other.
+    names: String,
+    exchange_len: usize,
+    pub mandatory: bool,
+    pub immediate: bool,
+    /// Property flags and list.
+    pub properties: Vec<u8>,
+    body_size: u64,
+    /// Body frames that have come, when it takes more than one.
+    body: BytesMut,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Idle,
+    Header,
+    Body {
+        missing: u64,
+    },
+}
+
+/// A buffer above this is given back after the publish.
+const KEEP: usize = 4096;
+
+impl Assembly {
+    /// basic.publish has come.
+    pub fn start(
+        slot: &mut Option<Box<Assembly>>,
+        exchange: &str,
+        routing_key: &str,
+        mandatory: bool,
+        immediate: bool,
+    ) {
+        let this = slot.get_or_insert_default();
+        this.stage = Stage::Header;
+        this.names.clear();
+        this.names.push_str(exchange);
+        this.names.push_str(routing_key);
+        this.exchange_len = exchange.len();
+        this.mandatory = mandatory;
+        this.immediate = immediate;
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.stage == Stage::Idle
+    }
+
+    /// Octets of the body kept here.
+    pub fn collected(&self) -> usize {
+        self.body.len()
+    }
+
+    pub fn exchange(&self) -> &str {
+        self.names.get(..self.exchange_len).unwrap_or("")
+    }
+
+    pub fn routing_key(&self) -> &str {
+        self.names.get(self.exchange_len..).unwrap_or("")
+    }
+
+    fn header(&mut self, frame: Frame<'_>, link: &mut Link) -> Outcome<bool> {
+        let header = match (frame.kind, ContentHeader::decode(frame.payload)) {
+            (FrameKind::Header, Ok(header)) => header,
+            (FrameKind::Header, Err(error)) => {
+                refuse!(FrameError, "cannot decode content header: {error}")
+            }
+            _ => refuse!(
+                UnexpectedFrame,
+                "expected content header for class 60, got non content header frame instead"
+            ),
+        };
+        if header.class_id != 60 {
+            refuse!(
+                UnexpectedFrame,
+                "expected content header for class 60, got one for class {} instead",
+                header.class_id
+            );
+        }
+        self.properties.clear();
+        self.properties.extend_from_slice(header.properties);
+        self.body_size = header.body_size;
+        self.stage = Stage::Body {
+            missing: header.body_size,
+        };
+        if header.body_size > link.limits.message {
+            refuse!(
+                PreconditionFailed,
+                "message size {} is larger than configured max size {}",
+                header.body_size,
+                link.limits.message
+            );
+        }
+        Ok(header.body_size == 0)
+    }
+
+    /// The whole body, when this frame was the last one.
+    fn body<'f>(
+        &mut self,
+        frame: Frame<'f>,
+        missing: u64,
+        link: &mut Link,
+    ) -> Outcome<Option<Body<'f>>> {
+        if frame.kind != FrameKind::Body {
+            refuse!(
+                UnexpectedFrame,
+                "expected content body, got non content body frame instead"
+            );
+        }
+        let Some(missing) = missing.checked_sub(frame.payload.len() as u64) else {
+            refuse!(
+                UnexpectedFrame,
+                "content body is longer than the {} octets its header said",
+                self.body_size
+            );
+        };
+        if missing == 0 && self.body.is_empty() {
+            return Ok(Some(Body::Whole(frame.payload)));
+        }
+        if link.partial + frame.payload.len() > link.limits.partial {
+            refuse!(
+                ResourceError,
+                "unfinished messages of this connection exceed {} octets",
+                link.limits.partial
+            );
+        }
+        link.partial += frame.payload.len();
+        self.body.extend_from_slice(frame.payload);
+        self.stage = Stage::Body { missing };
+        Ok((missing == 0).then_some(Body::Collected))
+    }
+
+    /// Ready for the channel's next publish, without what was large.
+    fn finish(&mut self, link: &mut Link) {
+        link.partial = link.partial.saturating_sub(self.body.len());
+        self.stage = Stage::Idle;
+        self.body.clear();
+        if self.body.capacity() > KEEP {
+            self.body = BytesMut::new();
+        }
+        if self.properties.capacity() > KEEP {
+            self.properties = Vec::new();
+        }
+    }
+}
+
+enum Body<'f> {
+    /// In one frame: not copied.
+    Whole(&'f [u8]),
+    /// In the assembly's buffer.
+    Collected,
+}
+
+/// A frame while a content is awaited, or a content frame while none is.
+pub(crate) fn frame(
+    channel: &mut Channel,
+    frame: Frame<'_>,
+    link: &mut Link,
+    cx: &mut Cx<'_>,
+) -> Outcome {
+    // Taken out for the time being: publishing needs both.
+    let Some(mut assembly) = channel.assembly.take() else {
+        return not_awaited();
+    };
+    let body = match assembly.stage {
+        Stage::Idle => {
+            channel.assembly = Some(assembly);
+            return not_awaited();
+        }
+        Stage::Header => match assembly.header(frame, link) {
+            Ok(complete) => {
+                if link.alarm.is_some() {
+                    link.blocked = true;
+                }
+                Ok(complete.then_some(Body::Whole(&[])))
+            }
+            Err(failure) => Err(failure),
+        },
+        Stage::Body { missing } => assembly.body(frame, missing, link),
+    };
+    let done = match body {
+        Ok(None) => Ok(()),
+        Ok(Some(body)) => {
+            let collected;
+            let whole = match body {
+                Body::Whole(bytes) => bytes,
+                Body::Collected => {
+                    collected = &assembly.body;
+                    &collected[..]
+                }
+            };
+            let published = crate::publish::publish(channel, &assembly, whole, link, cx);
+            assembly.finish(link);
+            published
+        }
+        Err(failure) => Err(failure),
+    };
+    channel.assembly = Some(assembly);
+    done
+}
+
+fn not_awaited() -> Outcome {
+    refuse!(
+        UnexpectedFrame,
+        "expected method frame, got non method frame instead"
+    )
+}

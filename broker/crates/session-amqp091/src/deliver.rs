@@ -1,0 +1,209 @@
+//! Messages to the client: basic.deliver and basic.get-ok with their content.
+
+use crate::channel::{Channel, Held};
+use crate::failure::{Outcome, refuse};
+use crate::link::{Cx, Link};
+use crate::unacked::Origin;
+use codec_amqp091::{
+    FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
+};
+use env::Time;
+use message::{Message, Protocol, Value};
+use metadata::{Name, QueueId};
+use queue::{ConsumerId, Delivery};
+use session::Outbox;
+use std::time::Duration;
+
+/// Appends a body in frames; large ones by reference.
+pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame_max: u32) {
+    let body = message.body();
+    let piece = (frame_max as usize).saturating_sub(FRAME_OVERHEAD).max(1);
+    let mut at = 0;
+    while at < body.len() {
+        let end = body.len().min(at + piece);
+        open_body(out.tail(), channel, end - at);
+        out.push(body.slice(at..end));
+        out.tail().extend_from_slice(&[FRAME_END]);
+        at = end;
+    }
+}
+
+/// Appends header and body of a delivery. Failed attempts go into the headers, where RabbitMQ's clients look.
+fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Outbox) {
+    let message = &delivery.message;
+    let size = message.body_len() as u64;
+    // Other protocols' properties have no translation yet: a message without properties is valid.
+    let properties = match message.protocol() {
+        Protocol::Amqp091 => message.properties(),
+        _ => bytes::Bytes::from_static(&[0, 0]),
+    };
+    let attempts = delivery.attempts.filter(|&n| n > 0);
+    let edited = attempts.and_then(|n| Some((n, Properties::decode(&properties).ok()?)));
+    if let Some((attempts, decoded)) = edited {
+        let edit = HeaderEdit {
+            key: "x-delivery-count",
+            value: Some(Value::I64(attempts.into())),
+        };
+        link.scratch.clear();
+        decoded.encode_edited(&[edit], &mut link.scratch);
+        encode_content_header(out.tail(), channel, size, &link.scratch);
+    } else {
+        encode_content_header(out.tail(), channel, size, &properties);
+    }
+    send_body(out, channel, message, link.frame_max);
+}
+
+impl Channel {
+    /// Deliveries of one of this channel's consumers: written, or held while there is no room.
+    pub fn deliver(
+        &mut self,
+        queue: QueueId,
+        consumer: ConsumerId,
+        deliveries: Vec<Delivery>,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some((tag, no_ack)) = facts(link, consumer) else {
+            return;
+        };
+        for delivery in deliveries {
+            if self.held_deliveries.is_empty() && self.may_deliver(no_ack, link, cx) {
+                self.write(&tag, no_ack, queue, consumer, &delivery, link, cx);
+            } else {
+                self.held_deliveries.push_back(Held {
+                    queue,
+                    consumer,
+                    delivery,
+                });
+            }
+        }
+    }
+
+    fn may_deliver(&self, no_ack: bool, link: &Link, cx: &Cx<'_>) -> bool {
+        let limit = self.channel_prefetch as usize;
+        let full = !no_ack && limit > 0 && self.unacked.len() >= limit;
+        !full && cx.out.len() < link.limits.outbox_deliveries
+    }
+
+    /// Writes what was held, as far as there is room.
+    pub fn pump(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+        while let Some(next) = self.held_deliveries.front() {
+            let Some((tag, no_ack)) = facts(link, next.consumer) else {
+                self.held_deliveries.pop_front();
+                continue;
+            };
+            if !self.may_deliver(no_ack, link, cx) {
+                return;
+            }
+            if let Some(held) = self.held_deliveries.pop_front() {
+                self.write(
+                    &tag,
+                    no_ack,
+                    held.queue,
+                    held.consumer,
+                    &held.delivery,
+                    link,
+                    cx,
+                );
+            }
+        }
+        if self.held_deliveries.capacity() > KEEP {
+            self.held_deliveries.shrink_to(0);
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the facts of one delivery")]
+    fn write(
+        &mut self,
+        tag: &Name,
+        no_ack: bool,
+        queue: QueueId,
+        consumer: ConsumerId,
+        delivery: &Delivery,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        self.next_delivery += 1;
+        let method = Method::BasicDeliver {
+            consumer_tag: tag,
+            delivery_tag: self.next_delivery,
+            redelivered: delivery.redelivered,
+            exchange: delivery.message.exchange(),
+            routing_key: delivery.message.routing_key(),
+        };
+        cx.send(self.number, &method);
+        send_content(self.number, delivery, link, cx.out);
+        let origin = Origin {
+            queue,
+            consumer,
+            id: delivery.id,
+        };
+        if no_ack {
+            link.settle(origin, queue::Outcome::Accepted);
+        } else {
+            self.owe(origin, link, cx);
+        }
+    }
+
+    /// Takes note that the client owes an acknowledgement for the delivery just written.
+    fn owe(&mut self, origin: Origin, link: &mut Link, cx: &Cx<'_>) {
+        let now = cx.broker.now();
+        link.ack_check.get_or_insert(now + ACK_CHECK);
+        self.unacked.push(self.next_delivery, seconds(now), origin);
+    }
+
+    /// 406 when the client has kept a delivery for too long.
+    pub fn check_acknowledgements(&self, now: Time, limit: Duration) -> Outcome {
+        let limit_s = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
+        match self.unacked.oldest() {
+            Some(since) if seconds(now) >= since.saturating_add(limit_s) => refuse!(
+                PreconditionFailed,
+                "delivery acknowledgement on channel {} timed out. Timeout value used: {} ms. This timeout value can \
+                 be configured, see consumers doc guide to learn more",
+                self.number,
+                limit.as_millis()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The answer to basic.get.
+    pub fn deliver_got(
+        &mut self,
+        origin: Origin,
+        no_ack: bool,
+        delivery: &Delivery,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        self.next_delivery += 1;
+        let method = Method::BasicGetOk {
+            delivery_tag: self.next_delivery,
+            redelivered: delivery.redelivered,
+            exchange: delivery.message.exchange(),
+            routing_key: delivery.message.routing_key(),
+            message_count: u32::try_from(delivery.left).unwrap_or(u32::MAX),
+        };
+        cx.send(self.number, &method);
+        send_content(self.number, delivery, link, cx.out);
+        // Without acknowledgement the queue's side has settled it: it is only one.
+        if !no_ack {
+            self.owe(origin, link, cx);
+        }
+    }
+}
+
+/// How often deliveries are looked at that nobody acknowledged.
+pub(crate) const ACK_CHECK: Duration = Duration::from_secs(60);
+
+fn seconds(time: Time) -> u32 {
+    u32::try_from(time.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
+}
+
+/// Slots for held deliveries that stay allocated.
+const KEEP: usize = 64;
+
+fn facts(link: &Link, consumer: ConsumerId) -> Option<(Name, bool)> {
+    let subscription = link.subscriptions.get(&consumer.0)?;
+    Some((subscription.tag.clone(), subscription.no_ack))
+}

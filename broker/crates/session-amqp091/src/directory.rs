@@ -1,0 +1,153 @@
+//! What the session reads from the metadata tree, with RabbitMQ's rules and texts.
+
+use crate::failure::{Code, Failure, Outcome, refuse};
+use crate::link::Link;
+use metadata::{ExchangeRecord, QueueRecord, Right, SessionId, Tree};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Exchange,
+    Queue,
+}
+
+/// 403 unless the user has that right on the resource. The default exchange is `amq.default` here.
+pub(crate) fn check(tree: &Tree, link: &Link, right: Right, kind: Kind, resource: &str) -> Outcome {
+    let (kind, resource) = match (kind, resource) {
+        (Kind::Exchange, "") => ("exchange", "amq.default"),
+        (Kind::Exchange, given) => ("exchange", given),
+        (Kind::Queue, given) => ("queue", given),
+    };
+    if tree.permitted(&link.user, &link.vhost, right, resource) {
+        return Ok(());
+    }
+    refuse!(
+        AccessRefused,
+        "{} access to {kind} '{resource}' in vhost '{}' refused for user '{}'",
+        name(right),
+        link.vhost,
+        link.user
+    )
+}
+
+/// 403 unless the user's topic permissions let this key through.
+pub(crate) fn check_topic(
+    tree: &Tree,
+    link: &Link,
+    right: Right,
+    exchange: &ExchangeRecord,
+    key: &str,
+) -> Outcome {
+    if tree.topic_permitted(&link.user, &link.vhost, &exchange.name, right, key) {
+        return Ok(());
+    }
+    refuse!(
+        AccessRefused,
+        "{} access to topic '{key}' in exchange '{}' in vhost '{}' refused for user '{}'",
+        name(right),
+        exchange.name,
+        link.vhost,
+        link.user
+    )
+}
+
+/// 404 when it does not exist, 403 when it is internal. None: the default exchange.
+pub(crate) fn exchange_to_publish<'t>(
+    tree: &'t Tree,
+    link: &Link,
+    name: &str,
+) -> Outcome<Option<&'t ExchangeRecord>> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let record = exchange(tree, link, name).ok_or_else(|| no_exchange(link, name))?;
+    if record.internal {
+        refuse!(
+            AccessRefused,
+            "cannot publish to internal exchange '{name}' in vhost '{}'",
+            link.vhost
+        );
+    }
+    Ok(Some(record))
+}
+
+pub(crate) fn no_exchange(link: &Link, name: &str) -> Failure {
+    Failure::new(
+        Code::NotFound,
+        format!("no exchange '{name}' in vhost '{}'", link.vhost),
+    )
+}
+
+/// A queue to be used: 404 when it does not exist, 405 when it is another connection's own.
+pub(crate) fn queue_for<'t>(
+    tree: &'t Tree,
+    link: &Link,
+    name: &str,
+    session: SessionId,
+) -> Outcome<&'t Arc<QueueRecord>> {
+    let Some(record) = queue(tree, link, name) else {
+        refuse!(NotFound, "no queue '{name}' in vhost '{}'", link.vhost)
+    };
+    check_owner(record, session)?;
+    Ok(record)
+}
+
+pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
+    match record.exclusive {
+        Some(owner) if owner != session => refuse!(
+            ResourceLocked,
+            "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on \
+             another connection or the exclusive property value does not match that of the original declaration.",
+            record.name,
+            record.vhost
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// 503 for a type that this broker does not have.
+pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
+    match kind {
+        "direct" | "fanout" | "topic" | "headers" => Ok(()),
+        _ => refuse!(CommandInvalid, "unknown exchange type '{kind}'"),
+    }
+}
+
+fn name(right: Right) -> &'static str {
+    match right {
+        Right::Configure => "configure",
+        Right::Write => "write",
+        Right::Read => "read",
+    }
+}
+
+/// As [`check`] for the right to write to an exchange, for every publish: the last verdict holds until the tree changes.
+pub(crate) fn check_publish(tree: &Tree, link: &mut Link, exchange: &str) -> Outcome {
+    if let Some((applied, known)) = &link.writable
+        && *applied == tree.applied()
+        && **known == *exchange
+    {
+        return Ok(());
+    }
+    check(tree, link, Right::Write, Kind::Exchange, exchange)?;
+    link.writable = Some((tree.applied(), exchange.into()));
+    Ok(())
+}
+
+pub(crate) fn exchange<'t>(tree: &'t Tree, link: &Link, name: &str) -> Option<&'t ExchangeRecord> {
+    tree.exchange(&link.vhost, name).map(|record| &**record)
+}
+
+pub(crate) fn queue<'t>(tree: &'t Tree, link: &Link, name: &str) -> Option<&'t Arc<QueueRecord>> {
+    tree.queue(&link.vhost, name)
+}
+
+pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
+    tree.user(user)
+        .is_some_and(|record| record.tags.iter().any(|t| **t == *tag))
+}
+
+/// None: no such user, or no password to log in with.
+pub(crate) fn password(tree: &Tree, user: &str) -> Option<auth::PasswordHash> {
+    tree.user(user)?.password.clone()
+}

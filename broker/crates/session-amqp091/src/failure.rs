@@ -1,0 +1,131 @@
+//! Errors as clients expect them: code, name, text (section 1.2 of the protocol's reference, texts as RabbitMQ's).
+
+use metadata::Refused;
+
+/// A reply code that ends a channel or the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    ConnectionForced,
+    AccessRefused,
+    NotFound,
+    ResourceLocked,
+    PreconditionFailed,
+    FrameError,
+    CommandInvalid,
+    ChannelError,
+    UnexpectedFrame,
+    ResourceError,
+    NotAllowed,
+    NotImplemented,
+    InternalError,
+}
+
+impl Code {
+    pub fn number(self) -> u16 {
+        match self {
+            Code::ConnectionForced => 320,
+            Code::AccessRefused => 403,
+            Code::NotFound => 404,
+            Code::ResourceLocked => 405,
+            Code::PreconditionFailed => 406,
+            Code::FrameError => 501,
+            Code::CommandInvalid => 503,
+            Code::ChannelError => 504,
+            Code::UnexpectedFrame => 505,
+            Code::ResourceError => 506,
+            Code::NotAllowed => 530,
+            Code::NotImplemented => 540,
+            Code::InternalError => 541,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Code::ConnectionForced => "CONNECTION_FORCED",
+            Code::AccessRefused => "ACCESS_REFUSED",
+            Code::NotFound => "NOT_FOUND",
+            Code::ResourceLocked => "RESOURCE_LOCKED",
+            Code::PreconditionFailed => "PRECONDITION_FAILED",
+            Code::FrameError => "FRAME_ERROR",
+            Code::CommandInvalid => "COMMAND_INVALID",
+            Code::ChannelError => "CHANNEL_ERROR",
+            Code::UnexpectedFrame => "UNEXPECTED_FRAME",
+            Code::ResourceError => "RESOURCE_ERROR",
+            Code::NotAllowed => "NOT_ALLOWED",
+            Code::NotImplemented => "NOT_IMPLEMENTED",
+            Code::InternalError => "INTERNAL_ERROR",
+        }
+    }
+
+    /// Ends the connection, not only the channel.
+    pub fn is_hard(self) -> bool {
+        !matches!(
+            self,
+            Code::AccessRefused | Code::NotFound | Code::ResourceLocked | Code::PreconditionFailed
+        )
+    }
+
+    /// From a queue's refusal.
+    fn from_number(number: u16) -> Code {
+        [
+            Code::AccessRefused,
+            Code::NotFound,
+            Code::ResourceLocked,
+            Code::PreconditionFailed,
+            Code::ResourceError,
+            Code::NotAllowed,
+            Code::NotImplemented,
+        ]
+        .into_iter()
+        .find(|c| c.number() == number)
+        .unwrap_or(Code::InternalError)
+    }
+}
+
+/// Why a method failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub code: Code,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(code: Code, text: impl Into<String>) -> Failure {
+        Failure {
+            code,
+            text: text.into(),
+        }
+    }
+
+    pub fn of_queue(code: u16, text: String) -> Failure {
+        Failure::new(Code::from_number(code), text)
+    }
+
+    pub fn of_change(refused: Refused) -> Failure {
+        match refused {
+            Refused::NotFound(text) => Failure::new(Code::NotFound, text),
+            Refused::PreconditionFailed(text) | Refused::Invalid(text) => {
+                Failure::new(Code::PreconditionFailed, text)
+            }
+            Refused::ResourceLocked(text) => Failure::new(Code::ResourceLocked, text),
+            Refused::AccessRefused(text) => Failure::new(Code::AccessRefused, text),
+            Refused::Unavailable(text) => Failure::new(Code::InternalError, text),
+        }
+    }
+
+    /// What goes over the wire: the name in front of the text.
+    pub fn reply_text(&self) -> String {
+        format!("{} - {}", self.code.name(), self.text)
+    }
+}
+
+/// Short for a result whose error closes something.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// `return Err(...)` in one line.
+macro_rules! refuse {
+    ($code:ident, $($text:tt)+) => {
+        return Err($crate::failure::Failure::new($crate::failure::Code::$code, format!($($text)+)))
+    };
+}
+pub(crate) use refuse;

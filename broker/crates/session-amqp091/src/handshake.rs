@@ -1,0 +1,241 @@
+//! From the protocol header to connection.open-ok (section 2.2.4): who is it, and where may it go.
+
+use crate::connection::{AmqpSession, Phase};
+use crate::directory;
+use crate::failure::{Code, Failure, Outcome, refuse};
+use crate::link::{Capabilities, Cx};
+use auth::{Credentials, Mechanism};
+use codec_amqp091::{FRAME_MIN_SIZE, Method};
+use message::{Table, Value};
+use std::time::Duration;
+
+/// Users that may log in from loopback only (`loopback_users`).
+const LOOPBACK_USERS: [&str; 1] = ["guest"];
+/// Offered, best first.
+const MECHANISMS: &[u8] = b"PLAIN AMQPLAIN";
+/// Who failed to log in waits this long for the end, so that guessing is slow.
+pub(crate) const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
+
+impl AmqpSession {
+    pub(crate) fn send_start(&mut self, cx: &mut Cx<'_>) {
+        let start = Method::ConnectionStart {
+            version_major: 0,
+            version_minor: 9,
+            server_properties: server_properties(&self.config.server_name),
+            mechanisms: MECHANISMS,
+            locales: b"en_US",
+        };
+        cx.send(0, &start);
+        self.phase = Phase::Starting;
+    }
+
+    /// A method of channel 0 before the connection is open.
+    pub(crate) fn handshake(&mut self, method: Method<'_>, cx: &mut Cx<'_>) -> Outcome {
+        match (self.phase, method) {
+            (
+                Phase::Starting,
+                Method::ConnectionStartOk {
+                    client_properties,
+                    mechanism,
+                    response,
+                    ..
+                },
+            ) => {
+                self.client(&client_properties);
+                self.log_in(mechanism, response, cx)
+            }
+            (
+                Phase::Tuning,
+                Method::ConnectionTuneOk {
+                    channel_max,
+                    frame_max,
+                    heartbeat,
+                },
+            ) => self.tune(channel_max, frame_max, heartbeat),
+            (Phase::Opening, Method::ConnectionOpen { virtual_host }) => {
+                self.open(virtual_host, cx)
+            }
+            (_, method) => refuse!(
+                ChannelError,
+                "unexpected method {} before the connection is open",
+                method.name()
+            ),
+        }
+    }
+
+    /// What the client says about itself.
+    fn client(&mut self, properties: &Table) {
+        let says = |name| match properties.get("capabilities") {
+            Some(Value::Table(t)) => matches!(t.get(name), Some(Value::Bool(true))),
+            _ => false,
+        };
+        self.link.capabilities = Capabilities {
+            consumer_cancel_notify: says("consumer_cancel_notify"),
+            connection_blocked: says("connection.blocked"),
+            authentication_failure_close: says("authentication_failure_close"),
+        };
+        if let Some(name) = properties.get("connection_name").and_then(Value::as_str) {
+            self.client_name = name.chars().take(MAX_CLIENT_NAME).collect();
+        }
+    }
+
+    fn log_in(&mut self, mechanism: &str, response: &[u8], cx: &mut Cx<'_>) -> Outcome {
+        let credentials = match Mechanism::from_name(mechanism) {
+            Some(Mechanism::Plain) => auth::plain(response),
+            Some(Mechanism::Amqplain) => auth::amqplain(response),
+            _ => refuse!(
+                CommandInvalid,
+                "unknown authentication mechanism '{mechanism}'"
+            ),
+        };
+        let verdict = match credentials {
+            Ok(credentials) => self.verify(&credentials, cx).map(|()| credentials),
+            Err(error) => Err(error.to_string()),
+        };
+        let credentials = match verdict {
+            Ok(credentials) => credentials,
+            Err(why) => {
+                tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
+                // The reason stays in the log.
+                refuse!(
+                    AccessRefused,
+                    "Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+                );
+            }
+        };
+        self.link.user = credentials.user.as_str().into();
+        self.link.impersonator =
+            directory::has_tag(cx.broker.tree(), &credentials.user, "impersonator");
+        let limits = &self.config.limits;
+        let tune = Method::ConnectionTune {
+            channel_max: limits.channel_max,
+            frame_max: limits.frame_max,
+            heartbeat: limits.heartbeat,
+        };
+        cx.send(0, &tune);
+        self.phase = Phase::Tuning;
+        Ok(())
+    }
+
+    fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<(), String> {
+        let Credentials { user, password } = credentials;
+        if password.is_empty() {
+            return Err(format!("user '{user}' gave an empty password"));
+        }
+        let hash = directory::password(cx.broker.tree(), user)
+            .ok_or_else(|| format!("user '{user}' does not exist or has no password"))?;
+        if LOOPBACK_USERS.contains(&user.as_str()) && !self.config.peer_is_loopback {
+            return Err(format!("user '{user}' can only connect via localhost"));
+        }
+        if cx.broker.verify(&hash, password) {
+            Ok(())
+        } else {
+            Err(format!("user '{user}' gave a wrong password"))
+        }
+    }
+
+    fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> Outcome {
+        let limits = &self.config.limits;
+        negotiated("frame_max", FRAME_MIN_SIZE, limits.frame_max, frame_max)?;
+        negotiated(
+            "channel_max",
+            1,
+            limits.channel_max.into(),
+            channel_max.into(),
+        )?;
+        self.link.frame_max = frame_max;
+        self.channel_max = channel_max;
+        self.heartbeat = Duration::from_secs(heartbeat.into());
+        self.phase = Phase::Opening;
+        Ok(())
+    }
+
+    fn open(&mut self, vhost: &str, cx: &mut Cx<'_>) -> Outcome {
+        let user = self.link.user.clone();
+        if cx.broker.draining() {
+            refuse!(
+                ConnectionForced,
+                "the node is shutting down or in maintenance mode"
+            );
+        }
+        if !cx.broker.tree().vhost_exists(vhost) {
+            refuse!(NotAllowed, "vhost {vhost} not found");
+        }
+        if !cx.broker.tree().vhost_access(&user, vhost) {
+            refuse!(
+                NotAllowed,
+                "access to vhost '{vhost}' refused for user '{user}'"
+            );
+        }
+        if !cx.broker.admit(&user, vhost) {
+            refuse!(
+                NotAllowed,
+                "access to vhost '{vhost}' refused for user '{user}': connection limit is reached"
+            );
+        }
+        self.link.vhost = vhost.into();
+        cx.send(0, &Method::ConnectionOpenOk {});
+        self.phase = Phase::Running;
+        self.deadline = None;
+        self.link.alarm = cx.broker.publishers_blocked();
+        Ok(())
+    }
+
+    /// connection.update-secret: a new password for the user who is here.
+    pub(crate) fn update_secret(&mut self, secret: &[u8], cx: &mut Cx<'_>) -> Outcome {
+        let hash = directory::password(cx.broker.tree(), &self.link.user);
+        if !hash.is_some_and(|hash| cx.broker.verify(&hash, secret)) {
+            refuse!(NotAllowed, "New secret was refused by one of the backends");
+        }
+        cx.send(0, &Method::ConnectionUpdateSecretOk {});
+        Ok(())
+    }
+}
+
+/// Characters of `connection_name` that are kept.
+const MAX_CLIENT_NAME: usize = 255;
+
+/// The client must choose between our minimum and what we offered; 0 would be no limit at all.
+fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> Outcome {
+    let (detail, word, bound, limit) = match chosen {
+        0 => (" (no limit)", "higher", "maximum", offered),
+        c if c < min => ("", "lower", "minimum", min),
+        c if c > offered => ("", "higher", "maximum", offered),
+        _ => return Ok(()),
+    };
+    Err(Failure::new(
+        Code::NotAllowed,
+        format!(
+            "negotiated {field} = {chosen}{detail} is {word} than the {bound} allowed value ({limit})"
+        ),
+    ))
+}
+
+fn server_properties(server_name: &str) -> Table {
+    let mut capabilities = Table::default();
+    for name in [
+        "publisher_confirms",
+        "exchange_exchange_bindings",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "consumer_priorities",
+        "authentication_failure_close",
+        "per_consumer_qos",
+        "direct_reply_to",
+    ] {
+        capabilities.set(name, Value::Bool(true));
+    }
+    let mut properties = Table::default();
+    properties.set("capabilities", Value::Table(capabilities));
+    properties.set("cluster_name", server_name.into());
+    properties.set("copyright", "The Posthorn authors".into());
+    properties.set(
+        "information",
+        "Licensed under the Apache License 2.0".into(),
+    );
+    properties.set("platform", "Rust".into());
+    properties.set("product", "Posthorn".into());
+    properties.set("version", env!("CARGO_PKG_VERSION").into());
+    properties
+}

@@ -1,0 +1,84 @@
+//! What one connection may cost, and the facts about it that its listener knows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bounds of one session. Every buffer of a session has one of these behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Octets of a frame at most, offered in connection.tune (`frame_max`).
+    pub frame_max: u32,
+    /// Channels at most, offered in connection.tune (`channel_max`).
+    pub channel_max: u16,
+    /// Seconds, offered in connection.tune (`heartbeat`).
+    pub heartbeat: u16,
+    /// From the connection's start to connection.open-ok (`handshake_timeout`).
+    pub handshake: Duration,
+    /// Octets of a message's body (`max_message_size`).
+    pub message: u64,
+    /// Consumers on one channel (`consumer_max_per_channel`).
+    pub consumers: usize,
+    /// Octets waiting for the socket above which deliveries are held back.
+    pub outbox_deliveries: usize,
+    /// Octets waiting for the socket above which the client is not read.
+    pub outbox: usize,
+    /// Messages on their way to queues above which the client is not read.
+    pub in_flight_messages: usize,
+    /// Octets of the same.
+    pub in_flight_bytes: usize,
+    /// Octets of frames that wait for an earlier method of their channel.
+    pub held: usize,
+    /// Octets of bodies of which some frames are still missing, over all channels.
+    pub partial: usize,
+    /// How long a client may keep a delivery without acknowledging it (`consumer_timeout`).
+    pub acknowledgement: Duration,
+    /// Octets of messages in one transaction.
+    pub transaction: usize,
+    /// How long a queue may take for an answer (`channel_operation_timeout`).
+    pub operation: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            frame_max: 131_072,
+            channel_max: 2047,
+            heartbeat: 60,
+            handshake: Duration::from_secs(10),
+            message: 16 << 20,
+            consumers: 10_000,
+            outbox_deliveries: 1 << 20,
+            outbox: 4 << 20,
+            in_flight_messages: 16_384,
+            in_flight_bytes: 16 << 20,
+            held: 1 << 20,
+            partial: 64 << 20,
+            acknowledgement: Duration::from_secs(1800),
+            transaction: 64 << 20,
+            operation: Duration::from_secs(15),
+        }
+    }
+}
+
+/// What a session is told when its connection is accepted.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Users that may log in from loopback only (`guest`) depend on it.
+    pub peer_is_loopback: bool,
+    /// The other side, for logs.
+    pub peer: String,
+    /// This node's name, told to clients as `cluster_name`.
+    pub server_name: Arc<str>,
+    pub limits: Arc<Limits>,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        SessionConfig {
+            peer_is_loopback: true,
+            peer: String::new(),
+            server_name: "posthorn".into(),
+            limits: Arc::default(),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What all channels of a connection share.
+
+use crate::Limits;
+use crate::unacked::Origin;
+use bytes::BytesMut;
+use codec_amqp091::{Method, encode_method};
+use env::Time;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use metadata::Name;
+use queue::{ConsumerId, Outcome, QueueId, RequestBody};
+use session::{Broker, Outbox, RequestSeq};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The world during one step.
+pub(crate) struct Cx<'a> {
+    pub broker: &'a mut dyn Broker,
+    pub out: &'a mut Outbox,
+}
+
+impl Cx<'_> {
+    pub fn send(&mut self, channel: u16, method: &Method<'_>) {
+        encode_method(self.out.tail(), channel, method);
+    }
+}
+
+/// What the client says it understands, in `capabilities` of its properties.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Capabilities {
+    pub consumer_cancel_notify: bool,
+    pub connection_blocked: bool,
+    pub authentication_failure_close: bool,
+}
+
+/// A consumer, or a `basic.get` that has not been answered.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub queue: QueueId,
+    pub channel: u16,
+    pub tag: Name,
+    pub no_ack: bool,
+    pub get: bool,
+}
+
+/// Settlements collected during a step: one request for many acknowledgements.
+#[derive(Debug)]
+struct Settlement {
+    queue: QueueId,
+    consumer: ConsumerId,
+    outcome: Outcome,
+    ids: Vec<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub limits: Arc<Limits>,
+    pub vhost: Name,
+    pub user: Name,
+    /// May publish in another's name (tag `impersonator`).
+    pub impersonator: bool,
+    pub capabilities: Capabilities,
+    pub frame_max: u32,
+    /// The exchange published to last, and the state of the tree in which the user was found to have the right to.
+    pub writable: Option<(u64, Name)>,
+    /// An alarm is in force, and why.
+    pub alarm: Option<&'static str>,
+    /// A publish came during the alarm.
+    pub blocked: bool,
+    /// Exclusive queues were declared here.
+    pub owns_queues: bool,
+    pub subscriptions: HashMap<u32, Subscription, FixedState>,
+    /// Answers that channels wait for.
+    asked: Vec<(QueueId, RequestSeq, u16)>,
+    /// When the oldest of the channels' waits may be over; looked at again then.
+    pub wait_deadline: Option<Time>,
+    in_flight_messages: usize,
+    in_flight_bytes: usize,
+    /// Too much is on its way to queues; until half of it has arrived.
+    pub flooded: bool,
+    /// The client does not read what is sent to it; until half of it is gone.
+    pub congested: bool,
+    /// When deliveries that nobody acknowledges are looked for again; None while there are no deliveries.
+    pub ack_check: Option<Time>,
+    /// Octets in the channels' `held` buffers.
+    pub held: usize,
+    /// Octets of unfinished bodies.
+    pub partial: usize,
+    /// Scratch for routing.
+    pub routes: Vec<QueueId>,
+    /// Scratch for properties that must be changed on their way.
+    pub scratch: BytesMut,
+    settlements: VecDeque<Settlement>,
+    next_consumer: u32,
+    next_token: u64,
+    next_epoch: u32,
+}
+
+impl Link {
+    pub fn new(limits: Arc<Limits>) -> Link {
+        Link {
+            limits,
+            vhost: "".into(),
+            user: "".into(),
+            impersonator: false,
+            capabilities: Capabilities::default(),
+            frame_max: HANDSHAKE_FRAME_MAX,
+            writable: None,
+            alarm: None,
+            blocked: false,
+            owns_queues: false,
+            subscriptions: HashMap::with_hasher(FixedState::default()),
+            asked: Vec::new(),
+            wait_deadline: None,
+            in_flight_messages: 0,
+            in_flight_bytes: 0,
+            flooded: false,
+            congested: false,
+            ack_check: None,
+            held: 0,
+            partial: 0,
+            routes: Vec::new(),
+            scratch: BytesMut::new(),
+            settlements: VecDeque::new(),
+            next_consumer: 0,
+            next_token: 0,
+            next_epoch: 0,
+        }
+    }
+
+    pub fn new_consumer(&mut self) -> ConsumerId {
+        self.next_consumer += 1;
+        ConsumerId(self.next_consumer)
+    }
+
+    /// Tells lives of the same channel number apart.
+    pub fn new_epoch(&mut self) -> u32 {
+        self.next_epoch = self.next_epoch.wrapping_add(1);
+        self.next_epoch
+    }
+
+    /// A token for `Broker::change`, never 0; its low 16 bits are the channel.
+    pub fn new_token(&mut self, channel: u16) -> u64 {
+        self.next_token += 1;
+        self.next_token << 16 | u64::from(channel)
+    }
+
+    /// Sends a request whose answer the channel waits for.
+    pub fn ask(&mut self, cx: &mut Cx<'_>, channel: u16, queue: QueueId, body: RequestBody) {
+        self.flush_settlements(cx);
+        let seq = cx.broker.request(queue, body);
+        self.asked.push((queue, seq, channel));
+    }
+
+    /// Who asked; at most once.
+    pub fn answered(&mut self, queue: QueueId, seq: RequestSeq) -> Option<u16> {
+        let at = self
+            .asked
+            .iter()
+            .position(|&(q, s, _)| q == queue && s == seq)?;
+        Some(self.asked.swap_remove(at).2)
+    }
+
+    /// The channel no longer waits.
+    pub fn forget_asked(&mut self, channel: u16) {
+        self.asked.retain(|&(_, _, c)| c != channel);
+    }
+
+    /// Sends a request that has no answer, after the settlements before it.
+    pub fn tell(&mut self, cx: &mut Cx<'_>, queue: QueueId, body: RequestBody) {
+        self.flush_settlements(cx);
+        cx.broker.request(queue, body);
+    }
+
+    /// Settles at the end of the step, together with its neighbours.
+    pub fn settle(&mut self, origin: Origin, outcome: Outcome) {
+        self.settle_range(
+            origin.queue,
+            origin.consumer,
+            outcome,
+            (origin.id, origin.id),
+        );
+    }
+
+    pub fn settle_range(
+        &mut self,
+        queue: QueueId,
+        consumer: ConsumerId,
+        outcome: Outcome,
+        (from, to): (u64, u64),
+    ) {
+        if let Some(last) = self.settlements.back_mut()
+            && last.queue == queue
+            && last.consumer == consumer
+            && last.outcome == outcome
+        {
+            match last.ids.last_mut() {
+                Some(range) if range.1.checked_add(1) == Some(from) => range.1 = to,
+                _ => last.ids.push((from, to)),
+            }
+            return;
+        }
+        self.settlements.push_back(Settlement {
+            queue,
+            consumer,
+            outcome,
+            ids: vec![(from, to)],
+        });
+    }
+
+    pub fn flush_settlements(&mut self, cx: &mut Cx<'_>) {
+        while let Some(s) = self.settlements.pop_front() {
+            let body = RequestBody::Settle {
+                consumer: s.consumer,
+                outcome: s.outcome,
+                ids: s.ids,
+            };
+            cx.broker.request(s.queue, body);
+        }
+    }
+
+    /// A message leaves for queues.
+    pub fn departed(&mut self, size: u32) {
+        self.in_flight_messages += 1;
+        self.in_flight_bytes += size as usize;
+        self.flooded |= self.in_flight_messages > self.limits.in_flight_messages
+            || self.in_flight_bytes > self.limits.in_flight_bytes;
+    }
+
+    /// All its queues have answered, or nobody waits for them any more.
+    pub fn arrived(&mut self, size: u32) {
+        self.in_flight_messages = self.in_flight_messages.saturating_sub(1);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(size as usize);
+        self.flooded &= self.in_flight_messages > self.limits.in_flight_messages / 2
+            || self.in_flight_bytes > self.limits.in_flight_bytes / 2;
+    }
+
+    /// Compares what waits for the socket with its bounds.
+    pub fn weigh(&mut self, outbox: &Outbox) {
+        let bound = if self.congested {
+            self.limits.outbox / 2
+        } else {
+            self.limits.outbox
+        };
+        self.congested = outbox.len() > bound;
+    }
+}
+
+/// Before tune-ok. Larger than the protocol's minimum: client properties and tokens are long.
+pub(crate) const HANDSHAKE_FRAME_MAX: u32 = 8192;

@@ -1,0 +1,275 @@
+//! basic.publish, once it is whole: checks in RabbitMQ's order, one allocation for the message, off to the queues.
+
+use crate::channel::Channel;
+use crate::content::Assembly;
+use crate::directory;
+use crate::failure::{Outcome, refuse};
+use crate::link::{Cx, Link};
+use crate::replies::{REPLY_TO, Replies};
+use bytes::BytesMut;
+use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
+use message::{Message, MessageBuilder, Protocol, Table, Value};
+use metadata::{ExchangeRecord, Right};
+use session::{Outbox, PublishTag};
+use smallvec::SmallVec;
+
+pub(crate) fn publish(
+    channel: &mut Channel,
+    assembly: &Assembly,
+    body: &[u8],
+    link: &mut Link,
+    cx: &mut Cx<'_>,
+) -> Outcome {
+    if assembly.immediate {
+        refuse!(NotImplemented, "immediate=true");
+    }
+    let (message, routes) = route(channel.replies.as_deref(), assembly, body, link, cx)?;
+    if let Some(transaction) = &mut channel.transaction {
+        return transaction.publish(message, routes, assembly.mandatory, link);
+    }
+    link.routes = dispatch(channel, message, routes, assembly.mandatory, link, cx);
+    Ok(())
+}
+
+/// To the queues, or back to the client. Gives the vector of queues back.
+pub(crate) fn dispatch(
+    channel: &mut Channel,
+    message: Message,
+    routes: Vec<metadata::QueueId>,
+    mandatory: bool,
+    link: &mut Link,
+    cx: &mut Cx<'_>,
+) -> Vec<metadata::QueueId> {
+    let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
+    // A return goes before the confirm.
+    if routes.is_empty() && mandatory {
+        send_return(channel.number, &message, link, cx.out);
+    }
+    let seq = channel.confirms.next();
+    if let Some(settled) = channel.confirms.publish(routes.len(), size) {
+        channel.confirm(settled, cx);
+    } else {
+        link.departed(size);
+    }
+    let tag: PublishTag = channel.publish_tag(seq);
+    if let Some((&last, others)) = routes.split_last() {
+        for &queue in others {
+            cx.broker.publish(queue, tag, message.clone());
+        }
+        cx.broker.publish(last, tag, message);
+    }
+    routes
+}
+
+/// The message, and the queues it goes to (in the link's scratch vector: give it back).
+fn route(
+    replies: Option<&Replies>,
+    assembly: &Assembly,
+    body: &[u8],
+    link: &mut Link,
+    cx: &mut Cx<'_>,
+) -> Outcome<(Message, Vec<metadata::QueueId>)> {
+    let received = cx.broker.wall();
+    let tree = cx.broker.tree();
+    let exchange = assembly.exchange();
+    directory::check_publish(tree, link, exchange)?;
+    let record = directory::exchange_to_publish(tree, link, exchange)?;
+
+    let mut copies: SmallVec<[table::Entry<'_>; 2]> = SmallVec::new();
+    let properties = match Properties::scan(&assembly.properties, |entry| {
+        if matches!(entry.key, "CC" | "BCC") {
+            copies.push(entry);
+        }
+    }) {
+        Ok(properties) => properties,
+        Err(error) => refuse!(FrameError, "cannot decode content properties: {error}"),
+    };
+    let ttl_ms = match properties.expiration {
+        Some(text) => Some(parse_expiration(text)?),
+        None => None,
+    };
+    let copied = copy_keys(&copies)?;
+    let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
+    keys.push(assembly.routing_key());
+    keys.extend(copied.iter().filter_map(|v| v.as_str()));
+    check_topics(record, &keys, link, tree)?;
+    check_user(&properties, link)?;
+
+    let rewritten = rewrite(properties, &copies, replies)?;
+    let raw = rewritten.as_deref().unwrap_or(&assembly.properties);
+    let builder = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: properties.delivery_mode == Some(2),
+        priority: properties.priority,
+        ttl_ms,
+        received,
+        exchange,
+        routing_keys: &keys,
+        properties: raw,
+    };
+    let message = match builder.build(body.len(), [body]) {
+        Ok(message) => message,
+        Err(error) => refuse!(PreconditionFailed, "invalid message: {error}"),
+    };
+    let mut routes = std::mem::take(&mut link.routes);
+    routes.clear();
+    let headers = || {
+        properties
+            .header_table()
+            .unwrap_or_else(|_| Table::default())
+    };
+    tree.route(&link.vhost, exchange, &keys, &headers, &mut routes);
+    Ok((message, routes))
+}
+
+/// The properties, where they must not go on as they came: BCC is nobody's business, and who waits for a direct reply is
+/// named by the queue behind it.
+fn rewrite<'a>(
+    mut properties: Properties<'a>,
+    copies: &[table::Entry<'_>],
+    replies: Option<&'a Replies>,
+) -> Outcome<Option<BytesMut>> {
+    let direct = properties.reply_to == Some(REPLY_TO);
+    if direct {
+        match replies {
+            Some(replies) => properties.reply_to = Some(&replies.queue),
+            None => refuse!(PreconditionFailed, "fast reply consumer does not exist"),
+        }
+    }
+    let blind = copies.iter().any(|c| c.key == "BCC");
+    if !direct && !blind {
+        return Ok(None);
+    }
+    let edit = HeaderEdit {
+        key: "BCC",
+        value: None,
+    };
+    let mut out = BytesMut::new();
+    properties.encode_edited(&[edit], &mut out);
+    Ok(Some(out))
+}
+
+/// More keys to route by: the strings in the CC and BCC headers.
+fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<Vec<Value>> {
+    let mut keys = Vec::new();
+    // CC's before BCC's, whatever their order in the table.
+    for name in ["CC", "BCC"] {
+        for entry in copies.iter().filter(|c| c.key == name) {
+            match entry.decode() {
+                Ok(Value::Array(values))
+                    if values
+                        .iter()
+                        .all(|v| v.as_str().is_some_and(|s| s.len() <= 255)) =>
+                {
+                    keys.extend(values);
+                }
+                _ => refuse!(
+                    PreconditionFailed,
+                    "invalid message: header '{name}' is not an array of routing keys"
+                ),
+            }
+        }
+    }
+    Ok(keys)
+}
+
+fn check_topics(
+    record: Option<&ExchangeRecord>,
+    keys: &[&str],
+    link: &Link,
+    tree: &metadata::Tree,
+) -> Outcome {
+    match record {
+        Some(record) if &*record.kind == "topic" => keys
+            .iter()
+            .try_for_each(|key| directory::check_topic(tree, link, Right::Write, record, key)),
+        _ => Ok(()),
+    }
+}
+
+fn check_user(properties: &Properties<'_>, link: &Link) -> Outcome {
+    match properties.user_id {
+        Some(claimed) if claimed != &*link.user && !link.impersonator => refuse!(
+            PreconditionFailed,
+            "user_id property set to '{claimed}' but authenticated user was '{}'",
+            link.user
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Milliseconds; what RabbitMQ says about the rest.
+fn parse_expiration(text: &str) -> Outcome<u64> {
+    let (sign, digits) = match text.strip_prefix(['-', '+']) {
+        Some(rest) => (text.starts_with('-'), rest),
+        None => (false, text),
+    };
+    let end = digits
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(digits.len());
+    let (number, rest) = digits.split_at(end);
+    if number.is_empty() {
+        refuse!(
+            PreconditionFailed,
+            "invalid expiration '{text}': no_integer"
+        );
+    }
+    if !rest.is_empty() {
+        refuse!(
+            PreconditionFailed,
+            "invalid expiration '{text}': {{leftover_string,\"{rest}\"}}"
+        );
+    }
+    match number.parse::<u64>() {
+        Ok(value) if sign && value > 0 => refuse!(
+            PreconditionFailed,
+            "invalid expiration '{text}': {{value_negative,-{value}}}"
+        ),
+        Ok(value) if value <= MAX_EXPIRY => Ok(value),
+        _ => refuse!(
+            PreconditionFailed,
+            "invalid expiration '{text}': {{value_too_big,{number}}}"
+        ),
+    }
+}
+
+/// As RabbitMQ's timers: 2^32 - 1 ms.
+const MAX_EXPIRY: u64 = 4_294_967_295;
+
+fn send_return(channel: u16, message: &Message, link: &Link, out: &mut Outbox) {
+    let method = Method::BasicReturn {
+        reply_code: 312,
+        reply_text: "NO_ROUTE",
+        exchange: message.exchange(),
+        routing_key: message.routing_key(),
+    };
+    codec_amqp091::encode_method(out.tail(), channel, &method);
+    let properties = message.properties();
+    encode_content_header(out.tail(), channel, message.body_len() as u64, &properties);
+    crate::deliver::send_body(out, channel, message, link.frame_max);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expirations_are_read_as_rabbitmq_reads_them() {
+        assert_eq!(parse_expiration("0"), Ok(0));
+        assert_eq!(parse_expiration("4294967295"), Ok(MAX_EXPIRY));
+        for (text, why) in [
+            ("", "no_integer"),
+            ("abc", "no_integer"),
+            ("1.5", "{leftover_string,\".5\"}"),
+            ("-1", "{value_negative,-1}"),
+            ("4294967296", "{value_too_big,4294967296}"),
+            (
+                "99999999999999999999999",
+                "{value_too_big,99999999999999999999999}",
+            ),
+        ] {
+            let failure = parse_expiration(text).unwrap_err();
+            assert_eq!(failure.text, format!("invalid expiration '{text}': {why}"));
+        }
+    }
+}

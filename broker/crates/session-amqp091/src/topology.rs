@@ -1,0 +1,529 @@
+//! Exchanges, queues and bindings.
+
+use crate::channel::Channel;
+use crate::directory::{self, Kind};
+use crate::failure::{Outcome, refuse};
+use crate::link::{Cx, Link};
+use crate::names;
+use crate::replies::is_reply_queue;
+use crate::wait::Wait;
+use codec_amqp091::Method;
+use message::{Table, Value};
+use metadata::{
+    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueKind, QueueRecord, Right,
+};
+use queue::{QueueId, RequestBody};
+
+impl Channel {
+    pub(crate) fn exchange_method(
+        &mut self,
+        method: Method<'_>,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        match method {
+            Method::ExchangeDeclare {
+                exchange,
+                kind,
+                passive,
+                durable,
+                auto_delete,
+                internal,
+                no_wait,
+                arguments,
+            } => {
+                let record = ExchangeRecord {
+                    vhost: link.vhost.clone(),
+                    name: strip(exchange).into(),
+                    kind: kind.into(),
+                    durable,
+                    auto_delete,
+                    internal,
+                    arguments,
+                };
+                self.declare_exchange(record, passive, no_wait, link, cx)
+            }
+            Method::ExchangeDelete {
+                exchange,
+                if_unused,
+                no_wait,
+            } => self.delete_exchange(&strip(exchange), if_unused, no_wait, link, cx),
+            Method::ExchangeBind {
+                destination,
+                source,
+                routing_key,
+                no_wait,
+                arguments,
+            } => {
+                let to = Destination::Exchange(strip(destination).into());
+                let binding = binding(source, to, routing_key, arguments, link);
+                let reply = (!no_wait).then_some(Method::ExchangeBindOk {});
+                self.bind(binding, true, reply, (40, 30), link, cx)
+            }
+            Method::ExchangeUnbind {
+                destination,
+                source,
+                routing_key,
+                no_wait,
+                arguments,
+            } => {
+                let to = Destination::Exchange(strip(destination).into());
+                let binding = binding(source, to, routing_key, arguments, link);
+                let reply = (!no_wait).then_some(Method::ExchangeUnbindOk {});
+                self.bind(binding, false, reply, (40, 40), link, cx)
+            }
+            _ => refuse!(CommandInvalid, "unimplemented method"),
+        }
+    }
+
+    pub(crate) fn queue_method(
+        &mut self,
+        method: Method<'_>,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        match method {
+            Method::QueueDeclare {
+                queue,
+                passive,
+                durable,
+                exclusive,
+                auto_delete,
+                no_wait,
+                arguments,
+            } => {
+                let name = strip(queue);
+                if is_reply_queue(&name) {
+                    return self.declare_reply_queue(&name, no_wait, link, cx);
+                }
+                if passive {
+                    return self.declare_passive(&name, no_wait, link, cx);
+                }
+                let wish = Wish {
+                    name,
+                    durable,
+                    exclusive,
+                    auto_delete,
+                    no_wait,
+                    arguments,
+                };
+                self.declare_queue(wish, link, cx)
+            }
+            Method::QueueBind {
+                queue,
+                exchange,
+                routing_key,
+                no_wait,
+                arguments,
+            } => {
+                let (to, key) = self.binding_end(queue, routing_key)?;
+                let binding = binding(exchange, to, &key, arguments, link);
+                let reply = (!no_wait).then_some(Method::QueueBindOk {});
+                self.bind(binding, true, reply, (50, 20), link, cx)
+            }
+            Method::QueueUnbind {
+                queue,
+                exchange,
+                routing_key,
+                arguments,
+            } => {
+                let (to, key) = self.binding_end(queue, routing_key)?;
+                let binding = binding(exchange, to, &key, arguments, link);
+                let reply = Some(Method::QueueUnbindOk {});
+                self.bind(binding, false, reply, (50, 50), link, cx)
+            }
+            Method::QueuePurge { queue, no_wait } => self.purge(queue, no_wait, link, cx),
+            Method::QueueDelete {
+                queue,
+                if_unused,
+                if_empty,
+                no_wait,
+            } => self.delete_queue(queue, if_unused, if_empty, no_wait, link, cx),
+            _ => refuse!(CommandInvalid, "unimplemented method"),
+        }
+    }
+
+    /// "" stands for the queue declared last, and then an empty key for its name (section 1.7.2.3).
+    fn binding_end(&self, queue: &str, routing_key: &str) -> Outcome<(Destination, Name)> {
+        let name = self.expand(queue)?;
+        let key = match (queue, routing_key) {
+            ("", "") => name.clone(),
+            (_, key) => key.into(),
+        };
+        Ok((Destination::Queue(strip(&name).into()), key))
+    }
+
+    pub(crate) fn change(
+        &mut self,
+        change: Change,
+        wait: Wait,
+        ids: (u16, u16),
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        link.flush_settlements(cx);
+        let token = link.new_token(self.number);
+        cx.broker.change(token, change);
+        self.wait(wait, token, ids, link, cx);
+    }
+
+    pub(crate) fn reply(&self, reply: Option<Method<'static>>, cx: &mut Cx<'_>) {
+        if let Some(method) = reply {
+            cx.send(self.number, &method);
+        }
+    }
+
+    fn declare_exchange(
+        &mut self,
+        record: ExchangeRecord,
+        passive: bool,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        let reply = (!no_wait).then_some(Method::ExchangeDeclareOk {});
+        let tree = cx.broker.tree();
+        if !passive {
+            directory::check_exchange_kind(&record.kind)?;
+        }
+        refuse_default(&record.name)?;
+        let there = directory::exchange(tree, link, &record.name);
+        if passive {
+            if there.is_none() {
+                return Err(directory::no_exchange(link, &record.name));
+            }
+            self.reply(reply, cx);
+            return Ok(());
+        }
+        directory::check(tree, link, Right::Configure, Kind::Exchange, &record.name)?;
+        match there {
+            // What is there already needs no log entry.
+            Some(there) if *there == record => {
+                self.reply(reply, cx);
+                return Ok(());
+            }
+            Some(_) => {}
+            None => {
+                refuse_reserved("exchange", &record.name)?;
+                if let Some(alternate) = named(&record.arguments, "alternate-exchange", || {
+                    format!("exchange '{}' in vhost '{}'", record.name, link.vhost)
+                })? {
+                    directory::check(tree, link, Right::Read, Kind::Exchange, &record.name)?;
+                    directory::check(tree, link, Right::Write, Kind::Exchange, &alternate)?;
+                }
+            }
+        }
+        self.change(
+            Change::DeclareExchange(record),
+            Wait::Reply(reply),
+            (40, 10),
+            link,
+            cx,
+        );
+        Ok(())
+    }
+
+    fn delete_exchange(
+        &mut self,
+        name: &str,
+        if_unused: bool,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        refuse_default(name)?;
+        if name.starts_with("amq.") {
+            refuse!(
+                AccessRefused,
+                "deletion of system exchange '{name}' in vhost '{}' not allowed",
+                link.vhost
+            );
+        }
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Configure, Kind::Exchange, name)?;
+        let reply = (!no_wait).then_some(Method::ExchangeDeleteOk {});
+        let change = Change::DeleteExchange {
+            vhost: link.vhost.clone(),
+            name: name.into(),
+            if_unused,
+        };
+        self.change(change, Wait::Reply(reply), (40, 20), link, cx);
+        Ok(())
+    }
+
+    fn bind(
+        &mut self,
+        binding: BindingRecord,
+        add: bool,
+        reply: Option<Method<'static>>,
+        ids: (u16, u16),
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        let tree = cx.broker.tree();
+        match &binding.destination {
+            Destination::Queue(name) => {
+                directory::check(tree, link, Right::Write, Kind::Queue, name)?;
+            }
+            Destination::Exchange(name) => {
+                directory::check(tree, link, Right::Write, Kind::Exchange, name)?;
+                refuse_default(name)?;
+            }
+        }
+        refuse_default(&binding.source)?;
+        directory::check(tree, link, Right::Read, Kind::Exchange, &binding.source)?;
+        if let Some(source) = directory::exchange(tree, link, &binding.source)
+            && &*source.kind == "topic"
+        {
+            directory::check_topic(tree, link, Right::Read, source, &binding.routing_key)?;
+        }
+        if let Destination::Queue(name) = &binding.destination
+            && let Some(queue) = directory::queue(tree, link, name)
+        {
+            directory::check_owner(queue, cx.broker.id())?;
+        }
+        let change = if add {
+            Change::Bind(binding)
+        } else {
+            Change::Unbind(binding)
+        };
+        self.change(change, Wait::Reply(reply), ids, link, cx);
+        Ok(())
+    }
+
+    fn declare_passive(
+        &mut self,
+        name: &str,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        let record = directory::queue_for(cx.broker.tree(), link, name, cx.broker.id())?;
+        let (id, name) = (record.id, record.name.clone());
+        self.declared(id, name, no_wait, (50, 10), link, cx);
+        Ok(())
+    }
+
+    /// The queue is there: its counts are asked for, unless nobody waits for them.
+    pub(crate) fn declared(
+        &mut self,
+        id: QueueId,
+        name: Name,
+        no_wait: bool,
+        ids: (u16, u16),
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        self.last_queue = name;
+        if no_wait {
+            return;
+        }
+        link.ask(cx, self.number, id, RequestBody::Stat);
+        self.wait(Wait::Stat { no_wait }, 0, ids, link, cx);
+    }
+
+    fn declare_queue(&mut self, wish: Wish, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        let name: Name = match &*wish.name {
+            "" => names::generated("amq.gen-", cx.broker).into(),
+            given => {
+                refuse_reserved("queue", given)?;
+                given.into()
+            }
+        };
+        let session = cx.broker.id();
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
+        let kind = queue_kind(&wish.arguments, &name, link)?;
+        let mut record = QueueRecord {
+            id: QueueId::default(),
+            vhost: link.vhost.clone(),
+            name,
+            kind,
+            durable: wish.durable && !wish.exclusive,
+            auto_delete: wish.auto_delete,
+            exclusive: wish.exclusive.then_some(session),
+            arguments: wish.arguments,
+            members: Vec::new(),
+            declared_by: link.user.clone(),
+        };
+        if let Some(there) = directory::queue(tree, link, &record.name) {
+            directory::check_owner(there, session)?;
+            if is_same(there, &record) {
+                let (id, name) = (there.id, there.name.clone());
+                self.declared(id, name, wish.no_wait, (50, 10), link, cx);
+                return Ok(());
+            }
+        } else if let Some(target) = named(&record.arguments, "x-dead-letter-exchange", || {
+            format!("queue '{}' in vhost '{}'", record.name, link.vhost)
+        })? {
+            directory::check(tree, link, Right::Read, Kind::Queue, &record.name)?;
+            directory::check(tree, link, Right::Write, Kind::Exchange, &target)?;
+        }
+        let replicas = record
+            .arguments
+            .get("x-quorum-initial-group-size")
+            .and_then(Value::as_integer)
+            .and_then(|n| u32::try_from(n).ok());
+        record.members = cx.broker.place(kind, replicas.unwrap_or(0));
+        link.owns_queues |= wish.exclusive;
+        let wait = Wait::Declare {
+            no_wait: wish.no_wait,
+        };
+        self.change(Change::DeclareQueue(record), wait, (50, 10), link, cx);
+        Ok(())
+    }
+
+    fn purge(&mut self, queue: &str, no_wait: bool, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        let name = self.expand(queue)?;
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Read, Kind::Queue, &name)?;
+        let id = directory::queue_for(tree, link, &name, cx.broker.id())?.id;
+        link.ask(cx, self.number, id, RequestBody::Purge);
+        self.wait(Wait::Purge { no_wait }, 0, (50, 30), link, cx);
+        Ok(())
+    }
+
+    fn delete_queue(
+        &mut self,
+        queue: &str,
+        if_unused: bool,
+        if_empty: bool,
+        no_wait: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        let name = strip(&self.expand(queue)?);
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
+        let Some(record) = directory::queue(tree, link, &name).cloned() else {
+            // Deleting what is not there succeeds.
+            self.reply(
+                (!no_wait).then_some(Method::QueueDeleteOk { message_count: 0 }),
+                cx,
+            );
+            return Ok(());
+        };
+        directory::check_owner(&record, cx.broker.id())?;
+        let body = RequestBody::Delete {
+            if_unused,
+            if_empty,
+        };
+        link.ask(cx, self.number, record.id, body);
+        self.wait(Wait::Delete { record, no_wait }, 0, (50, 40), link, cx);
+        Ok(())
+    }
+}
+
+struct Wish {
+    name: String,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    no_wait: bool,
+    arguments: Table,
+}
+
+/// Line ends in names are dropped.
+fn strip(name: &str) -> String {
+    name.replace(['\r', '\n'], "")
+}
+
+fn binding(
+    source: &str,
+    destination: Destination,
+    routing_key: &str,
+    arguments: Table,
+    link: &Link,
+) -> BindingRecord {
+    BindingRecord {
+        vhost: link.vhost.clone(),
+        source: strip(source).into(),
+        destination,
+        routing_key: routing_key.into(),
+        arguments,
+    }
+}
+
+fn refuse_default(exchange: &str) -> Outcome {
+    if exchange.is_empty() {
+        refuse!(
+            AccessRefused,
+            "operation not permitted on the default exchange"
+        );
+    }
+    Ok(())
+}
+
+fn refuse_reserved(kind: &str, name: &str) -> Outcome {
+    if name.starts_with("amq.") {
+        refuse!(
+            AccessRefused,
+            "{kind} name '{name}' contains reserved prefix 'amq.*'"
+        );
+    }
+    Ok(())
+}
+
+/// The exchange that an argument names.
+fn named(
+    arguments: &Table,
+    key: &str,
+    resource: impl FnOnce() -> String,
+) -> Outcome<Option<String>> {
+    match arguments.get(key) {
+        None => Ok(None),
+        Some(value) => match value.as_str() {
+            Some(name) => Ok(Some(name.to_owned())),
+            None => refuse!(
+                PreconditionFailed,
+                "invalid type '{}' for arg '{key}' in {}",
+                type_name(value),
+                resource()
+            ),
+        },
+    }
+}
+
+/// As RabbitMQ calls the types of field values.
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Void => "void",
+        Value::Bool(_) => "bool",
+        Value::I8(_) => "byte",
+        Value::U8(_) => "unsignedbyte",
+        Value::I16(_) => "short",
+        Value::U16(_) => "unsignedshort",
+        Value::I32(_) => "signedint",
+        Value::U32(_) => "unsignedint",
+        Value::I64(_) => "long",
+        Value::F32(_) => "float",
+        Value::F64(_) => "double",
+        Value::Decimal { .. } => "decimal",
+        Value::String(_) => "longstr",
+        Value::Binary(_) => "binary",
+        Value::Timestamp(_) => "timestamp",
+        Value::Array(_) => "array",
+        Value::Table(_) => "table",
+    }
+}
+
+fn queue_kind(arguments: &Table, name: &str, link: &Link) -> Outcome<QueueKind> {
+    match arguments.get("x-queue-type").map(Value::as_str) {
+        None | Some(Some("classic")) => Ok(QueueKind::Classic),
+        Some(Some("quorum")) => Ok(QueueKind::Quorum),
+        Some(other) => refuse!(
+            PreconditionFailed,
+            "invalid arg 'x-queue-type' for queue '{name}' in vhost '{}': \"unsupported queue type '{}'\"",
+            link.vhost,
+            other.unwrap_or("")
+        ),
+    }
+}
+
+fn is_same(there: &QueueRecord, wished: &QueueRecord) -> bool {
+    there.kind == wished.kind
+        && there.durable == wished.durable
+        && there.auto_delete == wished.auto_delete
+        && there.exclusive == wished.exclusive
+        && there.arguments == wished.arguments
+}

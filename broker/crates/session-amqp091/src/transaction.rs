@@ -1,0 +1,144 @@
+//! Transactions (class tx): publishes and settlements are kept until commit.
+//!
+//! As in RabbitMQ: commit-ok says that every queue has its messages; there is no atomicity over several queues.
+
+use crate::channel::{At, Channel};
+use crate::failure::{Code, Failure, Outcome, refuse};
+use crate::link::{Cx, Link};
+use crate::publish::dispatch;
+use crate::unacked::Owed;
+use crate::wait::Wait;
+use codec_amqp091::Method;
+use message::Message;
+use metadata::QueueId;
+
+/// What a channel has done since tx.select or the last commit or rollback.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    messages: Vec<Pending>,
+    settlements: Vec<(Owed, queue::Outcome)>,
+    octets: usize,
+    /// A queue refused a message.
+    pub failed: bool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    message: Message,
+    routes: Vec<QueueId>,
+    mandatory: bool,
+}
+
+impl Transaction {
+    pub fn publish(
+        &mut self,
+        message: Message,
+        routes: Vec<QueueId>,
+        mandatory: bool,
+        link: &Link,
+    ) -> Outcome {
+        let queues = routes.len() * size_of::<QueueId>();
+        self.grow(
+            message.as_bytes().len() + queues + size_of::<Pending>(),
+            link,
+        )?;
+        self.messages.push(Pending {
+            message,
+            routes,
+            mandatory,
+        });
+        Ok(())
+    }
+
+    pub fn settle(&mut self, owed: Owed, outcome: queue::Outcome, link: &Link) -> Outcome {
+        self.settlements.push((owed, outcome));
+        self.grow(size_of::<(Owed, queue::Outcome)>(), link)
+    }
+
+    fn grow(&mut self, octets: usize, link: &Link) -> Outcome {
+        self.octets += octets;
+        if self.octets > link.limits.transaction {
+            refuse!(
+                ResourceError,
+                "the transaction exceeds {} octets",
+                link.limits.transaction
+            );
+        }
+        Ok(())
+    }
+
+    /// The channel ends: what was to be settled is not.
+    pub fn abandon(self) -> impl Iterator<Item = Owed> {
+        self.settlements.into_iter().map(|(owed, _)| owed)
+    }
+}
+
+impl Channel {
+    pub(crate) fn transaction_method(
+        &mut self,
+        method: Method<'_>,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        if matches!(method, Method::TxSelect {}) {
+            if self.confirm_base.is_some() {
+                refuse!(PreconditionFailed, "cannot switch from confirm to tx mode");
+            }
+            self.transaction.get_or_insert_default();
+            cx.send(self.number, &Method::TxSelectOk {});
+            return Ok(());
+        }
+        let Some(transaction) = &mut self.transaction else {
+            refuse!(PreconditionFailed, "channel is not transactional");
+        };
+        let done = std::mem::take(&mut **transaction);
+        if matches!(method, Method::TxRollback {}) {
+            self.unacked.restore(done.abandon());
+            cx.send(self.number, &Method::TxRollbackOk {});
+            return Ok(());
+        }
+        for Pending {
+            message,
+            routes,
+            mandatory,
+        } in done.messages
+        {
+            dispatch(self, message, routes, mandatory, link, cx);
+        }
+        for (owed, outcome) in done.settlements {
+            link.settle(owed.origin, outcome);
+        }
+        link.flush_settlements(cx);
+        if self.confirms.is_empty() {
+            cx.send(self.number, &Method::TxCommitOk {});
+        } else {
+            self.wait(Wait::Commit, 0, (90, 20), link, cx);
+        }
+        self.pump(link, cx);
+        Ok(())
+    }
+
+    /// A queue has answered: is that all?
+    pub(crate) fn committing(&mut self, cx: &mut Cx<'_>) -> Result<(), At> {
+        if !self.confirms.is_empty() {
+            return Ok(());
+        }
+        let done = self.waiting.take_if(|w| matches!(w.wait, Wait::Commit));
+        if done.is_none() {
+            return Ok(());
+        }
+        let failed = self
+            .transaction
+            .as_mut()
+            .is_some_and(|t| std::mem::take(&mut t.failed));
+        if failed {
+            let failure = Failure::new(Code::PreconditionFailed, "partial tx completion");
+            return Err(At {
+                failure,
+                ids: (90, 20),
+            });
+        }
+        cx.send(self.number, &Method::TxCommitOk {});
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! What a channel waits for, and what happens when it comes: the metadata group's word, a queue's answer, or neither.
+
+use crate::channel::{At, Channel};
+use crate::failure::{Code, Failure};
+use crate::link::{Cx, Link};
+use crate::unacked::Origin;
+use codec_amqp091::Method;
+use metadata::{Change, Done, QueueRecord, Refused};
+use queue::{Answer, ConsumerId, Delivery, QueueId, RequestBody};
+use std::sync::Arc;
+
+/// What happens when the wait is over.
+#[derive(Debug)]
+pub(crate) enum Wait {
+    /// A change: then this reply.
+    Reply(Option<Method<'static>>),
+    /// A change that declares a queue.
+    Declare {
+        no_wait: bool,
+    },
+    /// An answer with counts, for declare-ok.
+    Stat {
+        no_wait: bool,
+    },
+    Purge {
+        no_wait: bool,
+    },
+    /// The queue stops; then its record goes.
+    Delete {
+        record: Arc<QueueRecord>,
+        no_wait: bool,
+    },
+    /// The change that removes the record.
+    Deleted {
+        messages: u32,
+        no_wait: bool,
+    },
+    Consume {
+        consumer: ConsumerId,
+        no_wait: bool,
+    },
+    Get {
+        consumer: ConsumerId,
+        no_ack: bool,
+    },
+    /// A change that makes the queue behind direct replies.
+    ReplyQueue {
+        no_wait: bool,
+    },
+    /// Until the queues have what the transaction published.
+    Commit,
+}
+
+impl Channel {
+    /// The metadata group's word. Not for this wait: ignored.
+    pub(crate) fn changed(
+        &mut self,
+        token: u64,
+        result: Result<Done, Refused>,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), At> {
+        let Some(waiting) = self.waiting.take_if(|w| w.token == token && token != 0) else {
+            return Ok(());
+        };
+        let ids = waiting.ids;
+        match (waiting.wait, result) {
+            (Wait::Reply(reply), Ok(_)) => self.reply(reply, cx),
+            (Wait::Declare { no_wait }, Ok(Done::Queue { record, created })) => {
+                if created {
+                    self.last_queue = record.name.clone();
+                    if !no_wait {
+                        let method = Method::QueueDeclareOk {
+                            queue: &record.name,
+                            message_count: 0,
+                            consumer_count: 0,
+                        };
+                        cx.send(self.number, &method);
+                    }
+                } else {
+                    self.declared(record.id, record.name.clone(), no_wait, ids, link, cx);
+                }
+            }
+            (Wait::ReplyQueue { no_wait }, Ok(Done::Queue { record, .. })) => {
+                self.reply_queue_made(record.id, no_wait, link, cx);
+            }
+            (Wait::Deleted { messages, no_wait }, Ok(_) | Err(Refused::NotFound(_))) => {
+                let reply = Method::QueueDeleteOk {
+                    message_count: messages,
+                };
+                self.reply((!no_wait).then_some(reply), cx);
+            }
+            (_, Err(refused)) => {
+                return Err(At {
+                    failure: Failure::of_change(refused),
+                    ids,
+                });
+            }
+            (wait, Ok(_)) => self.waiting_mismatch(wait, ids)?,
+        }
+        Ok(())
+    }
+
+    /// The node answered something that does not belong to the question.
+    fn waiting_mismatch(&self, wait: Wait, ids: (u16, u16)) -> Result<(), At> {
+        tracing::error!(channel = self.number, ?wait, "an answer of the wrong kind");
+        let text = "the node gave an answer of the wrong kind";
+        Err(At {
+            failure: Failure::new(Code::InternalError, text),
+            ids,
+        })
+    }
+
+    /// A queue's answer.
+    pub(crate) fn got_answer(
+        &mut self,
+        answer: Answer,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> Result<(), At> {
+        let Some(waiting) = self.waiting.take() else {
+            return Ok(());
+        };
+        let ids = waiting.ids;
+        let count = |messages: u64| u32::try_from(messages).unwrap_or(u32::MAX);
+        match (waiting.wait, answer) {
+            (
+                Wait::Stat { no_wait: false },
+                Answer::Count {
+                    messages,
+                    consumers,
+                },
+            ) => {
+                let method = Method::QueueDeclareOk {
+                    queue: &self.last_queue,
+                    message_count: count(messages),
+                    consumer_count: consumers,
+                };
+                cx.send(self.number, &method);
+            }
+            (Wait::Stat { no_wait: true }, _) => {}
+            (Wait::Purge { no_wait }, Answer::Count { messages, .. }) => {
+                let reply = Method::QueuePurgeOk {
+                    message_count: count(messages),
+                };
+                self.reply((!no_wait).then_some(reply), cx);
+            }
+            (Wait::Delete { record, no_wait }, Answer::Count { messages, .. }) => {
+                let change = Change::DeleteQueue {
+                    vhost: record.vhost.clone(),
+                    name: record.name.clone(),
+                    id: Some(record.id),
+                };
+                let wait = Wait::Deleted {
+                    messages: count(messages),
+                    no_wait,
+                };
+                self.change(change, wait, ids, link, cx);
+            }
+            (Wait::Consume { consumer, no_wait }, Answer::Consuming) => {
+                self.consuming(consumer, no_wait, link, cx);
+            }
+            (Wait::Get { consumer, .. }, Answer::Empty) => {
+                link.subscriptions.remove(&consumer.0);
+                cx.send(self.number, &Method::BasicGetEmpty {});
+            }
+            (wait, Answer::Refused { code, text }) => {
+                self.abandon(&wait, link);
+                return Err(At {
+                    failure: Failure::of_queue(code, text),
+                    ids,
+                });
+            }
+            (wait, _) => {
+                self.abandon(&wait, link);
+                self.waiting_mismatch(wait, ids)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn consuming(&self, consumer: ConsumerId, no_wait: bool, link: &Link, cx: &mut Cx<'_>) {
+        if let Some(subscription) = link.subscriptions.get(&consumer.0)
+            && !no_wait
+        {
+            let method = Method::BasicConsumeOk {
+                consumer_tag: &subscription.tag,
+            };
+            cx.send(self.number, &method);
+        }
+    }
+
+    /// What was made in hope of the answer.
+    fn abandon(&mut self, wait: &Wait, link: &mut Link) {
+        if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = wait
+            && let Some(subscription) = link.subscriptions.remove(&consumer.0)
+            && !subscription.get
+        {
+            self.consumers.remove(&subscription.tag);
+        }
+    }
+
+    /// Deliveries of a consumer that this channel waits for are its answer. True: they have been dealt with.
+    pub(crate) fn delivery_as_answer(
+        &mut self,
+        queue: QueueId,
+        consumer: ConsumerId,
+        deliveries: &[Delivery],
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        let ours = self.waiting.take_if(|w| match w.wait {
+            Wait::Consume { consumer: c, .. } | Wait::Get { consumer: c, .. } => c == consumer,
+            _ => false,
+        });
+        let Some(waiting) = ours else {
+            return false;
+        };
+        link.forget_asked(self.number);
+        match waiting.wait {
+            Wait::Get { no_ack, .. } => {
+                link.subscriptions.remove(&consumer.0);
+                if let Some(delivery) = deliveries.first() {
+                    let origin = Origin {
+                        queue,
+                        consumer,
+                        id: delivery.id,
+                    };
+                    self.deliver_got(origin, no_ack, delivery, link, cx);
+                }
+                true
+            }
+            Wait::Consume { no_wait, .. } => {
+                self.consuming(consumer, no_wait, link, cx);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// The queue ended a consumer that this channel still waits for.
+    pub(crate) fn cancelled_while_waiting(
+        &mut self,
+        consumer: ConsumerId,
+        link: &mut Link,
+    ) -> Result<(), At> {
+        let ours = self.waiting.take_if(|w| match w.wait {
+            Wait::Consume { consumer: c, .. } | Wait::Get { consumer: c, .. } => c == consumer,
+            _ => false,
+        });
+        let Some(waiting) = ours else {
+            return Ok(());
+        };
+        link.forget_asked(self.number);
+        self.abandon(&waiting.wait, link);
+        let text = format!("the queue in vhost '{}' is gone", link.vhost);
+        let failure = Failure::new(Code::NotFound, text);
+        Err(At {
+            failure,
+            ids: waiting.ids,
+        })
+    }
+
+    /// Nobody answered in time.
+    pub(crate) fn timed_out(&mut self, link: &mut Link, cx: &mut Cx<'_>) -> Result<(), At> {
+        let Some(waiting) = self.waiting.take() else {
+            return Ok(());
+        };
+        // What has been published may still arrive: the client asked to know.
+        if matches!(waiting.wait, Wait::Commit) {
+            self.waiting = Some(waiting);
+            return Ok(());
+        }
+        link.forget_asked(self.number);
+        // Counts are a courtesy: the queue is there, only nobody can be asked.
+        if matches!(waiting.wait, Wait::Stat { .. }) {
+            self.waiting = Some(waiting);
+            return self.got_answer(
+                Answer::Count {
+                    messages: 0,
+                    consumers: 0,
+                },
+                link,
+                cx,
+            );
+        }
+        if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = waiting.wait
+            && let Some(queue) = link.subscriptions.get(&consumer.0).map(|s| s.queue)
+        {
+            link.tell(cx, queue, RequestBody::Cancel { consumer });
+            link.tell(cx, queue, RequestBody::Recover { consumer });
+        }
+        self.abandon(&waiting.wait, link);
+        let text = "the operation timed out";
+        let failure = Failure::new(Code::InternalError, text);
+        Err(At {
+            failure,
+            ids: waiting.ids,
+        })
+    }
+}

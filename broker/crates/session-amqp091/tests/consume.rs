@@ -1,0 +1,853 @@
+//! Consumers, deliveries and settlement.
+
+mod fake;
+
+use codec_amqp091::{Method, Properties};
+use fake::{Conn, consume};
+use message::{Table, Value};
+use queue::RequestBody;
+use session::{Session, Standing};
+use session_amqp091::{Limits, SessionConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+fn with_queue(messages: u64) -> Conn {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    for n in 1..=messages {
+        conn.publish(1, "", "q", n.to_string().as_bytes());
+    }
+    conn
+}
+
+fn ready(conn: &Conn) -> Vec<String> {
+    let queue = conn.broker.queue("/", "q").unwrap();
+    queue
+        .ready
+        .iter()
+        .map(|(m, _)| String::from_utf8_lossy(&m.body()).into_owned())
+        .collect()
+}
+
+#[test]
+fn deliveries_follow_consume_ok_and_acks_remove_them() {
+    let mut conn = with_queue(2);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.expect_deliver(1, "c", 2, "q", b"2");
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 2,
+            multiple: true,
+        },
+    );
+    conn.expect_nothing();
+    let settle = conn.broker.requests.last().unwrap();
+    assert!(
+        matches!(&settle.1, RequestBody::Settle { outcome: queue::Outcome::Accepted, ids, .. } if ids == &[(1, 2)])
+    );
+    conn.send(
+        1,
+        Method::ChannelClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    assert!(ready(&conn).is_empty());
+}
+
+#[test]
+fn acks_of_one_read_are_one_request() {
+    let mut conn = with_queue(50);
+    conn.consume(1, "q", "c", false);
+    conn.drain();
+    let before = conn.broker.requests.len();
+    let mut bytes = bytes::BytesMut::new();
+    for delivery_tag in 1..=50 {
+        codec_amqp091::encode_method(
+            &mut bytes,
+            1,
+            &Method::BasicAck {
+                delivery_tag,
+                multiple: false,
+            },
+        );
+    }
+    conn.raw(&bytes);
+    assert_eq!(conn.broker.requests.len(), before + 1);
+}
+
+#[test]
+fn nack_and_reject_go_back_or_away() {
+    let mut conn = with_queue(4);
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 4,
+            global: false,
+        },
+    );
+    conn.expect(1, Method::BasicQosOk {});
+    conn.consume(1, "q", "c", false);
+    for n in 1..=4 {
+        conn.expect_deliver(1, "c", n, "q", n.to_string().as_bytes());
+    }
+    conn.send(
+        1,
+        Method::BasicReject {
+            delivery_tag: 4,
+            requeue: false,
+        },
+    );
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::BasicNack {
+            delivery_tag: 2,
+            multiple: true,
+            requeue: true,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicDeliver {
+            consumer_tag: "c",
+            delivery_tag: 5,
+            redelivered: true,
+            exchange: "",
+            routing_key: "q",
+        },
+    );
+    let (raw, body) = conn.expect_content(1);
+    assert_eq!(body, b"1");
+    let headers = Properties::decode(&raw).unwrap().header_table().unwrap();
+    assert_eq!(headers.get("x-delivery-count"), Some(&Value::I64(1)));
+    conn.expect_redeliver(1, "c", 6, true, "q", b"2");
+    conn.expect_nothing();
+}
+
+#[test]
+fn unknown_delivery_tags_are_406() {
+    let attempts = [
+        (
+            Method::BasicAck {
+                delivery_tag: 7,
+                multiple: false,
+            },
+            7,
+            (60, 80),
+        ),
+        (
+            Method::BasicAck {
+                delivery_tag: 7,
+                multiple: true,
+            },
+            7,
+            (60, 80),
+        ),
+        (
+            Method::BasicAck {
+                delivery_tag: 0,
+                multiple: false,
+            },
+            0,
+            (60, 80),
+        ),
+        (
+            Method::BasicNack {
+                delivery_tag: 9,
+                multiple: false,
+                requeue: true,
+            },
+            9,
+            (60, 120),
+        ),
+        (
+            Method::BasicReject {
+                delivery_tag: 9,
+                requeue: false,
+            },
+            9,
+            (60, 90),
+        ),
+    ];
+    let mut conn = Conn::open();
+    for (method, tag, ids) in attempts {
+        conn.open_channel(1);
+        conn.send(1, method);
+        conn.expect_channel_close(
+            1,
+            406,
+            &format!("PRECONDITION_FAILED - unknown delivery tag {tag}"),
+            ids,
+        );
+    }
+    conn.open_channel(1);
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 0,
+            multiple: true,
+        },
+    );
+    conn.expect_nothing();
+}
+
+#[test]
+fn an_ack_counts_once() {
+    let mut conn = with_queue(1);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - unknown delivery tag 1",
+        (60, 80),
+    );
+}
+
+#[test]
+fn prefetch_is_the_consumers() {
+    let mut conn = with_queue(3);
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 1,
+            global: false,
+        },
+    );
+    conn.expect(1, Method::BasicQosOk {});
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_deliver(1, "c", 2, "q", b"2");
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 1,
+            prefetch_count: 1,
+            global: false,
+        },
+    );
+    conn.expect_connection_close(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)", (60, 10));
+}
+
+#[test]
+fn a_channels_prefetch_is_shared_by_its_consumers() {
+    let mut conn = with_queue(6);
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 2,
+            global: true,
+        },
+    );
+    conn.expect(1, Method::BasicQosOk {});
+    conn.consume(1, "q", "a", false);
+    conn.expect_deliver(1, "a", 1, "q", b"1");
+    conn.expect_deliver(1, "a", 2, "q", b"2");
+    conn.consume(1, "q", "b", false);
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_deliver(1, "b", 3, "q", b"3");
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 0,
+            global: true,
+        },
+    );
+    conn.expect(1, Method::BasicQosOk {});
+    conn.expect_deliver(1, "b", 4, "q", b"4");
+    conn.expect_deliver(1, "a", 5, "q", b"5");
+}
+
+#[test]
+fn tags_are_made_up_and_not_used_twice() {
+    let mut conn = with_queue(0);
+    conn.send(1, consume("q", "", false));
+    let (_, _, payload) = conn.next_frame().unwrap();
+    let Method::BasicConsumeOk { consumer_tag } = Method::decode(&payload).unwrap() else {
+        panic!("no consume-ok")
+    };
+    assert!(
+        consumer_tag.starts_with("amq.ctag-") && consumer_tag.len() == 31,
+        "{consumer_tag}"
+    );
+    conn.consume(1, "q", "c", false);
+    conn.send(1, consume("q", "c", false));
+    conn.expect_connection_close(
+        530,
+        "NOT_ALLOWED - attempt to reuse consumer tag 'c'",
+        (60, 20),
+    );
+}
+
+#[test]
+fn exclusive_consumers_are_alone() {
+    let mut conn = with_queue(0);
+    conn.consume(1, "q", "c", false);
+    conn.send(
+        1,
+        Method::BasicConsume {
+            queue: "q",
+            consumer_tag: "x",
+            no_local: false,
+            no_ack: false,
+            exclusive: true,
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        403,
+        "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use",
+        (60, 20),
+    );
+}
+
+#[test]
+fn consumer_arguments_are_checked() {
+    let mut conn = with_queue(0);
+    let mut arguments = Table::default();
+    arguments.set("x-priority", "high".into());
+    conn.send(
+        1,
+        Method::BasicConsume {
+            queue: "q",
+            consumer_tag: "x",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': not an integer",
+        (60, 20),
+    );
+    conn.open_channel(1);
+    let mut arguments = Table::default();
+    arguments.set("x-priority", Value::I8(9));
+    conn.send(
+        1,
+        Method::BasicConsume {
+            queue: "q",
+            consumer_tag: "x",
+            no_local: true,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments,
+        },
+    );
+    conn.expect(1, Method::BasicConsumeOk { consumer_tag: "x" });
+    let queue = conn.broker.queue("/", "q").unwrap();
+    let spec = &queue
+        .consumers
+        .values()
+        .find(|c| !c.cancelled)
+        .unwrap()
+        .spec;
+    assert_eq!((spec.priority, spec.channel, &*spec.tag), (9, 1, "x"));
+}
+
+#[test]
+fn cancel_stops_deliveries_but_not_settlement() {
+    let mut conn = with_queue(1);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.send(
+        1,
+        Method::BasicCancel {
+            consumer_tag: "c",
+            no_wait: false,
+        },
+    );
+    conn.expect(1, Method::BasicCancelOk { consumer_tag: "c" });
+    conn.publish(1, "", "q", b"2");
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_nothing();
+    assert_eq!(ready(&conn), ["2"]);
+    conn.send(
+        1,
+        Method::BasicCancel {
+            consumer_tag: "unknown",
+            no_wait: false,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicCancelOk {
+            consumer_tag: "unknown",
+        },
+    );
+}
+
+#[test]
+fn deliveries_that_crossed_the_cancel_go_back() {
+    let mut conn = with_queue(0);
+    conn.consume(1, "q", "c", false);
+    // The queue delivers, and the cancel comes before the session is told.
+    let queue = conn.broker.queue_id("q");
+    conn.publish(1, "", "q", b"1");
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.send(
+        1,
+        Method::BasicNack {
+            delivery_tag: 1,
+            multiple: false,
+            requeue: true,
+        },
+    );
+    conn.expect_redeliver(1, "c", 2, true, "q", b"1");
+    let (consumer, delivery) = {
+        let q = &conn.broker.queues[&queue];
+        let (&id, c) = q.consumers.iter().next().unwrap();
+        let (&n, (m, _)) = c.out.iter().next().unwrap();
+        let delivery = queue::Delivery {
+            id: n,
+            redelivered: true,
+            attempts: None,
+            left: 0,
+            message: m.clone(),
+        };
+        (queue::ConsumerId(id), delivery)
+    };
+    conn.send(
+        1,
+        Method::BasicCancel {
+            consumer_tag: "c",
+            no_wait: true,
+        },
+    );
+    conn.broker.notices.push_back(session::Notice::Deliver {
+        queue,
+        consumer,
+        deliveries: vec![delivery],
+    });
+    conn.settle();
+    conn.expect_nothing();
+    assert_eq!(ready(&conn), ["1"]);
+}
+
+#[test]
+fn closing_a_channel_returns_what_it_had() {
+    let mut conn = with_queue(3);
+    conn.consume(1, "q", "c", false);
+    conn.drain();
+    assert!(ready(&conn).is_empty());
+    conn.send(
+        1,
+        Method::ChannelClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    assert_eq!(ready(&conn), ["1", "2", "3"]);
+    assert_eq!(conn.session.info().channels, 0);
+}
+
+#[test]
+fn so_does_the_connection() {
+    let mut conn = with_queue(2);
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        },
+    );
+    conn.consume_after_get();
+    conn.send(
+        0,
+        Method::ConnectionClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    assert_eq!(ready(&conn).len(), 2);
+}
+
+impl Conn {
+    fn consume_after_get(&mut self) {
+        assert_eq!(self.next_method(), (1, "basic.get-ok"));
+        self.expect_content(1);
+    }
+}
+
+#[test]
+fn get_takes_one_at_a_time() {
+    let mut conn = with_queue(2);
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicGetOk {
+            delivery_tag: 1,
+            redelivered: false,
+            exchange: "",
+            routing_key: "q",
+            message_count: 1,
+        },
+    );
+    assert_eq!(conn.expect_content(1).1, b"1");
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: true,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicGetOk {
+            delivery_tag: 2,
+            redelivered: false,
+            exchange: "",
+            routing_key: "q",
+            message_count: 0,
+        },
+    );
+    conn.expect_content(1);
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: true,
+        },
+    );
+    conn.expect(1, Method::BasicGetEmpty {});
+    conn.send(
+        1,
+        Method::BasicNack {
+            delivery_tag: 1,
+            multiple: false,
+            requeue: true,
+        },
+    );
+    assert_eq!(ready(&conn), ["1"]);
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 2,
+            multiple: false,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - unknown delivery tag 2",
+        (60, 80),
+    );
+}
+
+#[test]
+fn recover_requeues_everything() {
+    let mut conn = with_queue(2);
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        },
+    );
+    conn.consume_after_get();
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        },
+    );
+    conn.consume_after_get();
+    conn.send(1, Method::BasicRecover { requeue: true });
+    conn.expect(1, Method::BasicRecoverOk {});
+    assert_eq!(ready(&conn).len(), 2);
+    conn.send(1, Method::BasicRecoverAsync { requeue: true });
+    conn.expect_nothing();
+    conn.send(1, Method::BasicRecover { requeue: false });
+    conn.expect_connection_close(540, "NOT_IMPLEMENTED - requeue=false", (60, 110));
+}
+
+#[test]
+fn a_deleted_queue_cancels_its_consumers() {
+    let mut conn = with_queue(0);
+    conn.open_channel(2);
+    conn.consume(1, "q", "c", false);
+    conn.send(
+        2,
+        Method::QueueDelete {
+            queue: "q",
+            if_unused: false,
+            if_empty: false,
+            no_wait: true,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicCancel {
+            consumer_tag: "c",
+            no_wait: true,
+        },
+    );
+    conn.expect_nothing();
+    conn.declare(2, "q");
+    conn.consume(1, "q", "c", false);
+}
+
+#[test]
+fn no_ack_deliveries_are_settled_when_written() {
+    let mut conn = with_queue(3000);
+    conn.consume(1, "q", "c", true);
+    for n in 1..=3000u64 {
+        conn.expect_deliver(1, "c", n, "q", n.to_string().as_bytes());
+    }
+    assert!(
+        conn.broker
+            .queue("/", "q")
+            .unwrap()
+            .consumers
+            .values()
+            .all(|c| c.out.is_empty())
+    );
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - unknown delivery tag 1",
+        (60, 80),
+    );
+}
+
+#[test]
+fn a_client_that_does_not_read_gets_no_more_than_the_outbox_holds() {
+    let limits = Limits {
+        outbox_deliveries: 10_000,
+        ..Limits::default()
+    };
+    let mut conn = Conn::open_as(
+        SessionConfig {
+            limits: Arc::new(limits),
+            ..SessionConfig::default()
+        },
+        "guest",
+    );
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    for _ in 0..5000 {
+        conn.publish(1, "", "q", &[7; 1000]);
+    }
+    conn.send(1, consume("q", "c", true));
+    assert!(conn.out.len() < 12_000, "{}", conn.out.len());
+    let queue = conn.broker.queue("/", "q").unwrap();
+    assert!(queue.ready.len() >= 2900, "{}", queue.ready.len());
+    conn.expect(1, Method::BasicConsumeOk { consumer_tag: "c" });
+    for n in 1..=5000 {
+        conn.expect_deliver(1, "c", n, "q", &[7; 1000]);
+    }
+}
+
+#[test]
+fn large_bodies_are_cut_and_sent_by_reference() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    let body: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+    conn.publish(1, "", "q", &body);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", &body);
+    conn.expect_nothing();
+}
+
+#[test]
+fn a_get_that_nobody_answers_ends_the_connection_in_time() {
+    let mut conn = with_queue(0);
+    conn.broker.silent = true;
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        },
+    );
+    // Others go on meanwhile; what follows on the channel waits.
+    conn.open_channel(2);
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 1,
+            global: false,
+        },
+    );
+    conn.expect_nothing();
+    for _ in 0..3 {
+        conn.pass(Duration::from_secs(5));
+        conn.heartbeat();
+    }
+    while let Some((kind, _, payload)) = conn.next_frame() {
+        if kind == codec_amqp091::FrameKind::Method {
+            let close = Method::decode(&payload).unwrap();
+            assert!(
+                matches!(
+                    close,
+                    Method::ConnectionClose {
+                        reply_code: 541,
+                        class_id: 60,
+                        method_id: 70,
+                        ..
+                    }
+                ),
+                "{close:?}"
+            );
+            return;
+        }
+    }
+    panic!("nothing came");
+}
+
+#[test]
+fn an_answer_for_a_closed_channel_is_ignored() {
+    let mut conn = with_queue(1);
+    conn.broker.silent = true;
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        },
+    );
+    conn.send(
+        1,
+        Method::ChannelClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    conn.expect_nothing();
+    let queue = conn.broker.queue_id("q");
+    let seq = session::RequestSeq(
+        conn.broker
+            .requests
+            .iter()
+            .filter(|(q, _)| *q == queue)
+            .count() as u64,
+    );
+    conn.broker.notices.push_back(session::Notice::Answer {
+        queue,
+        seq,
+        answer: queue::Answer::Empty,
+    });
+    conn.settle();
+    conn.expect(1, Method::BasicGetEmpty {});
+    conn.expect(1, Method::ChannelCloseOk {});
+    conn.broker.notices.push_back(session::Notice::Answer {
+        queue,
+        seq,
+        answer: queue::Answer::Empty,
+    });
+    conn.settle();
+    conn.expect_nothing();
+    assert_eq!(conn.standing, Standing::Open);
+}
+
+#[test]
+fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
+    let limits = Limits {
+        acknowledgement: Duration::from_secs(120),
+        ..Limits::default()
+    };
+    let config = SessionConfig {
+        limits: Arc::new(limits),
+        ..SessionConfig::default()
+    };
+    let mut conn = Conn::open_as(config, "guest");
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.publish(1, "", "q", b"1");
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    for _ in 0..14 {
+        conn.pass(Duration::from_secs(8));
+        conn.heartbeat();
+    }
+    while let Some((kind, _, _)) = conn.next_frame() {
+        assert_eq!(kind, codec_amqp091::FrameKind::Heartbeat);
+    }
+    // Looked at once a minute.
+    conn.heartbeat();
+    conn.broker.now = conn.broker.now + Duration::from_secs(16);
+    conn.pass(Duration::ZERO);
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 120000 ms. This \
+         timeout value can be configured, see consumers doc guide to learn more",
+        (0, 0),
+    );
+    assert_eq!(ready(&conn), ["1"]);
+}

@@ -1,0 +1,742 @@
+//! A node in memory, and a client that speaks in frames.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use auth::{HashAlgorithm, hash_with};
+use bytes::{Bytes, BytesMut};
+use codec_amqp091::{
+    ContentHeader, Frame, FrameKind, Method, PROTOCOL_HEADER, Properties, encode_body,
+    encode_content_header, encode_heartbeat, encode_method, parse_frame,
+};
+use env::{Incarnation, NodeId, Time, WallTime};
+use message::{Message, Table};
+use metadata::{
+    Change, Done, NodeRecord, PermissionRecord, QueueId, QueueKind, Refused, SessionId, Tree,
+    UserRecord,
+};
+use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, Reject, RequestBody};
+use session::{Broker, Notice, Outbox, PublishTag, RequestSeq, Session, Standing};
+use session_amqp091::{AmqpSession, SessionConfig};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+#[derive(Default)]
+pub struct FakeQueue {
+    pub ready: VecDeque<(Message, u32)>,
+    pub consumers: BTreeMap<u32, FakeConsumer>,
+    seq: u64,
+}
+
+pub struct FakeConsumer {
+    pub spec: ConsumerSpec,
+    pub cancelled: bool,
+    next: u64,
+    pub out: BTreeMap<u64, (Message, u32)>,
+}
+
+pub struct FakeBroker {
+    pub id: SessionId,
+    pub now: Time,
+    pub tree: Tree,
+    index: u64,
+    random: u64,
+    pub queues: BTreeMap<QueueId, FakeQueue>,
+    pub notices: VecDeque<Notice>,
+    pub alarm: Option<&'static str>,
+    pub draining: bool,
+    pub admits: bool,
+    /// Queues take requests and say nothing; publishes are kept here.
+    pub silent: bool,
+    pub unconfirmed: Vec<(QueueId, PublishTag)>,
+    /// Every publish is refused for this.
+    pub reject: Option<Reject>,
+    /// What queues were told, in order, for tests that look at it.
+    pub requests: Vec<(QueueId, RequestBody)>,
+    pub changes: Vec<Change>,
+}
+
+pub const ME: SessionId = SessionId {
+    node: NodeId(1),
+    incarnation: Incarnation(1),
+    number: 7,
+};
+
+fn user(name: &str, tags: &[&str]) -> UserRecord {
+    UserRecord {
+        name: name.into(),
+        password: hash_with(HashAlgorithm::Sha256, name.as_bytes(), b"salt").ok(),
+        tags: tags.iter().map(|&t| t.into()).collect(),
+        limits: Vec::new(),
+    }
+}
+
+impl FakeBroker {
+    pub fn new() -> FakeBroker {
+        let mut broker = FakeBroker {
+            id: ME,
+            now: Time(1),
+            tree: Tree::default(),
+            index: 0,
+            random: 0,
+            queues: BTreeMap::new(),
+            notices: VecDeque::new(),
+            alarm: None,
+            draining: false,
+            admits: true,
+            silent: false,
+            unconfirmed: Vec::new(),
+            reject: None,
+            requests: Vec::new(),
+            changes: Vec::new(),
+        };
+        broker.must(Change::Bootstrap {
+            cluster: "test".into(),
+            nodes: vec![NodeRecord {
+                id: NodeId(1),
+                name: "one".into(),
+                address: "127.0.0.1:25672".into(),
+                voter: true,
+                maintenance: false,
+            }],
+            user: user("guest", &["administrator"]),
+        });
+        broker.must(Change::PutVhost {
+            name: "other".into(),
+            description: "".into(),
+            tags: Vec::new(),
+        });
+        // May do nothing but what starts with "mine".
+        broker.must(Change::PutUser(user("small", &[])));
+        broker.must(Change::PutPermission(PermissionRecord {
+            user: "small".into(),
+            vhost: "/".into(),
+            configure: "^mine".into(),
+            write: "^mine".into(),
+            read: "^mine".into(),
+        }));
+        broker.changes.clear();
+        broker
+    }
+
+    fn apply(&mut self, change: &Change) -> Result<Done, Refused> {
+        self.index += 1;
+        let result = self.tree.apply(self.index, change);
+        if let Ok(Done::Queue {
+            record,
+            created: true,
+        }) = &result
+        {
+            self.queues.insert(record.id, FakeQueue::default());
+        }
+        let tree = &self.tree;
+        let gone: Vec<QueueId> = self
+            .queues
+            .keys()
+            .copied()
+            .filter(|&q| tree.queue_by_id(q).is_none())
+            .collect();
+        for queue in gone {
+            if let Some(q) = self.queues.remove(&queue) {
+                for (&id, c) in q.consumers.iter().filter(|(_, c)| !c.cancelled) {
+                    if c.spec.tag.as_bytes() != b"\0get" {
+                        self.notices.push_back(Notice::Cancelled {
+                            queue,
+                            consumer: ConsumerId(id),
+                        });
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    pub fn must(&mut self, change: Change) -> Done {
+        self.apply(&change).unwrap()
+    }
+
+    pub fn queue(&self, vhost: &str, name: &str) -> Option<&FakeQueue> {
+        self.queues.get(&self.tree.queue(vhost, name)?.id)
+    }
+
+    pub fn queue_id(&self, name: &str) -> QueueId {
+        self.tree.queue("/", name).unwrap().id
+    }
+
+    /// Confirms (or refuses) what `silent` kept.
+    pub fn settle_publishes(&mut self) {
+        for (queue, tag) in std::mem::take(&mut self.unconfirmed) {
+            self.notices.push_back(Notice::Published { queue, tag });
+        }
+    }
+
+    fn push(&mut self, queue: QueueId) {
+        let Some(q) = self.queues.get_mut(&queue) else {
+            return;
+        };
+        loop {
+            let best = q
+                .consumers
+                .iter_mut()
+                .filter(|(_, c)| !c.cancelled)
+                .filter(|(_, c)| c.spec.prefetch == 0 || c.out.len() < c.spec.prefetch as usize)
+                .filter(|(_, c)| c.out.len() < 2000)
+                .max_by_key(|(id, c)| (c.spec.priority, std::cmp::Reverse(**id)));
+            let Some((&id, c)) = best else { return };
+            let Some((message, attempts)) = q.ready.pop_front() else {
+                return;
+            };
+            let delivery = c.take(message, attempts, q.ready.len());
+            self.notices.push_back(Notice::Deliver {
+                queue,
+                consumer: ConsumerId(id),
+                deliveries: vec![delivery],
+            });
+        }
+    }
+
+    fn get(&mut self, queue: QueueId, consumer: ConsumerId, no_ack: bool) -> Option<Answer> {
+        let q = self.queues.get_mut(&queue)?;
+        let Some((message, attempts)) = q.ready.pop_front() else {
+            return Some(Answer::Empty);
+        };
+        let mut c = FakeConsumer {
+            spec: ConsumerSpec {
+                tag: "\0get".into(),
+                channel: 0,
+                prefetch: 1,
+                no_ack,
+                exclusive: false,
+                priority: 0,
+                arguments: Table::default(),
+            },
+            cancelled: true,
+            next: 0,
+            out: BTreeMap::new(),
+        };
+        let delivery = c.take(message, attempts, q.ready.len());
+        if no_ack {
+            c.out.clear();
+        }
+        q.consumers.insert(consumer.0, c);
+        self.notices.push_back(Notice::Deliver {
+            queue,
+            consumer,
+            deliveries: vec![delivery],
+        });
+        None
+    }
+
+    fn answer(&mut self, queue: QueueId, body: RequestBody) -> Option<Answer> {
+        let q = self.queues.get_mut(&queue)?;
+        match body {
+            RequestBody::Consume { consumer, spec } => {
+                let live = q.consumers.values().filter(|c| !c.cancelled).count();
+                let exclusive = q
+                    .consumers
+                    .values()
+                    .any(|c| !c.cancelled && c.spec.exclusive);
+                if exclusive || spec.exclusive && live > 0 {
+                    let name = &self.tree.queue_by_id(queue)?.name;
+                    let text = format!("queue '{name}' in vhost '/' in exclusive use");
+                    return Some(Answer::Refused { code: 403, text });
+                }
+                let c = FakeConsumer {
+                    spec,
+                    cancelled: false,
+                    next: 0,
+                    out: BTreeMap::new(),
+                };
+                q.consumers.insert(consumer.0, c);
+                Some(Answer::Consuming)
+            }
+            RequestBody::Cancel { consumer } => {
+                q.consumers.get_mut(&consumer.0)?.cancelled = true;
+                None
+            }
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            } => {
+                let c = q.consumers.get_mut(&consumer.0)?;
+                for id in ids.into_iter().flat_map(|(from, to)| (from..=to).rev()) {
+                    if let (Some((m, n)), Outcome::Requeue) = (c.out.remove(&id), outcome) {
+                        q.ready.push_front((m, n + 1));
+                    }
+                }
+                None
+            }
+            RequestBody::Recover { consumer } => {
+                let out = std::mem::take(&mut q.consumers.get_mut(&consumer.0)?.out);
+                for (m, n) in out.into_values().rev() {
+                    q.ready.push_front((m, n + 1));
+                }
+                None
+            }
+            RequestBody::Get { consumer, no_ack } => self.get(queue, consumer, no_ack),
+            RequestBody::Purge => {
+                let messages = q.ready.len() as u64;
+                q.ready.clear();
+                Some(Answer::Count {
+                    messages,
+                    consumers: 0,
+                })
+            }
+            RequestBody::Stat => Some(q.count()),
+            RequestBody::Delete {
+                if_unused,
+                if_empty,
+            } => {
+                let text = |what: &str| format!("queue in vhost '/' {what}");
+                if if_unused && q.consumers.values().any(|c| !c.cancelled) {
+                    return Some(Answer::Refused {
+                        code: 406,
+                        text: text("in use"),
+                    });
+                }
+                if if_empty && !q.ready.is_empty() {
+                    return Some(Answer::Refused {
+                        code: 406,
+                        text: text("not empty"),
+                    });
+                }
+                Some(q.count())
+            }
+            RequestBody::Publish(_) | RequestBody::Close => None,
+        }
+    }
+}
+
+impl FakeQueue {
+    fn count(&self) -> Answer {
+        Answer::Count {
+            messages: self.ready.len() as u64,
+            consumers: self.consumers.values().filter(|c| !c.cancelled).count() as u32,
+        }
+    }
+}
+
+impl FakeConsumer {
+    fn take(&mut self, message: Message, attempts: u32, left: usize) -> Delivery {
+        self.next += 1;
+        self.out.insert(self.next, (message.clone(), attempts));
+        Delivery {
+            id: self.next,
+            redelivered: attempts > 0,
+            attempts: Some(attempts),
+            left: left as u64,
+            message,
+        }
+    }
+}
+
+impl Broker for FakeBroker {
+    fn id(&self) -> SessionId {
+        self.id
+    }
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn wall(&self) -> WallTime {
+        WallTime(1_700_000_000_000)
+    }
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.random
+    }
+    fn tree(&self) -> &Tree {
+        &self.tree
+    }
+    fn change(&mut self, token: u64, change: Change) {
+        self.changes.push(change.clone());
+        let result = self.apply(&change);
+        if !self.silent {
+            self.notices.push_back(Notice::Changed { token, result });
+        }
+    }
+    fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
+        vec![NodeId(1)]
+    }
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) {
+        if let Some(why) = self.reject {
+            self.notices
+                .push_back(Notice::NotPublished { queue, tag, why });
+            return;
+        }
+        if let Some(q) = self.queues.get_mut(&queue) {
+            q.ready.push_back((message, 0));
+        }
+        if self.silent {
+            self.unconfirmed.push((queue, tag));
+        } else {
+            self.notices.push_back(Notice::Published { queue, tag });
+            self.push(queue);
+        }
+    }
+    fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
+        self.requests.push((queue, body.clone()));
+        let seq = match self.queues.get_mut(&queue) {
+            Some(q) => {
+                q.seq += 1;
+                RequestSeq(q.seq)
+            }
+            None => RequestSeq(0),
+        };
+        if !self.silent {
+            if let Some(answer) = self.answer(queue, body) {
+                self.notices
+                    .push_back(Notice::Answer { queue, seq, answer });
+            }
+            self.push(queue);
+        }
+        seq
+    }
+    fn publishers_blocked(&self) -> Option<&'static str> {
+        self.alarm
+    }
+    fn draining(&self) -> bool {
+        self.draining
+    }
+    fn admit(&mut self, _: &str, _: &str) -> bool {
+        self.admits
+    }
+}
+
+/// A connection: the session under test, its node, and the client's end.
+pub struct Conn {
+    pub session: AmqpSession,
+    pub broker: FakeBroker,
+    pub out: Outbox,
+    pub standing: Standing,
+    pub got: BytesMut,
+    input: BytesMut,
+}
+
+pub fn capabilities() -> Table {
+    let mut inner = Table::default();
+    for name in [
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "authentication_failure_close",
+    ] {
+        inner.set(name, message::Value::Bool(true));
+    }
+    let mut table = Table::default();
+    table.set("capabilities", message::Value::Table(inner));
+    table.set("connection_name", "tester".into());
+    table
+}
+
+impl Conn {
+    pub fn new(config: SessionConfig) -> Conn {
+        Conn::on(FakeBroker::new(), config)
+    }
+
+    pub fn on(broker: FakeBroker, config: SessionConfig) -> Conn {
+        Conn {
+            session: AmqpSession::new(config, broker.now),
+            broker,
+            out: Outbox::default(),
+            standing: Standing::Open,
+            got: BytesMut::new(),
+            input: BytesMut::new(),
+        }
+    }
+
+    /// As far as connection.open-ok.
+    pub fn open_as(config: SessionConfig, user: &str) -> Conn {
+        let mut conn = Conn::new(config);
+        conn.log_in(user);
+        conn
+    }
+
+    pub fn log_in(&mut self, user: &str) {
+        self.raw(&PROTOCOL_HEADER);
+        assert!(matches!(self.next_method(), (0, "connection.start")));
+        let response = format!("\0{user}\0{user}");
+        self.send(
+            0,
+            Method::ConnectionStartOk {
+                client_properties: capabilities(),
+                mechanism: "PLAIN",
+                response: response.as_bytes(),
+                locale: "en_US",
+            },
+        );
+        self.expect(
+            0,
+            Method::ConnectionTune {
+                channel_max: 2047,
+                frame_max: 131_072,
+                heartbeat: 60,
+            },
+        );
+        self.send(
+            0,
+            Method::ConnectionTuneOk {
+                channel_max: 2047,
+                frame_max: 131_072,
+                heartbeat: 10,
+            },
+        );
+        self.send(0, Method::ConnectionOpen { virtual_host: "/" });
+        self.expect(0, Method::ConnectionOpenOk {});
+    }
+
+    pub fn open() -> Conn {
+        Conn::open_as(SessionConfig::default(), "guest")
+    }
+
+    /// An open connection with channel 1.
+    pub fn with_channel() -> Conn {
+        let mut conn = Conn::open();
+        conn.open_channel(1);
+        conn
+    }
+
+    pub fn open_channel(&mut self, channel: u16) {
+        self.send(channel, Method::ChannelOpen {});
+        self.expect(channel, Method::ChannelOpenOk {});
+    }
+
+    /// Bytes to the session, then everything that follows from them.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
+        if self.standing != Standing::Closing {
+            self.standing = self
+                .session
+                .receive(&mut self.input, &mut self.broker, &mut self.out);
+        }
+        self.settle();
+    }
+
+    /// Delivers the node's notices until there are none.
+    pub fn settle(&mut self) {
+        while let Some(notice) = self.broker.notices.pop_front() {
+            self.standing = self.session.notice(notice, &mut self.broker, &mut self.out);
+        }
+    }
+
+    /// Reads what the session wrote, as a socket would.
+    pub fn drain(&mut self) {
+        loop {
+            let pieces: Vec<Bytes> = self.out.pieces().iter().cloned().collect();
+            if pieces.is_empty() {
+                return;
+            }
+            for piece in pieces {
+                self.out.consume(piece.len());
+                self.got.extend_from_slice(&piece);
+            }
+            self.standing = self.session.drained(&mut self.broker, &mut self.out);
+            self.settle();
+        }
+    }
+
+    pub fn send(&mut self, channel: u16, method: Method<'_>) {
+        let mut bytes = BytesMut::new();
+        encode_method(&mut bytes, channel, &method);
+        self.raw(&bytes);
+    }
+
+    pub fn heartbeat(&mut self) {
+        let mut bytes = BytesMut::new();
+        encode_heartbeat(&mut bytes);
+        self.raw(&bytes);
+    }
+
+    pub fn publish_with(
+        &mut self,
+        channel: u16,
+        exchange: &str,
+        key: &str,
+        mandatory: bool,
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) {
+        let mut bytes = BytesMut::new();
+        let method = Method::BasicPublish {
+            exchange,
+            routing_key: key,
+            mandatory,
+            immediate: false,
+        };
+        encode_method(&mut bytes, channel, &method);
+        let mut raw = BytesMut::new();
+        properties.encode(&mut raw);
+        encode_content_header(&mut bytes, channel, body.len() as u64, &raw);
+        encode_body(&mut bytes, channel, body, 131_072);
+        self.raw(&bytes);
+    }
+
+    pub fn publish(&mut self, channel: u16, exchange: &str, key: &str, body: &[u8]) {
+        self.publish_with(channel, exchange, key, false, &Properties::default(), body);
+    }
+
+    /// The next frame the client gets.
+    pub fn next_frame(&mut self) -> Option<(FrameKind, u16, Bytes)> {
+        self.drain();
+        let frame: Frame<'_> = parse_frame(&self.got, 131_072).unwrap()?;
+        let (kind, channel, len) = (frame.kind, frame.channel, frame.wire_len());
+        let mut whole = self.got.split_to(len).freeze();
+        let payload = whole.split_to(len - 1).slice(7..);
+        Some((kind, channel, payload))
+    }
+
+    pub fn next_method(&mut self) -> (u16, &'static str) {
+        let (kind, channel, payload) = self.next_frame().expect("a frame");
+        assert_eq!(kind, FrameKind::Method);
+        (channel, Method::decode(&payload).unwrap().name())
+    }
+
+    pub fn expect(&mut self, channel: u16, method: Method<'_>) {
+        let (kind, number, payload) = self
+            .next_frame()
+            .unwrap_or_else(|| panic!("nothing came, not {method:?}"));
+        assert_eq!(kind, FrameKind::Method, "instead of {method:?}");
+        assert_eq!(
+            (number, Method::decode(&payload).unwrap()),
+            (channel, method)
+        );
+    }
+
+    /// Header and body after a deliver, return or get-ok: properties and body.
+    pub fn expect_content(&mut self, channel: u16) -> (Bytes, Vec<u8>) {
+        let (kind, number, payload) = self.next_frame().expect("a header");
+        assert_eq!((kind, number), (FrameKind::Header, channel));
+        let header = ContentHeader::decode(&payload).unwrap();
+        let properties = payload.slice_ref(header.properties);
+        let mut body = Vec::new();
+        while (body.len() as u64) < header.body_size {
+            let (kind, number, payload) = self.next_frame().expect("a body");
+            assert_eq!((kind, number), (FrameKind::Body, channel));
+            body.extend_from_slice(&payload);
+        }
+        (properties, body)
+    }
+
+    pub fn expect_nothing(&mut self) {
+        let frame = self.next_frame();
+        let method = frame
+            .as_ref()
+            .map(|(_, _, p)| format!("{:?}", Method::decode(p)));
+        assert!(frame.is_none(), "{frame:?} {method:?}");
+    }
+
+    pub fn expect_channel_close(&mut self, channel: u16, code: u16, text: &str, ids: (u16, u16)) {
+        self.expect(
+            channel,
+            Method::ChannelClose {
+                reply_code: code,
+                reply_text: text,
+                class_id: ids.0,
+                method_id: ids.1,
+            },
+        );
+        self.send(channel, Method::ChannelCloseOk {});
+    }
+
+    pub fn expect_connection_close(&mut self, code: u16, text: &str, ids: (u16, u16)) {
+        self.expect(
+            0,
+            Method::ConnectionClose {
+                reply_code: code,
+                reply_text: text,
+                class_id: ids.0,
+                method_id: ids.1,
+            },
+        );
+    }
+
+    pub fn declare(&mut self, channel: u16, queue: &str) {
+        self.send(channel, queue_declare(queue));
+        self.expect(
+            channel,
+            Method::QueueDeclareOk {
+                queue,
+                message_count: 0,
+                consumer_count: 0,
+            },
+        );
+    }
+
+    pub fn consume(&mut self, channel: u16, queue: &str, tag: &str, no_ack: bool) {
+        self.send(channel, consume(queue, tag, no_ack));
+        self.expect(channel, Method::BasicConsumeOk { consumer_tag: tag });
+    }
+
+    pub fn expect_deliver(
+        &mut self,
+        channel: u16,
+        tag: &str,
+        delivery_tag: u64,
+        key: &str,
+        body: &[u8],
+    ) {
+        self.expect_redeliver(channel, tag, delivery_tag, false, key, body);
+    }
+
+    pub fn expect_redeliver(
+        &mut self,
+        channel: u16,
+        tag: &str,
+        delivery_tag: u64,
+        redelivered: bool,
+        key: &str,
+        body: &[u8],
+    ) {
+        self.expect(
+            channel,
+            Method::BasicDeliver {
+                consumer_tag: tag,
+                delivery_tag,
+                redelivered,
+                exchange: "",
+                routing_key: key,
+            },
+        );
+        assert_eq!(self.expect_content(channel).1, body);
+    }
+
+    pub fn pass(&mut self, time: Duration) {
+        self.broker.now = self.broker.now + time;
+        self.standing = self.session.tick(&mut self.broker, &mut self.out);
+        self.settle();
+    }
+}
+
+pub fn queue_declare(queue: &str) -> Method<'_> {
+    Method::QueueDeclare {
+        queue,
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments: Table::default(),
+    }
+}
+
+pub fn exchange_declare<'a>(exchange: &'a str, kind: &'a str) -> Method<'a> {
+    Method::ExchangeDeclare {
+        exchange,
+        kind,
+        passive: false,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
+        arguments: Table::default(),
+    }
+}
+
+pub fn consume<'a>(queue: &'a str, tag: &'a str, no_ack: bool) -> Method<'a> {
+    Method::BasicConsume {
+        queue,
+        consumer_tag: tag,
+        no_local: false,
+        no_ack,
+        exclusive: false,
+        no_wait: false,
+        arguments: Table::default(),
+    }
+}

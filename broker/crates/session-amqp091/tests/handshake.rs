@@ -1,0 +1,477 @@
+//! How connections begin and end.
+
+mod fake;
+
+use codec_amqp091::{Method, PROTOCOL_HEADER};
+use fake::{Conn, FakeBroker, capabilities, queue_declare};
+use message::{Table, Value};
+use metadata::Change;
+use session::{Notice, Session, Standing};
+use session_amqp091::SessionConfig;
+use std::time::Duration;
+
+fn started() -> Conn {
+    let mut conn = Conn::new(SessionConfig::default());
+    conn.raw(&PROTOCOL_HEADER);
+    conn.next_frame();
+    conn
+}
+
+fn start_ok<'a>(mechanism: &'a str, response: &'a [u8], client_properties: Table) -> Method<'a> {
+    Method::ConnectionStartOk {
+        client_properties,
+        mechanism,
+        response,
+        locale: "en_US",
+    }
+}
+
+#[test]
+fn the_server_introduces_itself() {
+    let mut conn = Conn::new(SessionConfig::default());
+    conn.raw(&PROTOCOL_HEADER[..3]);
+    conn.raw(&PROTOCOL_HEADER[3..]);
+    let (_, channel, payload) = conn.next_frame().unwrap();
+    let Method::ConnectionStart {
+        version_major,
+        version_minor,
+        server_properties,
+        mechanisms,
+        locales,
+    } = Method::decode(&payload).unwrap()
+    else {
+        panic!("not connection.start")
+    };
+    assert_eq!((channel, version_major, version_minor), (0, 0, 9));
+    assert_eq!(
+        (mechanisms, locales),
+        (&b"PLAIN AMQPLAIN"[..], &b"en_US"[..])
+    );
+    assert_eq!(
+        server_properties.get("product").and_then(Value::as_str),
+        Some("Posthorn")
+    );
+    let Some(Value::Table(capabilities)) = server_properties.get("capabilities") else {
+        panic!("no capabilities")
+    };
+    for name in [
+        "publisher_confirms",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+    ] {
+        assert_eq!(capabilities.get(name), Some(&Value::Bool(true)), "{name}");
+    }
+}
+
+#[test]
+fn another_protocols_header_is_answered_with_ours() {
+    for header in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"AMQP\x03\x01\x00\x00",
+        b"AMQP\x00\x00\x08\x00",
+    ] {
+        let mut conn = Conn::new(SessionConfig::default());
+        conn.raw(header);
+        conn.drain();
+        assert_eq!(
+            (&conn.got[..], conn.standing),
+            (&PROTOCOL_HEADER[..], Standing::Closing)
+        );
+    }
+}
+
+#[test]
+fn amqplain_logs_in_too() {
+    let mut conn = started();
+    let response = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest";
+    conn.send(0, start_ok("AMQPLAIN", response, Table::default()));
+    assert_eq!(conn.next_method(), (0, "connection.tune"));
+    assert_eq!(conn.session.info().user, "guest");
+}
+
+#[test]
+fn a_wrong_password_is_refused_with_403_if_the_client_can_hear_it() {
+    let mut conn = started();
+    conn.send(0, start_ok("PLAIN", b"\0guest\0wrong", capabilities()));
+    conn.expect_connection_close(
+        403,
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile.",
+        (10, 11),
+    );
+    conn.send(0, Method::ConnectionCloseOk {});
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn otherwise_in_silence_and_late() {
+    for (mechanism, response) in [
+        ("PLAIN", &b"\0guest\0wrong"[..]),
+        ("PLAIN", b"\0nobody\0x"),
+        ("PLAIN", b"\0guest\0"),
+        ("PLAIN", b"garbage"),
+        ("EXTERNAL", b""),
+    ] {
+        let mut conn = started();
+        conn.send(0, start_ok(mechanism, response, Table::default()));
+        conn.expect_nothing();
+        assert_ne!(conn.standing, Standing::Closing);
+        conn.send(0, start_ok("PLAIN", b"\0guest\0guest", Table::default()));
+        conn.expect_nothing();
+        conn.pass(Duration::from_secs(3));
+        assert_eq!(conn.standing, Standing::Closing);
+    }
+}
+
+#[test]
+fn guest_comes_from_loopback_only() {
+    let remote = || SessionConfig {
+        peer_is_loopback: false,
+        ..SessionConfig::default()
+    };
+    let mut conn = Conn::new(remote());
+    conn.raw(&PROTOCOL_HEADER);
+    conn.next_frame();
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+    assert_eq!(conn.next_method(), (0, "connection.close"));
+    Conn::open_as(remote(), "small");
+}
+
+#[test]
+fn tuning_has_limits() {
+    for (channel_max, frame_max, text) in [
+        (
+            2047,
+            100,
+            "negotiated frame_max = 100 is lower than the minimum allowed value (4096)",
+        ),
+        (
+            2047,
+            131_073,
+            "negotiated frame_max = 131073 is higher than the maximum allowed value (131072)",
+        ),
+        (
+            0,
+            4096,
+            "negotiated channel_max = 0 (no limit) is higher than the maximum allowed value (2047)",
+        ),
+        (
+            2048,
+            4096,
+            "negotiated channel_max = 2048 is higher than the maximum allowed value (2047)",
+        ),
+    ] {
+        let mut conn = started();
+        conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+        conn.next_frame();
+        conn.send(
+            0,
+            Method::ConnectionTuneOk {
+                channel_max,
+                frame_max,
+                heartbeat: 0,
+            },
+        );
+        conn.expect_connection_close(530, &format!("NOT_ALLOWED - {text}"), (10, 31));
+    }
+}
+
+fn opening(user: &str, vhost: &str, prepare: impl FnOnce(&mut FakeBroker)) -> Conn {
+    let mut conn = started();
+    prepare(&mut conn.broker);
+    let response = format!("\0{user}\0{user}");
+    conn.send(0, start_ok("PLAIN", response.as_bytes(), capabilities()));
+    conn.next_frame();
+    conn.send(
+        0,
+        Method::ConnectionTuneOk {
+            channel_max: 10,
+            frame_max: 4096,
+            heartbeat: 0,
+        },
+    );
+    conn.send(
+        0,
+        Method::ConnectionOpen {
+            virtual_host: vhost,
+        },
+    );
+    conn
+}
+
+#[test]
+fn vhosts_are_checked() {
+    opening("guest", "nowhere", |_| ()).expect_connection_close(
+        530,
+        "NOT_ALLOWED - vhost nowhere not found",
+        (10, 40),
+    );
+    opening("small", "other", |_| ()).expect_connection_close(
+        530,
+        "NOT_ALLOWED - access to vhost 'other' refused for user 'small'",
+        (10, 40),
+    );
+    opening("guest", "/", |b| b.admits = false).expect_connection_close(
+        530,
+        "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit is reached",
+        (10, 40),
+    );
+    let mut conn = opening("guest", "/", |b| b.draining = true);
+    assert_eq!(conn.next_method(), (0, "connection.close"));
+}
+
+#[test]
+fn a_method_out_of_place_ends_the_handshake() {
+    let mut conn = started();
+    conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
+    conn.expect_nothing();
+    conn.pass(Duration::from_secs(3));
+    assert_eq!(conn.standing, Standing::Closing);
+    let mut conn = started();
+    conn.send(1, Method::ChannelOpen {});
+    conn.expect_nothing();
+}
+
+#[test]
+fn the_handshake_has_ten_seconds() {
+    let mut conn = started();
+    assert_eq!(
+        conn.session.wake_at(),
+        Some(conn.broker.now + Duration::from_secs(10))
+    );
+    conn.pass(Duration::from_secs(9));
+    assert_eq!(conn.standing, Standing::Open);
+    conn.pass(Duration::from_secs(1));
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn a_connection_that_says_nothing_times_out_as_well() {
+    let mut conn = Conn::new(SessionConfig::default());
+    conn.pass(Duration::from_secs(10));
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn close_is_answered() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        0,
+        Method::ConnectionClose {
+            reply_code: 200,
+            reply_text: "bye",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    conn.expect(0, Method::ConnectionCloseOk {});
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn exclusive_queues_are_gone_before_close_ok() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        1,
+        Method::QueueDeclare {
+            queue: "own",
+            passive: false,
+            durable: false,
+            exclusive: true,
+            auto_delete: false,
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+    assert!(conn.broker.queue("/", "own").is_some());
+    conn.send(
+        0,
+        Method::ConnectionClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    assert!(conn.broker.queue("/", "own").is_none());
+    conn.expect(0, Method::ConnectionCloseOk {});
+}
+
+#[test]
+fn and_when_the_socket_breaks() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        1,
+        Method::QueueDeclare {
+            queue: "own",
+            passive: false,
+            durable: false,
+            exclusive: true,
+            auto_delete: false,
+            no_wait: true,
+            arguments: Table::default(),
+        },
+    );
+    conn.session.gone(&mut conn.broker);
+    assert_eq!(
+        conn.broker.changes.last(),
+        Some(&Change::EndSession { session: fake::ME })
+    );
+    assert!(conn.broker.queue("/", "own").is_none());
+}
+
+#[test]
+fn heartbeats_go_both_ways() {
+    let mut conn = Conn::open();
+    conn.pass(Duration::from_secs(5));
+    let (kind, channel, _) = conn.next_frame().unwrap();
+    assert_eq!((kind, channel), (codec_amqp091::FrameKind::Heartbeat, 0));
+    conn.expect_nothing();
+    conn.heartbeat();
+    conn.pass(Duration::from_secs(19));
+    assert_eq!(conn.standing, Standing::Open);
+    conn.pass(Duration::from_secs(1));
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn an_unread_heartbeat_is_not_followed_by_another() {
+    let mut conn = Conn::open();
+    for _ in 0..3 {
+        conn.pass(Duration::from_secs(5));
+    }
+    assert_eq!(conn.out.len(), 8);
+}
+
+#[test]
+fn operators_and_shutdown_close_with_320() {
+    for (notice, text) in [
+        (
+            Notice::Close {
+                text: "Closed via management plugin".into(),
+            },
+            "Closed via management plugin",
+        ),
+        (
+            Notice::Shutdown,
+            "broker forced connection closure with reason 'shutdown'",
+        ),
+    ] {
+        let mut conn = Conn::open();
+        conn.broker.notices.push_back(notice);
+        conn.settle();
+        conn.expect_connection_close(320, &format!("CONNECTION_FORCED - {text}"), (0, 0));
+        conn.send(1, Method::ChannelOpen {});
+        conn.expect_nothing();
+        conn.send(0, Method::ConnectionCloseOk {});
+        assert_eq!(conn.standing, Standing::Closing);
+    }
+}
+
+#[test]
+fn a_client_that_does_not_answer_close_is_cut_off() {
+    let mut conn = Conn::open();
+    conn.broker.notices.push_back(Notice::Shutdown);
+    conn.settle();
+    conn.pass(Duration::from_secs(29));
+    assert_ne!(conn.standing, Standing::Closing);
+    conn.pass(Duration::from_secs(1));
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn secrets_can_be_updated() {
+    let mut conn = Conn::open();
+    conn.send(
+        0,
+        Method::ConnectionUpdateSecret {
+            new_secret: b"guest",
+            reason: "because",
+        },
+    );
+    conn.expect(0, Method::ConnectionUpdateSecretOk {});
+    conn.send(
+        0,
+        Method::ConnectionUpdateSecret {
+            new_secret: b"wrong",
+            reason: "",
+        },
+    );
+    conn.expect_connection_close(
+        530,
+        "NOT_ALLOWED - New secret was refused by one of the backends",
+        (10, 70),
+    );
+}
+
+#[test]
+fn only_publishers_are_blocked_by_an_alarm() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.broker
+        .notices
+        .push_back(Notice::Blocked(Some("low on memory")));
+    conn.settle();
+    conn.declare(1, "r");
+    assert_eq!(conn.standing, Standing::Open);
+    conn.publish(1, "", "q", b"one");
+    conn.expect(
+        0,
+        Method::ConnectionBlocked {
+            reason: "low on memory",
+        },
+    );
+    assert_eq!(conn.standing, Standing::Paused);
+    conn.send(1, queue_declare("s"));
+    conn.expect_nothing();
+    // Nothing is heard while nothing is read, so nothing is missed.
+    conn.pass(Duration::from_secs(100));
+    assert_eq!(conn.standing, Standing::Paused);
+    conn.broker.notices.push_back(Notice::Blocked(None));
+    conn.settle();
+    while let Some((kind, _, payload)) = conn.next_frame() {
+        if kind != codec_amqp091::FrameKind::Heartbeat {
+            assert_eq!(
+                Method::decode(&payload).unwrap().name(),
+                "connection.unblocked"
+            );
+            break;
+        }
+    }
+    assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), 1);
+}
+
+#[test]
+fn channels_are_counted() {
+    let mut conn = opening("guest", "/", |_| ());
+    conn.next_frame();
+    for n in 1..=10 {
+        conn.open_channel(n);
+    }
+    assert_eq!(conn.session.info().channels, 10);
+    conn.send(11, Method::ChannelOpen {});
+    conn.expect_connection_close(
+        530,
+        "NOT_ALLOWED - number of channels opened (10) has reached the negotiated channel_max (10)",
+        (20, 10),
+    );
+}
+
+#[test]
+fn the_session_knows_whose_it_is() {
+    let conn = Conn::with_channel();
+    let info = conn.session.info();
+    assert_eq!(
+        (
+            info.protocol,
+            &*info.user,
+            &*info.vhost,
+            &*info.client_name,
+            info.channels
+        ),
+        ("amqp091", "guest", "/", "tester", 1)
+    );
+}

@@ -1,0 +1,220 @@
+//! Whatever a client sends: no panic, and bounded memory.
+
+mod fake;
+
+use bytes::BytesMut;
+use codec_amqp091::{Frame, FrameKind, Method, encode_content_header, encode_method, open_body};
+use fake::Conn;
+use message::Table;
+use proptest::prelude::*;
+use session::{Session, Standing};
+use std::time::Duration;
+
+fn kind() -> impl Strategy<Value = FrameKind> {
+    prop_oneof![
+        6 => Just(FrameKind::Method),
+        2 => Just(FrameKind::Header),
+        2 => Just(FrameKind::Body),
+        1 => Just(FrameKind::Heartbeat),
+    ]
+}
+
+/// Frames that are whole, of random content behind ids that exist.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let class = prop_oneof![
+        Just(10u8),
+        Just(20),
+        Just(40),
+        Just(50),
+        Just(60),
+        Just(85),
+        Just(90)
+    ];
+    (
+        kind(),
+        0u16..4,
+        class,
+        0u8..130,
+        proptest::collection::vec(any::<u8>(), 0..40),
+    )
+        .prop_map(|(kind, channel, class, id, tail)| {
+            let mut payload = vec![0, class, 0, id];
+            payload.extend(tail);
+            let mut out = BytesMut::new();
+            Frame {
+                kind,
+                channel,
+                payload: &payload,
+            }
+            .encode(&mut out);
+            out.to_vec()
+        })
+}
+
+/// Methods that make sense, in an order that need not.
+fn method(n: u8, q: usize, flag: bool, number: u64) -> (u16, Vec<u8>) {
+    let queue = ["", "q", "r"][q];
+    let channel = 1 + u16::from(n) % 2;
+    let arguments = Table::default;
+    let method = match n % 23 {
+        0 => Method::ChannelOpen {},
+        1 => Method::QueueDeclare {
+            queue,
+            passive: false,
+            durable: true,
+            exclusive: flag,
+            auto_delete: false,
+            no_wait: flag,
+            arguments: arguments(),
+        },
+        2 | 3 => Method::BasicConsume {
+            queue,
+            consumer_tag: "",
+            no_local: false,
+            no_ack: flag,
+            exclusive: false,
+            no_wait: flag,
+            arguments: arguments(),
+        },
+        4 | 5 => Method::BasicAck {
+            delivery_tag: number % 9,
+            multiple: flag,
+        },
+        6 => Method::BasicNack {
+            delivery_tag: number % 9,
+            multiple: flag,
+            requeue: number.is_multiple_of(2),
+        },
+        7 => Method::BasicGet {
+            queue,
+            no_ack: flag,
+        },
+        8 => Method::QueueDelete {
+            queue,
+            if_unused: flag,
+            if_empty: false,
+            no_wait: flag,
+        },
+        9 => Method::BasicRecover { requeue: true },
+        10 => Method::ConfirmSelect { no_wait: flag },
+        11 => Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: number as u16 % 5,
+            global: flag,
+        },
+        12 => Method::ChannelClose {
+            reply_code: 0,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+        13 => Method::ChannelCloseOk {},
+        14 => Method::QueuePurge {
+            queue,
+            no_wait: flag,
+        },
+        15 => Method::TxSelect {},
+        16 => Method::TxCommit {},
+        17 => Method::TxRollback {},
+        _ => {
+            let mut out = BytesMut::new();
+            let publish = Method::BasicPublish {
+                exchange: "",
+                routing_key: queue,
+                mandatory: flag,
+                immediate: false,
+            };
+            encode_method(&mut out, channel, &publish);
+            encode_content_header(&mut out, channel, 3, &[0, 0]);
+            open_body(&mut out, channel, 3);
+            out.extend_from_slice(b"abc\xCE");
+            return (channel, out.to_vec());
+        }
+    };
+    let mut out = BytesMut::new();
+    encode_method(&mut out, channel, &method);
+    (channel, out.to_vec())
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_at_any_time(before in 0usize..3, chunks in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..6)) {
+        let mut conn = match before {
+            0 => Conn::new(Default::default()),
+            1 => Conn::open(),
+            _ => Conn::with_channel(),
+        };
+        for chunk in chunks {
+            conn.raw(&chunk);
+        }
+        conn.pass(Duration::from_secs(3600));
+        prop_assert!(conn.out.len() < 1 << 20);
+    }
+
+    #[test]
+    fn any_frames_after_the_handshake(frames in proptest::collection::vec(frame(), 1..30)) {
+        let mut conn = Conn::with_channel();
+        conn.declare(1, "q");
+        for frame in frames {
+            conn.raw(&frame);
+        }
+        conn.drain();
+        conn.session.gone(&mut conn.broker);
+    }
+
+    /// Conversations: nothing is lost, whoever misbehaves. What was routed is in the queue, with the session or settled.
+    #[test]
+    fn any_conversation(script in proptest::collection::vec((any::<u8>(), 0usize..3, any::<bool>(), any::<u64>(), any::<bool>()), 1..80)) {
+        let mut conn = Conn::with_channel();
+        conn.open_channel(2);
+        conn.declare(1, "q");
+        for (n, q, flag, number, read) in script {
+            let (_, bytes) = method(n, q, flag, number);
+            conn.raw(&bytes);
+            if read {
+                conn.drain();
+            }
+        }
+        // Once all channels are closed nothing may be left out at a queue.
+        for channel in 1..3 {
+            conn.send(channel, Method::ChannelCloseOk {});
+            conn.send(channel, Method::ChannelOpen {});
+        }
+        conn.send(0, Method::ConnectionClose { reply_code: 200, reply_text: "", class_id: 0, method_id: 0 });
+        conn.drain();
+        conn.settle();
+        for queue in conn.broker.queues.values() {
+            for consumer in queue.consumers.values() {
+                prop_assert!(consumer.cancelled);
+                prop_assert!(consumer.out.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_client_that_only_asks_is_not_read_for_long() {
+    let mut conn = Conn::with_channel();
+    let mut bytes = BytesMut::new();
+    for _ in 0..1000 {
+        encode_method(
+            &mut bytes,
+            1,
+            &Method::BasicQos {
+                prefetch_size: 0,
+                prefetch_count: 1,
+                global: false,
+            },
+        );
+    }
+    for _ in 0..10_000 {
+        conn.raw(&bytes);
+        if conn.standing == Standing::Paused {
+            break;
+        }
+    }
+    assert_eq!(conn.standing, Standing::Paused);
+    assert!(conn.out.len() <= (4 << 20) + 64, "{}", conn.out.len());
+    conn.drain();
+    assert_eq!(conn.standing, Standing::Open);
+}

@@ -1,0 +1,611 @@
+//! Publishing: contents, confirms, returns, refusals.
+
+mod fake;
+
+use bytes::BytesMut;
+use codec_amqp091::{Method, Properties, encode_content_header, encode_method, open_body, table};
+use fake::{Conn, exchange_declare};
+use message::{Table, Value};
+use proptest::prelude::*;
+use queue::Reject;
+use session::Standing;
+use session_amqp091::{Limits, SessionConfig};
+use std::sync::Arc;
+
+fn confirming() -> Conn {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.send(1, Method::ConfirmSelect { no_wait: false });
+    conn.expect(1, Method::ConfirmSelectOk {});
+    conn
+}
+
+fn headers(entries: &[(&str, &[&str])]) -> BytesMut {
+    let mut table = Table::default();
+    for (key, values) in entries {
+        table.set(
+            key,
+            Value::Array(values.iter().map(|&v| v.into()).collect()),
+        );
+    }
+    let mut raw = BytesMut::new();
+    table::encode(&table, &mut raw);
+    raw
+}
+
+#[test]
+fn a_message_reaches_its_queue_as_it_was_published() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    let properties = Properties {
+        content_type: Some("text/plain"),
+        delivery_mode: Some(2),
+        priority: Some(5),
+        expiration: Some("60000"),
+        message_id: Some("m"),
+        user_id: Some("guest"),
+        ..Properties::default()
+    };
+    conn.publish_with(1, "", "q", false, &properties, b"hello");
+    conn.expect_nothing();
+    let (message, _) = &conn.broker.queue("/", "q").unwrap().ready[0];
+    assert_eq!(
+        (
+            message.exchange(),
+            message.routing_key(),
+            &message.body()[..]
+        ),
+        ("", "q", &b"hello"[..])
+    );
+    assert_eq!(
+        (message.durable(), message.priority(), message.ttl_ms()),
+        (true, Some(5), Some(60_000))
+    );
+    assert_eq!(
+        Properties::decode(&message.properties()).unwrap(),
+        properties
+    );
+}
+
+#[test]
+fn bodies_may_come_in_any_pieces() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    let mut bytes = BytesMut::new();
+    encode_method(
+        &mut bytes,
+        1,
+        &Method::BasicPublish {
+            exchange: "",
+            routing_key: "q",
+            mandatory: false,
+            immediate: false,
+        },
+    );
+    encode_content_header(&mut bytes, 1, 6, &[0, 0]);
+    for piece in [&b"abc"[..], b"", b"de", b"f"] {
+        open_body(&mut bytes, 1, piece.len());
+        bytes.extend_from_slice(piece);
+        bytes.extend_from_slice(&[0xCE]);
+    }
+    for byte in bytes {
+        conn.raw(&[byte]);
+    }
+    assert_eq!(
+        &conn.broker.queue("/", "q").unwrap().ready[0].0.body()[..],
+        b"abcdef"
+    );
+    conn.publish(1, "", "q", b"");
+    assert_eq!(
+        conn.broker.queue("/", "q").unwrap().ready[1].0.body_len(),
+        0
+    );
+}
+
+#[test]
+fn confirms_count_from_select_and_consecutive_ones_leave_as_one() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.publish(1, "", "q", b"before");
+    conn.send(1, Method::ConfirmSelect { no_wait: true });
+    conn.publish(1, "", "q", b"1");
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.broker.silent = true;
+    for _ in 2..=6 {
+        conn.publish(1, "", "q", b"x");
+    }
+    conn.broker.settle_publishes();
+    conn.settle();
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 6,
+            multiple: true,
+        },
+    );
+    conn.expect_nothing();
+}
+
+#[test]
+fn confirms_out_of_order_are_single() {
+    let mut conn = confirming();
+    conn.declare(1, "r");
+    conn.broker.silent = true;
+    conn.publish(1, "", "q", b"1");
+    conn.publish(1, "", "r", b"2");
+    conn.publish(1, "", "r", b"3");
+    conn.broker.unconfirmed.rotate_left(1);
+    conn.broker.settle_publishes();
+    conn.settle();
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 2,
+            multiple: false,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 3,
+            multiple: false,
+        },
+    );
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    conn.expect_nothing();
+}
+
+#[test]
+fn a_fan_out_is_confirmed_when_every_queue_has_it() {
+    let mut conn = confirming();
+    conn.declare(1, "r");
+    for queue in ["q", "r"] {
+        conn.send(
+            1,
+            Method::QueueBind {
+                queue,
+                exchange: "amq.fanout",
+                routing_key: "",
+                no_wait: true,
+                arguments: Table::default(),
+            },
+        );
+    }
+    conn.broker.silent = true;
+    conn.publish(1, "amq.fanout", "", b"both");
+    assert_eq!(conn.broker.unconfirmed.len(), 2);
+    let last = conn.broker.unconfirmed.pop().unwrap();
+    conn.broker.settle_publishes();
+    conn.settle();
+    conn.expect_nothing();
+    conn.broker.unconfirmed.push(last);
+    conn.broker.settle_publishes();
+    conn.settle();
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+}
+
+#[test]
+fn what_no_queue_takes_is_confirmed_at_once_and_returned_before_if_mandatory() {
+    let mut conn = confirming();
+    conn.publish(1, "amq.direct", "nowhere", b"x");
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    let properties = Properties {
+        message_id: Some("m"),
+        ..Properties::default()
+    };
+    conn.publish_with(1, "amq.direct", "nowhere", true, &properties, b"back");
+    conn.expect(
+        1,
+        Method::BasicReturn {
+            reply_code: 312,
+            reply_text: "NO_ROUTE",
+            exchange: "amq.direct",
+            routing_key: "nowhere",
+        },
+    );
+    let (raw, body) = conn.expect_content(1);
+    assert_eq!(
+        (Properties::decode(&raw).unwrap(), &body[..]),
+        (properties, &b"back"[..])
+    );
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 2,
+            multiple: false,
+        },
+    );
+    conn.expect_nothing();
+}
+
+#[test]
+fn a_queue_that_is_full_is_a_nack() {
+    let mut conn = confirming();
+    conn.broker.reject = Some(Reject::MaxLength);
+    conn.publish(1, "", "q", b"x");
+    conn.expect(
+        1,
+        Method::BasicNack {
+            delivery_tag: 1,
+            multiple: false,
+            requeue: false,
+        },
+    );
+    conn.broker.reject = Some(Reject::Unavailable);
+    conn.publish(1, "", "q", b"x");
+    conn.expect(
+        1,
+        Method::BasicNack {
+            delivery_tag: 2,
+            multiple: false,
+            requeue: false,
+        },
+    );
+    conn.broker.reject = None;
+    conn.publish(1, "", "q", b"x");
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 3,
+            multiple: false,
+        },
+    );
+}
+
+#[test]
+fn a_queue_deleted_meanwhile_is_an_ack() {
+    let mut conn = confirming();
+    conn.broker.silent = true;
+    conn.publish(1, "", "q", b"x");
+    let (queue, tag) = conn.broker.unconfirmed.pop().unwrap();
+    conn.broker.must(metadata::Change::DeleteQueue {
+        vhost: "/".into(),
+        name: "q".into(),
+        id: None,
+    });
+    conn.broker
+        .notices
+        .push_back(session::Notice::NotPublished {
+            queue,
+            tag,
+            why: Reject::Unavailable,
+        });
+    conn.settle();
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+}
+
+#[test]
+fn confirms_of_a_closed_channel_do_not_reach_its_successor() {
+    let mut conn = confirming();
+    conn.broker.silent = true;
+    conn.publish(1, "", "q", b"old");
+    conn.send(
+        1,
+        Method::ChannelClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    conn.expect(1, Method::ChannelCloseOk {});
+    conn.open_channel(1);
+    conn.send(1, Method::ConfirmSelect { no_wait: true });
+    conn.publish(1, "", "q", b"new");
+    let new = conn.broker.unconfirmed.pop().unwrap();
+    conn.broker.settle_publishes();
+    conn.settle();
+    conn.expect_nothing();
+    conn.broker.unconfirmed.push(new);
+    conn.broker.settle_publishes();
+    conn.settle();
+    conn.expect(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+}
+
+#[test]
+fn cc_and_bcc_route_and_bcc_is_not_seen() {
+    let mut conn = Conn::with_channel();
+    for queue in ["q", "cc", "bcc"] {
+        conn.declare(1, queue);
+    }
+    let raw = headers(&[("BCC", &["bcc"]), ("CC", &["cc", "q"])]);
+    let properties = Properties {
+        headers: Some(&raw[4..]),
+        ..Properties::default()
+    };
+    conn.publish_with(1, "", "q", true, &properties, b"x");
+    conn.expect_nothing();
+    for queue in ["q", "cc", "bcc"] {
+        let ready = &conn.broker.queue("/", queue).unwrap().ready;
+        assert_eq!(ready.len(), 1, "{queue}");
+        let message = &ready[0].0;
+        assert_eq!(
+            message.routing_keys().collect::<Vec<_>>(),
+            ["q", "cc", "q", "bcc"]
+        );
+        let raw = message.properties();
+        let seen = Properties::decode(&raw).unwrap().header_table().unwrap();
+        assert!(seen.get("BCC").is_none() && seen.get("CC").is_some());
+    }
+}
+
+#[test]
+fn refusals_close_the_channel() {
+    let big = SessionConfig {
+        limits: Arc::new(Limits {
+            message: 100,
+            ..Limits::default()
+        }),
+        ..SessionConfig::default()
+    };
+    let mut conn = Conn::open_as(big, "guest");
+    let cases: [(&str, Properties<'_>, usize, u16, &str); 5] = [
+        (
+            "nowhere",
+            Properties::default(),
+            1,
+            404,
+            "NOT_FOUND - no exchange 'nowhere' in vhost '/'",
+        ),
+        (
+            "",
+            Properties {
+                expiration: Some("soon"),
+                ..Properties::default()
+            },
+            1,
+            406,
+            "PRECONDITION_FAILED - invalid expiration 'soon': no_integer",
+        ),
+        (
+            "",
+            Properties {
+                user_id: Some("boss"),
+                ..Properties::default()
+            },
+            1,
+            406,
+            "PRECONDITION_FAILED - user_id property set to 'boss' but authenticated user was 'guest'",
+        ),
+        (
+            "",
+            Properties::default(),
+            101,
+            406,
+            "PRECONDITION_FAILED - message size 101 is larger than configured max size 100",
+        ),
+        (
+            "",
+            Properties {
+                headers: Some(b"\x02CCt\x01"),
+                ..Properties::default()
+            },
+            1,
+            406,
+            "PRECONDITION_FAILED - invalid message: header 'CC' is not an array of routing keys",
+        ),
+    ];
+    for (exchange, properties, size, code, text) in cases {
+        conn.open_channel(1);
+        conn.publish_with(1, exchange, "q", false, &properties, &vec![0; size]);
+        conn.expect_channel_close(1, code, text, (60, 40));
+    }
+}
+
+#[test]
+fn an_internal_exchange_takes_nothing_from_clients() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        1,
+        Method::ExchangeDeclare {
+            exchange: "inner",
+            kind: "fanout",
+            passive: false,
+            durable: true,
+            auto_delete: false,
+            internal: true,
+            no_wait: true,
+            arguments: Table::default(),
+        },
+    );
+    conn.publish(1, "inner", "", b"x");
+    conn.expect_channel_close(
+        1,
+        403,
+        "ACCESS_REFUSED - cannot publish to internal exchange 'inner' in vhost '/'",
+        (60, 40),
+    );
+}
+
+#[test]
+fn publishing_needs_the_right_to_write() {
+    let mut conn = Conn::open_as(SessionConfig::default(), "small");
+    conn.open_channel(1);
+    conn.publish(1, "amq.fanout", "", b"x");
+    conn.expect_channel_close(1, 403, "ACCESS_REFUSED - write access to exchange 'amq.fanout' in vhost '/' refused for user 'small'", (60, 40));
+    conn.open_channel(1);
+    conn.publish(1, "", "mine", b"x");
+    conn.expect_channel_close(1, 403, "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for user 'small'", (60, 40));
+    conn.open_channel(1);
+    conn.send(1, exchange_declare("mine", "topic"));
+    conn.expect(1, Method::ExchangeDeclareOk {});
+    conn.publish(1, "mine", "key", b"x");
+    conn.expect_nothing();
+}
+
+#[test]
+fn immediate_ends_the_connection() {
+    let mut conn = Conn::with_channel();
+    let mut bytes = BytesMut::new();
+    encode_method(
+        &mut bytes,
+        1,
+        &Method::BasicPublish {
+            exchange: "",
+            routing_key: "q",
+            mandatory: false,
+            immediate: true,
+        },
+    );
+    encode_content_header(&mut bytes, 1, 0, &[0, 0]);
+    conn.raw(&bytes);
+    conn.expect_connection_close(540, "NOT_IMPLEMENTED - immediate=true", (60, 40));
+}
+
+#[test]
+fn a_flood_is_not_read() {
+    let limits = Limits {
+        in_flight_messages: 10,
+        ..Limits::default()
+    };
+    let mut conn = Conn::open_as(
+        SessionConfig {
+            limits: Arc::new(limits),
+            ..SessionConfig::default()
+        },
+        "guest",
+    );
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.broker.silent = true;
+    for n in 0..30 {
+        conn.publish(1, "", "q", &[n]);
+    }
+    assert_eq!(conn.standing, Standing::Paused);
+    assert_eq!(conn.broker.unconfirmed.len(), 11);
+    conn.broker.settle_publishes();
+    conn.settle();
+    // Reading went on when half had arrived, and stopped at the bound again.
+    assert_eq!(
+        (conn.standing, conn.broker.unconfirmed.len()),
+        (Standing::Paused, 6)
+    );
+    conn.broker.silent = false;
+    conn.broker.settle_publishes();
+    conn.settle();
+    assert_eq!(
+        (
+            conn.standing,
+            conn.broker.queue("/", "q").unwrap().ready.len()
+        ),
+        (Standing::Open, 30)
+    );
+}
+
+#[test]
+fn unfinished_bodies_are_bounded() {
+    let limits = Limits {
+        partial: 1000,
+        ..Limits::default()
+    };
+    let mut conn = Conn::open_as(
+        SessionConfig {
+            limits: Arc::new(limits),
+            ..SessionConfig::default()
+        },
+        "guest",
+    );
+    for channel in 1..4 {
+        conn.open_channel(channel);
+        let mut bytes = BytesMut::new();
+        encode_method(
+            &mut bytes,
+            channel,
+            &Method::BasicPublish {
+                exchange: "",
+                routing_key: "q",
+                mandatory: false,
+                immediate: false,
+            },
+        );
+        encode_content_header(&mut bytes, channel, 10_000, &[0, 0]);
+        open_body(&mut bytes, channel, 400);
+        bytes.extend_from_slice(&[0; 400]);
+        bytes.extend_from_slice(&[0xCE]);
+        conn.raw(&bytes);
+    }
+    conn.expect_connection_close(
+        506,
+        "RESOURCE_ERROR - unfinished messages of this connection exceed 1000 octets",
+        (60, 40),
+    );
+}
+
+proptest! {
+    /// Whatever the order of the queues' answers: every publish is confirmed exactly once.
+    #[test]
+    fn every_publish_is_confirmed_once(order in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 1..60)) {
+        let mut conn = confirming();
+        conn.broker.silent = true;
+        for _ in 0..order.len() {
+            conn.publish(1, "", "q", b"x");
+        }
+        let mut owed = std::mem::take(&mut conn.broker.unconfirmed);
+        let mut open: std::collections::BTreeSet<u64> = (1..=order.len() as u64).collect();
+        for (pick, read) in order {
+            let (queue, tag) = owed.remove(pick.index(owed.len()));
+            conn.broker.notices.push_back(session::Notice::Published { queue, tag });
+            conn.settle();
+            if read {
+                take_acks(&mut conn, &mut open);
+            }
+        }
+        take_acks(&mut conn, &mut open);
+        prop_assert!(open.is_empty(), "{open:?}");
+    }
+}
+
+fn take_acks(conn: &mut Conn, open: &mut std::collections::BTreeSet<u64>) {
+    while let Some((_, _, payload)) = conn.next_frame() {
+        match Method::decode(&payload).unwrap() {
+            Method::BasicAck {
+                delivery_tag,
+                multiple: false,
+            } => assert!(open.remove(&delivery_tag)),
+            Method::BasicAck {
+                delivery_tag,
+                multiple: true,
+            } => {
+                assert!(open.contains(&delivery_tag));
+                *open = open.split_off(&(delivery_tag + 1));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

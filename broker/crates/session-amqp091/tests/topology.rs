@@ -1,0 +1,841 @@
+//! Exchanges, queues, bindings; and errors that end channels and connections.
+
+mod fake;
+
+use bytes::BytesMut;
+use codec_amqp091::{Method, encode_content_header, encode_method, open_body};
+use fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
+use message::{Table, Value};
+use metadata::SessionId;
+use session::Standing;
+use session_amqp091::SessionConfig;
+
+#[test]
+fn queues_are_declared_once_and_counted_after() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.publish(1, "", "q", b"1");
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.publish(1, "", "q", b"2");
+    conn.expect_deliver(1, "c", 2, "q", b"2");
+    conn.send(
+        1,
+        Method::BasicCancel {
+            consumer_tag: "c",
+            no_wait: true,
+        },
+    );
+    conn.publish(1, "", "q", b"3");
+    let changes = conn.broker.changes.len();
+    conn.send(1, queue_declare("q"));
+    conn.expect(
+        1,
+        Method::QueueDeclareOk {
+            queue: "q",
+            message_count: 1,
+            consumer_count: 0,
+        },
+    );
+    assert_eq!(
+        conn.broker.changes.len(),
+        changes,
+        "nothing new needs no log entry"
+    );
+    let passive = Method::QueueDeclare {
+        queue: "q",
+        passive: true,
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    conn.send(1, passive);
+    conn.expect(
+        1,
+        Method::QueueDeclareOk {
+            queue: "q",
+            message_count: 1,
+            consumer_count: 0,
+        },
+    );
+}
+
+#[test]
+fn the_server_names_queues_and_remembers_the_last() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "",
+            no_ack: true,
+        },
+    );
+    conn.expect_channel_close(1, 404, "NOT_FOUND - no previously declared queue", (60, 70));
+    conn.open_channel(1);
+    conn.send(1, queue_declare(""));
+    let (_, _, payload) = conn.next_frame().unwrap();
+    let Method::QueueDeclareOk { queue, .. } = Method::decode(&payload).unwrap() else {
+        panic!("no declare-ok")
+    };
+    assert!(
+        queue.starts_with("amq.gen-") && queue.len() == 30,
+        "{queue}"
+    );
+    conn.publish(1, "", queue, b"x");
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "",
+            no_ack: true,
+        },
+    );
+    assert_eq!(conn.next_method(), (1, "basic.get-ok"));
+    conn.expect_content(1);
+    conn.send(
+        1,
+        Method::QueueBind {
+            queue: "",
+            exchange: "amq.direct",
+            routing_key: "",
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    conn.expect(1, Method::QueueBindOk {});
+    conn.publish(1, "amq.direct", queue, b"y");
+    conn.send(
+        1,
+        Method::QueuePurge {
+            queue: "",
+            no_wait: false,
+        },
+    );
+    conn.expect(1, Method::QueuePurgeOk { message_count: 1 });
+}
+
+fn declare_with(queue: &str, durable: bool, key: &str, value: Value) -> Method<'static> {
+    let mut arguments = Table::default();
+    arguments.set(key, value);
+    let queue: &'static str = queue.to_owned().leak();
+    Method::QueueDeclare {
+        queue,
+        passive: false,
+        durable,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments,
+    }
+}
+
+#[test]
+fn declarations_are_refused_as_rabbitmq_does() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    let cases: [(Method<'_>, u16, &str, (u16, u16)); 8] = [
+        (
+            queue_declare("amq.mine"),
+            403,
+            "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'",
+            (50, 10),
+        ),
+        (
+            Method::QueueDeclare {
+                queue: "nope",
+                passive: true,
+                durable: false,
+                exclusive: false,
+                auto_delete: false,
+                no_wait: false,
+                arguments: Table::default(),
+            },
+            404,
+            "NOT_FOUND - no queue 'nope' in vhost '/'",
+            (50, 10),
+        ),
+        (
+            Method::QueueDeclare {
+                queue: "q",
+                passive: false,
+                durable: false,
+                exclusive: false,
+                auto_delete: false,
+                no_wait: false,
+                arguments: Table::default(),
+            },
+            406,
+            "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
+            (50, 10),
+        ),
+        (
+            declare_with("x", true, "x-queue-type", "wheel".into()),
+            406,
+            "PRECONDITION_FAILED - invalid arg 'x-queue-type' for queue 'x' in vhost '/': \"unsupported queue type 'wheel'\"",
+            (50, 10),
+        ),
+        (
+            declare_with("x", true, "x-dead-letter-exchange", Value::I32(1)),
+            406,
+            "PRECONDITION_FAILED - invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'x' in vhost '/'",
+            (50, 10),
+        ),
+        (
+            exchange_declare("amq.mine", "direct"),
+            403,
+            "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'",
+            (40, 10),
+        ),
+        (
+            exchange_declare("", "direct"),
+            403,
+            "ACCESS_REFUSED - operation not permitted on the default exchange",
+            (40, 10),
+        ),
+        (
+            exchange_declare("amq.direct", "fanout"),
+            406,
+            "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'amq.direct' in vhost '/': received 'fanout' but current is 'direct'",
+            (40, 10),
+        ),
+    ];
+    for (method, code, text, ids) in cases {
+        conn.send(1, method);
+        conn.expect_channel_close(1, code, text, ids);
+        conn.open_channel(1);
+    }
+}
+
+#[test]
+fn exchanges_live_and_die() {
+    let mut conn = Conn::with_channel();
+    conn.send(1, exchange_declare("e", "topic"));
+    conn.expect(1, Method::ExchangeDeclareOk {});
+    conn.send(1, exchange_declare("e", "topic"));
+    conn.expect(1, Method::ExchangeDeclareOk {});
+    let passive = |exchange| Method::ExchangeDeclare {
+        exchange,
+        kind: "",
+        passive: true,
+        durable: false,
+        auto_delete: false,
+        internal: false,
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    conn.send(1, passive("e"));
+    conn.expect(1, Method::ExchangeDeclareOk {});
+    conn.declare(1, "q");
+    conn.send(
+        1,
+        Method::QueueBind {
+            queue: "q",
+            exchange: "e",
+            routing_key: "a.*",
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    conn.expect(1, Method::QueueBindOk {});
+    conn.publish(1, "e", "a.b", b"x");
+    assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), 1);
+    conn.send(
+        1,
+        Method::ExchangeBind {
+            destination: "e",
+            source: "amq.fanout",
+            routing_key: "",
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    conn.expect(1, Method::ExchangeBindOk {});
+    conn.publish(1, "amq.fanout", "a.c", b"x");
+    assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), 2);
+    conn.send(
+        1,
+        Method::ExchangeUnbind {
+            destination: "e",
+            source: "amq.fanout",
+            routing_key: "",
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    conn.expect(1, Method::ExchangeUnbindOk {});
+    conn.send(
+        1,
+        Method::ExchangeDelete {
+            exchange: "e",
+            if_unused: true,
+            no_wait: false,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - exchange 'e' in vhost '/' in use",
+        (40, 20),
+    );
+    conn.open_channel(1);
+    conn.send(
+        1,
+        Method::QueueUnbind {
+            queue: "q",
+            exchange: "e",
+            routing_key: "a.*",
+            arguments: Table::default(),
+        },
+    );
+    conn.expect(1, Method::QueueUnbindOk {});
+    conn.send(
+        1,
+        Method::ExchangeDelete {
+            exchange: "e",
+            if_unused: true,
+            no_wait: false,
+        },
+    );
+    conn.expect(1, Method::ExchangeDeleteOk {});
+    conn.send(
+        1,
+        Method::ExchangeDelete {
+            exchange: "e",
+            if_unused: false,
+            no_wait: false,
+        },
+    );
+    conn.expect(1, Method::ExchangeDeleteOk {});
+    conn.send(1, passive("e"));
+    conn.expect_channel_close(1, 404, "NOT_FOUND - no exchange 'e' in vhost '/'", (40, 10));
+}
+
+#[test]
+fn the_broker_keeps_its_exchanges() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        1,
+        Method::ExchangeDelete {
+            exchange: "amq.topic",
+            if_unused: false,
+            no_wait: false,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        403,
+        "ACCESS_REFUSED - deletion of system exchange 'amq.topic' in vhost '/' not allowed",
+        (40, 20),
+    );
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.send(
+        1,
+        Method::QueueBind {
+            queue: "q",
+            exchange: "",
+            routing_key: "x",
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        403,
+        "ACCESS_REFUSED - operation not permitted on the default exchange",
+        (50, 20),
+    );
+    conn.open_channel(1);
+    conn.send(1, exchange_declare("e", "x-wheel"));
+    conn.expect_connection_close(
+        503,
+        "COMMAND_INVALID - unknown exchange type 'x-wheel'",
+        (40, 10),
+    );
+}
+
+#[test]
+fn bindings_need_both_ends() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    let bind = |queue, exchange| Method::QueueBind {
+        queue,
+        exchange,
+        routing_key: "",
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    conn.send(1, bind("q", "nope"));
+    conn.expect_channel_close(
+        1,
+        404,
+        "NOT_FOUND - no exchange 'nope' in vhost '/'",
+        (50, 20),
+    );
+    conn.open_channel(1);
+    conn.send(1, bind("nope", "amq.direct"));
+    conn.expect_channel_close(1, 404, "NOT_FOUND - no queue 'nope' in vhost '/'", (50, 20));
+}
+
+#[test]
+fn queues_are_deleted_on_conditions() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.publish(1, "", "q", b"x");
+    let delete = |if_unused, if_empty| Method::QueueDelete {
+        queue: "q",
+        if_unused,
+        if_empty,
+        no_wait: false,
+    };
+    conn.send(1, delete(false, true));
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - queue in vhost '/' not empty",
+        (50, 40),
+    );
+    conn.open_channel(1);
+    conn.send(1, delete(true, false));
+    conn.expect(1, Method::QueueDeleteOk { message_count: 1 });
+    conn.send(1, delete(false, false));
+    conn.expect(1, Method::QueueDeleteOk { message_count: 0 });
+    conn.send(1, consume("q", "c", true));
+    conn.expect_channel_close(1, 404, "NOT_FOUND - no queue 'q' in vhost '/'", (60, 20));
+}
+
+#[test]
+fn what_another_connection_owns_is_locked() {
+    let mut conn = Conn::with_channel();
+    let own = Method::QueueDeclare {
+        queue: "own",
+        passive: false,
+        durable: false,
+        exclusive: true,
+        auto_delete: false,
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    conn.send(1, own.clone());
+    assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+    let mut broker: FakeBroker = conn.broker;
+    broker.id = SessionId {
+        number: 8,
+        ..fake::ME
+    };
+    let mut other = Conn::on(broker, SessionConfig::default());
+    other.log_in("guest");
+    let text = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'own' in vhost '/'. It could be \
+                originally declared on another connection or the exclusive property value does not match that of the \
+                original declaration.";
+    let attempts = [
+        own,
+        consume("own", "c", true),
+        Method::BasicGet {
+            queue: "own",
+            no_ack: true,
+        },
+        Method::QueuePurge {
+            queue: "own",
+            no_wait: false,
+        },
+        Method::QueueDelete {
+            queue: "own",
+            if_unused: false,
+            if_empty: false,
+            no_wait: false,
+        },
+        Method::QueueBind {
+            queue: "own",
+            exchange: "amq.direct",
+            routing_key: "",
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    ];
+    for method in attempts {
+        other.open_channel(1);
+        let ids = method.ids();
+        other.send(1, method);
+        other.expect_channel_close(1, 405, text, ids);
+    }
+}
+
+#[test]
+fn rights_are_checked() {
+    let mut conn = Conn::open_as(SessionConfig::default(), "small");
+    let refused = |right: &str, what: &str| {
+        format!("ACCESS_REFUSED - {right} access to {what} in vhost '/' refused for user 'small'")
+    };
+    conn.open_channel(1);
+    conn.declare(1, "mine");
+    let bind = |queue, exchange| Method::QueueBind {
+        queue,
+        exchange,
+        routing_key: "",
+        no_wait: false,
+        arguments: Table::default(),
+    };
+    let cases = [
+        (queue_declare("q"), refused("configure", "queue 'q'")),
+        (
+            exchange_declare("e", "direct"),
+            refused("configure", "exchange 'e'"),
+        ),
+        (
+            Method::ExchangeDelete {
+                exchange: "e",
+                if_unused: false,
+                no_wait: false,
+            },
+            refused("configure", "exchange 'e'"),
+        ),
+        (
+            Method::QueueDelete {
+                queue: "q",
+                if_unused: false,
+                if_empty: false,
+                no_wait: false,
+            },
+            refused("configure", "queue 'q'"),
+        ),
+        (consume("q", "", false), refused("read", "queue 'q'")),
+        (
+            Method::BasicGet {
+                queue: "q",
+                no_ack: false,
+            },
+            refused("read", "queue 'q'"),
+        ),
+        (
+            Method::QueuePurge {
+                queue: "q",
+                no_wait: false,
+            },
+            refused("read", "queue 'q'"),
+        ),
+        (bind("q", "amq.direct"), refused("write", "queue 'q'")),
+        (
+            bind("mine", "amq.direct"),
+            refused("read", "exchange 'amq.direct'"),
+        ),
+        (
+            declare_with("mine2", true, "x-dead-letter-exchange", "dlx".into()),
+            refused("write", "exchange 'dlx'"),
+        ),
+    ];
+    for (method, text) in cases {
+        let ids = method.ids();
+        conn.send(1, method);
+        conn.expect_channel_close(1, 403, &text, ids);
+        conn.open_channel(1);
+    }
+}
+
+#[test]
+fn a_channel_waits_in_order_while_others_go_on() {
+    let mut conn = Conn::with_channel();
+    conn.open_channel(2);
+    conn.broker.silent = true;
+    conn.send(1, queue_declare("q"));
+    let (token, result) = {
+        // The tree has it, the session has not been told.
+        let record = conn.broker.tree.queue("/", "q").unwrap().clone();
+        (
+            1 << 16 | 1,
+            Ok(metadata::Done::Queue {
+                record,
+                created: true,
+            }),
+        )
+    };
+    conn.send(
+        1,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 1,
+            global: false,
+        },
+    );
+    conn.send(
+        2,
+        Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 1,
+            global: false,
+        },
+    );
+    conn.expect(2, Method::BasicQosOk {});
+    conn.expect_nothing();
+    conn.broker
+        .notices
+        .push_back(session::Notice::Changed { token, result });
+    conn.settle();
+    conn.expect(
+        1,
+        Method::QueueDeclareOk {
+            queue: "q",
+            message_count: 0,
+            consumer_count: 0,
+        },
+    );
+    conn.expect(1, Method::BasicQosOk {});
+}
+
+#[test]
+fn frames_behind_a_wait_are_bounded() {
+    let mut conn = Conn::with_channel();
+    conn.broker.silent = true;
+    conn.send(1, queue_declare("q"));
+    let mut sent = 0;
+    while conn.standing == Standing::Open && sent < 200 {
+        conn.publish(1, "", "q", &[0; 50_000]);
+        sent += 1;
+    }
+    assert_eq!(conn.standing, Standing::Paused);
+    assert!(sent < 30, "{sent}");
+    conn.broker.silent = false;
+    let record = conn.broker.tree.queue("/", "q").unwrap().clone();
+    let result = Ok(metadata::Done::Queue {
+        record,
+        created: true,
+    });
+    conn.broker.notices.push_back(session::Notice::Changed {
+        token: 1 << 16 | 1,
+        result,
+    });
+    conn.settle();
+    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), sent);
+}
+
+#[test]
+fn channel_methods_keep_their_order() {
+    let mut conn = Conn::with_channel();
+    conn.send(1, Method::ChannelFlow { active: true });
+    conn.expect(1, Method::ChannelFlowOk { active: true });
+    conn.send(
+        1,
+        Method::AccessRequest {
+            realm: "/",
+            exclusive: false,
+            passive: true,
+            active: true,
+            write: true,
+            read: true,
+        },
+    );
+    conn.expect(1, Method::AccessRequestOk { ticket: 1 });
+    conn.send(1, Method::ChannelFlow { active: false });
+    conn.expect_connection_close(540, "NOT_IMPLEMENTED - active=false", (20, 20));
+}
+
+/// What closes the whole connection.
+#[test]
+fn hard_errors() {
+    let content = |conn: &mut Conn, class_bytes: &[u8]| {
+        let mut bytes = BytesMut::new();
+        encode_method(
+            &mut bytes,
+            1,
+            &Method::BasicPublish {
+                exchange: "",
+                routing_key: "q",
+                mandatory: false,
+                immediate: false,
+            },
+        );
+        bytes.extend_from_slice(class_bytes);
+        conn.raw(&bytes);
+    };
+    let mut body = BytesMut::new();
+    open_body(&mut body, 1, 1);
+    body.extend_from_slice(&[7, 0xCE]);
+    let mut header = BytesMut::new();
+    encode_content_header(&mut header, 1, 1, &[0, 0]);
+    let mut foreign = header.clone();
+    foreign[8] = 50;
+    let mut ack = BytesMut::new();
+    encode_method(
+        &mut ack,
+        1,
+        &Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.send(1, Method::ChannelOpen {});
+    conn.expect_connection_close(504, "CHANNEL_ERROR - second 'channel.open' seen", (20, 10));
+
+    let mut conn = Conn::open();
+    conn.send(5, queue_declare("q"));
+    conn.expect_connection_close(504, "CHANNEL_ERROR - expected 'channel.open'", (50, 10));
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&body);
+    conn.expect_connection_close(
+        505,
+        "UNEXPECTED_FRAME - expected method frame, got non method frame instead",
+        (0, 0),
+    );
+
+    let mut conn = Conn::with_channel();
+    content(&mut conn, &ack);
+    conn.expect_connection_close(505, "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead", (60, 40));
+
+    let mut conn = Conn::with_channel();
+    content(&mut conn, &foreign);
+    conn.expect_connection_close(
+        505,
+        "UNEXPECTED_FRAME - expected content header for class 60, got one for class 50 instead",
+        (60, 40),
+    );
+
+    let mut conn = Conn::with_channel();
+    content(&mut conn, &[&header[..], &ack].concat());
+    conn.expect_connection_close(
+        505,
+        "UNEXPECTED_FRAME - expected content body, got non content body frame instead",
+        (60, 40),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[1, 0, 1, 0, 0, 0, 4, 0, 60, 0, 99, 0xCE]);
+    conn.expect_connection_close(
+        503,
+        "COMMAND_INVALID - cannot decode method: no method 99 in class 60",
+        (60, 99),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[1, 0, 1, 0, 0, 0, 5, 0, 60, 0, 80, 1, 0xCE]);
+    conn.expect_connection_close(
+        501,
+        "FRAME_ERROR - cannot decode method: ends early",
+        (0, 0),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[9, 0, 1, 0, 0, 0, 0, 0xCE]);
+    conn.expect_connection_close(
+        501,
+        "FRAME_ERROR - type 9, all octets = <<>>: unknown_frame",
+        (0, 0),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[8, 0, 1, 0, 0, 0, 0, 0xCE]);
+    conn.expect_connection_close(505, "UNEXPECTED_FRAME - type 8, all octets = <<>>", (0, 0));
+
+    let mut conn = Conn::with_channel();
+    conn.send(0, queue_declare("q"));
+    conn.expect_connection_close(
+        504,
+        "CHANNEL_ERROR - unexpected method queue.declare in connection state running",
+        (50, 10),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.send(1, Method::BasicQosOk {});
+    conn.expect_connection_close(503, "COMMAND_INVALID - unimplemented method", (60, 11));
+}
+
+#[test]
+fn after_a_frame_that_cannot_be_read_nothing_is() {
+    for bad in [&[1u8, 0, 1, 0, 2, 0, 1, 0][..], &[1, 0, 1, 0, 0, 0, 0, 0]] {
+        let mut conn = Conn::with_channel();
+        conn.raw(bad);
+        let (_, _, payload) = conn.next_frame().unwrap();
+        assert!(matches!(
+            Method::decode(&payload).unwrap(),
+            Method::ConnectionClose {
+                reply_code: 501,
+                ..
+            }
+        ));
+        conn.send(0, Method::ConnectionCloseOk {});
+        assert_ne!(conn.standing, Standing::Closing);
+        conn.pass(std::time::Duration::from_secs(3));
+        assert_eq!(conn.standing, Standing::Closing);
+    }
+}
+
+#[test]
+fn a_closed_channel_hears_nothing_until_close_ok() {
+    let mut conn = Conn::with_channel();
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 1,
+            multiple: false,
+        },
+    );
+    assert_eq!(conn.next_method(), (1, "channel.close"));
+    conn.publish(1, "", "q", b"lost");
+    conn.send(1, queue_declare("lost"));
+    conn.expect_nothing();
+    conn.send(
+        1,
+        Method::ChannelClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    conn.expect(1, Method::ChannelCloseOk {});
+    conn.send(1, Method::ChannelCloseOk {});
+    conn.open_channel(1);
+    assert!(conn.broker.queue("/", "lost").is_none());
+}
+
+#[test]
+fn capabilities_are_heeded() {
+    let mut table = capabilities();
+    table.set("capabilities", Value::Table(Table::default()));
+    let mut conn = Conn::new(SessionConfig::default());
+    conn.raw(&codec_amqp091::PROTOCOL_HEADER);
+    conn.next_frame();
+    conn.send(
+        0,
+        Method::ConnectionStartOk {
+            client_properties: table,
+            mechanism: "PLAIN",
+            response: b"\0guest\0guest",
+            locale: "",
+        },
+    );
+    conn.next_frame();
+    conn.send(
+        0,
+        Method::ConnectionTuneOk {
+            channel_max: 10,
+            frame_max: 4096,
+            heartbeat: 0,
+        },
+    );
+    conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
+    conn.next_frame();
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.consume(1, "q", "c", true);
+    conn.send(
+        1,
+        Method::QueueDelete {
+            queue: "q",
+            if_unused: false,
+            if_empty: false,
+            no_wait: true,
+        },
+    );
+    conn.broker
+        .notices
+        .push_back(session::Notice::Blocked(Some("low on disk")));
+    conn.settle();
+    conn.publish(1, "", "q", b"x");
+    conn.expect_nothing();
+    assert_eq!(conn.standing, Standing::Paused);
+}

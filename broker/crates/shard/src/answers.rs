@@ -1,0 +1,249 @@
+//! The control plane's requests, answered by shard 0 from its tree, its groups and what the others tell.
+
+use crate::core::Core;
+use crate::directory::{Asker, Leader};
+use crate::frame::{AlarmReason, Frame, MAX_STATS, OwnerStats};
+use crate::placement::quorum_members;
+use crate::sessions::{CONTROL_KEY, number};
+use crate::{Effect, Route};
+use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
+use env::NodeId;
+use metadata::{Change, QueueId, QueueKind};
+
+impl Core {
+    pub fn control(&mut self, request: ControlRequest) {
+        match request {
+            ControlRequest::Read(job) => job(&self.tree),
+            ControlRequest::Change { change, reply } => self.ask(change, Asker::Control(reply)),
+            ControlRequest::Place {
+                kind,
+                replicas,
+                reply,
+            } => reply(self.place(kind, replicas)),
+            ControlRequest::Queues { only, reply } => self.gather_stats(only, reply),
+            ControlRequest::Queue { queue, body, reply } => {
+                self.control_request(
+                    number(self.config.index, 0, CONTROL_KEY),
+                    queue,
+                    body,
+                    reply,
+                );
+            }
+            ControlRequest::Nodes { reply } => reply(self.node_facts()),
+            ControlRequest::QuorumCritical { reply } => reply(self.quorum_critical()),
+            ControlRequest::Readiness { reply } => reply(self.readiness()),
+            ControlRequest::RebalanceQueues { reply } => reply(self.rebalance()),
+            // Need the connections: answered by the shard.
+            ControlRequest::Connections { .. }
+            | ControlRequest::CloseConnection { .. }
+            | ControlRequest::Maintenance { .. } => {}
+        }
+    }
+
+    pub fn place(&self, kind: QueueKind, replicas: u32) -> Vec<NodeId> {
+        let me = self.config.node;
+        match kind {
+            QueueKind::Classic => vec![me],
+            QueueKind::Quorum => {
+                let load = self.queue_loads();
+                quorum_members(
+                    me,
+                    self.tree.nodes().map(|n| &**n),
+                    |n| self.peers.is_up(n),
+                    load,
+                    replicas,
+                )
+            }
+        }
+    }
+
+    /// How many quorum queues each node is a member of. Counted for each placement: declarations are rare, and a count
+    /// kept beside the tree would be state that can drift from it.
+    pub fn queue_loads(&self) -> impl Fn(NodeId) -> usize + use<> {
+        let mut loads = std::collections::BTreeMap::<NodeId, usize>::new();
+        for record in self
+            .tree
+            .all_queues()
+            .filter(|q| q.kind == QueueKind::Quorum)
+        {
+            for member in &record.members {
+                *loads.entry(*member).or_default() += 1;
+            }
+        }
+        move |node| loads.get(&node).copied().unwrap_or(0)
+    }
+
+    fn node_facts(&self) -> Vec<NodeFacts> {
+        let me = self.config.node;
+        let facts = self.tree.nodes().map(|n| NodeFacts {
+            id: n.id,
+            name: n.name.to_string(),
+            running: n.id == me || self.peers.is_up(n.id),
+            maintenance: n.maintenance,
+            voter: n.voter,
+            address: n.address.to_string(),
+            uptime_s: (n.id == me).then(|| self.now.since(self.started).as_secs()),
+            memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
+            disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),
+        });
+        facts.collect()
+    }
+
+    /// Groups that have this node as a voter and would be left without a majority of voters that are up.
+    fn quorum_critical(&self) -> Vec<QueueId> {
+        let me = self.config.node;
+        let lost = |voters: &[NodeId]| {
+            let left = voters
+                .iter()
+                .filter(|n| **n != me && self.peers.is_up(**n))
+                .count();
+            voters.contains(&me) && voters.len() > 1 && left * 2 <= voters.len()
+        };
+        let mut critical = Vec::new();
+        let voters: Vec<NodeId> = self
+            .tree
+            .nodes()
+            .filter(|n| n.voter)
+            .map(|n| n.id)
+            .collect();
+        if lost(&voters) {
+            critical.push(QueueId(0));
+        }
+        let queues = self
+            .tree
+            .all_queues()
+            .filter(|q| q.kind == QueueKind::Quorum && lost(&q.members));
+        critical.extend(queues.map(|q| q.id));
+        critical
+    }
+
+    fn readiness(&self) -> Readiness {
+        let not = |why: &str| Readiness::NotReady(why.to_string());
+        let Some(directory) = &self.directory else {
+            return not("asked the wrong shard");
+        };
+        if self.draining {
+            return not("draining");
+        }
+        if !self.tree.nodes().any(|n| n.id == self.config.node) {
+            return not("joining: this node is not yet a member of the cluster");
+        }
+        match directory.leader() {
+            Leader::Unknown => not("the metadata group has no leader that this node can reach"),
+            Leader::Other(node) if !self.peers.is_up(node) => {
+                not("the metadata leader cannot be reached")
+            }
+            _ if self.owners.recovering() => not("recovering"),
+            _ => Readiness::Ready,
+        }
+    }
+
+    fn gather_stats(&mut self, only: Option<QueueId>, reply: Reply<Vec<QueueFacts>>) {
+        let peers: Vec<NodeId> = self.peers.all_up().collect();
+        let shards = self.config.shards;
+        let asked = usize::from(shards) * (peers.len() + 1);
+        let (token, early) = self.stats.begin(self.now, only, asked, reply);
+        let frame = Frame::StatsRequest {
+            token,
+            reply_shard: self.config.index,
+            only,
+        };
+        for peer in peers {
+            for shard in 0..shards {
+                self.to_peer(peer, Route::Shard(shard), &frame);
+            }
+        }
+        self.to_other_shards(&frame);
+        let own = self.owners.stats(only);
+        let me = self.config.node;
+        self.take_stats(me, token, true, own);
+        if let Some(token) = early {
+            self.stats.finish(token, &self.tree);
+        }
+    }
+
+    pub fn answer_stats(
+        &mut self,
+        from: NodeId,
+        token: u64,
+        reply_shard: u16,
+        only: Option<QueueId>,
+    ) {
+        let all = self.owners.stats(only);
+        let mut parts: Vec<Vec<OwnerStats>> =
+            all.chunks(MAX_STATS).map(<[OwnerStats]>::to_vec).collect();
+        if parts.is_empty() {
+            parts.push(Vec::new());
+        }
+        let count = parts.len();
+        for (i, stats) in parts.into_iter().enumerate() {
+            let frame = Frame::StatsReply {
+                token,
+                last: i + 1 == count,
+                stats,
+            };
+            if from == self.config.node {
+                self.to_shard(reply_shard, &frame);
+            } else {
+                self.to_peer(from, Route::Shard(reply_shard), &frame);
+            }
+        }
+    }
+
+    pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, stats: Vec<OwnerStats>) {
+        if self.stats.take(token, from, last, stats) {
+            self.stats.finish(token, &self.tree);
+        }
+    }
+
+    pub fn tell_alarm(&mut self, peer: NodeId, reason: AlarmReason, on: bool) {
+        for shard in 0..self.config.shards {
+            self.to_peer(peer, Route::Shard(shard), &Frame::Alarm { reason, on });
+        }
+    }
+
+    /// Drain or revive this node.
+    pub fn set_maintenance(&mut self, on: bool) {
+        let id = self.config.node;
+        if self.draining != on {
+            self.ask(Change::SetMaintenance { id, on }, Asker::Nobody);
+            self.effects.push(Effect::Listen(!on));
+        }
+        self.draining = on;
+        if on {
+            self.move_leaders();
+        }
+    }
+
+    pub fn start_draining(&mut self) {
+        self.draining = true;
+        self.effects.push(Effect::Listen(false));
+        self.move_leaders();
+    }
+
+    pub fn move_leaders(&mut self) {
+        let avoid: Vec<NodeId> = self
+            .tree
+            .nodes()
+            .filter(|n| n.maintenance)
+            .map(|n| n.id)
+            .collect();
+        self.owners.move_leaders(&self.peers, &avoid);
+    }
+
+    /// Moves leaders from here until this node has no more than its share of the groups it is a member of.
+    fn rebalance(&mut self) -> u32 {
+        let up = self
+            .tree
+            .nodes()
+            .filter(|n| !n.maintenance && (n.id == self.config.node || self.peers.is_up(n.id)))
+            .count();
+        let groups = self
+            .tree
+            .all_queues()
+            .filter(|q| q.kind == QueueKind::Quorum)
+            .count();
+        let share = groups.div_ceil(up.max(1));
+        self.owners.shed_leaders(&self.peers, share)
+    }
+}

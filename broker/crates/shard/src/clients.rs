@@ -1,0 +1,381 @@
+//! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
+
+use crate::core::{Core, FixedState};
+use control::Reply;
+use env::{NodeId, Time};
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use metadata::{QueueId, QueueKind, Refused};
+use queue::client::{QueueClient, Told};
+use queue::{Answer, Event, Reject, RequestBody};
+use session::{Notice, PublishTag, RequestSeq};
+use std::collections::BTreeSet;
+
+/// One session's way to one queue.
+struct Link {
+    client: QueueClient<PublishTag>,
+    kind: QueueKind,
+    /// Too much is on its way: the session is not read.
+    full: bool,
+    /// The entry in `Clients::due`.
+    due: Option<Time>,
+}
+
+#[derive(Default)]
+struct SessionLinks {
+    queues: HashMap<QueueId, Link, FixedState>,
+    full: usize,
+    /// The session is over: each link goes when its queue knows.
+    closing: bool,
+}
+
+#[derive(Default)]
+pub struct Clients {
+    sessions: HashMap<u64, SessionLinks, FixedState>,
+    /// Sessions whose last full link has moved on.
+    relieved: Vec<u64>,
+    due: BTreeSet<(Time, u64, QueueId)>,
+    control: HashMap<(QueueId, u64), Reply<Result<Answer, Refused>>, FixedState>,
+    told: Vec<Told<PublishTag>>,
+}
+
+impl Clients {
+    pub fn congested(&self, number: u64) -> bool {
+        self.sessions.get(&number).is_some_and(|s| s.full > 0)
+    }
+
+    pub fn take_relieved(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.relieved)
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.due.first().map(|(t, _, _)| *t)
+    }
+
+    fn link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
+        self.sessions.get_mut(&number)?.queues.get_mut(&queue)
+    }
+
+    fn links(&self, pred: impl Fn(QueueId, &Link) -> bool) -> Vec<(u64, QueueId)> {
+        let all = self
+            .sessions
+            .iter()
+            .flat_map(|(n, s)| s.queues.iter().map(move |(q, l)| (*n, *q, l)));
+        let mut found: Vec<_> = all
+            .filter(|(_, q, l)| pred(*q, l))
+            .map(|(n, q, _)| (n, q))
+            .collect();
+        // Hash order must not decide what is sent first.
+        found.sort_unstable();
+        found
+    }
+
+    /// Forgets a link; the session's books are kept.
+    fn drop_link(&mut self, number: u64, queue: QueueId) {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let Some(link) = session.queues.remove(&queue) else {
+            return;
+        };
+        if let Some(at) = link.due {
+            self.due.remove(&(at, number, queue));
+        }
+        if link.full {
+            session.full -= 1;
+            if session.full == 0 {
+                self.relieved.push(number);
+            }
+        }
+        if session.queues.is_empty() {
+            self.sessions.remove(&number);
+        }
+    }
+}
+
+impl Core {
+    /// A session's request to a queue; returns its number.
+    pub fn request(&mut self, number: u64, queue: QueueId, body: RequestBody) -> u64 {
+        match self.client_link(number, queue) {
+            Some(link) => {
+                let seq = link.client.request(body);
+                self.carry_on(number, queue);
+                seq
+            }
+            None => {
+                let answer = Answer::Refused {
+                    code: 404,
+                    text: "NOT_FOUND - the queue is gone".into(),
+                };
+                self.notices.push_back((
+                    number,
+                    Notice::Answer {
+                        queue,
+                        seq: RequestSeq(0),
+                        answer,
+                    },
+                ));
+                0
+            }
+        }
+    }
+
+    pub fn publish(
+        &mut self,
+        number: u64,
+        queue: QueueId,
+        tag: PublishTag,
+        message: message::Message,
+    ) {
+        let wanted = (tag.tag != 0).then_some(tag);
+        match self.client_link(number, queue) {
+            Some(link) => {
+                link.client.publish(wanted, message);
+                self.carry_on(number, queue);
+            }
+            None if wanted.is_some() => {
+                let why = Reject::Unavailable;
+                self.notices
+                    .push_back((number, Notice::NotPublished { queue, tag, why }));
+            }
+            None => {}
+        }
+    }
+
+    fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
+        let session = self.session(number);
+        let record = self.tree.queue_by_id(queue)?;
+        let links = self.clients.sessions.entry(number).or_default();
+        Some(match links.queues.entry(queue) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let owner = self.owners.leader_of(queue);
+                let client = QueueClient::new(
+                    session,
+                    record.kind,
+                    record.members.clone(),
+                    owner,
+                    self.now,
+                );
+                place.insert(Link {
+                    client,
+                    kind: record.kind,
+                    full: false,
+                    due: None,
+                })
+            }
+        })
+    }
+
+    /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
+    fn carry_on(&mut self, number: u64, queue: QueueId) {
+        while let Some(link) = self.clients.link(number, queue) {
+            let Some(owner) = link.client.owner() else {
+                break;
+            };
+            let Some(message) = link.client.poll_send() else {
+                break;
+            };
+            self.send_request(owner, queue, message);
+        }
+        let mut told = std::mem::take(&mut self.clients.told);
+        for word in told.drain(..) {
+            self.tell(number, queue, word);
+        }
+        self.clients.told = told;
+        self.keep_books(number, queue);
+    }
+
+    fn tell(&mut self, number: u64, queue: QueueId, word: Told<PublishTag>) {
+        let notice = match word {
+            Told::Published(tag) => Notice::Published { queue, tag },
+            Told::NotPublished(tag, why) => Notice::NotPublished { queue, tag, why },
+            Told::Answer { seq, answer } => {
+                if let Some(reply) = self
+                    .clients
+                    .control
+                    .remove(&(queue, seq))
+                    .filter(|_| self.is_control(number))
+                {
+                    return reply(Ok(answer));
+                }
+                Notice::Answer {
+                    queue,
+                    seq: RequestSeq(seq),
+                    answer,
+                }
+            }
+            Told::Deliver {
+                consumer,
+                deliveries,
+            } => Notice::Deliver {
+                queue,
+                consumer,
+                deliveries,
+            },
+            Told::Cancelled { consumer } => Notice::Cancelled { queue, consumer },
+        };
+        self.notices.push_back((number, notice));
+    }
+
+    fn keep_books(&mut self, number: u64, queue: QueueId) {
+        let Some(session) = self.clients.sessions.get_mut(&number) else {
+            return;
+        };
+        let Some(link) = session.queues.get_mut(&queue) else {
+            return;
+        };
+        let full = link.client.is_full();
+        if full != link.full {
+            link.full = full;
+            session.full = if full {
+                session.full + 1
+            } else {
+                session.full - 1
+            };
+            if session.full == 0 {
+                self.clients.relieved.push(number);
+            }
+        }
+        let wake = link.client.wake_at();
+        if wake != link.due {
+            if let Some(before) = link.due {
+                self.clients.due.remove(&(before, number, queue));
+            }
+            if let Some(at) = wake {
+                self.clients.due.insert((at, number, queue));
+            }
+            link.due = wake;
+        }
+        if session.closing && link.client.in_flight() == 0 {
+            self.clients.drop_link(number, queue);
+        }
+    }
+
+    /// A queue's word for a session of this shard.
+    pub fn take_event(&mut self, from: NodeId, number: u64, queue: QueueId, event: Event) {
+        let now = self.now;
+        let mut told = std::mem::take(&mut self.clients.told);
+        if let Some(link) = self.clients.link(number, queue) {
+            link.client.event(now, from, event, &mut told);
+        }
+        self.clients.told = told;
+        self.carry_on(number, queue);
+    }
+
+    pub fn tick_clients(&mut self) {
+        let now = self.now;
+        while let Some((at, number, queue)) = self
+            .clients
+            .due
+            .first()
+            .copied()
+            .filter(|(at, _, _)| *at <= now)
+        {
+            self.clients.due.remove(&(at, number, queue));
+            if let Some(link) = self.clients.link(number, queue) {
+                link.due = None;
+                link.client.tick(now);
+            }
+            self.carry_on(number, queue);
+        }
+    }
+
+    /// This node's own replica of a queue has heard of a leader.
+    pub fn queue_leader_known(&mut self, queue: QueueId, leader: NodeId) {
+        let now = self.now;
+        for (number, queue) in self
+            .clients
+            .links(|q, l| q == queue && l.client.owner() != Some(leader))
+        {
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.owner_is(now, Some(leader));
+            }
+            self.carry_on(number, queue);
+        }
+    }
+
+    pub fn queue_members_changed(&mut self, queue: QueueId, members: &[NodeId]) {
+        for (number, queue) in self.clients.links(|q, _| q == queue) {
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.set_members(members.to_vec());
+            }
+        }
+    }
+
+    /// The link to a node is lost: a quorum queue that was led there is led elsewhere soon; a classic one is out of reach.
+    pub fn clients_node_down(&mut self, node: NodeId) {
+        let now = self.now;
+        for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
+            let mut told = std::mem::take(&mut self.clients.told);
+            let hint = self.owners.leader_of(queue).filter(|l| *l != node);
+            match self.clients.link(number, queue) {
+                Some(link) if link.kind == QueueKind::Classic => link.client.owner_lost(&mut told),
+                Some(link) => link.client.owner_is(now, hint),
+                None => {}
+            }
+            self.clients.told = told;
+            self.carry_on(number, queue);
+        }
+    }
+
+    /// Frames may have been lost on the way to that node.
+    pub fn clients_node_up(&mut self, node: NodeId) {
+        let now = self.now;
+        for (number, queue) in self.clients.links(|_, l| l.client.owner() == Some(node)) {
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.link_restored(now);
+            }
+            self.carry_on(number, queue);
+        }
+    }
+
+    /// The queue is no more: nothing sent to it will be answered.
+    pub fn clients_queue_removed(&mut self, queue: QueueId) {
+        for (number, queue) in self.clients.links(|q, _| q == queue) {
+            let mut told = std::mem::take(&mut self.clients.told);
+            if let Some(link) = self.clients.link(number, queue) {
+                link.client.owner_lost(&mut told);
+            }
+            for word in told.drain(..) {
+                self.tell(number, queue, word);
+            }
+            self.clients.told = told;
+            self.clients.drop_link(number, queue);
+        }
+        self.clients.control.retain(|(q, _), _| *q != queue);
+    }
+
+    /// The session is over: its queues are told, and forgotten when they know.
+    pub fn session_gone(&mut self, number: u64) {
+        self.logins.remove(&number);
+        let Some(session) = self.clients.sessions.get_mut(&number) else {
+            return;
+        };
+        session.closing = true;
+        let mut queues: Vec<QueueId> = session.queues.keys().copied().collect();
+        queues.sort_unstable();
+        for queue in queues {
+            self.request(number, queue, RequestBody::Close);
+        }
+    }
+
+    fn is_control(&self, number: u64) -> bool {
+        number == crate::sessions::number(self.config.index, 0, crate::sessions::CONTROL_KEY)
+    }
+
+    pub fn control_request(
+        &mut self,
+        number: u64,
+        queue: QueueId,
+        body: RequestBody,
+        reply: Reply<Result<Answer, Refused>>,
+    ) {
+        let Some(link) = self.client_link(number, queue) else {
+            return reply(Err(Refused::NotFound("the queue is gone".into())));
+        };
+        let seq = link.client.request(body);
+        self.clients.control.insert((queue, seq), reply);
+        self.carry_on(number, queue);
+    }
+}

@@ -1,0 +1,81 @@
+//! What a node gives each of its shards when it makes it.
+
+use env::{Incarnation, NodeId};
+use metadata::{Name, NodeRecord, UserRecord};
+use std::collections::BTreeMap;
+use wal::{GroupId, RecoveredGroup};
+
+/// Facts about the node and the shard that do not change while the process lives.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    /// The node's name in listings (`cluster.node`).
+    pub name: Name,
+    /// `cluster.name`.
+    pub cluster_name: Name,
+    /// host:port under which other nodes reach this one.
+    pub address: Name,
+    /// Shards of this node; never 0.
+    pub shards: u16,
+    /// This shard; 0 holds the metadata group.
+    pub index: u16,
+    /// The cluster's first voters, on the nodes that are among them, at every start. It counts only when the
+    /// log holds nothing of the metadata group yet. None: a node that joined later.
+    pub founding: Option<Founding>,
+    /// For everything random that need not be secret; differs per shard, node and start.
+    pub seed: u64,
+    /// Names that may log in over loopback only.
+    pub loopback_users: Vec<Name>,
+    /// The vhost of sessions that name none (MQTT).
+    pub default_vhost: Name,
+    pub limits: ShardLimits,
+}
+
+/// How the cluster begins: each founder makes the metadata group with these voters, and whoever leads it first
+/// proposes `Change::Bootstrap`.
+#[derive(Clone, Debug)]
+pub struct Founding {
+    /// The cluster's id as hexadecimal text.
+    pub cluster: Name,
+    /// All founders, this node among them, all voters.
+    pub nodes: Vec<NodeRecord>,
+    /// `default_user` with its password hashed.
+    pub user: UserRecord,
+}
+
+/// Bounds of what clients may make a shard hold. Each has a key in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardLimits {
+    /// `frame_max` in bytes, offered to clients; at least 8192.
+    pub frame_max: u32,
+    /// `channel_max`, offered to clients.
+    pub channel_max: u16,
+    /// `heartbeat` in seconds, offered to clients; 0 is none.
+    pub heartbeat_s: u16,
+    /// `max_message_size` in bytes.
+    pub max_message_size: u32,
+    /// `handshake_timeout` in milliseconds.
+    pub handshake_timeout_ms: u64,
+}
+
+impl Default for ShardLimits {
+    fn default() -> ShardLimits {
+        ShardLimits {
+            frame_max: 131_072,
+            channel_max: 2047,
+            heartbeat_s: 60,
+            max_message_size: 16 * 1024 * 1024,
+            handshake_timeout_ms: 10_000,
+        }
+    }
+}
+
+/// What the write-ahead log held for the groups of one shard.
+#[derive(Debug, Default)]
+pub struct RecoveredShard {
+    pub groups: BTreeMap<GroupId, RecoveredGroup>,
+    /// The newest file that `groups` come from. New records go to later files; `wal_rolled` with this number
+    /// follows as the shard's first event, so that the old files can be emptied and deleted. 0: none.
+    pub newest_file: u64,
+}

@@ -1,0 +1,264 @@
+//! Everything of a shard but its client connections: what a session reaches through [`session::Broker`].
+
+use crate::clients::Clients;
+use crate::config::ShardConfig;
+use crate::directory::{Asker, Directory};
+use crate::frame::Frame;
+use crate::owners::Owners;
+use crate::peers::{Alarms, Peers};
+use crate::stats::StatsRequests;
+use crate::{Effect, Route, shard_of};
+use bytes::Bytes;
+use control::Reply;
+use env::{NodeId, Rng, Time, WallTime};
+use hashbrown::HashMap;
+use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
+use queue::{Event, ToQueue};
+use session::Notice;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub type FixedState = foldhash::fast::FixedState;
+
+/// Where a queue's requests go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// On this shard.
+    Here,
+    /// On another shard of this node.
+    Shard(u16),
+    Node(NodeId),
+}
+
+/// What a turn has for other shards and nodes, gathered so that a burst travels as one frame.
+#[derive(Default)]
+pub struct Outgoing {
+    requests: BTreeMap<(Place, QueueId), Vec<ToQueue>>,
+    events: BTreeMap<((Place, u16), SessionId, QueueId), Vec<Event>>,
+}
+
+impl Outgoing {
+    fn event(&mut self, to: (Place, u16), session: SessionId, queue: QueueId, event: Event) {
+        self.events
+            .entry((to, session, queue))
+            .or_default()
+            .push(event);
+    }
+}
+
+pub struct Core {
+    pub config: ShardConfig,
+    pub now: Time,
+    pub wall: WallTime,
+    pub rng: Box<dyn Rng + Send>,
+    pub tree: Tree,
+    /// Metadata log index that `tree` has applied.
+    pub applied: u64,
+    /// Shard 0 only.
+    pub directory: Option<Directory>,
+    pub clients: Clients,
+    pub owners: Owners,
+    pub peers: Peers,
+    pub alarms: Alarms,
+    pub stats: StatsRequests,
+    pub effects: Vec<Effect>,
+    /// For queues of this shard, from sessions of this shard.
+    pub requests: VecDeque<(QueueId, ToQueue)>,
+    /// For sessions of this shard, from queues of this shard or of elsewhere.
+    pub events: VecDeque<(NodeId, u64, QueueId, Event)>,
+    pub notices: VecDeque<(u64, Notice)>,
+    pub outgoing: Outgoing,
+    /// Other shards than 0: who asked for a change under which token.
+    pub asked: HashMap<u64, Asker, FixedState>,
+    pub next_token: u64,
+    pub draining: bool,
+    pub started: Time,
+    /// `Change::Bootstrap` is on its way.
+    pub bootstrapping: bool,
+    /// Nodes whose `PutNode` is on its way.
+    pub joining: BTreeSet<NodeId>,
+    /// Queues whose `SetQueueMembers` is on its way.
+    pub replacing: BTreeSet<QueueId>,
+    pub reconcile_at: Time,
+    /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
+    pub verified: auth::Verified,
+    /// Sessions per (user) and per (vhost) of this shard, for limits.
+    pub logins: HashMap<u64, (String, String), FixedState>,
+}
+
+impl Core {
+    pub fn me(&self) -> NodeId {
+        self.config.node
+    }
+
+    pub fn session(&self, number: u64) -> SessionId {
+        SessionId {
+            node: self.config.node,
+            incarnation: self.config.incarnation,
+            number,
+        }
+    }
+
+    /// Which shard of this node owns a queue.
+    pub fn owner_shard(&self, queue: QueueId) -> u16 {
+        shard_of(queue.0, self.config.shards)
+    }
+
+    pub fn place_of(&self, queue: QueueId, node: NodeId) -> Place {
+        if node != self.config.node {
+            return Place::Node(node);
+        }
+        match self.owner_shard(queue) {
+            s if s == self.config.index => Place::Here,
+            s => Place::Shard(s),
+        }
+    }
+
+    pub fn to_peer(&mut self, to: NodeId, route: Route, frame: &Frame) {
+        self.effects.push(Effect::Peer {
+            to,
+            route,
+            frame: frame.encode(),
+        });
+    }
+
+    pub fn to_shard(&mut self, to: u16, frame: &Frame) {
+        let from = self.config.index;
+        self.effects.push(Effect::Shard {
+            to,
+            from,
+            frame: frame.encode(),
+        });
+    }
+
+    /// A queue's word for a session, wherever that is.
+    pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: Event) {
+        let shard = crate::sessions::shard_of_session(session);
+        if session.node != self.config.node {
+            return self
+                .outgoing
+                .event((Place::Node(session.node), shard), session, queue, event);
+        }
+        if session.incarnation != self.config.incarnation {
+            return;
+        }
+        if shard == self.config.index {
+            self.events
+                .push_back((self.config.node, session.number, queue, event));
+        } else {
+            self.outgoing
+                .event((Place::Shard(shard), shard), session, queue, event);
+        }
+    }
+
+    /// Sends what has gathered for other shards and nodes, a frame for each queue and direction.
+    pub fn flush_outgoing(&mut self) {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        for ((place, queue), messages) in std::mem::take(&mut outgoing.requests) {
+            let frame = Frame::ToQueue { queue, messages };
+            match place {
+                Place::Here => {}
+                Place::Shard(shard) => self.to_shard(shard, &frame),
+                Place::Node(node) => self.to_peer(node, Route::Owner(queue.0), &frame),
+            }
+        }
+        for (((place, shard), session, queue), events) in std::mem::take(&mut outgoing.events) {
+            let frame = Frame::Events {
+                session,
+                queue,
+                events,
+            };
+            match place {
+                Place::Here => {}
+                Place::Shard(shard) => self.to_shard(shard, &frame),
+                Place::Node(node) => self.to_peer(node, Route::Shard(shard), &frame),
+            }
+        }
+        self.outgoing = outgoing;
+    }
+
+    /// A session's side has something for a queue whose owner is believed to be on `node`.
+    pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: ToQueue) {
+        match self.place_of(queue, node) {
+            Place::Here => self.requests.push_back((queue, message)),
+            elsewhere => self
+                .outgoing
+                .requests
+                .entry((elsewhere, queue))
+                .or_default()
+                .push(message),
+        }
+    }
+
+    /// Asks for a metadata change; the asker hears when this shard has applied it.
+    pub fn ask(&mut self, change: Change, asker: Asker) {
+        let Some(directory) = &mut self.directory else {
+            self.next_token += 1;
+            let token = self.next_token;
+            self.asked.insert(token, asker);
+            let frame = Frame::ChangeRequest {
+                shard: self.config.index,
+                token,
+                change,
+            };
+            self.to_shard(0, &frame);
+            return;
+        };
+        let mut sends = Vec::new();
+        let full = directory.ask(self.now, change, asker, &mut sends);
+        self.carry_out(sends);
+        if let Err(asker) = full {
+            self.answer(
+                asker,
+                Err(Refused::Unavailable(
+                    "too many metadata changes wait for the cluster".into(),
+                )),
+            );
+        }
+    }
+
+    /// What the directory wants sent or proposed.
+    pub fn carry_out(&mut self, sends: Vec<crate::directory::Send>) {
+        for send in sends {
+            match send {
+                // A refusal means that leadership is lost; the directory sends again when it hears of the next leader.
+                crate::directory::Send::Propose(command) => {
+                    drop(self.owners.propose_metadata(command))
+                }
+                crate::directory::Send::Forward { to, frame } => {
+                    self.to_peer(to, Route::Shard(0), &frame)
+                }
+            }
+        }
+    }
+
+    /// Tells whoever asked for a change what came of it.
+    pub fn answer(&mut self, asker: Asker, result: Result<Done, Refused>) {
+        match asker {
+            Asker::Nobody => {}
+            Asker::Session { number, token } => self
+                .notices
+                .push_back((number, Notice::Changed { token, result })),
+            Asker::Control(reply) => reply(result),
+            // The other shard answers from its own tree when it applies; a refusal to take the change in is not in the
+            // log, and shows there as a late answer.
+            Asker::Shard { .. } => {}
+        }
+    }
+
+    pub fn control_change(&mut self, change: Change, reply: Reply<Result<Done, Refused>>) {
+        self.ask(change, Asker::Control(reply));
+    }
+
+    /// Broadcast to the other shards of this node.
+    pub fn to_other_shards(&mut self, frame: &Frame) {
+        let bytes: Bytes = frame.encode();
+        let from = self.config.index;
+        for to in (0..self.config.shards).filter(|s| *s != from) {
+            self.effects.push(Effect::Shard {
+                to,
+                from,
+                frame: bytes.clone(),
+            });
+        }
+    }
+}

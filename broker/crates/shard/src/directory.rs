@@ -1,0 +1,393 @@
+//! The metadata group as shard 0 hosts it: who asks for a change, who proposes it, and how an answer finds its way back.
+//!
+//! Every node numbers the changes it asks for, from 1 in each life. The leader proposes them as they come; the state
+//! machine takes a node's change only when its number follows the last one taken, so a change that was sent twice is
+//! applied once, and one that was lost holds back those behind it until the asking node sends it again. Each node
+//! applies the log itself, so the asker computes the answer from its own tree: no answer travels.
+
+use crate::frame::{self, Frame, Origin};
+use bytes::{BufMut, Bytes, BytesMut};
+use control::Reply;
+use env::{Incarnation, NodeId, Time};
+use metadata::{Change, Done, Refused};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Changes of this node that wait for their commit, at most; more are refused.
+pub const MAX_PENDING: usize = 10_000;
+/// After this long without an answer the asker is told; the change may still happen.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// Sent again after this long without progress.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Version byte of a command in the log and of the snapshot's head.
+const VERSION: u8 = 1;
+
+/// Who waits for a change's result.
+pub enum Asker {
+    Nobody,
+    /// A session of shard 0.
+    Session {
+        number: u64,
+        token: u64,
+    },
+    /// Another shard of this node; its token.
+    Shard {
+        shard: u16,
+        token: u64,
+    },
+    Control(Reply<Result<Done, Refused>>),
+}
+
+struct Pending {
+    number: u64,
+    change: Change,
+    asker: Asker,
+    since: Time,
+}
+
+/// Where proposals can go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leader {
+    Unknown,
+    Me,
+    Other(NodeId),
+}
+
+/// What the shard must do about pending changes.
+pub enum Send {
+    Propose(Bytes),
+    Forward { to: NodeId, frame: Frame },
+}
+
+/// The numbering side of the state machine: replicated, part of the snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Origins(BTreeMap<NodeId, (Incarnation, u64)>);
+
+impl Origins {
+    /// Whether a change with this origin is next; takes its number when it is.
+    fn take(&mut self, origin: Origin) -> bool {
+        let last = self.0.entry(origin.node).or_insert((origin.incarnation, 0));
+        if origin.incarnation < last.0 {
+            return false;
+        }
+        if origin.incarnation > last.0 {
+            *last = (origin.incarnation, 0);
+        }
+        if origin.number != last.1 + 1 {
+            return false;
+        }
+        last.1 = origin.number;
+        true
+    }
+}
+
+pub struct Directory {
+    me: NodeId,
+    incarnation: Incarnation,
+    next: u64,
+    pending: VecDeque<Pending>,
+    leader: Leader,
+    sent_at: Time,
+    origins: Origins,
+}
+
+impl Directory {
+    pub fn new(me: NodeId, incarnation: Incarnation) -> Directory {
+        Directory {
+            me,
+            incarnation,
+            next: 1,
+            pending: VecDeque::new(),
+            leader: Leader::Unknown,
+            sent_at: Time::ZERO,
+            origins: Origins::default(),
+        }
+    }
+
+    pub fn leader(&self) -> Leader {
+        self.leader
+    }
+
+    /// Takes in a change; gives the asker back when there is no room.
+    pub fn ask(
+        &mut self,
+        now: Time,
+        change: Change,
+        asker: Asker,
+        out: &mut Vec<Send>,
+    ) -> Result<(), Asker> {
+        if self.pending.len() >= MAX_PENDING {
+            return Err(asker);
+        }
+        let number = self.next;
+        self.next += 1;
+        self.pending.push_back(Pending {
+            number,
+            change,
+            asker,
+            since: now,
+        });
+        if let Some(last) = self.pending.back() {
+            out.extend(self.send(last));
+        }
+        if self.pending.len() == 1 {
+            self.sent_at = now;
+        }
+        Ok(())
+    }
+
+    fn send(&self, p: &Pending) -> Option<Send> {
+        let origin = Origin {
+            node: self.me,
+            incarnation: self.incarnation,
+            number: p.number,
+        };
+        match self.leader {
+            Leader::Unknown => None,
+            Leader::Me => Some(Send::Propose(command(origin, &p.change))),
+            Leader::Other(to) => Some(Send::Forward {
+                to,
+                frame: Frame::Propose {
+                    origin,
+                    change: p.change.clone(),
+                },
+            }),
+        }
+    }
+
+    pub fn leader_changed(&mut self, now: Time, leader: Leader, out: &mut Vec<Send>) {
+        if leader != self.leader {
+            self.leader = leader;
+            self.send_all(now, out);
+        }
+    }
+
+    fn send_all(&mut self, now: Time, out: &mut Vec<Send>) {
+        self.sent_at = now;
+        out.extend(self.pending.iter().filter_map(|p| self.send(p)));
+    }
+
+    /// Sends again what got no answer; returns the askers to be told that theirs takes too long.
+    pub fn tick(&mut self, now: Time, out: &mut Vec<Send>) -> Vec<Asker> {
+        if !self.pending.is_empty() && now.since(self.sent_at) >= AGAIN_AFTER {
+            self.send_all(now, out);
+        }
+        let late = self
+            .pending
+            .iter_mut()
+            .take_while(|p| now.since(p.since) >= ANSWER_WITHIN);
+        late.map(|p| std::mem::replace(&mut p.asker, Asker::Nobody))
+            .filter(|a| !matches!(a, Asker::Nobody))
+            .collect()
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        (!self.pending.is_empty()).then(|| self.sent_at + AGAIN_AFTER)
+    }
+
+    /// A committed command: the change to apply, and who asked when it was this node in this life. None: to be skipped.
+    pub fn committed(&mut self, now: Time, mut command: Bytes) -> Option<(Change, Asker)> {
+        let version = frame::u8(&mut command).ok()?;
+        if version != VERSION {
+            return None;
+        }
+        let origin = frame::origin(&mut command).ok()?;
+        let change = Change::decode(&command).ok()?;
+        if !self.origins.take(origin) {
+            return None;
+        }
+        let mine = origin.node == self.me && origin.incarnation == self.incarnation;
+        if !mine {
+            return Some((change, Asker::Nobody));
+        }
+        // Numbers are taken in order, so ours is at the front.
+        self.sent_at = now;
+        let asker = match self.pending.front() {
+            Some(p) if p.number == origin.number => {
+                self.pending.pop_front().map_or(Asker::Nobody, |p| p.asker)
+            }
+            _ => Asker::Nobody,
+        };
+        Some((change, asker))
+    }
+
+    /// The head of a snapshot: version, the numbering; the tree's own snapshot follows.
+    pub fn snapshot(&self, tree: &[u8]) -> Bytes {
+        let mut out = BytesMut::with_capacity(16 + self.origins.0.len() * 24 + tree.len());
+        out.put_u8(VERSION);
+        out.put_u32(self.origins.0.len() as u32);
+        for (node, (incarnation, number)) in &self.origins.0 {
+            frame::put_origin(
+                &mut out,
+                Origin {
+                    node: *node,
+                    incarnation: *incarnation,
+                    number: *number,
+                },
+            );
+        }
+        out.put_slice(tree);
+        out.freeze()
+    }
+
+    /// Takes the numbering from a snapshot and returns the tree's part, and who waits for changes that the snapshot
+    /// holds: they are made, but their answers went with the entries.
+    pub fn restore(&mut self, mut state: Bytes) -> Result<(Bytes, Vec<Asker>), frame::FrameError> {
+        if frame::u8(&mut state)? != VERSION {
+            return Err(frame::FrameError);
+        }
+        let count = frame::u32(&mut state)?;
+        let mut origins = Origins::default();
+        for _ in 0..count {
+            let o = frame::origin(&mut state)?;
+            origins.0.insert(o.node, (o.incarnation, o.number));
+        }
+        self.origins = origins;
+        let taken = self
+            .origins
+            .0
+            .get(&self.me)
+            .filter(|(i, _)| *i == self.incarnation)
+            .map_or(0, |(_, n)| *n);
+        let made = self
+            .pending
+            .iter()
+            .take_while(|p| p.number <= taken)
+            .count();
+        let unanswered = self.pending.drain(..made).map(|p| p.asker).collect();
+        Ok((state, unanswered))
+    }
+}
+
+/// A change as it stands in the log; also what the leader proposes for another node.
+pub fn command(origin: Origin, change: &Change) -> Bytes {
+    let mut out = BytesMut::with_capacity(128);
+    out.put_u8(VERSION);
+    frame::put_origin(&mut out, origin);
+    out.put_slice(&change.encode());
+    out.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vhost(name: &str) -> Change {
+        Change::PutVhost {
+            name: name.into(),
+            description: "".into(),
+            tags: vec![],
+        }
+    }
+
+    fn proposals(out: &mut Vec<Send>) -> Vec<Bytes> {
+        out.drain(..)
+            .filter_map(|s| {
+                if let Send::Propose(b) = s {
+                    Some(b)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_change_sent_twice_is_applied_once_and_a_gap_waits() {
+        let mut d = Directory::new(NodeId(1), Incarnation(1));
+        let mut out = Vec::new();
+        d.leader_changed(Time::ZERO, Leader::Me, &mut out);
+        for name in ["a", "b"] {
+            assert!(
+                d.ask(
+                    Time::ZERO,
+                    vhost(name),
+                    Asker::Session {
+                        number: 1,
+                        token: 9
+                    },
+                    &mut out
+                )
+                .is_ok()
+            );
+        }
+        let sent = proposals(&mut out);
+        assert_eq!(sent.len(), 2);
+        assert!(
+            d.committed(Time::ZERO, sent[1].clone()).is_none(),
+            "2 before 1 waits"
+        );
+        let first = d.committed(Time::ZERO, sent[0].clone());
+        assert!(matches!(first, Some((_, Asker::Session { token: 9, .. }))));
+        assert!(
+            d.committed(Time::ZERO, sent[0].clone()).is_none(),
+            "a second time"
+        );
+        assert!(d.tick(Time::ZERO + AGAIN_AFTER, &mut out).is_empty());
+        let again = proposals(&mut out);
+        assert_eq!(again, vec![sent[1].clone()]);
+        assert!(d.committed(Time::ZERO, again[0].clone()).is_some());
+    }
+
+    #[test]
+    fn numbering_survives_a_snapshot() {
+        let mut d = Directory::new(NodeId(1), Incarnation(1));
+        let other = |number| {
+            command(
+                Origin {
+                    node: NodeId(2),
+                    incarnation: Incarnation(4),
+                    number,
+                },
+                &vhost("x"),
+            )
+        };
+        assert!(d.committed(Time::ZERO, other(1)).is_some());
+        let snapshot = d.snapshot(b"tree");
+        let mut e = Directory::new(NodeId(3), Incarnation(1));
+        assert_eq!(&e.restore(snapshot).unwrap().0[..], b"tree");
+        assert!(e.committed(Time::ZERO, other(1)).is_none());
+        assert!(e.committed(Time::ZERO, other(2)).is_some());
+    }
+
+    #[test]
+    fn an_older_life_is_ignored_and_a_newer_one_starts_at_one() {
+        let mut d = Directory::new(NodeId(1), Incarnation(1));
+        let from = |life, number| {
+            command(
+                Origin {
+                    node: NodeId(2),
+                    incarnation: Incarnation(life),
+                    number,
+                },
+                &vhost("x"),
+            )
+        };
+        assert!(d.committed(Time::ZERO, from(2, 1)).is_some());
+        assert!(d.committed(Time::ZERO, from(1, 1)).is_none());
+        assert!(d.committed(Time::ZERO, from(3, 2)).is_none());
+        assert!(d.committed(Time::ZERO, from(3, 1)).is_some());
+    }
+
+    #[test]
+    fn a_late_answer_is_told_and_the_number_kept() {
+        let mut d = Directory::new(NodeId(1), Incarnation(1));
+        let mut out = Vec::new();
+        assert!(
+            d.ask(
+                Time::ZERO,
+                vhost("a"),
+                Asker::Session {
+                    number: 1,
+                    token: 1
+                },
+                &mut out
+            )
+            .is_ok()
+        );
+        assert!(out.is_empty(), "no leader yet");
+        assert_eq!(d.tick(Time::ZERO + ANSWER_WITHIN, &mut out).len(), 1);
+        d.leader_changed(Time::ZERO, Leader::Other(NodeId(2)), &mut out);
+        assert!(matches!(out[0], Send::Forward { to: NodeId(2), .. }));
+    }
+}

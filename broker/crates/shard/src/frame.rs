@@ -1,0 +1,389 @@
+//! What shards say to each other, on one node and between nodes. Integers big-endian; one frame, one message.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use env::{Incarnation, NodeId};
+use metadata::{Change, NodeRecord, QueueId, SessionId};
+use queue::{Event, QueueStats, ToQueue};
+
+/// Longest name or address in a frame.
+const MAX_NAME: usize = 1024;
+/// Most queues in one answer to `StatsRequest`; more are split over several frames by the sender.
+pub const MAX_STATS: usize = 10_000;
+
+/// A queue's owner tells about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerStats {
+    pub queue: QueueId,
+    pub members: Vec<NodeId>,
+    pub online: Vec<NodeId>,
+    pub stats: QueueStats,
+}
+
+/// Who asked for a metadata change: numbered consecutively from 1 in each life of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    pub number: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frame {
+    /// A frame of the consensus host of the same shard over there.
+    Raft(Bytes),
+    /// For the owner of a queue, in order.
+    ToQueue {
+        queue: QueueId,
+        messages: Vec<ToQueue>,
+    },
+    /// From the owner of a queue, for a session here, in order.
+    Events {
+        session: SessionId,
+        queue: QueueId,
+        events: Vec<Event>,
+    },
+    /// A change for the metadata leader to propose.
+    Propose { origin: Origin, change: Change },
+    /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked.
+    Applied {
+        index: u64,
+        change: Change,
+        done_for: Option<(u16, u64)>,
+    },
+    /// A whole tree, in front of what is applied from here on.
+    Restored { index: u64, tree: Bytes },
+    /// Another shard's session asks for a change (to shard 0 of the same node).
+    ChangeRequest {
+        shard: u16,
+        token: u64,
+        change: Change,
+    },
+    /// The metadata group's leader as shard 0 sees it, and whether it can be reached.
+    StatsRequest {
+        token: u64,
+        reply_shard: u16,
+        only: Option<QueueId>,
+    },
+    StatsReply {
+        token: u64,
+        last: bool,
+        stats: Vec<OwnerStats>,
+    },
+    /// A node of the cluster raised or cleared an alarm.
+    Alarm { reason: AlarmReason, on: bool },
+    /// For the metadata leader: this node wants to be a member.
+    Join { node: NodeRecord },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AlarmReason {
+    Memory,
+    Disk,
+}
+
+impl AlarmReason {
+    pub fn text(self) -> &'static str {
+        match self {
+            AlarmReason::Memory => "memory",
+            AlarmReason::Disk => "disk",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame from another shard cannot be read")]
+pub struct FrameError;
+
+const RAFT: u8 = 1;
+const TO_QUEUE: u8 = 2;
+const EVENTS: u8 = 3;
+const PROPOSE: u8 = 4;
+const APPLIED: u8 = 5;
+const RESTORED: u8 = 6;
+const CHANGE_REQUEST: u8 = 7;
+const STATS_REQUEST: u8 = 8;
+const STATS_REPLY: u8 = 9;
+const ALARM: u8 = 10;
+const JOIN: u8 = 11;
+
+impl Frame {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Frame::Raft(frame) => {
+                out.reserve(1 + frame.len());
+                out.put_u8(RAFT);
+                out.put_slice(frame);
+            }
+            Frame::ToQueue { queue, messages } => {
+                out.put_u8(TO_QUEUE);
+                out.put_u64(queue.0);
+                out.put_slice(&queue::codec::encode_to_queue(messages));
+            }
+            Frame::Events {
+                session,
+                queue,
+                events,
+            } => {
+                out.put_u8(EVENTS);
+                put_session(&mut out, *session);
+                out.put_u64(queue.0);
+                out.put_slice(&queue::codec::encode_events(events));
+            }
+            Frame::Propose { origin, change } => {
+                out.put_u8(PROPOSE);
+                put_origin(&mut out, *origin);
+                out.put_slice(&change.encode());
+            }
+            Frame::Applied {
+                index,
+                change,
+                done_for,
+            } => {
+                out.put_u8(APPLIED);
+                out.put_u64(*index);
+                let (shard, token) = done_for.unwrap_or((u16::MAX, 0));
+                out.put_u16(shard);
+                out.put_u64(token);
+                out.put_slice(&change.encode());
+            }
+            Frame::Restored { index, tree } => {
+                out.put_u8(RESTORED);
+                out.put_u64(*index);
+                out.put_slice(tree);
+            }
+            Frame::ChangeRequest {
+                shard,
+                token,
+                change,
+            } => {
+                out.put_u8(CHANGE_REQUEST);
+                out.put_u16(*shard);
+                out.put_u64(*token);
+                out.put_slice(&change.encode());
+            }
+            Frame::StatsRequest {
+                token,
+                reply_shard,
+                only,
+            } => {
+                out.put_u8(STATS_REQUEST);
+                out.put_u64(*token);
+                out.put_u16(*reply_shard);
+                out.put_u64(only.map_or(0, |q| q.0));
+            }
+            Frame::StatsReply { token, last, stats } => {
+                encode_stats(&mut out, *token, *last, stats)
+            }
+            Frame::Alarm { reason, on } => {
+                out.put_u8(ALARM);
+                out.put_u8(*reason as u8);
+                out.put_u8(u8::from(*on));
+            }
+            Frame::Join { node } => {
+                out.put_u8(JOIN);
+                out.put_u64(node.id.0);
+                put_name(&mut out, &node.name);
+                put_name(&mut out, &node.address);
+                out.put_u8(u8::from(node.voter));
+                out.put_u8(u8::from(node.maintenance));
+            }
+        }
+        out.freeze()
+    }
+
+    pub fn decode(mut frame: Bytes) -> Result<Frame, FrameError> {
+        let kind = u8(&mut frame)?;
+        Ok(match kind {
+            RAFT => Frame::Raft(frame),
+            TO_QUEUE => Frame::ToQueue {
+                queue: QueueId(u64(&mut frame)?),
+                messages: queue::codec::decode_to_queue(frame).map_err(|_| FrameError)?,
+            },
+            EVENTS => Frame::Events {
+                session: session(&mut frame)?,
+                queue: QueueId(u64(&mut frame)?),
+                events: queue::codec::decode_events(frame).map_err(|_| FrameError)?,
+            },
+            PROPOSE => Frame::Propose {
+                origin: origin(&mut frame)?,
+                change: change(frame)?,
+            },
+            APPLIED => {
+                let index = u64(&mut frame)?;
+                let (shard, token) = (u16(&mut frame)?, u64(&mut frame)?);
+                let done_for = (shard != u16::MAX).then_some((shard, token));
+                Frame::Applied {
+                    index,
+                    done_for,
+                    change: change(frame)?,
+                }
+            }
+            RESTORED => Frame::Restored {
+                index: u64(&mut frame)?,
+                tree: frame,
+            },
+            CHANGE_REQUEST => Frame::ChangeRequest {
+                shard: u16(&mut frame)?,
+                token: u64(&mut frame)?,
+                change: change(frame)?,
+            },
+            STATS_REQUEST => {
+                let (token, reply_shard, only) =
+                    (u64(&mut frame)?, u16(&mut frame)?, u64(&mut frame)?);
+                Frame::StatsRequest {
+                    token,
+                    reply_shard,
+                    only: (only != 0).then_some(QueueId(only)),
+                }
+            }
+            STATS_REPLY => decode_stats(frame)?,
+            ALARM => {
+                let reason = if u8(&mut frame)? == AlarmReason::Disk as u8 {
+                    AlarmReason::Disk
+                } else {
+                    AlarmReason::Memory
+                };
+                Frame::Alarm {
+                    reason,
+                    on: u8(&mut frame)? != 0,
+                }
+            }
+            JOIN => {
+                let id = NodeId(u64(&mut frame)?);
+                let (name, address) = (name(&mut frame)?.into(), name(&mut frame)?.into());
+                let (voter, maintenance) = (u8(&mut frame)? != 0, u8(&mut frame)? != 0);
+                Frame::Join {
+                    node: NodeRecord {
+                        id,
+                        name,
+                        address,
+                        voter,
+                        maintenance,
+                    },
+                }
+            }
+            _ => return Err(FrameError),
+        })
+    }
+}
+
+fn encode_stats(out: &mut BytesMut, token: u64, last: bool, stats: &[OwnerStats]) {
+    out.put_u8(STATS_REPLY);
+    out.put_u64(token);
+    out.put_u8(u8::from(last));
+    out.put_u32(stats.len() as u32);
+    for s in stats {
+        out.put_u64(s.queue.0);
+        for nodes in [&s.members, &s.online] {
+            out.put_u8(nodes.len().min(255) as u8);
+            nodes.iter().take(255).for_each(|n| out.put_u64(n.0));
+        }
+        out.put_u64(s.stats.ready);
+        out.put_u64(s.stats.unacknowledged);
+        out.put_u32(s.stats.consumers);
+        out.put_u64(s.stats.bytes);
+    }
+}
+
+fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
+    let (token, last, count) = (
+        u64(&mut frame)?,
+        u8(&mut frame)? != 0,
+        u32(&mut frame)? as usize,
+    );
+    if count > MAX_STATS {
+        return Err(FrameError);
+    }
+    let mut stats = Vec::with_capacity(count.min(frame.len() / 38 + 1));
+    for _ in 0..count {
+        let queue = QueueId(u64(&mut frame)?);
+        let members = nodes(&mut frame)?;
+        let online = nodes(&mut frame)?;
+        let (ready, unacknowledged, consumers, bytes) = (
+            u64(&mut frame)?,
+            u64(&mut frame)?,
+            u32(&mut frame)?,
+            u64(&mut frame)?,
+        );
+        stats.push(OwnerStats {
+            queue,
+            members,
+            online,
+            stats: QueueStats {
+                ready,
+                unacknowledged,
+                consumers,
+                bytes,
+            },
+        });
+    }
+    Ok(Frame::StatsReply { token, last, stats })
+}
+
+fn nodes(frame: &mut Bytes) -> Result<Vec<NodeId>, FrameError> {
+    let count = u8(frame)?;
+    (0..count).map(|_| Ok(NodeId(u64(frame)?))).collect()
+}
+
+fn change(frame: Bytes) -> Result<Change, FrameError> {
+    Change::decode(&frame).map_err(|_| FrameError)
+}
+
+fn put_session(out: &mut BytesMut, s: SessionId) {
+    out.put_u64(s.node.0);
+    out.put_u64(s.incarnation.0);
+    out.put_u64(s.number);
+}
+
+fn session(frame: &mut Bytes) -> Result<SessionId, FrameError> {
+    Ok(SessionId {
+        node: NodeId(u64(frame)?),
+        incarnation: Incarnation(u64(frame)?),
+        number: u64(frame)?,
+    })
+}
+
+pub(crate) fn put_origin(out: &mut BytesMut, o: Origin) {
+    out.put_u64(o.node.0);
+    out.put_u64(o.incarnation.0);
+    out.put_u64(o.number);
+}
+
+pub(crate) fn origin(frame: &mut Bytes) -> Result<Origin, FrameError> {
+    Ok(Origin {
+        node: NodeId(u64(frame)?),
+        incarnation: Incarnation(u64(frame)?),
+        number: u64(frame)?,
+    })
+}
+
+fn put_name(out: &mut BytesMut, name: &str) {
+    let bytes = &name.as_bytes()[..name.len().min(MAX_NAME)];
+    out.put_u16(bytes.len() as u16);
+    out.put_slice(bytes);
+}
+
+fn name(frame: &mut Bytes) -> Result<String, FrameError> {
+    let len = u16(frame)? as usize;
+    if len > MAX_NAME || frame.len() < len {
+        return Err(FrameError);
+    }
+    String::from_utf8(frame.split_to(len).to_vec()).map_err(|_| FrameError)
+}
+
+pub(crate) fn u8(frame: &mut Bytes) -> Result<u8, FrameError> {
+    frame.try_get_u8().map_err(|_| FrameError)
+}
+
+fn u16(frame: &mut Bytes) -> Result<u16, FrameError> {
+    frame.try_get_u16().map_err(|_| FrameError)
+}
+
+pub(crate) fn u32(frame: &mut Bytes) -> Result<u32, FrameError> {
+    frame.try_get_u32().map_err(|_| FrameError)
+}
+
+pub(crate) fn u64(frame: &mut Bytes) -> Result<u64, FrameError> {
+    frame.try_get_u64().map_err(|_| FrameError)
+}

@@ -1,0 +1,733 @@
+//! The queues that this shard owns or holds a replica of, and the consensus host behind the quorum queues.
+
+use crate::core::FixedState;
+use crate::frame::OwnerStats;
+use crate::membership::Step;
+use crate::peers::Peers;
+use bytes::Bytes;
+use consensus::{
+    Committed, GroupId, GroupStatus, Host, JobId, JobResult, Membership, Output as HostOutput,
+    RaftHost, WalToken,
+};
+use env::{Disk, Incarnation, NodeId, Time};
+use hashbrown::HashMap;
+use metadata::{QueueId, QueueRecord};
+use queue::classic::ClassicQueue;
+use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue};
+use queue::{Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings, SessionId, ToQueue};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const METADATA: GroupId = GroupId(0);
+/// The host's own unit of time (`consensus::Limits::tick`).
+const HOST_TICK: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// What every quorum queue starts with, on every member alike, whatever its policies say: its leader then logs the
+/// settings it should have, so replicas that were made at different times agree.
+const FIRST_SETTINGS: QueueSettings = QueueSettings {
+    max_length: None,
+    max_length_bytes: None,
+    overflow: Overflow::DropHead,
+    delivery_limit: Some(DEFAULT_DELIVERY_LIMIT),
+    message_ttl_ms: None,
+    single_active_consumer: false,
+};
+
+struct Classic {
+    queue: ClassicQueue,
+    auto_delete: bool,
+    /// It had a consumer: an auto-delete queue goes with the last one.
+    used: bool,
+}
+
+enum Owned {
+    Classic(Box<Classic>),
+    Quorum(Box<QuorumQueue>),
+}
+
+impl Owned {
+    fn queue(&mut self) -> &mut dyn Queue {
+        match self {
+            Owned::Classic(q) => &mut q.queue,
+            Owned::Quorum(q) => q.as_mut(),
+        }
+    }
+}
+
+/// What the consensus host has for the shard itself.
+pub enum ForShard {
+    Append {
+        token: WalToken,
+        records: Vec<wal::Record>,
+    },
+    Send {
+        to: NodeId,
+        frame: Bytes,
+    },
+    Job {
+        id: JobId,
+        job: Box<dyn consensus::StorageJob>,
+    },
+    WalFree {
+        up_to: u64,
+    },
+    Fatal(String),
+    /// This node's replica of a queue has heard of a leader.
+    QueueLeader {
+        queue: QueueId,
+        leader: NodeId,
+        is_me: bool,
+    },
+}
+
+/// What the host has for the metadata group, which goes before all queues: they may be in it.
+pub enum ForMetadata {
+    Committed(Vec<Committed>),
+    Restore {
+        index: u64,
+        state: Bytes,
+    },
+    Leadership {
+        leader: Option<NodeId>,
+        is_leader: bool,
+    },
+    CheckpointDue,
+}
+
+pub struct Owners {
+    host: Host,
+    disk: Arc<dyn Disk>,
+    queues: HashMap<QueueId, Owned, FixedState>,
+    /// Queues that were stepped in this turn.
+    touched: BTreeSet<QueueId>,
+    wakes: BTreeMap<QueueId, Time>,
+    due: BTreeSet<(Time, QueueId)>,
+    /// Queues whose proposal the log had no room for.
+    blocked: BTreeSet<QueueId>,
+    /// What the host has for groups whose queue is not in the tree yet (while the metadata log catches up at a start).
+    held: BTreeMap<QueueId, Vec<HostOutput>>,
+    host_out: Vec<HostOutput>,
+    /// Of queue groups, to be carried out after the metadata group's.
+    queue_out: Vec<HostOutput>,
+    events: Vec<(SessionId, QueueId, Event)>,
+    unused: Vec<QueueId>,
+    out: Output,
+    at: Moment,
+}
+
+impl Owners {
+    pub fn new(host: Host, disk: Arc<dyn Disk>) -> Owners {
+        Owners {
+            host,
+            disk,
+            queues: HashMap::default(),
+            touched: BTreeSet::new(),
+            wakes: BTreeMap::new(),
+            due: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            held: BTreeMap::new(),
+            host_out: Vec::new(),
+            queue_out: Vec::new(),
+            events: Vec::new(),
+            unused: Vec::new(),
+            out: Output::default(),
+            at: Moment::default(),
+        }
+    }
+
+    pub fn set_time(&mut self, at: Moment) {
+        self.at = at;
+        self.host.tick(at.now);
+    }
+
+    /// The metadata group's replica of this node: founded with these voters, or empty until the leader fills it.
+    pub fn found_metadata(&mut self, voters: Vec<NodeId>) {
+        self.host.create(
+            METADATA,
+            &Membership {
+                voters,
+                learners: Vec::new(),
+            },
+        );
+    }
+
+    pub fn propose_metadata(&mut self, command: Bytes) -> Result<(), consensus::ProposeError> {
+        self.host.propose(METADATA, command)
+    }
+
+    pub fn metadata_status(&self) -> Option<GroupStatus> {
+        self.host.status(METADATA)
+    }
+
+    pub fn checkpoint_metadata(&mut self, index: u64, state: Bytes) {
+        self.host.checkpoint(METADATA, index, state, Vec::new());
+    }
+
+    /// Makes this node's replica of a quorum queue. Its first members found the group; a later one starts empty.
+    pub fn open_quorum(&mut self, record: &QueueRecord, declared: bool) {
+        if self.queues.contains_key(&record.id) {
+            return;
+        }
+        let group = GroupId(record.id.0);
+        if self.host.status(group).is_none() {
+            let voters = if declared {
+                record.members.clone()
+            } else {
+                Vec::new()
+            };
+            self.host.create(
+                group,
+                &Membership {
+                    voters,
+                    learners: Vec::new(),
+                },
+            );
+        }
+        let queue = QuorumQueue::new(label(record), FIRST_SETTINGS);
+        self.queues
+            .insert(record.id, Owned::Quorum(Box::new(queue)));
+        let held = self.held.remove(&record.id).unwrap_or_default();
+        self.queue_out.extend(held);
+    }
+
+    /// `Err` is to be told to whoever looks: the queue's files are damaged beyond use or cannot be reached.
+    pub fn open_classic(&mut self, record: &QueueRecord, settings: &QueueSettings) {
+        if self.queues.contains_key(&record.id) {
+            return;
+        }
+        let opened = ClassicQueue::open(Arc::clone(&self.disk), record.id, label(record), settings.clone());
+        match opened {
+            Ok(queue) => {
+                let classic = Classic { queue, auto_delete: record.auto_delete, used: false };
+                self.queues.insert(record.id, Owned::Classic(Box::new(classic)));
+                self.touched.insert(record.id);
+            }
+            Err(error) => {
+                tracing::error!(event = "classic_queue_damaged", queue = %record.name, vhost = %record.vhost, %error);
+            }
+        }
+    }
+
+    /// The queue is deleted: its data goes.
+    pub fn remove(&mut self, queue: QueueId) {
+        match self.queues.remove(&queue) {
+            Some(Owned::Quorum(_)) => self.host.remove(GroupId(queue.0)),
+            Some(Owned::Classic(mut classic)) => {
+                classic.queue.destroy(&mut self.out);
+                self.note_events(queue);
+            }
+            None if self.host.status(GroupId(queue.0)).is_some() => {
+                self.host.remove(GroupId(queue.0))
+            }
+            None => {}
+        }
+        self.held.remove(&queue);
+        self.set_wake(queue, None);
+        self.touched.remove(&queue);
+    }
+
+    /// Replicas of queues that the tree, being newer than they are, does not have any more.
+    pub fn remove_deleted(&mut self, applied: u64, known: impl Fn(QueueId) -> bool) {
+        let stale: Vec<QueueId> = self
+            .held
+            .keys()
+            .copied()
+            .filter(|q| q.0 <= applied && !known(*q))
+            .collect();
+        for queue in stale {
+            self.remove(queue);
+        }
+    }
+
+    pub fn configure(&mut self, queue: QueueId, settings: &QueueSettings) {
+        if let Some(owned) = self.queues.get_mut(&queue) {
+            owned.queue().configure(self.at, settings, &mut self.out);
+            self.touched.insert(queue);
+        }
+    }
+
+    pub fn step(&mut self, queue: QueueId, message: ToQueue) {
+        match self.queues.get_mut(&queue) {
+            Some(owned) => {
+                owned.queue().step(self.at, message, &mut self.out);
+                self.touched.insert(queue);
+            }
+            None => {
+                let session = match &message {
+                    ToQueue::Request(request) => request.session,
+                    ToQueue::Resume(resume) => resume.session,
+                };
+                self.out.event(session, Event::NotOwner { leader: None });
+            }
+        }
+        self.note_events(queue);
+    }
+
+    /// Events of the queue that was just stepped; the list is per queue so that the shard can name it.
+    fn note_events(&mut self, queue: QueueId) {
+        for addressed in self.out.events.drain(..) {
+            self.events
+                .push((addressed.session, queue, addressed.event));
+        }
+        for fault in self.out.faults.drain(..) {
+            tracing::error!(event = "queue_fault", queue = queue.0, fault);
+        }
+        // No queue has a dead letter exchange: declarations and policies that name one are refused so far.
+        self.out.dead.clear();
+    }
+
+    /// Takes what the host has; true when there was anything.
+    pub fn poll_host(
+        &mut self,
+        metadata: &mut Vec<ForMetadata>,
+        shard: &mut Vec<ForShard>,
+    ) -> bool {
+        self.host.poll(&mut self.host_out);
+        let worked = !self.host_out.is_empty();
+        for output in self.host_out.drain(..) {
+            match output {
+                HostOutput::Append { token, records } => {
+                    shard.push(ForShard::Append { token, records })
+                }
+                HostOutput::Send { to, frame } => shard.push(ForShard::Send { to, frame }),
+                HostOutput::Job { id, job } => shard.push(ForShard::Job { id, job }),
+                HostOutput::WalFree { up_to } => shard.push(ForShard::WalFree { up_to }),
+                HostOutput::Failed { group, error } => {
+                    shard.push(ForShard::Fatal(format!("group {:016x}: {error}", group.0)));
+                }
+                HostOutput::Committed {
+                    group: METADATA,
+                    entries,
+                } => metadata.push(ForMetadata::Committed(entries)),
+                HostOutput::Restore {
+                    group: METADATA,
+                    index,
+                    state,
+                } => {
+                    metadata.push(ForMetadata::Restore { index, state });
+                }
+                HostOutput::Leadership {
+                    group: METADATA,
+                    leader,
+                    is_leader,
+                    ..
+                } => {
+                    metadata.push(ForMetadata::Leadership { leader, is_leader });
+                }
+                HostOutput::CheckpointDue { group: METADATA } => {
+                    metadata.push(ForMetadata::CheckpointDue)
+                }
+                HostOutput::Membership { .. } => {}
+                other => self.queue_out.push(other),
+            }
+        }
+        worked
+    }
+
+    /// Carries out what the host had for queues, and ends the turn of those that were stepped.
+    pub fn turn(&mut self, shard: &mut Vec<ForShard>) -> bool {
+        let outputs = std::mem::take(&mut self.queue_out);
+        let worked = !outputs.is_empty() || !self.touched.is_empty();
+        for output in outputs {
+            self.queue_output(output, shard);
+        }
+        for queue in std::mem::take(&mut self.touched) {
+            self.end_turn(queue);
+        }
+        worked
+    }
+
+    fn queue_output(&mut self, output: HostOutput, shard: &mut Vec<ForShard>) {
+        let Some(group) = group_of(&output) else {
+            return;
+        };
+        let queue = QueueId(group.0);
+        let Some(Owned::Quorum(quorum)) = self.queues.get_mut(&queue) else {
+            self.held.entry(queue).or_default().push(output);
+            return;
+        };
+        self.touched.insert(queue);
+        match output {
+            HostOutput::Committed { entries, .. } => {
+                for entry in entries {
+                    quorum.applied(entry.index, entry.term, &entry.command);
+                }
+            }
+            HostOutput::Restore { index, state, .. } => {
+                if let Err(error) = quorum.restore(state) {
+                    shard.push(ForShard::Fatal(format!(
+                        "queue {}: checkpoint after entry {index}: {error}",
+                        queue.0
+                    )));
+                }
+            }
+            HostOutput::Leadership {
+                term,
+                leader,
+                is_leader,
+                ..
+            } => {
+                quorum.leadership(term, leader, is_leader, &mut self.out);
+                if let Some(leader) = leader {
+                    shard.push(ForShard::QueueLeader {
+                        queue,
+                        leader,
+                        is_me: is_leader,
+                    });
+                }
+                self.note_events(queue);
+            }
+            HostOutput::CheckpointDue { .. } => {
+                let checkpoint = quorum.checkpoint();
+                self.host
+                    .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
+            }
+            _ => {}
+        }
+    }
+
+    /// What was applied becomes events, what was asked becomes a proposal or a write.
+    fn end_turn(&mut self, queue: QueueId) {
+        let Some(owned) = self.queues.get_mut(&queue) else {
+            return;
+        };
+        let group = GroupId(queue.0);
+        if let Owned::Quorum(quorum) = owned {
+            let host = &self.host;
+            quorum.resolve(&mut |index| host.read(group, index).ok(), &mut self.out);
+        }
+        owned.queue().flush(self.at, &mut self.out);
+        if let Owned::Quorum(quorum) = owned {
+            while let Some(command) = quorum.take_proposal() {
+                match self.host.propose(group, command.clone()) {
+                    Ok(()) => {}
+                    Err(consensus::ProposeError::Overloaded) => {
+                        quorum.give_back(command);
+                        self.blocked.insert(queue);
+                        break;
+                    }
+                    // The leadership that is on its way here tells the sessions to go elsewhere.
+                    Err(_) => break,
+                }
+            }
+        }
+        if let Owned::Classic(classic) = owned
+            && classic.auto_delete
+        {
+            let consumers = classic.queue.stats().consumers;
+            if classic.used && consumers == 0 {
+                self.unused.push(queue);
+            }
+            classic.used |= consumers > 0;
+        }
+        let wake = owned.queue().wake_at();
+        self.note_events(queue);
+        self.set_wake(queue, wake);
+    }
+
+    /// Auto-delete queues whose last consumer went in this turn.
+    pub fn take_unused(&mut self) -> Vec<QueueId> {
+        std::mem::take(&mut self.unused)
+    }
+
+    /// A clean stop: what classic queues have in memory goes to the disk.
+    pub fn write_all(&mut self) {
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for queue in ids {
+            if let Some(Owned::Classic(classic)) = self.queues.get_mut(&queue)
+                && let Err(error) = classic.queue.write_all(&mut self.out)
+            {
+                tracing::error!(event = "classic_queue_not_written", queue = queue.0, %error);
+            }
+            self.note_events(queue);
+        }
+    }
+
+    fn set_wake(&mut self, queue: QueueId, wake: Option<Time>) {
+        let before = match wake {
+            Some(at) => self.wakes.insert(queue, at),
+            None => self.wakes.remove(&queue),
+        };
+        if before != wake {
+            if let Some(before) = before {
+                self.due.remove(&(before, queue));
+            }
+            if let Some(at) = wake {
+                self.due.insert((at, queue));
+            }
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Queues whose time has come, and those that the log had no room for.
+    pub fn tick(&mut self) {
+        self.touched.append(&mut self.blocked);
+        while let Some((at, queue)) = self
+            .due
+            .first()
+            .copied()
+            .filter(|(at, _)| *at <= self.at.now)
+        {
+            self.due.remove(&(at, queue));
+            self.wakes.remove(&queue);
+            if let Some(owned) = self.queues.get_mut(&queue) {
+                owned.queue().tick(self.at, &mut self.out);
+                self.touched.insert(queue);
+            }
+            self.note_events(queue);
+        }
+    }
+
+    pub fn take_events(&mut self) -> Vec<(SessionId, QueueId, Event)> {
+        std::mem::take(&mut self.events)
+    }
+
+    pub fn receive_raft(&mut self, from: NodeId, frame: Bytes) {
+        self.host.receive(from, frame);
+    }
+
+    pub fn durable(&mut self, token: WalToken) {
+        self.host.durable(token);
+    }
+
+    pub fn wal_rolled(&mut self, file: u64) {
+        self.host.wal_rolled(file);
+    }
+
+    pub fn job_done(&mut self, id: JobId, result: JobResult) {
+        self.host.job_done(id, result);
+    }
+
+    pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.host.peer_up(node, incarnation);
+        self.each_quorum(|q, _, _| q.peer_up(node));
+    }
+
+    pub fn peer_down(&mut self, node: NodeId) {
+        self.host.peer_down(node);
+        self.each_quorum(|q, _, _| q.peer_down(node));
+    }
+
+    fn each_quorum(&mut self, f: impl Fn(&mut QuorumQueue, Moment, &mut Output)) {
+        let mut led: Vec<QueueId> = Vec::new();
+        for (id, owned) in &mut self.queues {
+            if let Owned::Quorum(quorum) = owned
+                && quorum.leads()
+            {
+                f(quorum, self.at, &mut self.out);
+                led.push(*id);
+            }
+        }
+        self.touched.extend(led);
+    }
+
+    /// Earlier lives of a node are over.
+    pub fn node_gone(&mut self, gone: GoneNode) {
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for queue in ids {
+            if let Some(owned) = self.queues.get_mut(&queue) {
+                owned.queue().node_gone(self.at, gone, &mut self.out);
+                self.touched.insert(queue);
+            }
+            self.note_events(queue);
+        }
+    }
+
+    /// A new leader is told what this node knows of others.
+    pub fn tell_peers(&mut self, queue: QueueId, peers: &Peers) {
+        let Some(owned) = self.queues.get_mut(&queue) else {
+            return;
+        };
+        for (node, peer) in peers.lives() {
+            owned.queue().node_gone(
+                self.at,
+                GoneNode {
+                    node,
+                    before: peer.incarnation,
+                },
+                &mut self.out,
+            );
+            if let Owned::Quorum(quorum) = owned {
+                if peer.up {
+                    quorum.peer_up(node)
+                } else {
+                    quorum.peer_down(node)
+                }
+            }
+        }
+        self.touched.insert(queue);
+        self.note_events(queue);
+    }
+
+    /// The leader of a queue as this node's replica knows it.
+    pub fn leader_of(&self, queue: QueueId) -> Option<NodeId> {
+        match self.queues.get(&queue)? {
+            Owned::Quorum(_) => self.host.status(GroupId(queue.0))?.leader,
+            Owned::Classic(_) => None,
+        }
+    }
+
+    pub fn led_groups(&self) -> Vec<(QueueId, GroupStatus)> {
+        let mut led: Vec<_> = self
+            .queues
+            .iter()
+            .filter(|(_, o)| matches!(o, Owned::Quorum(q) if q.leads()))
+            .filter_map(|(id, _)| Some((*id, self.host.status(GroupId(id.0))?)))
+            .filter(|(_, status)| status.is_leader)
+            .collect();
+        led.sort_by_key(|(id, _)| *id);
+        led
+    }
+
+    pub fn membership_step(&mut self, group: GroupId, step: Step) {
+        let done = match step {
+            Step::Change(change) => self.host.change_membership(group, change),
+            Step::TransferTo(node) => self.host.transfer_leader(group, node),
+            Step::Wait | Step::Done => return,
+        };
+        if let Err(error) = done {
+            tracing::debug!(event = "membership_step_refused", group = group.0, ?step, %error);
+        }
+    }
+
+    pub fn stats(&self, only: Option<QueueId>) -> Vec<OwnerStats> {
+        let mut all: Vec<OwnerStats> = match only {
+            Some(id) => self
+                .queues
+                .get(&id)
+                .and_then(|o| self.stats_of(id, o))
+                .into_iter()
+                .collect(),
+            None => self
+                .queues
+                .iter()
+                .filter_map(|(id, o)| self.stats_of(*id, o))
+                .collect(),
+        };
+        all.sort_by_key(|s| s.queue);
+        all
+    }
+
+    /// Of queues that are led or live here.
+    fn stats_of(&self, queue: QueueId, owned: &Owned) -> Option<OwnerStats> {
+        Some(match owned {
+            Owned::Classic(classic) => OwnerStats {
+                queue,
+                members: vec![],
+                online: vec![],
+                stats: classic.queue.stats(),
+            },
+            Owned::Quorum(quorum) if quorum.leads() => {
+                let status = self.host.status(GroupId(queue.0))?;
+                let members = [status.membership.voters, status.membership.learners].concat();
+                OwnerStats {
+                    queue,
+                    members,
+                    online: status.active,
+                    stats: quorum.stats(),
+                }
+            }
+            Owned::Quorum(_) => return None,
+        })
+    }
+
+    /// Groups led here, the metadata group included.
+    pub fn leaders(&self) -> usize {
+        let metadata = usize::from(self.metadata_status().is_some_and(|s| s.is_leader));
+        metadata
+            + self
+                .queues
+                .values()
+                .filter(|o| matches!(o, Owned::Quorum(q) if q.leads()))
+                .count()
+    }
+
+    /// Groups led here that another member, which is up, could lead.
+    pub fn leaders_to_move(&self, peers: &Peers) -> usize {
+        self.movable(peers, &[]).len()
+    }
+
+    fn movable(&self, peers: &Peers, avoid: &[NodeId]) -> Vec<(GroupId, NodeId)> {
+        let queues = self
+            .led_groups()
+            .into_iter()
+            .map(|(id, status)| (GroupId(id.0), status));
+        let metadata = self
+            .metadata_status()
+            .filter(|s| s.is_leader)
+            .map(|s| (METADATA, s));
+        let all = metadata.into_iter().chain(queues);
+        all.filter_map(|(group, status)| Some((group, successor(&status, peers, avoid)?)))
+            .collect()
+    }
+
+    pub fn move_leaders(&mut self, peers: &Peers, avoid: &[NodeId]) {
+        for (group, to) in self.movable(peers, avoid) {
+            self.membership_step(group, Step::TransferTo(to));
+        }
+    }
+
+    /// Hands over leaders of queues beyond this many; returns how many.
+    pub fn shed_leaders(&mut self, peers: &Peers, keep: usize) -> u32 {
+        let mut movable = self.movable(peers, &[]);
+        movable.retain(|(group, _)| *group != METADATA);
+        let shed = movable.split_off(keep.min(movable.len()));
+        for (group, to) in &shed {
+            self.membership_step(*group, Step::TransferTo(*to));
+        }
+        shed.len() as u32
+    }
+
+    /// How often the host wants to be told of time.
+    pub fn host_tick(&self) -> std::time::Duration {
+        HOST_TICK
+    }
+
+    /// Replicas that wait for their queue to show in the tree.
+    pub fn recovering(&self) -> bool {
+        !self.held.is_empty()
+    }
+}
+
+/// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
+fn successor(status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
+    let able =
+        |n: &NodeId| status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
+    let best = status
+        .matched
+        .iter()
+        .filter(|(n, _)| able(n))
+        .map(|(_, matched)| *matched)
+        .max()?;
+    let mut ahead: Vec<NodeId> = status
+        .matched
+        .iter()
+        .filter(|(n, m)| able(n) && *m == best)
+        .map(|(n, _)| *n)
+        .collect();
+    ahead.sort_unstable();
+    let turn = status.term as usize % ahead.len().max(1);
+    ahead.get(turn).copied()
+}
+
+fn group_of(output: &HostOutput) -> Option<GroupId> {
+    match output {
+        HostOutput::Committed { group, .. }
+        | HostOutput::Restore { group, .. }
+        | HostOutput::Leadership { group, .. }
+        | HostOutput::CheckpointDue { group }
+        | HostOutput::Membership { group, .. }
+        | HostOutput::Failed { group, .. } => Some(*group),
+        _ => None,
+    }
+}
+
+/// What people call a queue, as RabbitMQ's texts do.
+fn label(record: &QueueRecord) -> metadata::Name {
+    format!("queue '{}' in vhost '{}'", record.name, record.vhost).into()
+}

@@ -1,0 +1,84 @@
+//! Other nodes as this shard knows them, and the cluster-wide alarms.
+
+use crate::frame::AlarmReason;
+use env::{Incarnation, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub incarnation: Incarnation,
+    pub up: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Peers(BTreeMap<NodeId, Peer>);
+
+impl Peers {
+    /// True when this is another life of the node than the one known: sessions of the old one are over.
+    pub fn up(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        let before = self.0.insert(
+            node,
+            Peer {
+                incarnation,
+                up: true,
+            },
+        );
+        before.is_none_or(|b| b.incarnation != incarnation)
+    }
+
+    pub fn down(&mut self, node: NodeId) {
+        if let Some(peer) = self.0.get_mut(&node) {
+            peer.up = false;
+        }
+    }
+
+    pub fn is_up(&self, node: NodeId) -> bool {
+        self.0.get(&node).is_some_and(|p| p.up)
+    }
+
+    /// Nodes whose life is known, up or down.
+    pub fn lives(&self) -> impl Iterator<Item = (NodeId, Peer)> + '_ {
+        self.0.iter().map(|(n, p)| (*n, *p))
+    }
+
+    pub fn all_up(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.0.iter().filter(|(_, p)| p.up).map(|(n, _)| *n)
+    }
+}
+
+/// Which nodes have which alarm. Publishers everywhere wait while any node has one (A9-3, O6).
+#[derive(Debug, Default)]
+pub struct Alarms(BTreeSet<(AlarmReason, NodeId)>);
+
+impl Alarms {
+    /// True when it changed.
+    pub fn set(&mut self, reason: AlarmReason, node: NodeId, on: bool) -> bool {
+        if on {
+            self.0.insert((reason, node))
+        } else {
+            self.0.remove(&(reason, node))
+        }
+    }
+
+    /// A node that is gone has no alarm.
+    pub fn forget(&mut self, node: NodeId) -> bool {
+        let before = self.0.len();
+        self.0.retain(|(_, n)| *n != node);
+        before != self.0.len()
+    }
+
+    pub fn has(&self, reason: AlarmReason, node: NodeId) -> bool {
+        self.0.contains(&(reason, node))
+    }
+
+    /// The text for `connection.blocked`, as RabbitMQ says it.
+    pub fn in_force(&self) -> Option<&'static str> {
+        let any = |reason| self.0.iter().any(|(r, _)| *r == reason);
+        match (any(AlarmReason::Memory), any(AlarmReason::Disk)) {
+            (true, true) => Some("low on memory & disk"),
+            (true, false) => Some("low on memory"),
+            (false, true) => Some("low on disk"),
+            (false, false) => None,
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
+
+use crate::{ConnectionInfo, ConnectionKey};
+use control::ConnectionFacts;
+use env::{NodeId, Time};
+use metadata::SessionId;
+use session::{Outbox, Session, Standing};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The key that the control plane's own session has in its number; no driver reaches it.
+pub const CONTROL_KEY: u64 = KEY_MASK;
+const KEY_BITS: u32 = 24;
+const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
+const SERIAL_MASK: u64 = (1 << 32) - 1;
+
+/// A session's number: shard in the top 8 bits, then a serial of 32 bits, then the connection's key of 24 bits.
+pub fn number(shard: u16, serial: u32, key: u64) -> u64 {
+    (u64::from(shard) << 56) | (u64::from(serial) << KEY_BITS) | (key & KEY_MASK)
+}
+
+/// The shard that has this session, on its node.
+pub fn shard_of_session(id: SessionId) -> u16 {
+    (id.number >> 56) as u16
+}
+
+fn key_of(number: u64) -> usize {
+    (number & KEY_MASK) as usize
+}
+
+pub struct Slot {
+    pub number: u64,
+    pub session: Box<dyn Session>,
+    pub outbox: Outbox,
+    pub standing: Standing,
+    pub info: ConnectionInfo,
+    /// `Effect::Flush` is owed.
+    pub dirty: bool,
+    /// Reading stopped because this connection's requests to queues wait; kept apart from the session's own standing.
+    pub congested: bool,
+    /// The wake-up noted in `Sessions::wakes`.
+    pub wake: Option<Time>,
+}
+
+impl Slot {
+    /// What the driver is to do with the socket.
+    pub fn effective(&self) -> Standing {
+        match self.standing {
+            Standing::Open if self.congested => Standing::Paused,
+            other => other,
+        }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{} -> {}", self.info.peer, self.info.local)
+    }
+
+    pub fn facts(&self, node: NodeId) -> ConnectionFacts {
+        let info = self.session.info();
+        ConnectionFacts {
+            name: self.name(),
+            node,
+            user: info.user,
+            vhost: info.vhost,
+            protocol: info.protocol,
+            client_name: info.client_name,
+            channels: info.channels,
+            peer: self.info.peer.to_string(),
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Sessions {
+    slots: Vec<Option<Slot>>,
+    serial: u32,
+    live: usize,
+    wakes: BinaryHeap<Reverse<(Time, u64)>>,
+}
+
+impl Sessions {
+    pub fn next_number(&mut self, shard: u16, key: ConnectionKey) -> u64 {
+        // 2^32 connections of one shard in one life of a process: at 1,000 a second, 49 days before a serial comes
+        // again, and then only a session that is still open on the same key could be mixed up.
+        self.serial = self.serial.wrapping_add(1);
+        number(shard, self.serial, key.0 as u64 & SERIAL_MASK)
+    }
+
+    pub fn insert(&mut self, key: ConnectionKey, slot: Slot) {
+        if self.slots.len() <= key.0 {
+            self.slots.resize_with(key.0 + 1, || None);
+        }
+        self.live += 1;
+        self.slots[key.0] = Some(slot);
+    }
+
+    pub fn get(&mut self, key: ConnectionKey) -> Option<&mut Slot> {
+        self.slots.get_mut(key.0)?.as_mut()
+    }
+
+    /// By number: None when that session is gone, whoever has its key now.
+    pub fn by_number(&mut self, number: u64) -> Option<(ConnectionKey, &mut Slot)> {
+        let key = key_of(number);
+        let slot = self
+            .slots
+            .get_mut(key)?
+            .as_mut()
+            .filter(|s| s.number == number)?;
+        Some((ConnectionKey(key), slot))
+    }
+
+    pub fn remove(&mut self, key: ConnectionKey) -> Option<Slot> {
+        let slot = self.slots.get_mut(key.0)?.take();
+        self.live -= usize::from(slot.is_some());
+        slot
+    }
+
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// The earliest wake-up that any session asked for; it may have moved to later since.
+    pub fn wake_at(&self) -> Option<Time> {
+        self.wakes.peek().map(|Reverse((time, _))| *time)
+    }
+
+    /// Takes note when a session wants to be woken earlier than it is to be. A wake-up that moved to later is found
+    /// when the old one fires, so that a step costs no search.
+    pub fn note_wake(&mut self, key: ConnectionKey) {
+        let Some(slot) = self.slots.get_mut(key.0).and_then(Option::as_mut) else {
+            return;
+        };
+        let Some(time) = slot.session.wake_at() else {
+            return;
+        };
+        if slot.wake.is_none_or(|w| time < w) {
+            slot.wake = Some(time);
+            self.wakes.push(Reverse((time, slot.number)));
+        }
+    }
+
+    /// Sessions that are to be ticked now; each is noted again by the step that follows.
+    pub fn due(&mut self, now: Time) -> Vec<ConnectionKey> {
+        let mut due = Vec::new();
+        while let Some(Reverse((time, number))) = self.wakes.peek().copied() {
+            if time > now {
+                break;
+            }
+            self.wakes.pop();
+            if let Some((key, slot)) = self.by_number(number).filter(|(_, s)| s.wake == Some(time))
+            {
+                slot.wake = None;
+                due.push(key);
+            }
+        }
+        due
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut Slot)> {
+        self.slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(k, s)| Some((ConnectionKey(k), s.as_mut()?)))
+    }
+}
+
+/// Whether a connection from there counts as local for `guest` (loopback_users).
+pub fn is_loopback(info: &ConnectionInfo) -> bool {
+    info.peer.ip().is_loopback()
+}

@@ -1,0 +1,415 @@
+//! The step function: what happened comes in, is carried through sessions, queues and groups until nothing is left
+//! to do, and leaves as effects.
+
+use crate::core::Core;
+use crate::frame::{AlarmReason, Frame};
+use crate::sessions::{Sessions, Slot, is_loopback};
+use crate::view::View;
+use crate::{ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver};
+use bytes::{Bytes, BytesMut};
+use consensus::{JobId, JobResult, WalToken};
+use control::ControlRequest;
+use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::NodeRecord;
+use session::{Notice, Outbox, Session, Standing};
+use session_amqp091::{AmqpSession, Limits, SessionConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
+const MAX_ROUNDS: usize = 64;
+
+pub struct Shard {
+    core: Core,
+    limits: Arc<Limits>,
+    sessions: Sessions,
+    dirty: Vec<ConnectionKey>,
+    shutting_down: bool,
+}
+
+impl Shard {
+    pub(crate) fn from_core(core: Core) -> Shard {
+        let given = &core.config.limits;
+        let limits = Limits {
+            frame_max: given.frame_max,
+            channel_max: given.channel_max,
+            heartbeat: given.heartbeat_s,
+            message: u64::from(given.max_message_size),
+            handshake: Duration::from_millis(given.handshake_timeout_ms),
+            ..Limits::default()
+        };
+        Shard {
+            limits: Arc::new(limits),
+            core,
+            sessions: Sessions::default(),
+            dirty: Vec::new(),
+            shutting_down: false,
+        }
+    }
+
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn step(
+        &mut self,
+        key: ConnectionKey,
+        f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing,
+    ) -> Standing {
+        let Some(slot) = self.sessions.get(key) else {
+            return Standing::Closing;
+        };
+        let had = slot.outbox.len();
+        let before = slot.effective();
+        let mut view = View {
+            core: &mut self.core,
+            number: slot.number,
+        };
+        slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
+        slot.congested = self.core.clients.congested(slot.number);
+        let after = slot.effective();
+        if (slot.outbox.len() != had || before != after) && !slot.dirty {
+            slot.dirty = true;
+            self.dirty.push(key);
+        }
+        self.sessions.note_wake(key);
+        after
+    }
+
+    fn notify_all(&mut self, notice: &Notice) {
+        let keys: Vec<_> = self.sessions.iter_mut().map(|(k, _)| k).collect();
+        for key in keys {
+            self.step(key, |s, view, out| s.notice(notice.clone(), view, out));
+        }
+    }
+
+    /// Carries everything on until nothing is left; true when it stopped for the bound.
+    fn settle(&mut self) -> bool {
+        for _ in 0..MAX_ROUNDS {
+            let mut worked = false;
+            while let Some((queue, message)) = self.core.requests.pop_front() {
+                self.core.step_owner(queue, message);
+                worked = true;
+            }
+            worked |= self.core.poll_groups();
+            while let Some((from, number, queue, event)) = self.core.events.pop_front() {
+                self.core.take_event(from, number, queue, event);
+                worked = true;
+            }
+            while let Some((number, notice)) = self.core.notices.pop_front() {
+                if let Some((key, _)) = self.sessions.by_number(number) {
+                    self.step(key, |s, view, out| s.notice(notice, view, out));
+                }
+                worked = true;
+            }
+            if !worked {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sessions whose requests were held back and have moved since.
+    fn uncongest(&mut self) {
+        for number in self.core.clients.take_relieved() {
+            let Some((key, slot)) = self.sessions.by_number(number) else {
+                continue;
+            };
+            if slot.congested {
+                slot.congested = false;
+                if !slot.dirty {
+                    slot.dirty = true;
+                    self.dirty.push(key);
+                }
+            }
+        }
+    }
+
+    fn tick_sessions(&mut self) {
+        for key in self.sessions.due(self.core.now) {
+            self.step(key, |s, view, out| s.tick(view, out));
+        }
+    }
+
+    fn take_frame(&mut self, from: NodeId, frame: Frame) {
+        match frame {
+            Frame::Raft(bytes) => self.core.owners.receive_raft(from, bytes),
+            Frame::ToQueue { queue, messages } => {
+                self.core
+                    .requests
+                    .extend(messages.into_iter().map(|m| (queue, m)));
+            }
+            Frame::Events {
+                session,
+                queue,
+                events,
+            } => {
+                if session.node == self.core.me()
+                    && session.incarnation == self.core.config.incarnation
+                {
+                    let number = session.number;
+                    self.core
+                        .events
+                        .extend(events.into_iter().map(|e| (from, number, queue, e)));
+                }
+            }
+            Frame::Propose { origin, change } => self.core.propose_for(origin, &change),
+            Frame::StatsRequest {
+                token,
+                reply_shard,
+                only,
+            } => self.core.answer_stats(from, token, reply_shard, only),
+            Frame::StatsReply { token, last, stats } => {
+                self.core.take_stats(from, token, last, stats)
+            }
+            Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
+            Frame::Join { node } => self.core.join(node),
+            // Words between shards of one node; another node has no business with them.
+            Frame::Applied { .. } | Frame::Restored { .. } | Frame::ChangeRequest { .. } => {}
+        }
+    }
+
+    fn set_alarm(&mut self, reason: AlarmReason, node: NodeId, on: bool) {
+        let before = self.core.alarms.in_force();
+        if self.core.alarms.set(reason, node, on) && self.core.alarms.in_force() != before {
+            self.notify_all(&Notice::Blocked(self.core.alarms.in_force()));
+        }
+    }
+
+    /// Control requests that need the connections.
+    fn control_connections(&mut self, request: ControlRequest) -> Option<ControlRequest> {
+        match request {
+            ControlRequest::Connections { reply } => {
+                let me = self.core.me();
+                reply(self.sessions.iter_mut().map(|(_, s)| s.facts(me)).collect());
+            }
+            ControlRequest::CloseConnection {
+                name,
+                reason,
+                reply,
+            } => {
+                let key = self
+                    .sessions
+                    .iter_mut()
+                    .find(|(_, s)| s.name() == name)
+                    .map(|(k, _)| k);
+                if let Some(key) = key {
+                    self.step(key, |s, view, out| {
+                        s.notice(Notice::Close { text: reason }, view, out)
+                    });
+                }
+                reply(key.is_some());
+            }
+            ControlRequest::Maintenance { on, reply } => {
+                self.core.set_maintenance(on);
+                if on {
+                    self.notify_all(&Notice::Shutdown);
+                }
+                reply(control::MaintenanceProgress {
+                    on,
+                    leaders_left: self.core.owners.leaders() as u32,
+                    connections_left: self.sessions.len() as u32,
+                });
+            }
+            other => return Some(other),
+        }
+        None
+    }
+}
+
+impl ShardDriver for Shard {
+    fn tick(&mut self, now: Time, wall: WallTime) {
+        self.core.now = now;
+        self.core.wall = wall;
+        self.core.tick();
+        self.tick_sessions();
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let sessions = self.sessions.wake_at();
+        [self.core.wake_at(), sessions].into_iter().flatten().min()
+    }
+
+    fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo) {
+        let number = self
+            .sessions
+            .next_number(self.core.config.index, connection);
+        let config = SessionConfig {
+            peer_is_loopback: is_loopback(&info),
+            peer: info.peer.to_string(),
+            server_name: self.core.config.cluster_name.clone(),
+            limits: self.limits.clone(),
+        };
+        let session: Box<dyn Session> = Box::new(AmqpSession::new(config, self.core.now));
+        let slot = Slot {
+            number,
+            session,
+            outbox: Outbox::default(),
+            standing: Standing::Open,
+            info,
+            dirty: false,
+            congested: false,
+            wake: None,
+        };
+        self.sessions.insert(connection, slot);
+        self.sessions.note_wake(connection);
+        if self.core.draining {
+            self.step(connection, |s, view, out| {
+                s.notice(Notice::Shutdown, view, out)
+            });
+        }
+    }
+
+    fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
+        self.step(connection, |s, view, out| s.receive(input, view, out))
+    }
+
+    fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
+        self.sessions.get(connection).map(|s| {
+            s.dirty = false;
+            let standing = s.effective();
+            (&mut s.outbox, standing)
+        })
+    }
+
+    fn drained(&mut self, connection: ConnectionKey) {
+        self.step(connection, |s, view, out| s.drained(view, out));
+    }
+
+    fn gone(&mut self, connection: ConnectionKey) {
+        let Some(mut slot) = self.sessions.remove(connection) else {
+            return;
+        };
+        let mut view = View {
+            core: &mut self.core,
+            number: slot.number,
+        };
+        slot.session.gone(&mut view);
+        self.core.session_gone(slot.number);
+        if self.shutting_down && self.sessions.is_empty() {
+            self.core.owners.write_all();
+        }
+    }
+
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.core.peer_up(node, incarnation);
+        for reason in [AlarmReason::Memory, AlarmReason::Disk] {
+            if self.core.config.index == 0 && self.core.alarms.has(reason, self.core.me()) {
+                self.core.tell_alarm(node, reason, true);
+            }
+        }
+    }
+
+    fn peer_down(&mut self, node: NodeId) {
+        let before = self.core.alarms.in_force();
+        self.core.peer_down(node);
+        if self.core.alarms.in_force() != before {
+            self.notify_all(&Notice::Blocked(self.core.alarms.in_force()));
+        }
+    }
+
+    fn peer_frame(&mut self, from: NodeId, frame: Bytes) {
+        match Frame::decode(frame) {
+            Ok(frame) => self.take_frame(from, frame),
+            Err(error) => tracing::warn!(event = "peer_frame_unreadable", node = from.0, %error),
+        }
+    }
+
+    fn shard_frame(&mut self, from: u16, frame: Bytes) {
+        let frame = match Frame::decode(frame) {
+            Ok(frame) => frame,
+            Err(error) => {
+                return tracing::error!(event = "shard_frame_unreadable", shard = from, %error);
+            }
+        };
+        match frame {
+            Frame::Applied {
+                index,
+                change,
+                done_for,
+            } => self.core.applied_on_shard_0(index, &change, done_for),
+            Frame::Restored { index, tree } => self.core.restored_on_shard_0(index, &tree),
+            Frame::ChangeRequest {
+                shard,
+                token,
+                change,
+            } => {
+                self.core
+                    .ask(change, crate::directory::Asker::Shard { shard, token });
+            }
+            other => self.take_frame(self.core.me(), other),
+        }
+    }
+
+    fn durable(&mut self, token: WalToken) {
+        self.core.owners.durable(token);
+    }
+
+    fn wal_rolled(&mut self, file: u64) {
+        self.core.owners.wal_rolled(file);
+    }
+
+    fn job_done(&mut self, id: JobId, result: JobResult) {
+        if let Err(error) = &result {
+            self.core
+                .effects
+                .push(Effect::Fatal(format!("storage: {error}")));
+            return;
+        }
+        self.core.owners.job_done(id, result);
+    }
+
+    fn control(&mut self, request: ControlRequest) {
+        if let Some(request) = self.control_connections(request) {
+            self.core.control(request);
+        }
+    }
+
+    fn join_requested(&mut self, node: NodeRecord) {
+        self.core.join(node);
+    }
+
+    fn alarm(&mut self, reason: &'static str, on: bool) {
+        let reason = if reason == "disk" {
+            AlarmReason::Disk
+        } else {
+            AlarmReason::Memory
+        };
+        let me = self.core.me();
+        self.set_alarm(reason, me, on);
+        if self.core.config.index == 0 {
+            let peers: Vec<_> = self.core.peers.all_up().collect();
+            for peer in peers {
+                self.core.tell_alarm(peer, reason, on);
+            }
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.shutting_down = true;
+        self.core.start_draining();
+        self.notify_all(&Notice::Shutdown);
+        self.core.owners.write_all();
+    }
+
+    fn drained_fully(&self) -> bool {
+        self.shutting_down
+            && self.sessions.is_empty()
+            && self.core.owners.leaders_to_move(&self.core.peers) == 0
+    }
+
+    fn poll(&mut self, out: &mut Vec<Effect>) {
+        if self.settle() {
+            tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
+        }
+        self.uncongest();
+        self.core.flush_outgoing();
+        out.append(&mut self.core.effects);
+        out.extend(self.dirty.drain(..).map(Effect::Flush));
+    }
+}
+
+/// Frames for every shard of a peer go to the shard of the same index there.
+pub(crate) fn same_shard(core: &Core) -> Route {
+    Route::Shard(core.config.index)
+}

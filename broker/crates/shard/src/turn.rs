@@ -1,0 +1,283 @@
+//! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
+
+use crate::config::{RecoveredShard, ShardConfig};
+use crate::core::{Core, Outgoing};
+use crate::directory::{Asker, Directory};
+use crate::frame::Frame;
+use crate::owners::{ForMetadata, ForShard, Owners};
+use crate::shard::{Shard, same_shard};
+use crate::{Effect, clients::Clients, peers::Peers};
+use consensus::{Host, HostConfig, Limits, RecoveryError};
+use env::rng::SeededRng;
+use env::{Disk, Incarnation, Rng, Time, WallTime};
+use hashbrown::HashMap;
+use metadata::{Change, QueueId, Refused, Tree};
+use queue::{Moment, Overflow, QueueSettings, ToQueue};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often members of groups are compared with what they should be, and leaders told of dead nodes.
+const RECONCILE_EVERY: Duration = Duration::from_secs(1);
+
+impl Shard {
+    /// Puts a shard together from what the log had of its groups. An error means that data this node has answered for
+    /// is damaged: it must not start.
+    pub fn new(
+        config: ShardConfig,
+        recovered: RecoveredShard,
+        disk: Arc<dyn Disk>,
+        now: Time,
+        wall: WallTime,
+    ) -> Result<Shard, RecoveryError> {
+        let host_config = HostConfig {
+            node: config.node,
+            incarnation: config.incarnation,
+            seed: config.seed,
+            limits: Limits::default(),
+        };
+        let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
+        let mut owners = Owners::new(host, disk);
+        owners.set_time(Moment { now, wall });
+        let directory =
+            (config.index == 0).then(|| Directory::new(config.node, config.incarnation));
+        if config.index == 0 {
+            let voters = config
+                .founding
+                .as_ref()
+                .map(|f| f.nodes.iter().map(|n| n.id).collect());
+            owners.found_metadata(voters.unwrap_or_default());
+        }
+        let mut rng = SeededRng::new(config.seed ^ 0x5e55_1045);
+        let mut key = [0; 32];
+        for part in key.chunks_exact_mut(8) {
+            part.copy_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        let mut core = Core {
+            verified: auth::Verified::new(key),
+            rng: Box::new(rng),
+            now,
+            wall,
+            tree: Tree::default(),
+            applied: 0,
+            directory,
+            clients: Clients::default(),
+            owners,
+            peers: Peers::default(),
+            alarms: crate::peers::Alarms::default(),
+            stats: crate::stats::StatsRequests::default(),
+            effects: Vec::new(),
+            requests: VecDeque::new(),
+            events: VecDeque::new(),
+            notices: VecDeque::new(),
+            outgoing: Outgoing::default(),
+            asked: HashMap::default(),
+            next_token: 0,
+            draining: false,
+            started: now,
+            bootstrapping: false,
+            joining: BTreeSet::new(),
+            replacing: BTreeSet::new(),
+            reconcile_at: now,
+            logins: HashMap::default(),
+            config,
+        };
+        core.end_earlier_lives();
+        Ok(Shard::from_core(core))
+    }
+}
+
+impl Core {
+    /// Sessions of this node's earlier lives are over, whatever they left.
+    fn end_earlier_lives(&mut self) {
+        let (node, life) = (self.config.node, self.config.incarnation);
+        if self.config.index == 0 && life.0 > 1 {
+            let change = Change::EndIncarnation {
+                node,
+                incarnation: Incarnation(life.0 - 1),
+            };
+            self.ask(change, Asker::Nobody);
+        }
+        self.peers.up(node, life);
+    }
+
+    /// Carries groups and queues on; true when anything happened.
+    pub fn poll_groups(&mut self) -> bool {
+        let (mut metadata, mut shard) = (Vec::new(), Vec::new());
+        let mut worked = self.owners.poll_host(&mut metadata, &mut shard);
+        for item in metadata {
+            self.metadata_output(item);
+        }
+        worked |= self.owners.turn(&mut shard);
+        for item in shard {
+            self.shard_output(item);
+        }
+        for queue in self.owners.take_unused() {
+            if let Some(record) = self.tree.queue_by_id(queue) {
+                let (vhost, name) = (record.vhost.clone(), record.name.clone());
+                self.ask(Change::DeleteQueue { vhost, name, id: Some(queue) }, Asker::Nobody);
+            }
+        }
+        for (session, queue, event) in self.owners.take_events() {
+            self.send_event(session, queue, event);
+            worked = true;
+        }
+        worked
+    }
+
+    fn metadata_output(&mut self, item: ForMetadata) {
+        match item {
+            ForMetadata::Committed(entries) => self.apply_metadata(entries),
+            ForMetadata::Restore { index, state } => self.restore_metadata(index, state),
+            ForMetadata::Leadership { leader, is_leader } => {
+                self.metadata_leadership(leader, is_leader)
+            }
+            ForMetadata::CheckpointDue => {
+                if let Some(directory) = &self.directory {
+                    let state = directory.snapshot(&self.tree.snapshot());
+                    self.owners.checkpoint_metadata(self.applied, state);
+                }
+            }
+        }
+    }
+
+    fn shard_output(&mut self, item: ForShard) {
+        match item {
+            ForShard::Append { token, records } => {
+                self.effects.push(Effect::Append { token, records })
+            }
+            ForShard::Job { id, job } => self.effects.push(Effect::Job { id, job }),
+            ForShard::WalFree { up_to } => self.effects.push(Effect::WalFree { up_to }),
+            ForShard::Fatal(text) => self.effects.push(Effect::Fatal(text)),
+            ForShard::Send { to, frame } => {
+                let route = same_shard(self);
+                self.to_peer(to, route, &Frame::Raft(frame));
+            }
+            ForShard::QueueLeader {
+                queue,
+                leader,
+                is_me,
+            } => {
+                if is_me {
+                    self.owners.tell_peers(queue, &self.peers);
+                    self.refresh_settings(queue);
+                }
+                self.queue_leader_known(queue, leader);
+            }
+        }
+    }
+
+    pub fn step_owner(&mut self, queue: QueueId, message: ToQueue) {
+        self.owners.step(queue, message);
+    }
+
+    /// The settings that arguments and policies give a queue now.
+    pub fn refresh_settings(&mut self, queue: QueueId) {
+        let Some(settings) = self
+            .tree
+            .queue_by_id(queue)
+            .map(|r| settings_of(&self.tree, r))
+        else {
+            return;
+        };
+        self.owners.configure(queue, &settings);
+    }
+
+    pub fn tick(&mut self) {
+        let at = Moment {
+            now: self.now,
+            wall: self.wall,
+        };
+        self.owners.set_time(at);
+        self.owners.tick();
+        self.tick_clients();
+        self.tick_directory();
+        for token in self.stats.late(self.now) {
+            self.stats.finish(token, &self.tree);
+        }
+        if self.now >= self.reconcile_at {
+            self.reconcile_at = self.now + RECONCILE_EVERY;
+            self.reconcile();
+        }
+    }
+
+    fn tick_directory(&mut self) {
+        let Some(directory) = &mut self.directory else {
+            return;
+        };
+        let mut sends = Vec::new();
+        let late = directory.tick(self.now, &mut sends);
+        self.carry_out(sends);
+        for asker in late {
+            let text = "the cluster did not answer in time; the change may still be made";
+            self.answer(asker, Err(Refused::Unavailable(text.into())));
+        }
+        self.bootstrap_if_new();
+    }
+
+    fn reconcile(&mut self) {
+        if self.config.index == 0 {
+            self.reconcile_metadata_members();
+        }
+        self.reconcile_queue_members();
+        let tree = &self.tree;
+        self.owners
+            .remove_deleted(self.applied, |q| tree.queue_by_id(q).is_some());
+        if self.draining {
+            self.move_leaders();
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let directory = self.directory.as_ref().and_then(Directory::wake_at);
+        let all = [
+            self.owners.wake_at(),
+            self.clients.wake_at(),
+            directory,
+            self.stats.wake_at(),
+            Some(self.host_wake()),
+        ];
+        all.into_iter().flatten().min()
+    }
+
+    /// The consensus host's ticks and the reconciliation: the coarser of the two is a multiple of the finer.
+    fn host_wake(&self) -> Time {
+        (self.now + self.owners.host_tick()).min(self.reconcile_at)
+    }
+
+    /// Whether this user may open one more connection here (O5). Counted per shard and node, so a cluster-wide limit is
+    /// a limit per shard so far.
+    pub fn admit(&mut self, number: u64, user: &str, vhost: &str) -> bool {
+        let record = self.tree.user(user);
+        let limit = record.and_then(|u| {
+            u.limits
+                .iter()
+                .find(|(name, _)| &**name == "max-connections")
+                .map(|(_, n)| *n)
+        });
+        if let Some(limit) = limit.and_then(|n| usize::try_from(n).ok())
+            && self.logins.values().filter(|(u, _)| u == user).count() >= limit
+        {
+            return false;
+        }
+        self.logins
+            .insert(number, (user.to_string(), vhost.to_string()));
+        true
+    }
+}
+
+/// `metadata` and `queue` have the same fields; the first knows policies, the second what they do.
+pub fn settings_of(tree: &Tree, record: &metadata::QueueRecord) -> QueueSettings {
+    let s = tree.queue_settings(record);
+    QueueSettings {
+        max_length: s.max_length,
+        max_length_bytes: s.max_length_bytes,
+        overflow: match s.overflow {
+            metadata::Overflow::DropHead => Overflow::DropHead,
+            metadata::Overflow::RejectPublish => Overflow::RejectPublish,
+        },
+        delivery_limit: s.delivery_limit,
+        message_ttl_ms: s.message_ttl_ms,
+        single_active_consumer: s.single_active_consumer,
+    }
+}

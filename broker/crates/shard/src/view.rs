@@ -1,0 +1,74 @@
+//! The node as one session sees it: [`session::Broker`] over the shard's core.
+
+use crate::core::Core;
+use crate::directory::Asker;
+use env::{NodeId, Time, WallTime};
+use message::Message;
+use metadata::{Change, QueueId, QueueKind, SessionId, Tree};
+use queue::RequestBody;
+use session::{Broker, PublishTag, RequestSeq};
+
+pub struct View<'a> {
+    pub core: &'a mut Core,
+    pub number: u64,
+}
+
+impl Broker for View<'_> {
+    fn id(&self) -> SessionId {
+        self.core.session(self.number)
+    }
+
+    fn now(&self) -> Time {
+        self.core.now
+    }
+
+    fn wall(&self) -> WallTime {
+        self.core.wall
+    }
+
+    fn random(&mut self) -> u64 {
+        self.core.rng.next_u64()
+    }
+
+    fn tree(&self) -> &Tree {
+        &self.core.tree
+    }
+
+    fn change(&mut self, token: u64, change: Change) {
+        self.core.ask(
+            change,
+            Asker::Session {
+                number: self.number,
+                token,
+            },
+        );
+    }
+
+    fn place(&mut self, kind: QueueKind, replicas: u32) -> Vec<NodeId> {
+        self.core.place(kind, replicas)
+    }
+
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) {
+        self.core.publish(self.number, queue, tag, message);
+    }
+
+    fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
+        RequestSeq(self.core.request(self.number, queue, body))
+    }
+
+    fn publishers_blocked(&self) -> Option<&'static str> {
+        self.core.alarms.in_force()
+    }
+
+    fn draining(&self) -> bool {
+        self.core.draining
+    }
+
+    fn admit(&mut self, user: &str, vhost: &str) -> bool {
+        self.core.admit(self.number, user, vhost)
+    }
+
+    fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
+        self.core.verified.verify(hash, password)
+    }
+}

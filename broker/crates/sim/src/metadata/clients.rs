@@ -1,0 +1,217 @@
+//! Clients that change the tree: each sends one change, tries until it is told that it is applied, and goes on.
+
+use super::replica::Request;
+use auth::{HashAlgorithm, PasswordHash};
+use env::{NodeId, Rng, SeededRng};
+use message::{Table, Value};
+use metadata::{
+    ApplyTo, BindingRecord, Change, Destination, ExchangeRecord, Name, NodeRecord,
+    PermissionRecord, PolicyRecord, PolicyScope, QueueId, QueueKind, QueueRecord, UserRecord,
+};
+
+#[derive(Debug)]
+pub struct Client {
+    pub id: u64,
+    rng: SeededRng,
+    /// Who it talks to.
+    pub target: NodeId,
+    /// Counts what was sent, so that a timer knows whether it is still of interest.
+    pub attempt: u64,
+    /// What is not answered yet.
+    pub open: Option<Request>,
+    pub answered: u64,
+}
+
+impl Client {
+    pub fn new(id: u64, target: NodeId, rng: SeededRng) -> Client {
+        Client {
+            id,
+            rng,
+            target,
+            attempt: 0,
+            open: None,
+            answered: 0,
+        }
+    }
+
+    /// What to send now: the open request or a new one.
+    pub fn next(&mut self, nodes: &[NodeId]) -> Request {
+        self.attempt += 1;
+        if let Some(open) = &self.open {
+            return open.clone();
+        }
+        let change = match self.answered {
+            0 => bootstrap(nodes),
+            _ => self.change(nodes),
+        };
+        let request = Request {
+            number: self.answered + 1,
+            change,
+        };
+        self.open = Some(request.clone());
+        request
+    }
+
+    /// Tries its luck with another node.
+    pub fn turn_to(&mut self, hint: Option<NodeId>, nodes: &[NodeId]) {
+        let any = self.rng.below(nodes.len() as u64) as usize;
+        if let Some(node) = hint.or(nodes.get(any).copied()) {
+            self.target = node;
+        }
+    }
+
+    fn pick(&mut self, prefix: &str, of: u64) -> Name {
+        format!("{prefix}{}", self.rng.below(of)).into()
+    }
+
+    /// Names from small pools: clients get in each other's way.
+    fn change(&mut self, nodes: &[NodeId]) -> Change {
+        let vhost: Name = match self.rng.below(8) {
+            0 => self.pick("vhost", 3),
+            _ => "/".into(),
+        };
+        match self.rng.below(16) {
+            0..=4 => Change::DeclareQueue(self.queue(vhost, nodes)),
+            5 => Change::DeleteQueue {
+                vhost,
+                name: self.pick("queue", 30),
+                id: None,
+            },
+            6 | 7 => Change::Bind(self.binding(vhost)),
+            8 => Change::Unbind(self.binding(vhost)),
+            9 => Change::DeclareExchange(self.exchange(vhost)),
+            10 => Change::DeleteExchange {
+                vhost,
+                name: self.pick("exchange", 6),
+                if_unused: self.rng.chance(1, 2),
+            },
+            11 => Change::PutPolicy(self.policy(vhost)),
+            12 => Change::PutUser(self.user()),
+            13 => Change::PutPermission(PermissionRecord {
+                user: self.pick("user", 5),
+                vhost,
+                configure: self.pick("^a", 9),
+                write: ".*".into(),
+                read: ".*".into(),
+            }),
+            14 if self.rng.chance(1, 3) => Change::DeleteVhost {
+                name: self.pick("vhost", 3),
+            },
+            14 => Change::DeleteUser {
+                name: self.pick("user", 5),
+            },
+            _ => Change::PutVhost {
+                name: self.pick("vhost", 3),
+                description: self.pick("number ", 100),
+                tags: Vec::new(),
+            },
+        }
+    }
+
+    fn queue(&mut self, vhost: Name, nodes: &[NodeId]) -> QueueRecord {
+        let quorum = self.rng.chance(1, 2);
+        let arguments = match self.rng.below(3) {
+            0 => Table(vec![(
+                "x-max-length".into(),
+                Value::I64(self.rng.below(1000) as i64),
+            )]),
+            _ => Table::default(),
+        };
+        QueueRecord {
+            id: QueueId(0),
+            vhost,
+            name: self.pick("queue", 30),
+            kind: if quorum {
+                QueueKind::Quorum
+            } else {
+                QueueKind::Classic
+            },
+            durable: true,
+            auto_delete: false,
+            exclusive: None,
+            arguments,
+            members: if quorum {
+                nodes.to_vec()
+            } else {
+                vec![self.target]
+            },
+            declared_by: "guest".into(),
+        }
+    }
+
+    fn binding(&mut self, vhost: Name) -> BindingRecord {
+        BindingRecord {
+            vhost,
+            source: match self.rng.below(3) {
+                0 => "amq.topic".into(),
+                _ => self.pick("exchange", 6),
+            },
+            destination: Destination::Queue(self.pick("queue", 30)),
+            routing_key: self.pick("key.", 4),
+            arguments: Table::default(),
+        }
+    }
+
+    fn exchange(&mut self, vhost: Name) -> ExchangeRecord {
+        let kinds = ["direct", "fanout", "topic"];
+        let kind = kinds[self.rng.below(kinds.len() as u64) as usize];
+        ExchangeRecord {
+            vhost,
+            name: self.pick("exchange", 6),
+            kind: kind.into(),
+            durable: true,
+            auto_delete: self.rng.chance(1, 4),
+            internal: false,
+            arguments: Table::default(),
+        }
+    }
+
+    fn policy(&mut self, vhost: Name) -> PolicyRecord {
+        PolicyRecord {
+            vhost,
+            name: self.pick("policy", 4),
+            scope: PolicyScope::User,
+            pattern: self.pick("^queue", 10),
+            apply_to: ApplyTo::Queues,
+            priority: self.rng.below(10) as i64,
+            definition: Table(vec![(
+                "max-length".into(),
+                Value::I64(self.rng.below(1000) as i64),
+            )]),
+        }
+    }
+
+    fn user(&mut self) -> UserRecord {
+        UserRecord {
+            name: self.pick("user", 5),
+            password: Some(PasswordHash {
+                algorithm: HashAlgorithm::Sha256,
+                bytes: self.rng.next_u64().to_le_bytes().repeat(5)[..36].to_vec(),
+            }),
+            tags: Vec::new(),
+            limits: Vec::new(),
+        }
+    }
+}
+
+fn bootstrap(nodes: &[NodeId]) -> Change {
+    Change::Bootstrap {
+        cluster: "simulated".into(),
+        nodes: nodes
+            .iter()
+            .map(|id| NodeRecord {
+                id: *id,
+                name: format!("node-{}", id.0).into(),
+                address: format!("node-{}:5679", id.0).into(),
+                voter: true,
+                maintenance: false,
+            })
+            .collect(),
+        user: UserRecord {
+            name: "guest".into(),
+            password: None,
+            tags: vec!["administrator".into()],
+            limits: Vec::new(),
+        },
+    }
+}

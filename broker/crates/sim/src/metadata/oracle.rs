@@ -1,0 +1,238 @@
+//! The rules.
+//!
+//! - Every node applies the same commands at the same indexes, in order, none left out, none twice in one life.
+//! - What a client was told is applied is applied there, for ever; later requests of it lie behind.
+//! - At most one leader in a term.
+//! - Trees after the same index are the same.
+
+use super::replica::Note;
+use env::NodeId;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Command {
+    client: u64,
+    number: u64,
+    hash: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Oracle {
+    /// What was applied at each index by whoever was first.
+    log: BTreeMap<u64, Command>,
+    digests: BTreeMap<u64, u64>,
+    /// How far each node is in its present life.
+    applied: BTreeMap<NodeId, u64>,
+    leaders: BTreeMap<u64, NodeId>,
+    /// By client: index of its last request that was answered.
+    answered: BTreeMap<u64, u64>,
+    answers: u64,
+}
+
+impl Oracle {
+    /// A new life has applied nothing.
+    pub fn started(&mut self, node: NodeId) {
+        self.applied.insert(node, 0);
+    }
+
+    pub fn note(&mut self, node: NodeId, note: &Note) -> Result<(), String> {
+        match note {
+            Note::Applied {
+                index,
+                client,
+                number,
+                hash,
+                digest,
+            } => {
+                let command = Command {
+                    client: *client,
+                    number: *number,
+                    hash: *hash,
+                };
+                self.apply(node, *index, command)?;
+                self.digest(node, *index, *digest)
+            }
+            Note::Restored { index } => self.restore(node, *index),
+            Note::Leads { term } => match self.leaders.insert(*term, node) {
+                Some(other) if other != node => Err(format!(
+                    "nodes {} and {} both lead in term {term}",
+                    other.0, node.0
+                )),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn apply(&mut self, node: NodeId, index: u64, command: Command) -> Result<(), String> {
+        let before = self.applied.insert(node, index).unwrap_or(0);
+        if index <= before {
+            return Err(format!("node {} applies {index} after {before}", node.0));
+        }
+        if let Some((missed, _)) = self.log.range(before + 1..index).next() {
+            return Err(format!("node {} left out {missed}", node.0));
+        }
+        match self.log.get(&index) {
+            Some(known) if *known == command => Ok(()),
+            Some(known) => Err(format!(
+                "node {} applies {command:?} at {index}, another node applied {known:?} there",
+                node.0
+            )),
+            None => {
+                if let Some((newest, _)) = self.log.last_key_value().filter(|(n, _)| **n > index) {
+                    return Err(format!(
+                        "node {} applies {index}, which a node that is at {newest} left out",
+                        node.0
+                    ));
+                }
+                self.log.insert(index, command);
+                Ok(())
+            }
+        }
+    }
+
+    fn restore(&mut self, node: NodeId, index: u64) -> Result<(), String> {
+        let before = self.applied.insert(node, index).unwrap_or(0);
+        if index < before {
+            return Err(format!(
+                "node {} goes back from {before} to {index}",
+                node.0
+            ));
+        }
+        if index > self.newest() {
+            return Err(format!(
+                "node {} restores {index}, which nobody has applied",
+                node.0
+            ));
+        }
+        Ok(())
+    }
+
+    fn digest(&mut self, node: NodeId, index: u64, digest: Option<u64>) -> Result<(), String> {
+        let Some(digest) = digest else {
+            return Ok(());
+        };
+        if *self.digests.entry(index).or_insert(digest) != digest {
+            return Err(format!("node {} has another tree after {index}", node.0));
+        }
+        Ok(())
+    }
+
+    /// A client was told.
+    pub fn answered(&mut self, client: u64, number: u64, index: u64) -> Result<(), String> {
+        let known = self.log.get(&index);
+        if known.is_none_or(|c| (c.client, c.number) != (client, number)) {
+            return Err(format!(
+                "client {client} was told that {number} is applied at {index}; there is {known:?}"
+            ));
+        }
+        let before = self.answered.insert(client, index).unwrap_or(0);
+        if index <= before {
+            return Err(format!(
+                "client {client}: its {number} is at {index}, before what was answered at {before}"
+            ));
+        }
+        self.answers += 1;
+        Ok(())
+    }
+
+    /// The last index that any node has applied.
+    pub fn newest(&self) -> u64 {
+        self.log.last_key_value().map_or(0, |(index, _)| *index)
+    }
+
+    /// Whether every one of these nodes has applied all.
+    pub fn all_caught_up(&self, nodes: &[NodeId]) -> bool {
+        let newest = self.newest();
+        nodes.iter().all(|n| self.applied.get(n) == Some(&newest))
+    }
+
+    pub fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    pub fn terms(&self) -> u64 {
+        self.leaders.len() as u64
+    }
+
+    /// How far each node is, for a message.
+    pub fn progress(&self) -> String {
+        format!("newest {}, applied {:?}", self.newest(), self.applied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    fn applied(index: u64, number: u64, digest: Option<u64>) -> Note {
+        Note::Applied {
+            index,
+            client: 7,
+            number,
+            hash: number as u32,
+            digest,
+        }
+    }
+
+    fn oracle(notes: &[(NodeId, Note)]) -> Result<Oracle, String> {
+        let mut oracle = Oracle::default();
+        for (node, note) in notes {
+            oracle.note(*node, note)?;
+        }
+        Ok(oracle)
+    }
+
+    #[test]
+    fn what_holds_is_accepted() {
+        let notes = [
+            (A, Note::Leads { term: 3 }),
+            (A, applied(2, 1, None)),
+            (A, applied(5, 2, Some(9))),
+            (B, Note::Restored { index: 2 }),
+            (B, applied(5, 2, Some(9))),
+            (A, Note::Leads { term: 3 }),
+        ];
+        let mut oracle = oracle(&notes).expect("fine");
+        oracle.answered(7, 1, 2).expect("fine");
+        oracle.answered(7, 2, 5).expect("fine");
+        assert!(oracle.all_caught_up(&[A, B]));
+        assert_eq!((oracle.answers(), oracle.terms()), (2, 1));
+        oracle.started(B);
+        assert!(!oracle.all_caught_up(&[A, B]));
+        oracle
+            .note(B, &applied(2, 1, None))
+            .expect("a new life starts over");
+    }
+
+    #[test]
+    fn each_rule_can_be_broken() {
+        let broken: [&[(NodeId, Note)]; 8] = [
+            &[(A, Note::Leads { term: 3 }), (B, Note::Leads { term: 3 })],
+            &[(A, applied(2, 1, None)), (A, applied(2, 1, None))],
+            &[(A, applied(2, 1, None)), (B, applied(2, 2, None))],
+            &[(A, applied(2, 1, None)), (B, applied(3, 2, None))],
+            &[(A, applied(3, 2, None)), (B, applied(2, 1, None))],
+            &[(A, applied(2, 1, Some(4))), (B, applied(2, 1, Some(5)))],
+            &[(A, Note::Restored { index: 1 })],
+            &[
+                (A, applied(1, 1, None)),
+                (A, applied(2, 2, None)),
+                (A, Note::Restored { index: 1 }),
+            ],
+        ];
+        for notes in broken {
+            oracle(notes).expect_err(&format!("{notes:?}"));
+        }
+        let mut oracle =
+            oracle(&[(A, applied(2, 1, None)), (A, applied(3, 1, None))]).expect("fine");
+        oracle.answered(7, 1, 4).expect_err("nothing is there");
+        oracle
+            .answered(7, 9, 3)
+            .expect_err("something else is there");
+        oracle.answered(7, 1, 3).expect("fine");
+        oracle.answered(7, 1, 2).expect_err("went back");
+    }
+}

@@ -1,0 +1,247 @@
+//! A node with the metadata group alone: what shard 0 does, without sessions and queues.
+
+use crate::process::{Action, Process};
+use crate::world::Start;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use consensus::{
+    GroupId, Host, HostConfig, JobId, JobResult, Limits, Membership, Output, ProposeError,
+    RaftHost, WalToken,
+};
+use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::{Change, Tree};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const GROUP: GroupId = GroupId(0);
+/// Digests are compared at indexes that are multiples of this.
+const DIGEST_PERIOD: u64 = 16;
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The client's own count. The same again when it tries again.
+    pub number: u64,
+    pub change: Change,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Applied at this index; refused by the tree or not is the same here.
+    Applied { number: u64, index: u64 },
+    /// Not here, not now.
+    Elsewhere { number: u64, leader: Option<NodeId> },
+}
+
+/// For the oracle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    Applied {
+        index: u64,
+        client: u64,
+        number: u64,
+        /// Of the command.
+        hash: u32,
+        /// Of the tree after it, now and then.
+        digest: Option<u64>,
+    },
+    /// The tree was replaced by a checkpoint.
+    Restored { index: u64 },
+    /// This node leads in this term.
+    Leads { term: u64 },
+}
+
+pub struct Replica {
+    host: Host,
+    tree: Tree,
+    applied: u64,
+    /// (client, number) of changes that were proposed here and not seen applied.
+    proposed: BTreeSet<(u64, u64)>,
+    outputs: Vec<Output>,
+    actions: Vec<Action<Replica>>,
+}
+
+impl Replica {
+    pub fn start(start: Start, voters: &[NodeId]) -> Result<Replica, String> {
+        let config = HostConfig {
+            node: start.node,
+            incarnation: start.incarnation,
+            seed: start.seed,
+            limits: limits(),
+        };
+        let disk = Arc::new(start.disk);
+        let mut host = Host::new(config, disk, start.recovered.groups)
+            .map_err(|error| error.to_string())?;
+        host.create(
+            GROUP,
+            &Membership {
+                voters: voters.to_vec(),
+                learners: Vec::new(),
+            },
+        );
+        Ok(Replica {
+            host,
+            tree: Tree::default(),
+            applied: 0,
+            proposed: BTreeSet::new(),
+            outputs: Vec::new(),
+            actions: Vec::new(),
+        })
+    }
+
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Index of the last command applied or restored.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    fn output(&mut self, output: Output) -> Result<(), String> {
+        match output {
+            Output::Append { token, records } => {
+                self.actions.push(Action::Append { token, records });
+            }
+            Output::Send { to, frame } => self.actions.push(Action::Send { to, frame }),
+            Output::Job { id, job } => self.actions.push(Action::Job { id, job }),
+            Output::WalFree { up_to } => self.actions.push(Action::FreeWal { up_to }),
+            Output::Committed { entries, .. } => {
+                for entry in entries {
+                    self.apply(entry.index, &entry.command)?;
+                }
+            }
+            Output::Restore { index, state, .. } => {
+                self.tree = Tree::restore(&state).map_err(|e| format!("checkpoint: {e:?}"))?;
+                self.applied = index;
+                self.actions.push(Action::Note(Note::Restored { index }));
+            }
+            Output::Leadership {
+                term, is_leader, ..
+            } => {
+                if is_leader {
+                    self.actions.push(Action::Note(Note::Leads { term }));
+                }
+            }
+            Output::CheckpointDue { group } => {
+                let state = self.tree.snapshot();
+                self.host.checkpoint(group, self.applied, state, Vec::new());
+            }
+            Output::Membership { .. } => {}
+            Output::Failed { group, error } => {
+                return Err(format!("group {group:?}: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, index: u64, command: &Bytes) -> Result<(), String> {
+        let (client, number, change) = decode(command)?;
+        // Refused or not: the same on every node, which the digest shows.
+        let _ = self.tree.apply(index, &change);
+        self.applied = index;
+        let due = index.is_multiple_of(DIGEST_PERIOD);
+        self.actions.push(Action::Note(Note::Applied {
+            index,
+            client,
+            number,
+            hash: crc32fast::hash(command),
+            digest: due.then(|| self.tree.digest()),
+        }));
+        if self.proposed.remove(&(client, number)) {
+            let reply = Reply::Applied { number, index };
+            self.actions.push(Action::Reply { client, reply });
+        }
+        Ok(())
+    }
+}
+
+/// Small enough that a short run sees checkpoints, segments and transfers.
+fn limits() -> Limits {
+    Limits {
+        checkpoint_bytes: 16 << 10,
+        checkpoint_entries: 60,
+        retain_entries: 20,
+        max_message_bytes: 4 << 10,
+        max_inflight_messages: 8,
+        transfer_chunk_bytes: 2 << 10,
+        ..Limits::default()
+    }
+}
+
+fn encode(client: u64, request: &Request) -> Bytes {
+    let change = request.change.encode();
+    let mut out = BytesMut::with_capacity(16 + change.len());
+    out.put_u64(client);
+    out.put_u64(request.number);
+    out.put_slice(&change);
+    out.freeze()
+}
+
+fn decode(command: &Bytes) -> Result<(u64, u64, Change), String> {
+    let mut rest = &command[..];
+    if rest.len() < 16 {
+        return Err("a command that nobody sent was committed".to_owned());
+    }
+    let (client, number) = (rest.get_u64(), rest.get_u64());
+    let change = Change::decode(rest).map_err(|e| format!("a command does not decode: {e:?}"))?;
+    Ok((client, number, change))
+}
+
+impl Process for Replica {
+    type Request = Request;
+    type Reply = Reply;
+    type Note = Note;
+
+    fn tick(&mut self, now: Time, _wall: WallTime) {
+        self.host.tick(now);
+    }
+
+    fn peer_frame(&mut self, from: NodeId, frame: Bytes) {
+        self.host.receive(from, frame);
+    }
+
+    fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.host.peer_up(node, incarnation);
+    }
+
+    fn peer_down(&mut self, node: NodeId) {
+        self.host.peer_down(node);
+    }
+
+    fn durable(&mut self, token: WalToken) {
+        self.host.durable(token);
+    }
+
+    fn wal_rolled(&mut self, file: u64) {
+        self.host.wal_rolled(file);
+    }
+
+    fn job_done(&mut self, id: JobId, result: JobResult) {
+        self.host.job_done(id, result);
+    }
+
+    fn request(&mut self, client: u64, request: Request) {
+        let number = request.number;
+        let leader = match self.host.propose(GROUP, encode(client, &request)) {
+            Ok(()) => {
+                self.proposed.insert((client, number));
+                return;
+            }
+            Err(ProposeError::NotLeader { leader }) => leader,
+            Err(_) => None,
+        };
+        let reply = Reply::Elsewhere { number, leader };
+        self.actions.push(Action::Reply { client, reply });
+    }
+
+    fn poll(&mut self, out: &mut Vec<Action<Replica>>) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.host.poll(&mut outputs);
+        for output in outputs.drain(..) {
+            if let Err(error) = self.output(output) {
+                self.actions.push(Action::Fatal(error));
+            }
+        }
+        self.outputs = outputs;
+        out.append(&mut self.actions);
+    }
+}

@@ -1,0 +1,264 @@
+//! One run: faults for a while, then quiet, then the account.
+
+use super::chaos::{Fault, calm};
+use super::clients::Client;
+use super::oracle::Oracle;
+use super::replica::{Note, Replica, Reply};
+use crate::world::{Scenario, Start, Violation, World, WorldConfig};
+use env::{NodeId, Rng, SeededRng, Time};
+use std::time::Duration;
+
+/// What is the same for every seed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub nodes: u64,
+    pub clients: u64,
+    /// How long things go wrong.
+    pub chaos: Duration,
+    /// Prints every event.
+    pub loud: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            nodes: 3,
+            clients: 4,
+            chaos: Duration::from_secs(20),
+            loud: false,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Of everything that happened.
+    pub hash: u64,
+    pub events: u64,
+    /// Changes that clients were told are applied.
+    pub answers: u64,
+    /// Index of the last change.
+    pub newest: u64,
+    /// Terms that had a leader.
+    pub terms: u64,
+    pub starts: u64,
+    /// Trees replaced by a checkpoint.
+    pub restores: u64,
+    pub ended: Time,
+}
+
+/// A client tries again after this.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After the faults: answers that every client must get.
+const LAST_ANSWERS: u64 = 3;
+/// After the faults: how long all of it may take.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+enum Timer {
+    /// A client sends.
+    Send {
+        client: u64,
+    },
+    /// A client has waited for this attempt.
+    Impatient {
+        client: u64,
+        attempt: u64,
+    },
+    Fault,
+    /// Somebody looks after nodes that are down.
+    Watch,
+    /// No more faults.
+    Quiet,
+}
+
+struct Run {
+    nodes: Vec<NodeId>,
+    clients: Vec<Client>,
+    rng: SeededRng,
+    oracle: Oracle,
+    quiet: bool,
+    /// Answers by client at which it stops; set when it is quiet.
+    goals: Vec<u64>,
+    starts: u64,
+    restores: u64,
+}
+
+/// Runs the workload under `seed`.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
+    let config = WorldConfig {
+        nodes: options.nodes,
+        ..WorldConfig::default()
+    };
+    let mut world: World<Run> = World::new(config, seed, options.loud);
+    let mut rng = world.rng.fork();
+    let nodes = world.nodes();
+    let mut scenario = Run {
+        clients: (0..options.clients)
+            .map(|id| Client::new(id, NodeId(1 + id % options.nodes), rng.fork()))
+            .collect(),
+        nodes: nodes.clone(),
+        rng,
+        oracle: Oracle::default(),
+        quiet: false,
+        goals: Vec::new(),
+        starts: 0,
+        restores: 0,
+    };
+    for node in nodes {
+        world.start_in(Duration::ZERO, node);
+    }
+    for client in 0..options.clients {
+        world.timer_in(Duration::from_millis(1), Timer::Send { client });
+    }
+    world.timer_in(Duration::from_secs(2), Timer::Fault);
+    world.timer_in(Duration::from_millis(500), Timer::Watch);
+    world.timer_in(options.chaos, Timer::Quiet);
+    let until = Time::ZERO + options.chaos + RECOVERY;
+    let ran = world.run(&mut scenario, until).map_err(|mut violation| {
+        violation.what = format!("{} ({})", violation.what, scenario.oracle.progress());
+        violation
+    });
+    ran?;
+    scenario.account(&world)
+}
+
+impl Run {
+    fn account(&self, world: &World<Run>) -> Result<Report, Violation> {
+        let digests: Vec<_> = (self.nodes.iter())
+            .map(|n| world.process(*n).map(|p| (p.applied(), p.tree().digest())))
+            .collect();
+        if digests.iter().any(|d| d.is_none() || *d != digests[0]) {
+            return Err(Violation {
+                at: world.now(),
+                what: format!("trees differ in the end: {digests:?}"),
+            });
+        }
+        let mut trace = world.trace.clone();
+        for (applied, digest) in digests.into_iter().flatten() {
+            trace.number(applied);
+            trace.number(digest);
+        }
+        Ok(Report {
+            hash: trace.hash(),
+            events: trace.events(),
+            answers: self.oracle.answers(),
+            newest: self.oracle.newest(),
+            terms: self.oracle.terms(),
+            starts: self.starts,
+            restores: self.restores,
+            ended: world.now(),
+        })
+    }
+
+    fn wants_more(&self, client: u64) -> bool {
+        let answered = self.clients.get(client as usize).map_or(0, |c| c.answered);
+        let goal = self.goals.get(client as usize);
+        goal.is_none_or(|goal| answered < *goal)
+    }
+
+    fn send(&mut self, world: &mut World<Run>, client: u64) {
+        if !self.wants_more(client) {
+            return;
+        }
+        let Some(c) = self.clients.get_mut(client as usize) else {
+            return;
+        };
+        let request = c.next(&self.nodes);
+        let (target, attempt) = (c.target, c.attempt);
+        world.request(target, client, request);
+        world.timer_in(PATIENCE, Timer::Impatient { client, attempt });
+    }
+}
+
+impl Scenario for Run {
+    type Process = Replica;
+    type Timer = Timer;
+
+    fn start(&mut self, start: Start) -> Result<Replica, String> {
+        self.starts += 1;
+        self.oracle.started(start.node);
+        Replica::start(start, &self.nodes)
+    }
+
+    fn timer(&mut self, world: &mut World<Run>, timer: Timer) -> Result<(), String> {
+        match timer {
+            Timer::Send { client } => self.send(world, client),
+            Timer::Impatient { client, attempt } => {
+                let nodes = &self.nodes;
+                let client_state = self.clients.get_mut(client as usize);
+                if let Some(c) = client_state.filter(|c| c.attempt == attempt && c.open.is_some()) {
+                    c.turn_to(None, nodes);
+                    self.send(world, client);
+                }
+            }
+            Timer::Fault => {
+                if !self.quiet {
+                    let fault = Fault::random(&mut self.rng, &self.nodes);
+                    let now = world.now();
+                    world.trace.event(now, "fault", 0, &fault);
+                    fault.happen(world);
+                    let pause = Duration::from_millis(50 + self.rng.below(1500));
+                    world.timer_in(pause, Timer::Fault);
+                }
+            }
+            Timer::Watch => {
+                for node in world.nodes() {
+                    if world.process(node).is_none() && (self.quiet || self.rng.chance(1, 4)) {
+                        world.start_in(Duration::ZERO, node);
+                    }
+                }
+                world.timer_in(Duration::from_millis(500), Timer::Watch);
+            }
+            Timer::Quiet => {
+                self.quiet = true;
+                calm(world);
+                self.goals = (self.clients.iter())
+                    .map(|c| c.answered + LAST_ANSWERS)
+                    .collect();
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
+        let Some(c) = self.clients.get_mut(client as usize) else {
+            return Ok(());
+        };
+        let open = c.open.as_ref().map(|r| r.number);
+        match reply {
+            Reply::Applied { number, index } if open == Some(number) => {
+                c.open = None;
+                c.answered += 1;
+                self.oracle.answered(client, number, index)?;
+                let pause = Duration::from_micros(self.rng.below(60_000));
+                world.timer_in(pause, Timer::Send { client });
+            }
+            Reply::Elsewhere { number, leader } if open == Some(number) => {
+                c.turn_to(leader, &self.nodes);
+                // This attempt is over; the next one has its own timer.
+                c.attempt += 1;
+                let pause = Duration::from_millis(10 + self.rng.below(100));
+                world.timer_in(pause, Timer::Send { client });
+            }
+            // An answer to an earlier try.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, _world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
+        if matches!(note, Note::Restored { .. }) {
+            self.restores += 1;
+        }
+        self.oracle.note(node, &note)
+    }
+
+    fn done(&mut self, world: &World<Run>) -> bool {
+        self.quiet
+            && (0..self.clients.len() as u64).all(|c| !self.wants_more(c))
+            && self.nodes.iter().all(|n| world.process(*n).is_some())
+            && self.oracle.all_caught_up(&self.nodes)
+    }
+}

@@ -1,0 +1,630 @@
+//! Machines, the net between them, and time.
+
+use crate::machine::{Life, Machine, Peer};
+use crate::network::{Link, Network};
+use crate::process::{Action, Process};
+use crate::scheduler::Scheduler;
+use crate::trace::Trace;
+use bytes::Bytes;
+
+use env::sim::SimDisk;
+use env::{Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use wal::{WalConfig, WalError, Writer};
+
+/// A rule that the run broke, or an error that no injected fault explains.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("at {:.6} s: {what}", at.0 as f64 / 1e9)]
+pub struct Violation {
+    pub at: Time,
+    pub what: String,
+}
+
+/// How a node ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// `kill -9`: what was written is still there.
+    Kill,
+    /// The machine loses power: what was not synced is lost, kept or torn.
+    Power,
+}
+
+/// What the world asks back from the test that is run in it.
+pub trait Scenario: Sized {
+    type Process: Process;
+    /// Events of its own: clients' timers, faults.
+    type Timer: std::fmt::Debug;
+
+    /// Starts the software of a node.
+    fn start(&mut self, start: Start) -> Result<Self::Process, String>;
+    fn timer(&mut self, world: &mut World<Self>, timer: Self::Timer) -> Result<(), String>;
+    fn reply(
+        &mut self,
+        world: &mut World<Self>,
+        client: u64,
+        reply: <Self::Process as Process>::Reply,
+    ) -> Result<(), String>;
+    fn note(
+        &mut self,
+        world: &World<Self>,
+        node: NodeId,
+        note: <Self::Process as Process>::Note,
+    ) -> Result<(), String>;
+    /// Whether the run is over.
+    fn done(&mut self, world: &World<Self>) -> bool;
+}
+
+/// What a node's software is given.
+pub struct Start {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    pub now: Time,
+    pub disk: SimDisk,
+    pub recovered: wal::Recovered,
+    pub seed: u64,
+}
+
+enum Event<S: Scenario> {
+    Tick {
+        node: NodeId,
+        life: Incarnation,
+    },
+    Frame {
+        link: Link,
+        lives: (Incarnation, Incarnation),
+        frame: Bytes,
+    },
+    Write {
+        node: NodeId,
+        life: Incarnation,
+    },
+    Job {
+        node: NodeId,
+        life: Incarnation,
+    },
+    Detect,
+    Request {
+        node: NodeId,
+        client: u64,
+        request: <S::Process as Process>::Request,
+    },
+    Reply {
+        client: u64,
+        reply: <S::Process as Process>::Reply,
+    },
+    Start(NodeId),
+    Stop(NodeId, Stop),
+    Timer(S::Timer),
+}
+
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    pub nodes: u64,
+    pub tick: Duration,
+    pub wal_file_bytes: u64,
+    /// A peer that nothing gets through to for this long is down.
+    pub detection: Duration,
+}
+
+impl Default for WorldConfig {
+    fn default() -> WorldConfig {
+        WorldConfig {
+            nodes: 3,
+            tick: Duration::from_millis(100),
+            wal_file_bytes: 32 << 10,
+            detection: Duration::from_secs(1),
+        }
+    }
+}
+
+/// All machines, on one thread, under one seed.
+pub struct World<S: Scenario> {
+    config: WorldConfig,
+    machines: BTreeMap<NodeId, Machine<S::Process>>,
+    scheduler: Scheduler<Event<S>>,
+    pub net: Network,
+    pub rng: SeededRng,
+    /// For durations of disk work and the way of clients.
+    pace: SeededRng,
+    pub trace: Trace,
+    actions: Vec<Action<S::Process>>,
+}
+
+const DETECTOR_PERIOD: Duration = Duration::from_millis(100);
+const WALL_EPOCH: u64 = 1_700_000_000_000;
+
+impl<S: Scenario> World<S> {
+    /// Machines 1 to `nodes`, not started.
+    pub fn new(config: WorldConfig, seed: u64, loud: bool) -> World<S> {
+        let mut rng = SeededRng::new(seed);
+        let mut world = World {
+            machines: (1..=config.nodes)
+                .map(|n| (NodeId(n), Machine::new()))
+                .collect(),
+            config,
+            scheduler: Scheduler::default(),
+            net: Network::new(rng.fork()),
+            pace: rng.fork(),
+            rng,
+            trace: Trace::new(loud),
+            actions: Vec::new(),
+        };
+        world.plan(DETECTOR_PERIOD, Event::Detect);
+        world
+    }
+
+    pub fn now(&self) -> Time {
+        self.scheduler.now()
+    }
+
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.machines.keys().copied().collect()
+    }
+
+    /// The software on a node that is up.
+    pub fn process(&self, node: NodeId) -> Option<&S::Process> {
+        let machine = self.machines.get(&node)?;
+        machine.life.as_ref().map(|life| &life.process)
+    }
+
+    pub fn disk(&self, node: NodeId) -> Option<&SimDisk> {
+        self.machines.get(&node).map(|m| &m.disk)
+    }
+
+    /// Makes every write on this node's disk take longer.
+    pub fn stall_disk(&mut self, node: NodeId, by: Duration) {
+        if let Some(machine) = self.machines.get_mut(&node) {
+            machine.stall = by;
+        }
+    }
+
+    pub fn timer_in(&mut self, delay: Duration, timer: S::Timer) {
+        self.plan(delay, Event::Timer(timer));
+    }
+
+    /// No effect when it is up by then.
+    pub fn start_in(&mut self, delay: Duration, node: NodeId) {
+        self.plan(delay, Event::Start(node));
+    }
+
+    /// No effect when it is down by then.
+    pub fn stop_in(&mut self, delay: Duration, node: NodeId, stop: Stop) {
+        self.plan(delay, Event::Stop(node, stop));
+    }
+
+    /// A client's message; lost when the node is down when it gets there.
+    pub fn request(
+        &mut self,
+        node: NodeId,
+        client: u64,
+        request: <S::Process as Process>::Request,
+    ) {
+        let delay = self.client_way();
+        let event = Event::Request {
+            node,
+            client,
+            request,
+        };
+        self.plan(delay, event);
+    }
+
+    fn client_way(&mut self) -> Duration {
+        Duration::from_micros(50 + self.pace.below(500))
+    }
+
+    fn plan(&mut self, delay: Duration, event: Event<S>) {
+        self.scheduler.at(self.scheduler.now() + delay, event);
+    }
+
+    /// Runs until the scenario is done, breaks a rule, or `until` has come.
+    pub fn run(&mut self, scenario: &mut S, until: Time) -> Result<(), Violation> {
+        while !scenario.done(self) {
+            if self.now() > until {
+                return Err(self.violation("the time is up and the run is not".to_owned()));
+            }
+            let Some(event) = self.scheduler.advance() else {
+                return Err(self.violation("nothing is going to happen any more".to_owned()));
+            };
+            let result = self.handle(scenario, event);
+            result.map_err(|what| self.violation(what))?;
+        }
+        Ok(())
+    }
+
+    fn violation(&self, what: String) -> Violation {
+        Violation {
+            at: self.now(),
+            what,
+        }
+    }
+
+    fn handle(&mut self, scenario: &mut S, event: Event<S>) -> Result<(), String> {
+        let now = self.now();
+        match event {
+            Event::Tick { node, life } => self.tick(scenario, node, life),
+            Event::Frame { link, lives, frame } => self.frame(scenario, link, lives, frame),
+            Event::Write { node, life } => self.write(scenario, node, life),
+            Event::Job { node, life } => self.job(scenario, node, life),
+            Event::Detect => self.detect(scenario),
+            Event::Request {
+                node,
+                client,
+                request,
+            } => {
+                self.trace.event(now, "request", node.0, &request);
+                if let Some(life) = self.life(node) {
+                    life.process.request(client, request);
+                }
+                self.pump(scenario, node)
+            }
+            Event::Reply { client, reply } => {
+                self.trace.event(now, "reply", client, &reply);
+                scenario.reply(self, client, reply)
+            }
+            Event::Start(node) => self.start(scenario, node),
+            Event::Stop(node, stop) => {
+                self.stop(node, stop);
+                Ok(())
+            }
+            Event::Timer(timer) => {
+                self.trace.event(now, "timer", 0, &timer);
+                scenario.timer(self, timer)
+            }
+        }
+    }
+
+    fn life(&mut self, node: NodeId) -> Option<&mut Life<S::Process>> {
+        self.machines.get_mut(&node)?.life.as_mut()
+    }
+
+    /// The life that is running, if it is this one.
+    fn this_life(&mut self, node: NodeId, life: Incarnation) -> Option<&mut Life<S::Process>> {
+        let machine = self.machines.get_mut(&node)?;
+        machine
+            .life
+            .as_mut()
+            .filter(|_| machine.incarnation == life)
+    }
+
+    /// The number of the life that is running.
+    fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        let machine = self.machines.get(&node)?;
+        machine.life.as_ref().map(|_| machine.incarnation)
+    }
+
+    fn start(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
+        let now = self.now();
+        let seed = self.pace.next_u64();
+        let Some(machine) = self.machines.get_mut(&node).filter(|m| m.life.is_none()) else {
+            return Ok(());
+        };
+        machine.incarnation.0 += 1;
+        let life = machine.incarnation;
+        self.trace.event(now, "start", node.0, &life);
+        let wal_config = WalConfig {
+            max_file_bytes: self.config.wal_file_bytes,
+            grow_bytes: 4096,
+            ..WalConfig::new(node, seed)
+        };
+        let disk = machine.disk.clone();
+        let opened = wal::Wal::open(std::sync::Arc::new(disk.clone()), wal_config);
+        let started = opened
+            .map_err(|e| e.to_string())
+            .and_then(|(wal, recovered)| {
+                let start = Start {
+                    node,
+                    incarnation: life,
+                    now,
+                    disk,
+                    recovered,
+                    seed,
+                };
+                Ok((wal, scenario.start(start)?))
+            });
+        let (wal, process) = match started {
+            Ok(both) => both,
+            Err(error) => return self.storage_failed(node, &error),
+        };
+        machine.life = Some(Life {
+            process,
+            writer: Writer::new(wal),
+            writing: false,
+            jobs: Default::default(),
+            peers: BTreeMap::new(),
+        });
+        self.plan(Duration::ZERO, Event::Tick { node, life });
+        Ok(())
+    }
+
+    /// Ends a node now. Its disk is as the end left it.
+    pub fn stop(&mut self, node: NodeId, stop: Stop) {
+        let now = self.now();
+        let Some(machine) = self.machines.get_mut(&node) else {
+            return;
+        };
+        if machine.life.take().is_none() {
+            return;
+        }
+        self.trace.event(now, "stop", node.0, &stop);
+        match stop {
+            Stop::Power => machine.disk.crash(&mut self.rng),
+            Stop::Kill => machine.disk.restart(),
+        }
+    }
+
+    fn tick(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
+        let now = self.now();
+        let Some(running) = self.this_life(node, life) else {
+            return Ok(());
+        };
+        let wall = WallTime(WALL_EPOCH + now.0 / 1_000_000);
+        running.process.tick(now, wall);
+        self.plan(self.config.tick, Event::Tick { node, life });
+        self.pump(scenario, node)
+    }
+
+    fn frame(
+        &mut self,
+        scenario: &mut S,
+        link: Link,
+        lives: (Incarnation, Incarnation),
+        frame: Bytes,
+    ) -> Result<(), String> {
+        let (from, to) = link;
+        // A connection ends with either of its ends, and with what is on the way.
+        let whole =
+            self.incarnation(from) == Some(lives.0) && self.incarnation(to) == Some(lives.1);
+        if !whole || !self.net.passes(link) {
+            return Ok(());
+        }
+        let now = self.now();
+        self.trace.event(now, "frame", to.0, &(from.0, frame.len()));
+        self.trace.bytes(&frame);
+        if let Some(life) = self.life(to) {
+            life.process.peer_frame(from, frame);
+        }
+        self.pump(scenario, to)
+    }
+
+    /// One step of the log's thread.
+    fn write(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
+        let now = self.now();
+        let Some(running) = self.this_life(node, life) else {
+            return Ok(());
+        };
+        running.writing = false;
+        let mut durable = Vec::new();
+        let progress = match running.writer.step(&mut durable) {
+            Ok(progress) => progress,
+            Err(error) => return self.storage_failed(node, &error.to_string()),
+        };
+        if let Some(rolled) = progress.rolled {
+            running.process.wal_rolled(rolled.file);
+        }
+        for token in &durable {
+            running.process.durable(*token);
+        }
+        self.trace
+            .event(now, "durable", node.0, &(&durable, progress));
+        self.trace.number(durable.len() as u64);
+        self.pump(scenario, node)
+    }
+
+    /// One job of the storage thread.
+    fn job(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
+        let now = self.now();
+        let disk = self.machines.get(&node).map(|m| m.disk.clone());
+        let Some(running) = self.this_life(node, life) else {
+            return Ok(());
+        };
+        let (Some(disk), Some((id, job))) = (disk, running.jobs.pop_front()) else {
+            return Ok(());
+        };
+        let more = !running.jobs.is_empty();
+        let result = job.run(&disk);
+        if let Err(error) = &result {
+            return self.storage_failed(node, &error.to_string());
+        }
+        if let Some(running) = self.this_life(node, life) {
+            running.process.job_done(id, result);
+        }
+        self.trace.event(now, "job", node.0, &id);
+        if more {
+            self.plan_job(node, life);
+        }
+        self.pump(scenario, node)
+    }
+
+    /// The node ends, as it must; only an injected fault excuses it.
+    fn storage_failed(&mut self, node: NodeId, error: &str) -> Result<(), String> {
+        let now = self.now();
+        let Some(machine) = self.machines.get_mut(&node) else {
+            return Ok(());
+        };
+        let injected = ["fsync failed (simulated)", "no space left (simulated)"];
+        let excused = machine.disk.power_is_off() || injected.iter().any(|i| error.contains(i));
+        if !excused {
+            return Err(format!("storage of node {} failed: {error}", node.0));
+        }
+        self.trace.event(now, "disk fault", node.0, &error);
+        machine.life = None;
+        machine.disk.fail_syncs_after(None);
+        machine.disk.crash(&mut self.rng);
+        Ok(())
+    }
+
+    /// Everyone looks at everyone.
+    fn detect(&mut self, scenario: &mut S) -> Result<(), String> {
+        let now = self.now();
+        for node in self.nodes() {
+            for other in self.nodes() {
+                let (there, back) = ((node, other), (other, node));
+                let slow = self.net.delay(there) + self.net.delay(back);
+                let open = self.net.passes(there) && self.net.passes(back);
+                let incarnation = self.incarnation(other);
+                let heard = incarnation.filter(|_| open && slow < self.config.detection);
+                let patience = match incarnation {
+                    // A closed connection is noticed at once.
+                    None if open => Duration::ZERO,
+                    _ => self.config.detection,
+                };
+                let Some(life) = self.life(node).filter(|_| node != other) else {
+                    continue;
+                };
+                tell(life, other, heard, now, patience);
+            }
+            self.pump(scenario, node)?;
+        }
+        self.plan(DETECTOR_PERIOD, Event::Detect);
+        Ok(())
+    }
+
+    fn disk_work(&mut self, node: NodeId) -> Duration {
+        let stall = self.machines.get(&node).map_or(Duration::ZERO, |m| m.stall);
+        Duration::from_micros(100 + self.pace.below(3_000)) + stall
+    }
+
+    fn plan_job(&mut self, node: NodeId, life: Incarnation) {
+        let delay = self.disk_work(node);
+        self.plan(delay, Event::Job { node, life });
+    }
+
+    /// Carries out what a node's software wants until it wants nothing more.
+    fn pump(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
+        loop {
+            let mut actions = std::mem::take(&mut self.actions);
+            if let Some(life) = self.life(node) {
+                life.process.poll(&mut actions);
+            }
+            if actions.is_empty() {
+                self.actions = actions;
+                break;
+            }
+            for action in actions.drain(..) {
+                self.act(scenario, node, action)?;
+            }
+            self.actions = actions;
+        }
+        self.keep_writing(node);
+        Ok(())
+    }
+
+    fn keep_writing(&mut self, node: NodeId) {
+        let Some(incarnation) = self.incarnation(node) else {
+            return;
+        };
+        let delay = self.disk_work(node);
+        if let Some(life) = self.life(node)
+            && !life.writing
+            && !life.writer.is_idle()
+        {
+            life.writing = true;
+            let event = Event::Write {
+                node,
+                life: incarnation,
+            };
+            self.plan(delay, event);
+        }
+    }
+
+    fn act(
+        &mut self,
+        scenario: &mut S,
+        node: NodeId,
+        action: Action<S::Process>,
+    ) -> Result<(), String> {
+        let now = self.now();
+        let Some(incarnation) = self.incarnation(node) else {
+            return Ok(());
+        };
+        match action {
+            Action::Append { token, records } => {
+                if let Some(life) = self.life(node) {
+                    life.writer.push(token, records);
+                }
+            }
+            Action::Job { id, job } => {
+                let first = self.life(node).is_some_and(|life| {
+                    life.jobs.push_back((id, job));
+                    life.jobs.len() == 1
+                });
+                if first {
+                    self.plan_job(node, incarnation);
+                }
+            }
+            Action::Send { to, frame } => self.send(node, incarnation, to, frame),
+            Action::FreeWal { up_to } => {
+                self.trace.event(now, "free wal", node.0, &up_to);
+                let freed = self
+                    .life(node)
+                    .map(|l| l.writer.wal().delete_through(up_to));
+                match freed {
+                    Some(Err(error)) if !matches!(error, WalError::Full { .. }) => {
+                        self.storage_failed(node, &error.to_string())?;
+                    }
+                    _ => {}
+                }
+            }
+            Action::Reply { client, reply } => {
+                let delay = self.client_way();
+                self.plan(delay, Event::Reply { client, reply });
+            }
+            Action::Note(note) => {
+                self.trace.event(now, "note", node.0, &note);
+                scenario.note(self, node, note)?;
+            }
+            Action::Fatal(error) => {
+                return Err(format!("node {} gave up: {error}", node.0));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, from: NodeId, life: Incarnation, to: NodeId, frame: Bytes) {
+        let link = (from, to);
+        let arrives = self.net.send(self.now(), link);
+        if let (Some(arrives), Some(other)) = (arrives, self.incarnation(to)) {
+            let event = Event::Frame {
+                link,
+                lives: (life, other),
+                frame,
+            };
+            self.scheduler.at(arrives, event);
+        }
+    }
+}
+
+/// The failure detector's word, when it has changed.
+fn tell<P: Process>(
+    life: &mut Life<P>,
+    other: NodeId,
+    heard: Option<Incarnation>,
+    now: Time,
+    patience: Duration,
+) {
+    let Peer {
+        mut up,
+        mut silent_since,
+    } = life.peers.get(&other).copied().unwrap_or_default();
+    match heard {
+        Some(incarnation) => {
+            silent_since = None;
+            if up != Some(incarnation) {
+                if up.is_some() {
+                    life.process.peer_down(other);
+                }
+                life.process.peer_up(other, incarnation);
+                up = Some(incarnation);
+            }
+        }
+        None => {
+            let since = *silent_since.get_or_insert(now);
+            if up.is_some() && now.since(since) >= patience {
+                life.process.peer_down(other);
+                up = None;
+            }
+        }
+    }
+    life.peers.insert(other, Peer { up, silent_since });
+}

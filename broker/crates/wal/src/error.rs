@@ -1,0 +1,86 @@
+use env::NodeId;
+use std::io;
+
+/// Why the log could not do as asked. All but [`WalError::Full`] and [`WalError::TooLarge`] end the node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WalError {
+    /// No space. Nothing of the batch is in the log; the same call works once there is space again.
+    #[error("write-ahead log: no space left on the disk ({error})")]
+    Full { error: String },
+    /// A record is over `MAX_RECORD_BYTES`. Nothing of the batch is in the log.
+    #[error("write-ahead log: a record of {bytes} bytes is over the limit of {limit}")]
+    TooLarge { bytes: u64, limit: u64 },
+    /// What the disk holds after a failed fsync is unknown, so the node must not go on.
+    #[error("write-ahead log: fsync of {file} failed: {error}")]
+    Sync { file: String, error: String },
+    #[error("write-ahead log: {file}: {error}")]
+    Io { file: String, error: String },
+    /// Durable records are damaged or missing.
+    #[error("write-ahead log: {file} is damaged at byte {offset}: {what}")]
+    Corrupt {
+        file: String,
+        offset: u64,
+        what: String,
+    },
+    #[error(
+        "write-ahead log: {file} has format version {version}, this program knows up to {known}: \
+         it was written by a newer one and is left untouched"
+    )]
+    Newer {
+        file: String,
+        version: u8,
+        known: u8,
+    },
+    #[error(
+        "write-ahead log: {file} belongs to node {:016x}, this is node {:016x}", found.0, expected.0
+    )]
+    OtherNode {
+        file: String,
+        expected: NodeId,
+        found: NodeId,
+    },
+    /// An earlier call failed for good.
+    #[error("write-ahead log: stopped after an earlier failure: {0}")]
+    Stopped(String),
+}
+
+impl WalError {
+    pub(crate) fn io(file: &str, error: &io::Error) -> WalError {
+        if is_full(error) {
+            return WalError::Full {
+                error: error.to_string(),
+            };
+        }
+        WalError::Io {
+            file: file.to_owned(),
+            error: error.to_string(),
+        }
+    }
+
+    pub(crate) fn sync(file: &str, error: &io::Error) -> WalError {
+        WalError::Sync {
+            file: file.to_owned(),
+            error: error.to_string(),
+        }
+    }
+
+    pub(crate) fn corrupt(file: &str, offset: u64, what: impl Into<String>) -> WalError {
+        WalError::Corrupt {
+            file: file.to_owned(),
+            offset,
+            what: what.into(),
+        }
+    }
+
+    /// Whether the log goes on after this error.
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, WalError::Full { .. } | WalError::TooLarge { .. })
+    }
+}
+
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}

@@ -1,0 +1,283 @@
+//! Bytes of a log file.
+//!
+//! A file is a header of [`HEADER_BYTES`] and then records, one behind the other:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 4 | length of the body |
+//! | 4 | CRC-32 over the file's nonce, the length, the next two fields and the body |
+//! | 8 | sequence number, xor the file's nonce |
+//! | 4 | how far behind it, in records, the newest record is that was durable when this one was written |
+//! | n | body: kind, group, fields |
+//!
+//! After the newest record stand [`TERMINATOR`] zero bytes, so that a clean end can be told from a damaged one.
+//! A file that is complete ends in a seal. Sequence numbers run on from file to file.
+//!
+//! The nonce is drawn for each file: bytes that an earlier use of a recycled file left behind, or that a client
+//! put into a message, never pass for a record of this file. The durable distance tells a write that the power
+//! cut off (records behind the bad one were never durable) from damage (a record behind the bad one was written
+//! when the bad one was durable).
+
+use crate::{Entry, GroupId, Record, RecordBody};
+use bytes::Bytes;
+use env::NodeId;
+
+pub const MAGIC: [u8; 8] = *b"PHORNWAL";
+pub const VERSION: u8 = 1;
+/// The header has its page to itself: no append rewrites the page it is in.
+pub const HEADER_BYTES: u64 = 4096;
+/// Bytes of a record before its body.
+pub const RECORD_HEADER: usize = 20;
+pub const TERMINATOR: u64 = 8;
+pub const SEAL_BYTES: u64 = RECORD_HEADER as u64 + 1;
+/// Bytes of an entry's body besides its data.
+const ENTRY_OVERHEAD: usize = 1 + 8 + 8 + 8 + 1;
+
+const ENTRY: u8 = 1;
+const HARD_STATE: u8 = 2;
+const CHECKPOINTED: u8 = 3;
+const DELETED: u8 = 4;
+const SEAL: u8 = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub node: NodeId,
+    pub number: u64,
+    pub first_sequence: u64,
+    pub nonce: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    Newer(u8),
+    Bad(&'static str),
+}
+
+impl Header {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
+        for field in [self.node.0, self.number, self.first_sequence, self.nonce] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.resize(start + HEADER_BYTES as usize - 4, 0);
+        let crc = crc32fast::hash(&out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Header, HeaderError> {
+        let mut fields = Fields(bytes);
+        if fields.array() != Some(MAGIC) {
+            return Err(HeaderError::Bad("not a log file"));
+        }
+        // Before the checksum: a newer format may keep it elsewhere.
+        let version: [u8; 8] = fields.array().unwrap_or_default();
+        if version[0] > VERSION {
+            return Err(HeaderError::Newer(version[0]));
+        }
+        let (covered, crc) = bytes
+            .split_at_checked(HEADER_BYTES as usize - 4)
+            .ok_or(HeaderError::Bad("header is cut off"))?;
+        if version[0] != VERSION || crc != crc32fast::hash(covered).to_le_bytes() {
+            return Err(HeaderError::Bad("header checksum does not match"));
+        }
+        let mut next = || fields.u64().ok_or(HeaderError::Bad("header is cut off"));
+        Ok(Header {
+            node: NodeId(next()?),
+            number: next()?,
+            first_sequence: next()?,
+            nonce: next()?,
+        })
+    }
+}
+
+/// What a record says, the seal included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    Record(Record),
+    Seal,
+}
+
+/// The fixed part of a record, not yet checked.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordHeader {
+    pub body_len: u32,
+    pub crc: u32,
+    pub sequence: u64,
+    pub distance: u32,
+}
+
+impl RecordHeader {
+    pub fn decode(bytes: &[u8], nonce: u64) -> Option<RecordHeader> {
+        let mut fields = Fields(bytes);
+        Some(RecordHeader {
+            body_len: fields.u32()?,
+            crc: fields.u32()?,
+            sequence: fields.u64()? ^ nonce,
+            distance: fields.u32()?,
+        })
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_len(&self) -> u64 {
+        RECORD_HEADER as u64 + u64::from(self.body_len)
+    }
+
+    /// The newest record known durable when this one was written.
+    pub fn durable_before(&self) -> u64 {
+        self.sequence.saturating_sub(u64::from(self.distance))
+    }
+
+    /// Whether `bytes` (header and body) carry their own checksum.
+    pub fn matches(&self, bytes: &[u8], nonce: u64) -> bool {
+        checksum(bytes, nonce) == self.crc
+    }
+}
+
+fn checksum(record: &[u8], nonce: u64) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&nonce.to_le_bytes());
+    hasher.update(record.get(..4).unwrap_or_default());
+    hasher.update(record.get(8..).unwrap_or_default());
+    hasher.finalize()
+}
+
+/// Bytes of the record in the file.
+pub fn encoded_len(record: &Record) -> u64 {
+    let body = match &record.body {
+        RecordBody::Entry(entry) => ENTRY_OVERHEAD + entry.data.len(),
+        RecordBody::HardState { .. } => 1 + 4 * 8,
+        RecordBody::Checkpointed { .. } => 1 + 3 * 8,
+        RecordBody::Deleted => 1 + 8,
+    };
+    (RECORD_HEADER + body) as u64
+}
+
+pub struct Encoder<'a> {
+    pub out: &'a mut Vec<u8>,
+    pub nonce: u64,
+    pub sequence: u64,
+    /// Newest durable sequence number.
+    pub durable: u64,
+}
+
+impl Encoder<'_> {
+    pub fn record(&mut self, record: &Record) {
+        let group = record.group.0;
+        match &record.body {
+            RecordBody::Entry(e) => {
+                self.put(ENTRY, &[group, e.index, e.term], Some((e.kind, &e.data)));
+            }
+            RecordBody::HardState { term, vote, commit } => {
+                self.put(HARD_STATE, &[group, *term, *vote, *commit], None);
+            }
+            RecordBody::Checkpointed { index, term } => {
+                self.put(CHECKPOINTED, &[group, *index, *term], None);
+            }
+            RecordBody::Deleted => self.put(DELETED, &[group], None),
+        }
+    }
+
+    pub fn seal(&mut self) {
+        self.put(SEAL, &[], None);
+    }
+
+    fn put(&mut self, kind: u8, fields: &[u64], data: Option<(u8, &[u8])>) {
+        let start = self.out.len();
+        let distance = u32::try_from(self.sequence - self.durable).unwrap_or(u32::MAX);
+        self.out.extend_from_slice(&[0; 8]);
+        self.out
+            .extend_from_slice(&(self.sequence ^ self.nonce).to_le_bytes());
+        self.out.extend_from_slice(&distance.to_le_bytes());
+        self.out.push(kind);
+        for field in fields {
+            self.out.extend_from_slice(&field.to_le_bytes());
+        }
+        if let Some((kind, data)) = data {
+            self.out.push(kind);
+            self.out.extend_from_slice(data);
+        }
+        let record = &mut self.out[start..];
+        let body_len = (record.len() - RECORD_HEADER) as u32;
+        record[..4].copy_from_slice(&body_len.to_le_bytes());
+        let crc = checksum(record, self.nonce);
+        record[4..8].copy_from_slice(&crc.to_le_bytes());
+        self.sequence += 1;
+    }
+}
+
+/// Reads a body whose checksum matched. `None`: a shape that this version does not write.
+pub fn decode_body(body: &[u8]) -> Option<Content> {
+    let mut fields = Fields(body);
+    let [kind] = fields.array()?;
+    if kind == SEAL {
+        return fields.0.is_empty().then_some(Content::Seal);
+    }
+    let group = GroupId(fields.u64()?);
+    let body = match kind {
+        ENTRY => {
+            let (index, term, [kind]) = (fields.u64()?, fields.u64()?, fields.array()?);
+            let data = Bytes::copy_from_slice(std::mem::take(&mut fields.0));
+            RecordBody::Entry(Entry {
+                index,
+                term,
+                kind,
+                data,
+            })
+        }
+        HARD_STATE => RecordBody::HardState {
+            term: fields.u64()?,
+            vote: fields.u64()?,
+            commit: fields.u64()?,
+        },
+        CHECKPOINTED => RecordBody::Checkpointed {
+            index: fields.u64()?,
+            term: fields.u64()?,
+        },
+        DELETED => RecordBody::Deleted,
+        _ => return None,
+    };
+    fields
+        .0
+        .is_empty()
+        .then_some(Content::Record(Record { group, body }))
+}
+
+/// Takes little-endian fields off the front.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+pub const DIR: &str = "wal";
+/// A file while it is being made; never read.
+pub const NEW_FILE: &str = "wal/new.tmp";
+
+pub fn path(number: u64) -> String {
+    format!("{DIR}/{number:016x}.wal")
+}
+
+pub fn spare_path(number: u64) -> String {
+    format!("{DIR}/{number:016x}.spare")
+}
+
+/// The number in a name with this extension. Only names that [`path`] and [`spare_path`] make count.
+pub fn parse_name(name: &str, extension: &str) -> Option<u64> {
+    let hex = name.strip_suffix(extension)?.strip_suffix('.')?;
+    let number = u64::from_str_radix(hex, 16).ok()?;
+    (format!("{number:016x}") == hex).then_some(number)
+}

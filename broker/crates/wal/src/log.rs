@@ -1,0 +1,399 @@
+//! Writing the log.
+
+use crate::error::{WalError, is_full};
+use crate::format::{self, Encoder, NEW_FILE, SEAL_BYTES, TERMINATOR};
+use crate::recover::{HardState, Reader, Recovered, read_header};
+use crate::{GroupId, MAX_RECORD_BYTES, Record, RecordBody};
+use env::{Disk, File, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+mod roll;
+
+/// Encoded bytes that are gathered before a write.
+const SCRATCH_BYTES: usize = 4 << 20;
+/// Far below what the durable distance of a record can say.
+const MAX_UNSYNCED_RECORDS: u64 = 1 << 30;
+
+#[derive(Clone, Debug)]
+pub struct WalConfig {
+    pub node: NodeId,
+    /// A file is complete when the next batch would take it over this. A batch is never divided.
+    pub max_file_bytes: u64,
+    /// Files take space from the disk in steps of this.
+    pub grow_bytes: u64,
+    /// Files that are kept for use again instead of being deleted. Using one again costs no metadata when synced.
+    pub spare_files: usize,
+    /// Chance that no client can know, drawn anew at each start.
+    pub salt: u64,
+}
+
+impl WalConfig {
+    pub fn new(node: NodeId, salt: u64) -> WalConfig {
+        WalConfig {
+            node,
+            max_file_bytes: 64 << 20,
+            grow_bytes: 4 << 20,
+            spare_files: 1,
+            salt,
+        }
+    }
+}
+
+/// A file was completed: nothing is added to it any more. Once what it holds lives elsewhere it can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rolled {
+    pub file: u64,
+}
+
+/// The log of a node. Blocking; belongs to the log's thread.
+///
+/// Each file starts with the newest hard state and checkpoint of every group, so deleting the oldest files
+/// (with [`Wal::delete_through`]) forgets entries and nothing else.
+pub struct Wal {
+    disk: Arc<dyn Disk>,
+    config: WalConfig,
+    /// Complete files, ascending.
+    complete: Vec<u64>,
+    spares: BTreeSet<u64>,
+    /// The file that is written to; none until the first append.
+    active: Option<Active>,
+    /// The last file of an earlier life when it has no seal yet.
+    unsealed: Option<Unsealed>,
+    next_sequence: u64,
+    /// Newest durable sequence number.
+    durable: u64,
+    carried: BTreeMap<GroupId, Carried>,
+    scratch: Vec<u8>,
+    /// Not yet reported.
+    rolled: Option<Rolled>,
+    stopped: Option<String>,
+}
+
+struct Active {
+    number: u64,
+    path: String,
+    file: Box<dyn File>,
+    nonce: u64,
+    /// Where the next record goes.
+    position: u64,
+    /// Up to here the file has space of its own.
+    allocated: u64,
+    /// Where the first record after the carried ones is.
+    first_position: u64,
+}
+
+struct Unsealed {
+    number: u64,
+    position: u64,
+    nonce: u64,
+}
+
+/// What each new file repeats of a group.
+#[derive(Clone, Copy, Default)]
+struct Carried {
+    hard_state: Option<HardState>,
+    checkpointed: Option<(u64, u64)>,
+}
+
+impl Wal {
+    /// Reads all there is and gets ready to append, in a file of its own. Changes nothing on the disk but for
+    /// making the directory and removing leftovers of unfinished files.
+    pub fn open(disk: Arc<dyn Disk>, config: WalConfig) -> Result<(Wal, Recovered), WalError> {
+        let dir = format::DIR;
+        disk.create_dir(dir).map_err(|e| WalError::io(dir, &e))?;
+        disk.sync_dir("").map_err(|e| WalError::sync(dir, &e))?;
+        let names = disk.list(dir).map_err(|e| WalError::io(dir, &e))?;
+        let number_in = |extension| {
+            names
+                .iter()
+                .filter_map(move |n| format::parse_name(n, extension))
+        };
+        let files: Vec<u64> = number_in("wal").collect();
+        let mut wal = Wal {
+            disk,
+            config,
+            complete: files.clone(),
+            spares: number_in("spare").collect(),
+            active: None,
+            unsealed: None,
+            next_sequence: 1,
+            durable: 0,
+            carried: BTreeMap::new(),
+            scratch: Vec::new(),
+            rolled: None,
+            stopped: None,
+        };
+        let recovered = wal.recover(files)?;
+        wal.remove_leftovers(&names)?;
+        for (group, state) in &recovered.groups {
+            if state.hard_state.is_some() || state.checkpointed.is_some() {
+                let carried = Carried {
+                    hard_state: state.hard_state,
+                    checkpointed: state.checkpointed,
+                };
+                wal.carried.insert(*group, carried);
+            }
+        }
+        Ok((wal, recovered))
+    }
+
+    fn recover(&mut self, files: Vec<u64>) -> Result<Recovered, WalError> {
+        let mut recovered = Recovered::default();
+        let mut previous: Option<u64> = None;
+        for (at, number) in files.iter().enumerate() {
+            let path = format::path(*number);
+            if previous.is_some_and(|p| p + 1 != *number) {
+                return Err(WalError::corrupt(&path, 0, "the file before it is missing"));
+            }
+            let (file, header) = read_header(&*self.disk, *number, self.config.node)?;
+            if previous.is_some() && header.first_sequence != self.next_sequence {
+                let what = "it does not continue the file before it";
+                return Err(WalError::corrupt(&path, 0, what));
+            }
+            previous = Some(*number);
+            let last = at + 1 == files.len();
+            let reader = Reader::new(&*file, header)?;
+            let end = reader.run(last, &mut |record| recovered.fold(record))?;
+            self.next_sequence = end.next_sequence;
+            self.unsealed = (!end.sealed).then_some(Unsealed {
+                number: *number,
+                position: end.position,
+                nonce: header.nonce,
+            });
+            recovered.torn = end.torn;
+        }
+        self.durable = self.next_sequence - 1;
+        recovered.files = files;
+        Ok(recovered)
+    }
+
+    fn remove_leftovers(&mut self, names: &[String]) -> Result<(), WalError> {
+        let mut leftovers = Vec::new();
+        if names.iter().any(|n| NEW_FILE.ends_with(n.as_str())) {
+            leftovers.push(NEW_FILE.to_owned());
+        }
+        while self.spares.len() > self.config.spare_files {
+            leftovers.extend(self.spares.pop_first().map(format::spare_path));
+        }
+        for path in leftovers {
+            self.disk
+                .remove(&path)
+                .map_err(|e| WalError::io(&path, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the records behind all others, all of them or (on an error) none. Durable after [`Wal::sync`].
+    pub fn append(&mut self, records: &[Record]) -> Result<Option<Rolled>, WalError> {
+        self.append_all(records.iter())
+    }
+
+    /// [`Wal::append`] for records of many batches at once: one write, unless they are very large.
+    pub fn append_all<'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a Record> + Clone,
+    ) -> Result<Option<Rolled>, WalError> {
+        self.check_running()?;
+        let mut bytes = 0;
+        if self.next_sequence - self.durable > MAX_UNSYNCED_RECORDS {
+            self.sync()?;
+        }
+        for record in records.clone() {
+            let len = format::encoded_len(record);
+            if len > MAX_RECORD_BYTES {
+                return Err(WalError::TooLarge {
+                    bytes: len,
+                    limit: MAX_RECORD_BYTES,
+                });
+            }
+            bytes += len;
+        }
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let result = self
+            .make_room(bytes)
+            .and_then(|()| self.write(records.clone()));
+        self.stop_if_fatal(result)?;
+        for record in records {
+            self.carry(record);
+        }
+        Ok(self.rolled.take())
+    }
+
+    /// Makes all that was appended durable.
+    pub fn sync(&mut self) -> Result<(), WalError> {
+        self.check_running()?;
+        let result = self.sync_active();
+        self.stop_if_fatal(result)
+    }
+
+    /// The end of the log as it is: makes all durable and completes the file, so that any damage to it after
+    /// this is noticed at the next start.
+    pub fn close(mut self) -> Result<(), WalError> {
+        self.check_running()?;
+        self.grow(SEAL_BYTES + TERMINATOR)?;
+        self.seal()
+    }
+
+    /// The oldest files up to and with `file` are not needed any more. The file being written to stays.
+    pub fn delete_through(&mut self, file: u64) -> Result<(), WalError> {
+        self.check_running()?;
+        if self.complete.first().is_none_or(|first| *first > file) {
+            return Ok(());
+        }
+        if self.active.is_none() {
+            // What the old files say about hard states must be in a newer one first.
+            let result = self.start_file();
+            self.stop_if_fatal(result)?;
+        }
+        let result = self.delete_oldest(file);
+        self.stop_if_fatal(result)
+    }
+
+    /// Numbers of all files, ascending; the last is the one being written to.
+    pub fn files(&self) -> Vec<u64> {
+        let active = self.active.as_ref().map(|a| a.number);
+        self.complete.iter().copied().chain(active).collect()
+    }
+
+    fn check_running(&self) -> Result<(), WalError> {
+        match &self.stopped {
+            Some(error) => Err(WalError::Stopped(error.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn stop_if_fatal<T>(&mut self, result: Result<T, WalError>) -> Result<T, WalError> {
+        if let Err(error) = &result
+            && error.is_fatal()
+        {
+            self.stopped = Some(error.to_string());
+        }
+        result
+    }
+
+    /// Sees to it that the active file takes `bytes` more, a seal and a terminator.
+    fn make_room(&mut self, bytes: u64) -> Result<(), WalError> {
+        let needed = bytes + SEAL_BYTES + TERMINATOR;
+        let max = self.config.max_file_bytes;
+        let fits = self.active.as_ref().is_some_and(|a| {
+            a.position == a.first_position || a.position + needed <= max.max(a.first_position * 2)
+        });
+        if !fits {
+            self.start_file()?;
+        }
+        match self.grow(needed) {
+            Err(WalError::Full { .. }) if !self.spares.is_empty() => {
+                self.drop_spares()?;
+                self.grow(needed)
+            }
+            other => other,
+        }
+    }
+
+    fn grow(&mut self, needed: u64) -> Result<(), WalError> {
+        let step = self.config.grow_bytes.max(1);
+        let limit = self.config.max_file_bytes;
+        let Some(active) = &mut self.active else {
+            return Ok(());
+        };
+        let end = active.position + needed;
+        if end <= active.allocated {
+            return Ok(());
+        }
+        let generous = end.next_multiple_of(step).min(limit.max(end));
+        let allocated = match active.file.allocate(generous) {
+            Ok(()) => generous,
+            Err(e) if is_full(&e) => {
+                let exact = active.file.allocate(end);
+                exact.map_err(|e| WalError::io(&active.path, &e))?;
+                end
+            }
+            Err(e) => return Err(WalError::io(&active.path, &e)),
+        };
+        active.allocated = allocated;
+        Ok(())
+    }
+
+    fn write<'a>(&mut self, records: impl Iterator<Item = &'a Record>) -> Result<(), WalError> {
+        let Some(active) = &mut self.active else {
+            return Err(WalError::Stopped("no file is open".to_owned()));
+        };
+        let mut position = active.position;
+        let mut sequence = self.next_sequence;
+        let mut records = records.peekable();
+        self.scratch.clear();
+        while let Some(record) = records.next() {
+            let mut encoder = Encoder {
+                out: &mut self.scratch,
+                nonce: active.nonce,
+                sequence,
+                durable: self.durable,
+            };
+            encoder.record(record);
+            sequence = encoder.sequence;
+            let at_end = records.peek().is_none();
+            if at_end {
+                self.scratch.extend_from_slice(&[0; TERMINATOR as usize]);
+            }
+            if at_end || self.scratch.len() >= SCRATCH_BYTES {
+                if let Err(error) = active.file.write_at(position, &self.scratch) {
+                    return self.undo_write(&error);
+                }
+                position += self.scratch.len() as u64;
+                self.scratch.clear();
+                self.scratch.shrink_to(SCRATCH_BYTES);
+            }
+        }
+        active.position = position - TERMINATOR;
+        self.next_sequence = sequence;
+        Ok(())
+    }
+
+    /// Takes off what a write without space left behind: it must not pass for a continuation of later records.
+    fn undo_write(&mut self, error: &std::io::Error) -> Result<(), WalError> {
+        let Some(active) = &mut self.active else {
+            return Ok(());
+        };
+        let file = &active.file;
+        if is_full(error) {
+            file.truncate(active.position)
+                .and_then(|()| file.sync_data())
+                .map_err(|e| WalError::sync(&active.path, &e))?;
+            active.allocated = active.position;
+            self.durable = self.next_sequence - 1;
+        }
+        Err(WalError::io(&active.path, error))
+    }
+
+    fn sync_active(&mut self) -> Result<(), WalError> {
+        let newest = self.next_sequence - 1;
+        if let Some(active) = &self.active
+            && self.durable < newest
+        {
+            let synced = active.file.sync_data();
+            synced.map_err(|e| WalError::sync(&active.path, &e))?;
+            self.durable = newest;
+        }
+        Ok(())
+    }
+
+    fn carry(&mut self, record: &Record) {
+        match record.body {
+            RecordBody::HardState { term, vote, commit } => {
+                let carried = self.carried.entry(record.group).or_default();
+                carried.hard_state = Some(HardState { term, vote, commit });
+            }
+            RecordBody::Checkpointed { index, term } => {
+                let carried = self.carried.entry(record.group).or_default();
+                carried.checkpointed = Some((index, term));
+            }
+            RecordBody::Deleted => {
+                self.carried.remove(&record.group);
+            }
+            RecordBody::Entry(_) => {}
+        }
+    }
+}

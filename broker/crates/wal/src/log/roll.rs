@@ -1,0 +1,218 @@
+//! Starting, completing, deleting and using again the log's files.
+
+use super::{Active, Rolled, Wal};
+use crate::error::{WalError, is_full};
+use crate::format::{self, Encoder, HEADER_BYTES, Header, NEW_FILE, SEAL_BYTES, TERMINATOR};
+use crate::{Record, RecordBody};
+use env::File;
+
+impl Wal {
+    /// Completes the file that is written to, if any, and starts the next.
+    ///
+    /// The new file is made under another name and is durable, repeated state and all, before it gets its own:
+    /// a file with a log file's name is never half made. On `Full` nothing has changed.
+    pub(super) fn start_file(&mut self) -> Result<(), WalError> {
+        let number = 1 + self
+            .active
+            .as_ref()
+            .map(|a| a.number)
+            .or(self.complete.last().copied())
+            .or(self.spares.last().copied())
+            .unwrap_or(0);
+        let seals = self.active.is_some() || self.unsealed.is_some();
+        let first_sequence = self.next_sequence + u64::from(seals);
+        let (temporary, next, sequence) = self.prepare(number, first_sequence)?;
+        if let Err(error) = self
+            .grow(SEAL_BYTES + TERMINATOR)
+            .and_then(|()| self.seal())
+        {
+            drop(next);
+            self.abandon(&temporary)?;
+            return Err(error);
+        }
+        if let Some(Active { number, .. }) = self.active.take() {
+            self.complete.push(number);
+            self.rolled = Some(Rolled { file: number });
+        }
+        self.disk
+            .rename(&temporary, &next.path)
+            .map_err(|e| WalError::sync(&next.path, &e))?;
+        self.disk
+            .sync_dir(format::DIR)
+            .map_err(|e| WalError::sync(format::DIR, &e))?;
+        self.active = Some(next);
+        self.next_sequence = sequence;
+        self.durable = sequence - 1;
+        Ok(())
+    }
+
+    /// Makes the next file under a temporary name; returns that, the file and its next sequence number.
+    fn prepare(
+        &mut self,
+        number: u64,
+        first_sequence: u64,
+    ) -> Result<(String, Active, u64), WalError> {
+        let header = Header {
+            node: self.config.node,
+            number,
+            first_sequence,
+            nonce: nonce(self.config.salt, number),
+        };
+        let mut bytes = Vec::new();
+        let sequence = self.encode_start(&header, &mut bytes);
+        let position = bytes.len() as u64;
+        bytes.extend_from_slice(&[0; TERMINATOR as usize]);
+
+        let spare = self.spares.pop_last();
+        let temporary = spare.map_or(NEW_FILE.to_owned(), format::spare_path);
+        let opened = match spare {
+            Some(_) => self.disk.open(&temporary),
+            None => self.disk.create(&temporary),
+        };
+        let file = opened.map_err(|e| WalError::io(&temporary, &e))?;
+        match fill(&*file, &bytes, &temporary) {
+            Ok(allocated) => {
+                let next = Active {
+                    number,
+                    path: format::path(number),
+                    file,
+                    nonce: header.nonce,
+                    position,
+                    allocated,
+                    first_position: position,
+                };
+                Ok((temporary, next, sequence))
+            }
+            Err(error) => {
+                drop(file);
+                self.abandon(&temporary)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// The header and the newest state of every group.
+    fn encode_start(&self, header: &Header, bytes: &mut Vec<u8>) -> u64 {
+        header.encode(bytes);
+        debug_assert_eq!(bytes.len() as u64, HEADER_BYTES);
+        let mut encoder = Encoder {
+            out: bytes,
+            nonce: header.nonce,
+            sequence: header.first_sequence,
+            durable: header.first_sequence - 1,
+        };
+        for (group, carried) in &self.carried {
+            let checkpointed = carried
+                .checkpointed
+                .map(|(index, term)| RecordBody::Checkpointed { index, term });
+            let hard_state = carried.hard_state.map(|h| RecordBody::HardState {
+                term: h.term,
+                vote: h.vote,
+                commit: h.commit,
+            });
+            for body in checkpointed.into_iter().chain(hard_state) {
+                encoder.record(&Record {
+                    group: *group,
+                    body,
+                });
+            }
+        }
+        encoder.sequence
+    }
+
+    fn abandon(&self, temporary: &str) -> Result<(), WalError> {
+        let removed = self.disk.remove(temporary);
+        removed.map_err(|e| WalError::sync(temporary, &e))
+    }
+
+    /// Puts the seal behind the newest record and makes all of the file durable. No effect when there is none.
+    pub(super) fn seal(&mut self) -> Result<(), WalError> {
+        let mut bytes = Vec::with_capacity(SEAL_BYTES as usize);
+        let mut encoder = |nonce| {
+            Encoder {
+                out: &mut bytes,
+                nonce,
+                sequence: self.next_sequence,
+                durable: self.durable,
+            }
+            .seal();
+        };
+        if let Some(active) = &self.active {
+            encoder(active.nonce);
+            let written = active.file.write_at(active.position, &bytes);
+            written.map_err(|e| WalError::io(&active.path, &e))?;
+            let synced = active.file.sync_data();
+            synced.map_err(|e| WalError::sync(&active.path, &e))?;
+        } else if let Some(unsealed) = &self.unsealed {
+            encoder(unsealed.nonce);
+            let path = format::path(unsealed.number);
+            let file = self.disk.open(&path).map_err(|e| WalError::io(&path, &e))?;
+            file.truncate(unsealed.position)
+                .and_then(|()| file.write_at(unsealed.position, &bytes))
+                .map_err(|e| WalError::io(&path, &e))?;
+            file.sync_data().map_err(|e| WalError::sync(&path, &e))?;
+            self.unsealed = None;
+        } else {
+            return Ok(());
+        }
+        self.durable = self.next_sequence;
+        self.next_sequence += 1;
+        Ok(())
+    }
+
+    pub(super) fn delete_oldest(&mut self, through: u64) -> Result<(), WalError> {
+        while let Some(number) = self.complete.first().copied().filter(|n| *n <= through) {
+            let path = format::path(number);
+            let done = if self.may_keep(&path)? {
+                let kept = self.disk.rename(&path, &format::spare_path(number));
+                self.spares.insert(number);
+                kept
+            } else {
+                self.disk.remove(&path)
+            };
+            done.map_err(|e| WalError::io(&path, &e))?;
+            self.complete.remove(0);
+        }
+        self.disk
+            .sync_dir(format::DIR)
+            .map_err(|e| WalError::sync(format::DIR, &e))
+    }
+
+    fn may_keep(&self, path: &str) -> Result<bool, WalError> {
+        if self.spares.len() >= self.config.spare_files {
+            return Ok(false);
+        }
+        let len = self.disk.open(path).and_then(|f| f.len());
+        Ok(len.map_err(|e| WalError::io(path, &e))? <= self.config.max_file_bytes)
+    }
+
+    pub(super) fn drop_spares(&mut self) -> Result<(), WalError> {
+        while let Some(number) = self.spares.pop_first() {
+            let path = format::spare_path(number);
+            let removed = self.disk.remove(&path);
+            removed.map_err(|e| WalError::io(&path, &e))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the start of a file and makes it durable; returns how far the file has space of its own.
+fn fill(file: &dyn File, bytes: &[u8], path: &str) -> Result<u64, WalError> {
+    let needed = bytes.len() as u64 + SEAL_BYTES;
+    file.allocate(needed)
+        .and_then(|()| file.write_at(0, bytes))
+        .map_err(|e| WalError::io(path, &e))?;
+    match file.sync_data() {
+        Err(e) if is_full(&e) => Err(WalError::io(path, &e)),
+        Err(e) => Err(WalError::sync(path, &e)),
+        Ok(()) => file.len().map_err(|e| WalError::io(path, &e)),
+    }
+}
+
+/// A number for a file that its writer alone knows: splitmix64 of the node's chance and the file's number.
+fn nonce(salt: u64, number: u64) -> u64 {
+    let mut z = salt.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

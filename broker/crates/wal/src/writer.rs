@@ -1,0 +1,106 @@
+//! Group commit: everything that is queued goes out under one sync (Q3).
+
+use crate::{Record, Rolled, Wal, WalError};
+use std::collections::VecDeque;
+
+/// What one step takes from the queue at most; one batch when that is larger.
+const STEP_BYTES: u64 = 8 << 20;
+
+/// The log with a queue in front. Thread-free: the driver pushes what came in and calls [`Writer::step`].
+pub struct Writer<T> {
+    wal: Wal,
+    queue: VecDeque<Batch<T>>,
+    queued_bytes: u64,
+}
+
+struct Batch<T> {
+    token: T,
+    records: Vec<Record>,
+    bytes: u64,
+}
+
+/// What a step did besides making batches durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// A file was completed before the batches of this step.
+    pub rolled: Option<Rolled>,
+    /// The disk is full: what is queued stays queued. Raise the alarm and step again later.
+    pub full: bool,
+}
+
+impl<T> Writer<T> {
+    pub fn new(wal: Wal) -> Writer<T> {
+        Writer {
+            wal,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+        }
+    }
+
+    pub fn push(&mut self, token: T, records: Vec<Record>) {
+        let bytes = records.iter().map(crate::format::encoded_len).sum();
+        self.queued_bytes += bytes;
+        self.queue.push_back(Batch {
+            token,
+            records,
+            bytes,
+        });
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Bytes in the queue, for the limits of those who push.
+    pub fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
+    }
+
+    pub fn wal(&mut self) -> &mut Wal {
+        &mut self.wal
+    }
+
+    /// Writes batches from the front of the queue, syncs once and adds their tokens to `durable`, in order.
+    /// Errors are fatal to the node.
+    pub fn step(&mut self, durable: &mut Vec<T>) -> Result<Progress, WalError> {
+        let mut count = self.batches_of_a_step();
+        let mut progress = Progress::default();
+        while count > 0 {
+            let batches = self.queue.iter().take(count);
+            match self.wal.append_all(batches.flat_map(|b| b.records.iter())) {
+                Ok(rolled) => {
+                    progress.rolled = rolled;
+                    break;
+                }
+                Err(WalError::Full { .. }) => {
+                    // A smaller part may still fit.
+                    progress.full = true;
+                    count /= 2;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if count > 0 {
+            self.wal.sync()?;
+        }
+        for batch in self.queue.drain(..count) {
+            self.queued_bytes -= batch.bytes;
+            durable.push(batch.token);
+        }
+        Ok(progress)
+    }
+
+    fn batches_of_a_step(&self) -> usize {
+        let mut bytes = 0;
+        let over = self.queue.iter().position(|batch| {
+            bytes += batch.bytes;
+            bytes > STEP_BYTES
+        });
+        over.map_or(self.queue.len(), |at| at.max(1))
+    }
+
+    /// For the end of the node: what is queued is dropped, what is durable is sealed.
+    pub fn close(self) -> Result<(), WalError> {
+        self.wal.close()
+    }
+}
