@@ -85,8 +85,7 @@ deploy: ## the operator and all it needs into the current cluster
 .PHONY: generate lint fmt audit
 generate: ## deep copies, CRDs, RBAC from the Go types
 	go tool controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
-	go tool controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
-	go tool controller-gen rbac:roleName=posthorn-operator paths=./controllers/... output:rbac:dir=config/rbac
+	go tool controller-gen crd rbac:roleName=posthorn-operator paths=./api/... paths=./controllers/... output:crd:dir=config/crd/bases output:rbac:dir=config/rbac
 
 lint: ## rustfmt, clippy, gofmt, vet, shell syntax; generated files are up to date
 	@hack/lint

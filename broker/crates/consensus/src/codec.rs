@@ -226,7 +226,6 @@ impl Frame {
     }
 
     /// The next message, or `None` at the end. After an error the rest cannot be read.
-    #[expect(clippy::should_implement_trait, reason = "fallible")]
     pub fn next(&mut self) -> Result<Option<(GroupId, Wire)>, DecodeError> {
         let Some(kind) = take_u8(&mut self.data) else {
             return Ok(None);
@@ -379,7 +378,11 @@ mod tests {
     fn message() -> impl Strategy<Value = Message> {
         let n = || 0..MAX_NUMBER;
         let entries = prop::collection::vec(
-            (0..2u8, 1..1000u64, prop::collection::vec(any::<u8>(), 0..40)),
+            (
+                0..2u8,
+                1..1000u64,
+                prop::collection::vec(any::<u8>(), 0..40),
+            ),
             0..5,
         );
         (
@@ -500,9 +503,14 @@ mod tests {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
         encode_sleep(&mut out, GROUP, 4, 17);
-        all.iter()
-            .for_each(|t| encode_transfer(&mut out, GROUP, t));
-        let mut expected = vec![(GROUP, Wire::Sleep { term: 4, commit: 17 })];
+        all.iter().for_each(|t| encode_transfer(&mut out, GROUP, t));
+        let mut expected = vec![(
+            GROUP,
+            Wire::Sleep {
+                term: 4,
+                commit: 17,
+            },
+        )];
         expected.extend(all.into_iter().map(|t| (GROUP, Wire::Transfer(t))));
         assert_eq!(decode_all(out.freeze()), Ok(expected));
     }

@@ -45,7 +45,7 @@ pub struct Limits {
     pub max_frame_bytes: usize,
     /// Checkpoints that are being sent, and as many that are being received.
     pub max_transfers: usize,
-    /// Bytes of a checkpoint in one message.
+    /// Bytes of a checkpoint in one message; at most 4 MiB, which is what receivers take.
     pub transfer_chunk_bytes: usize,
     /// Chunks that are not acknowledged yet.
     pub transfer_window: usize,

@@ -81,6 +81,10 @@ pub struct Group {
     commit_lag_ticks: u32,
     /// The leader is known to be down: asks again soon when nobody wins.
     hurried: bool,
+    /// The members were told.
+    introduced: bool,
+    /// Begins as a group of one: there is nobody to wait for.
+    alone: bool,
     pub stopped: bool,
 }
 
@@ -95,6 +99,8 @@ impl Group {
     ) -> raft::Result<Group> {
         let begin = store.compacted().index;
         let membership = store.checkpoint().membership.clone();
+        let log = (store.mem_bytes() as u64, store.last() - begin);
+        let alone = membership.voters == [node];
         let config = Config {
             id: node.0,
             election_tick: limits.election_ticks,
@@ -133,8 +139,8 @@ impl Group {
             member_since: begin,
             applied: begin,
             last_command: begin,
-            log_bytes: 0,
-            log_entries: 0,
+            log_bytes: log.0,
+            log_entries: log.1,
             last_live: 0,
             due_told: false,
             busy: false,
@@ -150,6 +156,8 @@ impl Group {
             commit_wanted: false,
             commit_lag_ticks: 0,
             hurried: false,
+            introduced: false,
+            alone,
             stopped: false,
         })
     }
@@ -239,7 +247,7 @@ impl Group {
     }
 
     /// The leader is known to be down: this follower asks for votes within `ticks`.
-    pub fn hurry_election(&mut self, ticks: usize) {
+    pub fn hurry_election(&mut self, ticks: usize, rng: &mut SeededRng) {
         if self.installing || self.is_leader() {
             return;
         }
@@ -248,6 +256,7 @@ impl Group {
             // Forgets the leader, so that it also grants others their votes.
             self.raw.raft.become_follower(term, 0);
         }
+        self.draw_timeout(rng);
         self.hurried = true;
         self.expire_in(ticks);
     }
@@ -302,6 +311,42 @@ impl Group {
         m.set_entries(entries.into());
         // Refused only without a leader; then the commands are lost, as announced.
         let _ = self.raw.step(m);
+        self.send_burst();
+    }
+
+    /// raft-rs sends one message for what was proposed and the rest when that is answered. A large burst goes out
+    /// at once instead, as far as the followers' windows let it.
+    fn send_burst(&mut self) {
+        let last = self.raw.raft.raft_log.last_index();
+        let me = self.raw.raft.id;
+        let mut peers: Vec<u64> = self.raw.raft.prs().iter().map(|(id, _)| *id).collect();
+        peers.retain(|id| *id != me);
+        for id in peers {
+            let more = |p: &raft::Progress| {
+                p.state == ProgressState::Replicate && !p.is_paused() && p.next_idx <= last
+            };
+            while self.raw.raft.prs().get(id).is_some_and(more) {
+                let before = self.raw.raft.prs().get(id).map(|p| p.next_idx);
+                self.raw.raft.send_append(id);
+                if self.raw.raft.prs().get(id).map(|p| p.next_idx) == before {
+                    // The log could not be read.
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether a group of one may elect itself without waiting for its clock.
+    fn may_lead_at_once(&mut self) -> bool {
+        let ready = self.alone
+            && !self.stopped
+            && !self.must_not_campaign()
+            && self.stalled.is_empty()
+            && self.raw.raft.prs().is_singleton()
+            && self.raw.raft.promotable()
+            && self.raw.raft.state == StateRole::Follower;
+        self.alone &= !ready;
+        ready
     }
 
     pub fn change_membership(
@@ -318,11 +363,9 @@ impl Group {
             return Err(ProposeError::ChangeInProgress);
         }
         let now = &self.membership;
-        let (is_voter, is_learner) = |n: &NodeId| -> (bool, bool) {
-            (now.voters.contains(n), now.learners.contains(n))
-        }(match &change {
-            AddLearner(n) | Promote(n) | Remove(n) => n,
-        });
+        let (AddLearner(node) | Promote(node) | Remove(node)) = change;
+        let is_voter = now.voters.contains(&node);
+        let is_learner = now.learners.contains(&node);
         match change {
             AddLearner(n) if n.0 == 0 => return Err(ProposeError::InvalidChange),
             AddLearner(_) if is_voter || is_learner => return Ok(()),
@@ -395,21 +438,12 @@ impl Group {
         }
         let outdated = raft.term > term;
         let leader = raft.leader_id;
-        let mut m = Message::default();
-        m.set_msg_type(MessageType::MsgSnapshot);
-        m.from = if outdated && leader != 0 { leader } else { from.0 };
-        m.to = raft.id;
-        m.term = raft.term.max(term);
-        let mut snapshot = checkpoint.to_raft();
-        let me = NodeId(raft.id);
-        let members = &checkpoint.membership;
-        if !members.voters.contains(&me) && !members.learners.contains(&me) {
-            // The checkpoint is from before this node came; the entry that brings it follows. raft-rs wants to
-            // see it at once, and a learner has no say.
-            let state = snapshot.mut_metadata().mut_conf_state();
-            state.learners.push(me.0);
-        }
-        m.set_snapshot(snapshot);
+        let from = if outdated && leader != 0 {
+            NodeId(leader)
+        } else {
+            from
+        };
+        let m = self.snapshot_message(from, raft.term.max(term), &checkpoint);
         self.incoming = Some((checkpoint, state));
         // It cannot fail: the guard's questions were answered above.
         let _ = self.raw.step(m);
@@ -421,6 +455,54 @@ impl Group {
             // The log had what the checkpoint is about; its commit index moved on.
             self.incoming = None;
         }
+    }
+
+    fn snapshot_message(&self, from: NodeId, term: u64, checkpoint: &Checkpoint) -> Message {
+        let mut m = Message::default();
+        m.set_msg_type(MessageType::MsgSnapshot);
+        m.from = from.0;
+        m.to = self.raw.raft.id;
+        m.term = term;
+        let mut snapshot = checkpoint.to_raft();
+        let me = NodeId(m.to);
+        let members = &checkpoint.membership;
+        if !members.voters.contains(&me) && !members.learners.contains(&me) {
+            // The checkpoint is from before this node came; the entry that brings it follows. raft-rs wants to
+            // see it at once, and a learner has no say.
+            let state = snapshot.mut_metadata().mut_conf_state();
+            state.learners.push(me.0);
+        }
+        m.set_snapshot(snapshot);
+        m
+    }
+
+    /// The leader offers a checkpoint that this log reaches beyond already: lets raft-rs tell it how far it is.
+    /// False when that is not so.
+    pub fn has_all_of(
+        &mut self,
+        from: NodeId,
+        term: u64,
+        checkpoint: &Checkpoint,
+        rng: &mut SeededRng,
+    ) -> bool {
+        let raft = &self.raw.raft;
+        let here = raft.state != StateRole::Leader
+            && term >= raft.term
+            && checkpoint.position.index <= raft.raft_log.committed;
+        let second_leader = term == raft.term && raft.leader_id != 0 && raft.leader_id != from.0;
+        if !here || second_leader || self.installing || self.stopped {
+            return false;
+        }
+        let at = checkpoint.position;
+        let known = self.store().term_of(at.index);
+        if at.index >= self.store().compacted().index && known != Some(at.term) {
+            return false;
+        }
+        let m = self.snapshot_message(from, term, checkpoint);
+        // At or below the commit index raft-rs only answers.
+        let _ = self.raw.step(m);
+        self.retime(rng);
+        true
     }
 
     /// Whether nothing is under way, so that the leader needs no heartbeats to find out.
@@ -441,9 +523,8 @@ impl Group {
     pub fn is_caught_up(&self, node: NodeId) -> bool {
         let commit = self.raw.raft.raft_log.committed;
         self.raw.raft.prs().get(node.0).is_some_and(|p| {
-            p.state == ProgressState::Replicate
-                && p.matched >= commit
-                && p.committed_index >= commit
+            // A prober that has everything is not sent anything that would end its probing.
+            p.state != ProgressState::Snapshot && p.matched >= commit && p.committed_index >= commit
         })
     }
 
@@ -498,7 +579,12 @@ impl Group {
         }
     }
 
-    /// The owner gave a checkpoint, or its job ended without effect.
+    /// What was given cannot be used now; it will be asked for again.
+    pub fn checkpoint_refused(&mut self) {
+        self.due_told = false;
+    }
+
+    /// The owner gave a checkpoint.
     pub fn checkpoint_begins(&mut self) {
         self.due_told = false;
         self.log_bytes = 0;

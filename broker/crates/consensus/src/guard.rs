@@ -32,7 +32,11 @@ fn check_append(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
     if from_second_leader(raw, m) {
         return Err(Refused("append of a second leader in one term"));
     }
-    let mut term = m.log_term;
+    // raft-rs answers 0 for the term of an entry that is not there, so 0 must not be asked for.
+    if (m.log_term == 0) != (m.index == 0) {
+        return Err(Refused("append behind nothing"));
+    }
+    let mut term = m.log_term.max(1);
     for (n, e) in m.entries.iter().enumerate() {
         if e.index != m.index + 1 + n as u64 {
             return Err(Refused("append with a gap"));
@@ -90,4 +94,158 @@ fn check_vote_request(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refuse
         return Err(Refused("vote in a group of one"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{FOUNDING, Position};
+    use crate::snapshot::Checkpoint;
+    use crate::store::Segments;
+    use crate::{GroupId, Membership};
+    use env::NodeId;
+    use raft::Config;
+    use raft::eraftpb::HardState;
+
+    /// Node 1 leads nodes 2 and 3 in term 2; nobody has acknowledged anything yet.
+    fn leader() -> RawNode<LogStore> {
+        let members = Membership {
+            voters: (1..=3).map(NodeId).collect(),
+            learners: Vec::new(),
+        };
+        let Position { index, term } = FOUNDING;
+        let group = GroupId(1);
+        let segments = Segments::new(group, Vec::new());
+        let checkpoint = Checkpoint::founding(members);
+        let mut store = LogStore::new(group, FOUNDING, checkpoint, segments);
+        let mut state = HardState::default();
+        (state.term, state.commit) = (term, index);
+        store.set_hard_state(state);
+        let config = Config {
+            id: 1,
+            applied: index,
+            max_size_per_msg: 1 << 20,
+            ..Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let mut raw = RawNode::new(&config, store, &logger).expect("starts");
+        raw.campaign().expect("campaigns");
+        settle(&mut raw);
+        let mut vote = message(MessageType::MsgRequestVoteResponse, 2);
+        vote.term = 2;
+        raw.step(vote).expect("counts");
+        settle(&mut raw);
+        assert_eq!(raw.raft.state, StateRole::Leader);
+        raw
+    }
+
+    fn message(kind: MessageType, from: u64) -> Message {
+        let mut m = Message::default();
+        m.set_msg_type(kind);
+        (m.from, m.to, m.term) = (from, 1, 2);
+        m
+    }
+
+    /// All is durable at once; messages are lost.
+    fn settle(raw: &mut RawNode<LogStore>) {
+        while raw.has_ready() {
+            let mut ready = raw.ready();
+            let entries: Vec<_> = ready.take_entries().into_iter().collect();
+            let entries = entries.into_iter().map(crate::entry::from_raft);
+            raw.mut_store().append(entries);
+            let number = ready.number();
+            raw.advance_append_async(ready);
+            raw.on_persist_ready(number);
+        }
+    }
+
+    fn step(raw: &mut RawNode<LogStore>, mut m: Message) -> Result<(), Refused> {
+        check(raw, &mut m)?;
+        raw.step(m).expect("a member");
+        settle(raw);
+        Ok(())
+    }
+
+    fn accepted(from: u64, index: u64) -> Message {
+        let mut m = message(MessageType::MsgAppendResponse, from);
+        m.index = index;
+        m
+    }
+
+    fn rejected(from: u64, index: u64, hint: u64, hint_term: u64) -> Message {
+        let mut m = accepted(from, index);
+        m.reject = true;
+        (m.reject_hint, m.log_term) = (hint, hint_term);
+        m
+    }
+
+    fn next_is_above_match(raw: &RawNode<LogStore>) {
+        for (id, p) in raw.raft.prs().iter() {
+            assert!(p.next_idx > p.matched, "{id}: {p:?}");
+        }
+    }
+
+    fn propose(raw: &mut RawNode<LogStore>, count: usize) {
+        for _ in 0..count {
+            raw.propose(Vec::new(), b"x".to_vec()).expect("leads");
+            settle(raw);
+        }
+    }
+
+    /// raft-rs #557: a follower became unreachable, so that the leader probes it, and then an old rejection comes.
+    #[test]
+    fn next_index_stays_above_match_index() {
+        let mut raw = leader();
+        propose(&mut raw, 10);
+        step(&mut raw, accepted(2, 8)).expect("honest");
+        raw.report_unreachable(2);
+        settle(&mut raw);
+        let progress = raw.raft.prs().get(2).expect("member");
+        assert_eq!(progress.state, ProgressState::Probe);
+        assert_eq!((progress.matched, progress.next_idx), (8, 9));
+        // From before it acknowledged 8, or after it lost entries that it had acknowledged.
+        let refused = step(&mut raw, rejected(2, 8, 1, 1));
+        assert_eq!(refused, Err(Refused("rejection of what was acknowledged")));
+        next_is_above_match(&raw);
+        // It goes on where it was.
+        step(&mut raw, accepted(2, 12)).expect("honest");
+        next_is_above_match(&raw);
+        assert_eq!(raw.raft.raft_log.committed, 12);
+    }
+
+    #[test]
+    fn any_answers_keep_next_above_match() {
+        use env::{Rng, SeededRng};
+        for seed in 0..300 {
+            let mut rng = SeededRng::new(seed);
+            let mut raw = leader();
+            propose(&mut raw, 20);
+            for _ in 0..60 {
+                let from = 2 + rng.below(2);
+                let index = rng.below(26);
+                let m = match rng.below(5) {
+                    0 => {
+                        raw.report_unreachable(from);
+                        continue;
+                    }
+                    1 | 2 => rejected(from, index, rng.below(26), rng.below(3)),
+                    _ => accepted(from, index),
+                };
+                let _ = step(&mut raw, m);
+                next_is_above_match(&raw);
+                assert!(raw.raft.raft_log.committed <= raw.raft.raft_log.last_index());
+            }
+        }
+    }
+
+    #[test]
+    fn appends_behind_nothing_are_refused() {
+        let raw = leader();
+        for (index, log_term) in [(50, 0), (0, 1)] {
+            let mut m = message(MessageType::MsgAppend, 2);
+            m.term = 3;
+            (m.index, m.log_term) = (index, log_term);
+            assert!(check(&raw, &mut m).is_err());
+        }
+    }
 }

@@ -171,13 +171,16 @@ impl Host {
         self.awake.len()
     }
 
+    /// Whether the group's clock runs.
+    pub fn is_awake(&self, group: GroupId) -> bool {
+        self.awake.contains(&group)
+    }
+
     /// Has the group gone through at the next poll.
     fn touch(&mut self, id: GroupId) {
-        if let Some(group) = self.groups.get_mut(&id) {
-            if !group.dirty {
-                group.dirty = true;
-                self.dirty.push(id);
-            }
+        if let Some(group) = self.groups.get_mut(&id).filter(|g| !g.dirty) {
+            group.dirty = true;
+            self.dirty.push(id);
         }
     }
 
@@ -243,7 +246,12 @@ impl Host {
                 };
                 if let Err(refused) = group.step(*m, &mut self.rng) {
                     self.counters.refused += 1;
-                    tracing::debug!(group = id.0, from = from.0, why = refused.0, "message dropped");
+                    tracing::debug!(
+                        group = id.0,
+                        from = from.0,
+                        why = refused.0,
+                        "message dropped"
+                    );
                 }
                 self.touch(id);
             }

@@ -88,7 +88,10 @@ fn job(
     })
 }
 
-fn open(disk: &Arc<dyn Disk>, written: Vec<SegmentMeta>) -> Result<Vec<Arc<Segment>>, SegmentError> {
+fn open(
+    disk: &Arc<dyn Disk>,
+    written: Vec<SegmentMeta>,
+) -> Result<Vec<Arc<Segment>>, SegmentError> {
     written
         .into_iter()
         .map(|m| Segment::open(Arc::clone(disk), m.group, m.name).map(Arc::new))

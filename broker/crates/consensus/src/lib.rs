@@ -4,6 +4,10 @@
 //! out: append to the write-ahead log, send to a peer, run a storage job. Nothing here blocks or reads a clock,
 //! but for reads of log entries that have left memory (page cache).
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::field_reassign_with_default,
+    reason = "raft-rs's messages have many fields and no constructors"
+)]
 
 mod codec;
 mod config;

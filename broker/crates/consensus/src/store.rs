@@ -10,9 +10,9 @@ use crate::{GroupId, Membership, ReadError};
 use bytes::Bytes;
 use raft::eraftpb::{self, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+use segment::LiveSet;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use segment::LiveSet;
 use wal::Entry;
 
 mod segments;
@@ -167,10 +167,7 @@ impl LogStore {
 
     /// Any entry that is still there.
     pub fn read(&self, index: u64) -> Result<Entry, ReadError> {
-        match self
-            .in_memory(index)
-            .or_else(|| self.retained.get(&index))
-        {
+        match self.in_memory(index).or_else(|| self.retained.get(&index)) {
             Some(entry) => Ok(entry.clone()),
             None => self.segments.read(index),
         }
@@ -340,7 +337,12 @@ impl LogStore {
         self.fault.borrow_mut().take()
     }
 
-    fn slice(&self, low: u64, high: u64, max: Option<u64>) -> Result<Vec<eraftpb::Entry>, ReadError> {
+    fn slice(
+        &self,
+        low: u64,
+        high: u64,
+        max: Option<u64>,
+    ) -> Result<Vec<eraftpb::Entry>, ReadError> {
         let mut entries = Vec::new();
         let mut bytes = 0u64;
         for index in low..high {
@@ -395,9 +397,9 @@ impl Storage for LogStore {
         let high = high.min(self.last() + 1);
         self.slice(low, high, max_size.into()).map_err(|error| {
             *self.fault.borrow_mut() = Some(match error {
-                ReadError::Gone => self.damaged(format!(
-                    "an entry between {low} and {high} is missing"
-                )),
+                ReadError::Gone => {
+                    self.damaged(format!("an entry between {low} and {high} is missing"))
+                }
                 corrupt @ ReadError::Corrupt { .. } => corrupt,
             });
             StorageError::LogTemporarilyUnavailable.into()

@@ -4,7 +4,7 @@ mod harness;
 
 use consensus::RaftHost;
 use env::{NodeId, Rng};
-use harness::{Cluster, GROUP, voters};
+use harness::{Cluster, GROUP, seeds, voters};
 use std::time::Duration;
 
 #[test]
@@ -53,14 +53,6 @@ fn leader_crash_is_survived() {
     cluster.converge(GROUP);
 }
 
-/// Each run's seeds, or those of `SEEDS=first..end`.
-fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
-    let given = std::env::var("SEEDS").ok();
-    let given = given.as_deref().and_then(|s| s.split_once(".."));
-    let given = given.and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-    given.unwrap_or(first..first + count)
-}
-
 /// Load, crashes, cuts, loss, delays, doubles; then peace, and all must be the same and nothing lost.
 fn chaos(seed: u64, nodes: u64) -> (u64, u64) {
     println!("SEEDS={seed}..{}", seed + 1);
@@ -70,7 +62,7 @@ fn chaos(seed: u64, nodes: u64) -> (u64, u64) {
     cluster.network.doubled = cluster.rng.below(50);
     cluster.network.max_delay_ms = cluster.rng.below(80);
     if cluster.rng.chance(1, 4) {
-        cluster.detector = None;
+        cluster.without_detector();
     }
     for node in cluster.nodes.values_mut() {
         node.disk_speed = 20 + cluster.rng.below(80);
@@ -104,10 +96,7 @@ fn chaos(seed: u64, nodes: u64) -> (u64, u64) {
     }
     cluster.heal();
     cluster.converge(GROUP);
-    (
-        cluster.oracle.history.len() as u64,
-        cluster.oracle.restores,
-    )
+    (cluster.oracle.history.len() as u64, cluster.oracle.restores)
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod harness;
 
 use consensus::{Membership, MembershipChange, ProposeError, RaftHost};
 use env::{NodeId, Rng};
-use harness::{Cluster, GROUP, voters};
+use harness::{Cluster, GROUP, seeds, voters};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -163,14 +163,19 @@ fn impossible_changes_are_refused() {
         (MembershipChange::AddLearner(NodeId(1)), Ok(())),
         (MembershipChange::Remove(NodeId(9)), Ok(())),
     ] {
-        assert_eq!(host.change_membership(GROUP, change), expected, "{change:?}");
+        assert_eq!(
+            host.change_membership(GROUP, change),
+            expected,
+            "{change:?}"
+        );
     }
 }
 
 /// Members change while nodes crash and messages are lost.
 #[test]
 fn members_change_under_chaos() {
-    for seed in 100..115 {
+    for seed in seeds(100, 15) {
+        println!("SEEDS={seed}..{}", seed + 1);
         let mut cluster = Cluster::new(seed, 3);
         cluster.create(GROUP, &voters(1..=3));
         cluster.elect(GROUP);

@@ -113,7 +113,9 @@ fn removed_groups_leave_nothing_and_can_come_again() {
     assert!(node.status(GROUP).is_none());
     let left: Vec<_> = node.disk.files();
     assert!(
-        !left.iter().any(|(path, _)| path.contains("0000000000000007")),
+        !left
+            .iter()
+            .any(|(path, _)| path.contains("0000000000000007")),
         "{left:?}"
     );
     cluster.crash(NodeId(1));

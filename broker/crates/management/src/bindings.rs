@@ -104,7 +104,7 @@ fn properties_key(binding: &BindingRecord) -> String {
     format!("{key}~{digest:016x}")
 }
 
-fn show(binding: &BindingRecord) -> Json {
+pub(crate) fn show(binding: &BindingRecord) -> Json {
     let (kind, destination) = match &binding.destination {
         Destination::Queue(name) => ("queue", name),
         Destination::Exchange(name) => ("exchange", name),
@@ -123,6 +123,23 @@ fn show(binding: &BindingRecord) -> Json {
 fn answer(found: Option<Vec<Arc<BindingRecord>>>) -> Answer {
     let found = found.ok_or_else(ApiError::not_found)?;
     json(Json::Array(found.iter().map(|b| show(b)).collect()))
+}
+
+/// The binding that a definitions document describes.
+pub(crate) fn record(vhost: &str, body: &Members<'_>) -> Result<BindingRecord, ApiError> {
+    let kind = match body.required_text("destination_type")? {
+        "queue" => "q",
+        "exchange" => "e",
+        other => {
+            return Err(ApiError::bad_request(format!(
+                "destination_type '{other}' is neither queue nor exchange"
+            )));
+        }
+    };
+    let source = body.required_text("source")?;
+    let pair = Pair::new(vhost, source, kind, body.required_text("destination")?);
+    let arguments = body.table("arguments")?.unwrap_or_default();
+    Ok(pair.record(body.text("routing_key")?.unwrap_or(""), arguments))
 }
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {

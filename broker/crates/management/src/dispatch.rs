@@ -6,8 +6,8 @@ use crate::error::ApiError;
 use crate::listen::Peer;
 use crate::page::Query;
 use crate::{
-    MAX_BODY, bindings, connections, exchanges, health, login, nodes, overview, permissions,
-    policies, queues, users, vhosts,
+    MAX_BODY, MAX_DEFINITIONS, bindings, connections, definitions, exchanges, health, login, nodes,
+    overview, permissions, policies, queues, users, vhosts,
 };
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -54,7 +54,7 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
 async fn answer(api: &Api, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let method = match parts.method.as_str() {
-        // axum drops the body of an answer to HEAD.
+        // hyper drops the body of an answer to HEAD.
         "HEAD" => "GET".to_owned(),
         other => other.to_owned(),
     };
@@ -73,11 +73,15 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let peer = peer.ok_or_else(|| ApiError::not_authorized("Login failed"))?;
     let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
     let user = login::login(api, authorization, peer.0.0.ip()).await?;
-    let body = axum::body::to_bytes(body, MAX_BODY).await;
+    let limit = match path {
+        ["definitions"] => MAX_DEFINITIONS,
+        _ => MAX_BODY,
+    };
+    let body = axum::body::to_bytes(body, limit).await;
     let call = Call {
         user,
         query: Query::parse(parts.uri.query()),
-        body: body.map_err(|_| ApiError::too_large())?,
+        body: body.map_err(|_| ApiError::too_large(limit))?,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
     };
     if path != ["whoami"] {
@@ -117,6 +121,7 @@ async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer
         }
         ["vhosts", rest @ ..] => vhost_paths(api, call, method, rest).await,
         ["nodes", rest @ ..] => node_paths(api, call, method, rest).await,
+        ["definitions", rest @ ..] => definition_paths(api, call, method, rest).await,
         ["health", "checks", check @ ..] if method == "GET" => {
             health::check(api, call, check).await
         }
@@ -244,6 +249,14 @@ async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("DELETE", [name]) => nodes::forget(api, call, name).await,
         ("PUT", [name, "maintenance"]) => nodes::maintenance(api, call, name, true).await,
         ("DELETE", [name, "maintenance"]) => nodes::maintenance(api, call, name, false).await,
+        _ => nothing(method),
+    }
+}
+
+async fn definition_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => definitions::export(api, call).await,
+        ("POST" | "PUT", []) => definitions::import(api, call).await,
         _ => nothing(method),
     }
 }

@@ -49,11 +49,11 @@ impl ApiError {
         )
     }
 
-    pub(crate) fn too_large() -> ApiError {
+    pub(crate) fn too_large(limit: usize) -> ApiError {
         ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
-            format!("the body is larger than {} bytes", crate::MAX_BODY),
+            format!("the body is larger than {limit} bytes"),
         )
     }
 

@@ -26,17 +26,9 @@ impl Known {
 }
 
 fn show(known: &Known) -> Json {
-    let record = &known.record;
-    object!({
-        "name": &*record.name,
-        "vhost": &*record.vhost,
-        "type": &*record.kind,
-        "durable": record.durable,
-        "auto_delete": record.auto_delete,
-        "internal": record.internal,
-        "arguments": from_table(&record.arguments),
-        "policy": known.policy.as_deref(),
-    })
+    let mut shown = definition(&known.record);
+    shown["policy"] = object!(known.policy.as_deref());
+    shown
 }
 
 /// What the API calls the default exchange in paths.
@@ -79,12 +71,26 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     }
 }
 
-pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
-    let name = plain(name);
-    api.member(call, vhost).await?;
-    let body = call.object()?;
-    let body = Members(&body);
-    let record = ExchangeRecord {
+/// As it stands in a definitions document.
+pub(crate) fn definition(record: &ExchangeRecord) -> Json {
+    object!({
+        "name": &*record.name,
+        "vhost": &*record.vhost,
+        "type": &*record.kind,
+        "durable": record.durable,
+        "auto_delete": record.auto_delete,
+        "internal": record.internal,
+        "arguments": from_table(&record.arguments),
+    })
+}
+
+/// The exchange that a request describes.
+pub(crate) fn record(
+    vhost: &str,
+    name: &str,
+    body: &Members<'_>,
+) -> Result<ExchangeRecord, ApiError> {
+    Ok(ExchangeRecord {
         vhost: vhost.into(),
         name: name.into(),
         kind: body.text("type")?.unwrap_or("direct").into(),
@@ -92,7 +98,14 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
         auto_delete: body.flag("auto_delete", false)?,
         internal: body.flag("internal", false)?,
         arguments: body.table("arguments")?.unwrap_or_default(),
-    };
+    })
+}
+
+pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    let name = plain(name);
+    api.member(call, vhost).await?;
+    let body = call.object()?;
+    let record = record(vhost, name, &Members(&body))?;
     let exchange = Thing::Exchange(name.to_owned());
     let mut needs = vec![(Right::Configure, exchange.clone())];
     let alternate = record.arguments.get("alternate-exchange");

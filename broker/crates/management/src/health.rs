@@ -49,8 +49,37 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
         ["alarms"] => alarms(api, false).await,
         ["local-alarms"] => alarms(api, true).await,
         ["ready-to-serve-clients"] => readyz(api).await,
+        ["port-listener", port] => {
+            let listeners = &api.config().listeners;
+            let port = port.parse::<u16>();
+            let port = port.map_err(|_| ApiError::bad_request("Invalid port"))?;
+            listener(
+                listeners.iter().any(|(_, p)| *p == port),
+                "port",
+                &port.to_string(),
+            )
+        }
+        ["protocol-listener", protocol] => {
+            let listeners = &api.config().listeners;
+            listener(
+                listeners.iter().any(|(p, _)| p == protocol),
+                "protocol",
+                protocol,
+            )
+        }
         _ => Err(ApiError::not_found()),
     }
+}
+
+fn listener(there: bool, kind: &str, wanted: &str) -> Answer {
+    if there {
+        return ok();
+    }
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": "No active listener",
+        "missing": {kind: wanted},
+    })))
 }
 
 async fn quorum_critical(api: &Api) -> Answer {

@@ -8,6 +8,7 @@ mod access;
 mod ask;
 mod bindings;
 mod connections;
+mod definitions;
 mod dispatch;
 mod entropy;
 mod error;
@@ -62,6 +63,8 @@ pub struct Config {
 
 /// Largest request body, in bytes.
 pub const MAX_BODY: usize = 256 * 1024;
+/// Largest body of `POST /api/definitions`, in bytes.
+pub const MAX_DEFINITIONS: usize = 4 * 1024 * 1024;
 
 impl Config {
     pub fn new(node: NodeId, name: impl Into<String>) -> Config {

@@ -129,7 +129,11 @@ pub(crate) async fn login(
         return Err(ApiError::too_many());
     }
     let wanted = name.clone();
-    let user = api.read(move |tree| tree.user(&wanted).cloned()).await?;
+    let user = api
+        .read(move |tree| (!tree.cluster().is_empty()).then(|| tree.user(&wanted).cloned()))
+        .await?;
+    // Before there is a cluster there are no users: no failure of whoever asks.
+    let user = user.ok_or_else(|| ApiError::unavailable("this node is not in a cluster yet"))?;
     let right = match user.as_ref().and_then(|u| u.password.clone()) {
         Some(hash) => logins.check(hash, password).await?,
         None => false,

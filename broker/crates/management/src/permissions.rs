@@ -10,7 +10,7 @@ use metadata::{Change, PermissionRecord, TopicPermissionRecord, Tree};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-fn show(p: &PermissionRecord) -> Json {
+pub(crate) fn show(p: &PermissionRecord) -> Json {
     object!({
         "user": &*p.user,
         "vhost": &*p.vhost,
@@ -20,7 +20,7 @@ fn show(p: &PermissionRecord) -> Json {
     })
 }
 
-fn show_topic(p: &TopicPermissionRecord) -> Json {
+pub(crate) fn show_topic(p: &TopicPermissionRecord) -> Json {
     object!({
         "user": &*p.user,
         "vhost": &*p.vhost,
@@ -95,17 +95,40 @@ pub(crate) async fn get(api: &Api, vhost: &str, user: &str) -> Answer {
 
 pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
-    let body = Members(&body);
-    let record = PermissionRecord {
+    let record = record(vhost, user, &Members(&body))?;
+    let existed = find(api, vhost, user).await?.is_some();
+    api.change(Change::PutPermission(record)).await?;
+    put_answer(existed)
+}
+
+/// The rights that a request describes.
+pub(crate) fn record(
+    vhost: &str,
+    user: &str,
+    body: &Members<'_>,
+) -> Result<PermissionRecord, ApiError> {
+    Ok(PermissionRecord {
         user: user.into(),
         vhost: vhost.into(),
         configure: body.required_text("configure")?.into(),
         write: body.required_text("write")?.into(),
         read: body.required_text("read")?.into(),
-    };
-    let existed = find(api, vhost, user).await?.is_some();
-    api.change(Change::PutPermission(record)).await?;
-    put_answer(existed)
+    })
+}
+
+/// The topic rights that a request describes.
+pub(crate) fn topic_record(
+    vhost: &str,
+    user: &str,
+    body: &Members<'_>,
+) -> Result<TopicPermissionRecord, ApiError> {
+    Ok(TopicPermissionRecord {
+        user: user.into(),
+        vhost: vhost.into(),
+        exchange: plain(body.required_text("exchange")?).into(),
+        write: body.required_text("write")?.into(),
+        read: body.required_text("read")?.into(),
+    })
 }
 
 pub(crate) async fn delete(api: &Api, vhost: &str, user: &str) -> Answer {
@@ -151,14 +174,7 @@ pub(crate) async fn get_topics(api: &Api, vhost: &str, user: &str) -> Answer {
 
 pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
-    let body = Members(&body);
-    let record = TopicPermissionRecord {
-        user: user.into(),
-        vhost: vhost.into(),
-        exchange: plain(body.required_text("exchange")?).into(),
-        write: body.required_text("write")?.into(),
-        read: body.required_text("read")?.into(),
-    };
+    let record = topic_record(vhost, user, &Members(&body))?;
     let same = record.clone();
     let existed = api
         .read(move |tree| {

@@ -18,7 +18,7 @@ const APPLY_TO: &[(&str, ApplyTo)] = &[
     ("exchanges", ApplyTo::Exchanges),
 ];
 
-fn show(policy: &PolicyRecord) -> Json {
+pub(crate) fn show(policy: &PolicyRecord) -> Json {
     let apply_to = APPLY_TO.iter().find(|(_, a)| *a == policy.apply_to);
     object!({
         "vhost": &*policy.vhost,
@@ -103,7 +103,19 @@ pub(crate) async fn put(
 ) -> Answer {
     allowed(api, call, scope, vhost).await?;
     let body = call.object()?;
-    let body = Members(&body);
+    let record = record(scope, vhost, name, &Members(&body))?;
+    let existed = find(api, scope, vhost, name).await?.is_some();
+    api.change(Change::PutPolicy(record)).await?;
+    put_answer(existed)
+}
+
+/// The policy that a request describes.
+pub(crate) fn record(
+    scope: PolicyScope,
+    vhost: &str,
+    name: &str,
+    body: &Members<'_>,
+) -> Result<PolicyRecord, ApiError> {
     let pattern = body.required_text("pattern")?;
     let definition = body
         .table("definition")?
@@ -118,7 +130,7 @@ pub(crate) async fn put(
                  'classic_queues', 'quorum_queues', 'streams', or 'all'\n"
             ))
         })?;
-    let record = PolicyRecord {
+    Ok(PolicyRecord {
         vhost: vhost.into(),
         name: name.into(),
         scope,
@@ -126,10 +138,7 @@ pub(crate) async fn put(
         apply_to: *apply_to,
         priority: body.integer("priority")?.unwrap_or(0),
         definition,
-    };
-    let existed = find(api, scope, vhost, name).await?.is_some();
-    api.change(Change::PutPolicy(record)).await?;
-    put_answer(existed)
+    })
 }
 
 pub(crate) async fn delete(

@@ -55,6 +55,12 @@ fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
     };
     let leader = leader.map(|id| name_of(names, id));
     let members = facts.map(|f| &f.members).filter(|m| !m.is_empty());
+    let online: &[NodeId] = match (facts, record.kind) {
+        (Some(facts), QueueKind::Quorum) => &facts.online,
+        // The one node that holds it answered.
+        (Some(facts), QueueKind::Classic) if facts.stats.is_some() => &record.members,
+        _ => &[],
+    };
     let mut shown = object!({
         "name": &*record.name,
         "vhost": &*record.vhost,
@@ -66,7 +72,7 @@ fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
         "node": leader,
         "leader": leader,
         "members": list(members.unwrap_or(&record.members)),
-        "online": list(facts.map_or(&[], |f| &f.online)),
+        "online": list(online),
         "state": if stats.is_some() { "running" } else { "down" },
         "policy": known.policy.name.as_deref(),
         "operator_policy": known.policy.operator_name.as_deref(),
@@ -159,12 +165,10 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
 pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.member(call, vhost).await?;
     let body = call.object()?;
-    let body = Members(&body);
-    let arguments = body.table("arguments")?.unwrap_or_default();
-    let durable = body.flag("durable", true)?;
-    let auto_delete = body.flag("auto_delete", false)?;
+    let record = record(api, call, vhost, name, &Members(&body)).await?;
     let queue = Thing::Queue(name.to_owned());
     let mut needs = vec![(Right::Configure, queue.clone())];
+    let arguments = &record.arguments;
     if let Some(dead) = arguments
         .get("x-dead-letter-exchange")
         .and_then(Value::as_str)
@@ -174,13 +178,42 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
         needs.push((Right::Write, Thing::Exchange(dead.to_owned())));
     }
     api.permitted(call, vhost, needs).await?;
-    let kind = queue_kind(vhost, name, &arguments)?;
     let exists = find(api, vhost, name).await.is_ok();
     if !exists && name.starts_with("amq.") {
         return Err(ApiError::bad_request(format!(
             "queue name '{name}' contains reserved prefix 'amq.*'"
         )));
     }
+    match api.change(Change::DeclareQueue(record)).await? {
+        Done::Queue { created, .. } => put(!created),
+        other => Err(ApiError::unavailable(format!(
+            "the declaration was answered with {other:?}"
+        ))),
+    }
+}
+
+/// As it stands in a definitions document.
+pub(crate) fn definition(record: &QueueRecord) -> Json {
+    object!({
+        "name": &*record.name,
+        "vhost": &*record.vhost,
+        "type": record.kind.name(),
+        "durable": record.durable,
+        "auto_delete": record.auto_delete,
+        "arguments": from_table(&record.arguments),
+    })
+}
+
+/// The queue that a request describes, with members chosen for it.
+pub(crate) async fn record(
+    api: &Api,
+    call: &Call,
+    vhost: &str,
+    name: &str,
+    body: &Members<'_>,
+) -> Result<QueueRecord, ApiError> {
+    let arguments = body.table("arguments")?.unwrap_or_default();
+    let kind = queue_kind(vhost, name, &arguments)?;
     let replicas = replicas(&arguments);
     let members = api
         .ask(|reply| ControlRequest::Place {
@@ -189,24 +222,18 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
             reply,
         })
         .await?;
-    let record = QueueRecord {
+    Ok(QueueRecord {
         id: QueueId(0),
         vhost: vhost.into(),
         name: name.into(),
         kind,
-        durable,
-        auto_delete,
+        durable: body.flag("durable", true)?,
+        auto_delete: body.flag("auto_delete", false)?,
         exclusive: None,
         arguments,
         members,
         declared_by: call.user.name.clone(),
-    };
-    match api.change(Change::DeclareQueue(record)).await? {
-        Done::Queue { created, .. } => put(!created),
-        other => Err(ApiError::unavailable(format!(
-            "the declaration was answered with {other:?}"
-        ))),
-    }
+    })
 }
 
 /// Replicas that the arguments ask for; 0 is the default.

@@ -7,14 +7,15 @@ use crate::entropy;
 use crate::error::ApiError;
 use crate::json::Members;
 use auth::{HashAlgorithm, PasswordHash, SALT_LEN};
-use metadata::{Change, UserRecord};
+use message::Value;
+use metadata::{Change, Name, UserRecord};
 use serde_json::{Map, Value as Json, json as object};
 use std::sync::Arc;
 
 /// Longest password taken.
 const MAX_PASSWORD: usize = 1024;
 
-fn show(user: &UserRecord) -> Json {
+pub(crate) fn show(user: &UserRecord) -> Json {
     let password = user.password.as_ref();
     object!({
         "name": &*user.name,
@@ -55,20 +56,43 @@ pub(crate) async fn get(api: &Api, name: &str) -> Answer {
 
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     let body = call.object()?;
-    let body = Members(&body);
+    let existed = find(api, name).await?.is_some();
+    let record = record(api, name, &Members(&body)).await?;
+    api.change(Change::PutUser(record)).await?;
+    put_answer(existed)
+}
+
+/// The user that a request describes. Limits that it does not name stay as they are.
+pub(crate) async fn record(
+    api: &Api,
+    name: &str,
+    body: &Members<'_>,
+) -> Result<UserRecord, ApiError> {
     let tags = body
         .words("tags")?
         .ok_or_else(|| ApiError::bad_request("key_missing: tags"))?;
-    let password = password(api, &body).await?;
-    let before = find(api, name).await?;
-    let record = UserRecord {
+    let password = password(api, body).await?;
+    let limits = match body.table("limits")? {
+        None => {
+            let before = find(api, name).await?;
+            before.map_or(Vec::new(), |u| u.limits.clone())
+        }
+        Some(table) => {
+            let limit = |(name, value): (Name, Value)| match value.as_integer() {
+                Some(value) => Ok((name, value)),
+                None => Err(ApiError::bad_request(format!(
+                    "limit '{name}' should be a number"
+                ))),
+            };
+            table.0.into_iter().map(limit).collect::<Result<_, _>>()?
+        }
+    };
+    Ok(UserRecord {
         name: name.into(),
         password,
         tags,
-        limits: before.as_ref().map_or(Vec::new(), |u| u.limits.clone()),
-    };
-    api.change(Change::PutUser(record)).await?;
-    put_answer(before.is_some())
+        limits,
+    })
 }
 
 /// None for a user who may not log in with a password: an empty `password_hash` says so.

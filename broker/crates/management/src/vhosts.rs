@@ -9,7 +9,7 @@ use metadata::{Change, Name, PermissionRecord, VhostRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-fn show(vhost: &VhostRecord) -> Json {
+pub(crate) fn show(vhost: &VhostRecord) -> Json {
     let tags: Vec<&str> = vhost.tags.iter().map(|t| &**t).collect();
     object!({
         "name": &*vhost.name,
@@ -48,9 +48,30 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     call.administrator()?;
     let body = call.object()?;
-    let body = Members(&body);
     let before = find(api, name).await?;
-    let old = before.as_deref();
+    api.change(change(name, &Members(&body), before.as_deref())?)
+        .await?;
+    if before.is_none() {
+        // Who makes a vhost may use it, as with RabbitMQ.
+        let everything: Name = ".*".into();
+        let permission = PermissionRecord {
+            user: call.user.name.clone(),
+            vhost: name.into(),
+            configure: everything.clone(),
+            write: everything.clone(),
+            read: everything,
+        };
+        api.change(Change::PutPermission(permission)).await?;
+    }
+    put_answer(before.is_some())
+}
+
+/// The vhost that a request describes; what it does not say stays as it was.
+pub(crate) fn change(
+    name: &str,
+    body: &Members<'_>,
+    old: Option<&VhostRecord>,
+) -> Result<Change, ApiError> {
     let description: Name = match body.text("description")? {
         Some(text) => text.into(),
         None => old.map_or_else(|| "".into(), |v| v.description.clone()),
@@ -59,26 +80,11 @@ pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
         Some(tags) => tags,
         None => old.map_or_else(Vec::new, |v| v.tags.clone()),
     };
-    let name: Name = name.into();
-    let change = Change::PutVhost {
-        name: name.clone(),
+    Ok(Change::PutVhost {
+        name: name.into(),
         description,
         tags,
-    };
-    api.change(change).await?;
-    if before.is_none() {
-        // Who makes a vhost may use it, as with RabbitMQ.
-        let everything: Name = ".*".into();
-        let permission = PermissionRecord {
-            user: call.user.name.clone(),
-            vhost: name,
-            configure: everything.clone(),
-            write: everything.clone(),
-            read: everything,
-        };
-        api.change(Change::PutPermission(permission)).await?;
-    }
-    put_answer(before.is_some())
+    })
 }
 
 pub(crate) async fn delete(api: &Api, call: &Call, name: &str) -> Answer {

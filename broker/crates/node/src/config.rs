@@ -83,7 +83,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             data_dir: PathBuf::from("posthorn-data"),
-            shards: 0,
+            shards: 1,
             log: LogConfig {
                 level: "info".to_owned(),
                 json: false,

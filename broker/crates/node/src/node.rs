@@ -128,44 +128,26 @@ impl Node {
 
         // Ports first: a port in use is told before the directory is touched.
         drop(addresses::bind_alone("amqp", config.amqp)?);
-        let cluster = addresses::bind_alone("cluster", config.cluster.listener)?;
-        let bound = cluster.as_ref().map(TcpListener::local_addr).transpose();
-        let bound = bound.map_err(io_error("cluster listener"))?;
-        let address = addresses::advertised(&config, bound)?;
-
+        let (cluster, address) = bind_cluster(&config)?;
+        let mut ports = Vec::new();
+        if let Some(listener) = &cluster {
+            let copy = listener.try_clone();
+            ports.push(("cluster", copy.map_err(io_error("cluster listener"))?));
+        }
         let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
+        let status = Arc::new(LinkStatus::default());
+        let door = Arc::new(ControlDoor::new(status.clone()));
+        if let Some(serve) = parts.serve_control {
+            // Before the log is read back, so that probes are answered meanwhile.
+            let me = (data.identity().node, name.as_str());
+            ports.extend(start_control(&config, me, serve, &door, &notices)?);
+        }
         let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
         if config.cluster.peers.is_empty() && data.identity().cluster.is_none() {
             form_alone(&data, &name, &address, &mut rng)?;
         }
         let identity = data.identity();
-        tracing::info!(
-            event = "node.starting",
-            name,
-            node = id_text(identity.node.0),
-            incarnation = identity.incarnation.0,
-            shards,
-            groups = recovered.groups.len()
-        );
-
-        let mut ports = Vec::new();
-        if let Some(listener) = &cluster {
-            ports.push((
-                "cluster",
-                listener.try_clone().map_err(io_error("cluster listener"))?,
-            ));
-        }
-        let status = Arc::new(LinkStatus::default());
-        let door = Arc::new(ControlDoor::new(status.clone()));
-        if let Some(serve) = parts.serve_control {
-            ports.extend(start_control(
-                &config,
-                (identity.node, &name),
-                serve,
-                &door,
-                &notices,
-            )?);
-        }
+        log_start(&identity, shards, recovered.groups.len());
         let clock = Arc::new(RealClock::new());
         let wiring = Wiring {
             shards,
@@ -420,6 +402,27 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     new.push(".new");
     std::fs::write(&new, text)?;
     std::fs::rename(&new, path)
+}
+
+fn log_start(identity: &Identity, shards: u16, groups: usize) {
+    tracing::info!(
+        event = "node.starting",
+        version = env!("CARGO_PKG_VERSION"),
+        name = identity.name,
+        node = id_text(identity.node.0),
+        incarnation = identity.incarnation.0,
+        shards,
+        groups
+    );
+}
+
+/// The listener for other nodes, and the address under which they reach it.
+fn bind_cluster(config: &Config) -> Result<(Option<TcpListener>, String), NodeError> {
+    let listener = addresses::bind_alone("cluster", config.cluster.listener)?;
+    let bound = listener.as_ref().map(TcpListener::local_addr).transpose();
+    let bound = bound.map_err(io_error("cluster listener"))?;
+    let address = addresses::advertised(config, bound)?;
+    Ok((listener, address))
 }
 
 /// A node without peers is its own cluster.

@@ -110,45 +110,33 @@ impl Threads {
             }
         }
 
+        let ins = from_wal_rx.into_iter().zip(from_jobs_rx).zip(from_peers_rx);
+        let outs = wal_tx.into_iter().zip(job_tx).zip(peer_tx);
         let mut ends = Vec::new();
         let mut mailboxes = Vec::new();
-        let others = polls
-            .into_iter()
-            .zip(from_wal_rx)
-            .zip(from_jobs_rx)
-            .zip(from_peers_rx);
-        let outs = wal_tx.into_iter().zip(job_tx).zip(peer_tx);
-        for (((((poll, wake), a), b), c), ((wal, jobs), peers)) in others.zip(outs) {
+        for (((poll, wake), ((a, b), c)), ((wal, jobs), peers)) in
+            polls.into_iter().zip(ins).zip(outs)
+        {
             let (mailbox, inlet) = reactor::mailbox(wake.clone());
             mailboxes.push(mailbox);
+            let links = Links {
+                wal,
+                jobs,
+                peers,
+                shards: Vec::new(),
+            };
             ends.push(ShardEnds {
                 poll,
                 wake,
                 inlet,
                 rings: vec![a, b, c],
-                links: Links {
-                    wal,
-                    jobs,
-                    peers,
-                    shards: Vec::new(),
-                },
+                links,
             });
         }
         connect_shards(&mut ends, &shard_wakes);
 
-        let mut threads = Threads {
-            clock: wiring.clock.clone(),
-            notices: wiring.notices.clone(),
-            ends: ends.into_iter().map(Some).collect(),
-            mailboxes,
-            shards: Vec::new(),
-            status: wiring.status.clone(),
-            links_wake: links_wake.clone(),
-            links: None,
-            stop_storage: Arc::new(AtomicBool::new(false)),
-            storage_wakes: vec![log_wake.clone(), job_wake.clone()],
-            storage: Vec::new(),
-        };
+        let mut threads = Threads::idle(&wiring, ends, mailboxes, links_wake.clone());
+        threads.storage_wakes = vec![log_wake.clone(), job_wake.clone()];
         let notices = wiring.notices.clone();
         let on_full = Box::new(move |full| drop(notices.send(Notice::DiskFull(full))));
         let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, on_full);
@@ -169,6 +157,28 @@ impl Threads {
         };
         threads.start_links(LinkThread::new(parts)?)?;
         Ok(threads)
+    }
+
+    /// Before any thread runs.
+    fn idle(
+        wiring: &Wiring,
+        ends: Vec<ShardEnds>,
+        mailboxes: Vec<Mailbox>,
+        links_wake: Arc<Wake>,
+    ) -> Threads {
+        Threads {
+            clock: wiring.clock.clone(),
+            notices: wiring.notices.clone(),
+            ends: ends.into_iter().map(Some).collect(),
+            mailboxes,
+            shards: Vec::new(),
+            status: wiring.status.clone(),
+            links_wake,
+            links: None,
+            stop_storage: Arc::new(AtomicBool::new(false)),
+            storage_wakes: Vec::new(),
+            storage: Vec::new(),
+        }
     }
 
     fn start_log(&mut self, log: LogThread, wake: Arc<Wake>) -> io::Result<()> {

@@ -8,7 +8,8 @@ mod output;
 use client::{Client, Failure};
 use output::{Format, Output};
 use serde_json::Value as Json;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -205,6 +206,16 @@ pub enum OnOff {
     Off,
 }
 
+/// The command line; called as `posthornctl` (a link to the program), `ctl` need not be said.
+pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = given.collect();
+    let called = arguments.first().map(Path::new).and_then(Path::file_name);
+    if called.is_some_and(|name| name == "posthornctl") {
+        arguments.insert(1, "ctl".into());
+    }
+    arguments
+}
+
 /// Runs one operation. Exit codes: 0 done, 1 refused or failed, 69 the node cannot be reached, 77 not permitted.
 pub fn run(args: Args) -> ExitCode {
     let output = Output::new(args.output);
@@ -270,5 +281,22 @@ fn object(what: &str, text: &str) -> Result<serde_json::Map<String, Json>, Failu
             "{what} is not a JSON object: {text}"
         ))),
         Err(e) => Err(Failure::Usage(format!("{what} is not JSON ({e}): {text}"))),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn called_as_posthornctl_it_is_ctl() {
+        let run = |words: &[&str]| {
+            let given = words.iter().map(OsString::from);
+            let got = arguments(given).into_iter().map(|w| w.into_string());
+            got.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        assert_eq!(run(&["/bin/posthornctl", "status"])[1..], ["ctl", "status"]);
+        assert_eq!(run(&["posthorn", "serve"])[1..], ["serve"]);
+        assert!(run(&[]).is_empty());
     }
 }

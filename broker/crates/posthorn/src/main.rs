@@ -65,7 +65,7 @@ enum ConfigCommand {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    match Cli::parse_from(ctl::arguments(std::env::args_os())).command {
         Command::Serve(args) => serve::serve(args),
         Command::Ctl(args) => ctl::run(args),
         Command::Config(ConfigCommand::Check { file }) => check(file),

@@ -36,7 +36,16 @@ pub struct Output {
 const LOOK_BACK: usize = 16;
 
 impl Output {
+    /// Adds an event. Of several reports of progress in a row only the last one matters.
     pub fn event(&mut self, session: SessionId, event: Event) {
+        if let Some(last) = self.events.last_mut()
+            && last.session == session
+            && let Some(before) = progress(&last.event)
+            && progress(&event).is_some_and(|now| now >= before)
+        {
+            last.event = event;
+            return;
+        }
         self.events.push(Addressed { session, event });
     }
 
@@ -65,6 +74,14 @@ impl Output {
 
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.dead.is_empty() && self.faults.is_empty()
+    }
+}
+
+/// Up to where a report says all there is to say.
+fn progress(event: &Event) -> Option<u64> {
+    match event {
+        Event::Applied { up_to } | Event::AppliedExcept { up_to, .. } => Some(*up_to),
+        _ => None,
     }
 }
 

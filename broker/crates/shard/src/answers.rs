@@ -150,10 +150,10 @@ impl Core {
         };
         for peer in peers {
             for shard in 0..shards {
-                self.to_peer(peer, Route::Shard(shard), &frame);
+                self.send_to_peer(peer, Route::Shard(shard), &frame);
             }
         }
-        self.to_other_shards(&frame);
+        self.send_to_other_shards(&frame);
         let own = self.owners.stats(only);
         let me = self.config.node;
         self.take_stats(me, token, true, own);
@@ -183,9 +183,9 @@ impl Core {
                 stats,
             };
             if from == self.config.node {
-                self.to_shard(reply_shard, &frame);
+                self.send_to_shard(reply_shard, &frame);
             } else {
-                self.to_peer(from, Route::Shard(reply_shard), &frame);
+                self.send_to_peer(from, Route::Shard(reply_shard), &frame);
             }
         }
     }
@@ -198,7 +198,7 @@ impl Core {
 
     pub fn tell_alarm(&mut self, peer: NodeId, reason: AlarmReason, on: bool) {
         for shard in 0..self.config.shards {
-            self.to_peer(peer, Route::Shard(shard), &Frame::Alarm { reason, on });
+            self.send_to_peer(peer, Route::Shard(shard), &Frame::Alarm { reason, on });
         }
     }
 

@@ -29,7 +29,7 @@ impl Core {
                     Asker::Shard { shard, token } => Some((*shard, *token)),
                     _ => None,
                 };
-                self.to_other_shards(&Frame::Applied {
+                self.send_to_other_shards(&Frame::Applied {
                     index: entry.index,
                     change: change.clone(),
                     done_for,
@@ -125,7 +125,7 @@ impl Core {
             self.answer(asker, Err(Refused::Unavailable(text.into())));
         }
         if self.config.shards > 1 {
-            self.to_other_shards(&Frame::Restored {
+            self.send_to_other_shards(&Frame::Restored {
                 index,
                 tree: tree.clone(),
             });
@@ -228,7 +228,7 @@ impl Core {
         };
         match directory.leader() {
             Leader::Me => self.admit_node(node),
-            Leader::Other(to) => self.to_peer(to, Route::Shard(0), &Frame::Join { node }),
+            Leader::Other(to) => self.send_to_peer(to, Route::Shard(0), &Frame::Join { node }),
             // It asks again.
             Leader::Unknown => {}
         }

@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    pub fn to_peer(&mut self, to: NodeId, route: Route, frame: &Frame) {
+    pub fn send_to_peer(&mut self, to: NodeId, route: Route, frame: &Frame) {
         self.effects.push(Effect::Peer {
             to,
             route,
@@ -121,7 +121,7 @@ impl Core {
         });
     }
 
-    pub fn to_shard(&mut self, to: u16, frame: &Frame) {
+    pub fn send_to_shard(&mut self, to: u16, frame: &Frame) {
         let from = self.config.index;
         self.effects.push(Effect::Shard {
             to,
@@ -157,8 +157,8 @@ impl Core {
             let frame = Frame::ToQueue { queue, messages };
             match place {
                 Place::Here => {}
-                Place::Shard(shard) => self.to_shard(shard, &frame),
-                Place::Node(node) => self.to_peer(node, Route::Owner(queue.0), &frame),
+                Place::Shard(shard) => self.send_to_shard(shard, &frame),
+                Place::Node(node) => self.send_to_peer(node, Route::Owner(queue.0), &frame),
             }
         }
         for (((place, shard), session, queue), events) in std::mem::take(&mut outgoing.events) {
@@ -169,8 +169,8 @@ impl Core {
             };
             match place {
                 Place::Here => {}
-                Place::Shard(shard) => self.to_shard(shard, &frame),
-                Place::Node(node) => self.to_peer(node, Route::Shard(shard), &frame),
+                Place::Shard(shard) => self.send_to_shard(shard, &frame),
+                Place::Node(node) => self.send_to_peer(node, Route::Shard(shard), &frame),
             }
         }
         self.outgoing = outgoing;
@@ -200,7 +200,7 @@ impl Core {
                 token,
                 change,
             };
-            self.to_shard(0, &frame);
+            self.send_to_shard(0, &frame);
             return;
         };
         let mut sends = Vec::new();
@@ -225,7 +225,7 @@ impl Core {
                     drop(self.owners.propose_metadata(command))
                 }
                 crate::directory::Send::Forward { to, frame } => {
-                    self.to_peer(to, Route::Shard(0), &frame)
+                    self.send_to_peer(to, Route::Shard(0), &frame)
                 }
             }
         }
@@ -250,7 +250,7 @@ impl Core {
     }
 
     /// Broadcast to the other shards of this node.
-    pub fn to_other_shards(&mut self, frame: &Frame) {
+    pub fn send_to_other_shards(&mut self, frame: &Frame) {
         let bytes: Bytes = frame.encode();
         let from = self.config.index;
         for to in (0..self.config.shards).filter(|s| *s != from) {

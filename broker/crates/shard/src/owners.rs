@@ -95,6 +95,7 @@ pub enum ForMetadata {
 }
 
 pub struct Owners {
+    me: NodeId,
     host: Host,
     disk: Arc<dyn Disk>,
     queues: HashMap<QueueId, Owned, FixedState>,
@@ -116,8 +117,9 @@ pub struct Owners {
 }
 
 impl Owners {
-    pub fn new(host: Host, disk: Arc<dyn Disk>) -> Owners {
+    pub fn new(me: NodeId, host: Host, disk: Arc<dyn Disk>) -> Owners {
         Owners {
+            me,
             host,
             disk,
             queues: HashMap::default(),
@@ -195,11 +197,21 @@ impl Owners {
         if self.queues.contains_key(&record.id) {
             return;
         }
-        let opened = ClassicQueue::open(Arc::clone(&self.disk), record.id, label(record), settings.clone());
+        let opened = ClassicQueue::open(
+            Arc::clone(&self.disk),
+            record.id,
+            label(record),
+            settings.clone(),
+        );
         match opened {
             Ok(queue) => {
-                let classic = Classic { queue, auto_delete: record.auto_delete, used: false };
-                self.queues.insert(record.id, Owned::Classic(Box::new(classic)));
+                let classic = Classic {
+                    queue,
+                    auto_delete: record.auto_delete,
+                    used: false,
+                };
+                self.queues
+                    .insert(record.id, Owned::Classic(Box::new(classic)));
                 self.touched.insert(record.id);
             }
             Err(error) => {
@@ -378,6 +390,9 @@ impl Owners {
                 self.note_events(queue);
             }
             HostOutput::CheckpointDue { .. } => {
+                // What was applied and not read yet may be freed by the checkpoint.
+                let host = &self.host;
+                quorum.resolve(&mut |index| host.read(group, index).ok(), &mut self.out);
                 let checkpoint = quorum.checkpoint();
                 self.host
                     .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
@@ -504,25 +519,30 @@ impl Owners {
 
     pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         self.host.peer_up(node, incarnation);
-        self.each_quorum(|q, _, _| q.peer_up(node));
+        self.each_queue(|owned, at, out| match owned {
+            Owned::Quorum(q) => q.peer_up(node),
+            Owned::Classic(c) => c.queue.peer_up(at, node, out),
+        });
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
         self.host.peer_down(node);
-        self.each_quorum(|q, _, _| q.peer_down(node));
+        self.each_queue(|owned, at, out| match owned {
+            Owned::Quorum(q) => q.peer_down(node),
+            Owned::Classic(c) => c.queue.peer_down(at, node, out),
+        });
     }
 
-    fn each_quorum(&mut self, f: impl Fn(&mut QuorumQueue, Moment, &mut Output)) {
-        let mut led: Vec<QueueId> = Vec::new();
-        for (id, owned) in &mut self.queues {
-            if let Owned::Quorum(quorum) = owned
-                && quorum.leads()
-            {
-                f(quorum, self.at, &mut self.out);
-                led.push(*id);
+    fn each_queue(&mut self, f: impl Fn(&mut Owned, Moment, &mut Output)) {
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        for queue in ids {
+            if let Some(owned) = self.queues.get_mut(&queue) {
+                f(owned, self.at, &mut self.out);
+                self.touched.insert(queue);
             }
+            self.note_events(queue);
         }
-        self.touched.extend(led);
     }
 
     /// Earlier lives of a node are over.
@@ -662,7 +682,7 @@ impl Owners {
             .filter(|s| s.is_leader)
             .map(|s| (METADATA, s));
         let all = metadata.into_iter().chain(queues);
-        all.filter_map(|(group, status)| Some((group, successor(&status, peers, avoid)?)))
+        all.filter_map(|(group, status)| Some((group, successor(self.me, &status, peers, avoid)?)))
             .collect()
     }
 
@@ -695,9 +715,10 @@ impl Owners {
 }
 
 /// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
-fn successor(status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
-    let able =
-        |n: &NodeId| status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n);
+fn successor(me: NodeId, status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
+    let able = |n: &NodeId| {
+        *n != me && status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n)
+    };
     let best = status
         .matched
         .iter()

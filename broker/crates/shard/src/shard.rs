@@ -10,7 +10,8 @@ use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::NodeRecord;
+use metadata::{NodeRecord, SessionId};
+use queue::ToQueue;
 use session::{Notice, Outbox, Session, Standing};
 use session_amqp091::{AmqpSession, Limits, SessionConfig};
 use std::sync::Arc;
@@ -135,9 +136,9 @@ impl Shard {
         match frame {
             Frame::Raft(bytes) => self.core.owners.receive_raft(from, bytes),
             Frame::ToQueue { queue, messages } => {
-                self.core
-                    .requests
-                    .extend(messages.into_iter().map(|m| (queue, m)));
+                // A peer speaks for its own sessions alone.
+                let own = messages.into_iter().filter(|m| session_of(m).node == from);
+                self.core.requests.extend(own.map(|m| (queue, m)));
             }
             Frame::Events {
                 session,
@@ -412,4 +413,11 @@ impl ShardDriver for Shard {
 /// Frames for every shard of a peer go to the shard of the same index there.
 pub(crate) fn same_shard(core: &Core) -> Route {
     Route::Shard(core.config.index)
+}
+
+fn session_of(message: &ToQueue) -> SessionId {
+    match message {
+        ToQueue::Request(request) => request.session,
+        ToQueue::Resume(resume) => resume.session,
+    }
 }

@@ -37,7 +37,7 @@ impl Shard {
             limits: Limits::default(),
         };
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
-        let mut owners = Owners::new(host, disk);
+        let mut owners = Owners::new(config.node, host, disk);
         owners.set_time(Moment { now, wall });
         let directory =
             (config.index == 0).then(|| Directory::new(config.node, config.incarnation));
@@ -115,7 +115,14 @@ impl Core {
         for queue in self.owners.take_unused() {
             if let Some(record) = self.tree.queue_by_id(queue) {
                 let (vhost, name) = (record.vhost.clone(), record.name.clone());
-                self.ask(Change::DeleteQueue { vhost, name, id: Some(queue) }, Asker::Nobody);
+                self.ask(
+                    Change::DeleteQueue {
+                        vhost,
+                        name,
+                        id: Some(queue),
+                    },
+                    Asker::Nobody,
+                );
             }
         }
         for (session, queue, event) in self.owners.take_events() {
@@ -151,7 +158,7 @@ impl Core {
             ForShard::Fatal(text) => self.effects.push(Effect::Fatal(text)),
             ForShard::Send { to, frame } => {
                 let route = same_shard(self);
-                self.to_peer(to, route, &Frame::Raft(frame));
+                self.send_to_peer(to, route, &Frame::Raft(frame));
             }
             ForShard::QueueLeader {
                 queue,

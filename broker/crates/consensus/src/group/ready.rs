@@ -1,6 +1,8 @@
 //! Taking from raft-rs what it has to say: to the log, to peers, to the state machine.
 
-use super::{Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink};
+use super::{
+    Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink,
+};
 use super::{Waiting, entry};
 use raft::Ready;
 use raft::eraftpb::Message;
@@ -17,14 +19,29 @@ impl Group {
         }
         if let Some(state) = self.restore.take() {
             self.hand_out_checkpoint(state, sink);
+        } else if !self.introduced {
+            self.tell_membership(sink);
         }
         self.submit();
+        if !self.take_all(sink, &mut wanted) {
+            return wanted;
+        }
+        if self.may_lead_at_once() {
+            // It cannot fail: there is nobody to refuse.
+            let _ = self.raw.campaign();
+            self.take_all(sink, &mut wanted);
+        }
+        wanted
+    }
+
+    /// False when the group had to stop.
+    fn take_all(&mut self, sink: &mut Sink, wanted: &mut WantedTransfers) -> bool {
         while self.raw.has_ready() {
             let ready = self.raw.ready();
-            self.take_ready(ready, sink, &mut wanted);
+            self.take_ready(ready, sink, wanted);
             if let Some(error) = self.store().take_fault() {
                 self.stop(error, sink);
-                return wanted;
+                return false;
             }
         }
         // What could not be applied before may go now. Only here all entries are on their way to the log, so that
@@ -33,7 +50,7 @@ impl Group {
         if std::mem::take(&mut self.commit_wanted) {
             self.log_commit(sink);
         }
-        wanted
+        true
     }
 
     pub fn stop(&mut self, error: crate::ReadError, sink: &mut Sink) {
@@ -166,6 +183,7 @@ impl Group {
     }
 
     fn tell_membership(&mut self, sink: &mut Sink) {
+        self.introduced = true;
         sink.out.push(Output::Membership {
             group: self.id,
             membership: self.membership.clone(),
@@ -267,4 +285,3 @@ impl Group {
         }
     }
 }
-

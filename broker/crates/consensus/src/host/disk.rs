@@ -18,14 +18,32 @@ use wal::RecordBody;
 /// Whom a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobFor {
-    Flush { group: GroupId, epoch: u64 },
-    Checkpoint { group: GroupId, epoch: u64 },
-    Rewrite { group: GroupId, epoch: u64 },
+    Flush {
+        group: GroupId,
+        epoch: u64,
+    },
+    Checkpoint {
+        group: GroupId,
+        epoch: u64,
+    },
+    Rewrite {
+        group: GroupId,
+        epoch: u64,
+    },
     /// Files that nobody refers to.
     Cleanup,
-    Deletion { group: GroupId },
-    Outgoing { group: GroupId, to: NodeId, id: u64 },
-    Incoming { group: GroupId, id: u64 },
+    Deletion {
+        group: GroupId,
+    },
+    Outgoing {
+        group: GroupId,
+        to: NodeId,
+        id: u64,
+    },
+    Incoming {
+        group: GroupId,
+        id: u64,
+    },
 }
 
 impl Host {
@@ -105,6 +123,7 @@ impl Host {
             && index >= group.member_since
             && index > group.store().checkpoint().position.index;
         let Some(term) = group.store().term_of(index).filter(|_| usable) else {
+            group.checkpoint_refused();
             return;
         };
         let live = LiveSet::from_sorted(live.into_iter().filter(|i| *i <= index));
@@ -149,8 +168,7 @@ impl Host {
             let Some(checkpoint) = Checkpoint::from_file(&file) else {
                 return;
             };
-            let newer =
-                checkpoint.position.index > group.store().checkpoint().position.index;
+            let newer = checkpoint.position.index > group.store().checkpoint().position.index;
             if newer {
                 group.checkpoint_ends(file.live.len());
                 let store = group.raw.mut_store();
@@ -297,7 +315,10 @@ impl Host {
             return;
         }
         let movable = |g: &&Group| !g.busy && !g.stopped && g.store().needs_flush(g.movable());
-        let flushing = self.jobs.values().any(|j| matches!(j, JobFor::Flush { .. }));
+        let flushing = self
+            .jobs
+            .values()
+            .any(|j| matches!(j, JobFor::Flush { .. }));
         let largest = self
             .groups
             .values()
@@ -322,10 +343,9 @@ impl Host {
             if let Some(upto) = self.secure(id, &mut budget) {
                 needs.insert(id, upto);
                 self.want_flush(id, upto, at_tick);
-                if let Some(group) = self.groups.get_mut(&id) {
-                    if !group.checkpoint_under_way() {
-                        group.tell_due(&mut self.sink);
-                    }
+                let group = self.groups.get_mut(&id);
+                if let Some(group) = group.filter(|g| !g.checkpoint_under_way()) {
+                    group.tell_due(&mut self.sink);
                 }
             }
         }

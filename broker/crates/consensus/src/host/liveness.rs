@@ -106,7 +106,8 @@ impl Host {
             return;
         };
         group.quiet_ticks = if may { group.quiet_ticks + 1 } else { 0 };
-        if group.quiet_ticks < after.max(1) {
+        // A heartbeat of this very tick must not come behind the word that there will be none.
+        if group.quiet_ticks < after.max(1) || group.raw.has_ready() {
             return;
         }
         let (term, commit) = (group.term(), group.applied);
@@ -217,7 +218,10 @@ impl Host {
     }
 
     pub(super) fn is_down(&mut self, node: NodeId) {
-        let incarnation = self.peers.get(&node).map_or(Incarnation(0), |p| p.incarnation);
+        let incarnation = self
+            .peers
+            .get(&node)
+            .map_or(Incarnation(0), |p| p.incarnation);
         let down = Peer {
             up: false,
             incarnation,
@@ -246,7 +250,12 @@ impl Host {
         let is_member = |g: &&Group| {
             g.membership.voters.contains(&node) || g.membership.learners.contains(&node)
         };
-        let mut ids: Vec<GroupId> = self.groups.values().filter(is_member).map(|g| g.id).collect();
+        let mut ids: Vec<GroupId> = self
+            .groups
+            .values()
+            .filter(is_member)
+            .map(|g| g.id)
+            .collect();
         ids.sort_unstable();
         ids
     }
@@ -274,7 +283,7 @@ impl Host {
             self.wake(id);
             let jitter = self.rng.below(2) as usize;
             if let (Some(turn), Some(group)) = (turn, self.groups.get_mut(&id)) {
-                group.hurry_election(1 + turn as usize * 3 + jitter);
+                group.hurry_election(1 + turn as usize * 3 + jitter, &mut self.rng);
                 group.retime(&mut self.rng);
                 self.touch(id);
             }

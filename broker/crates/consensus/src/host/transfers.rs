@@ -177,22 +177,29 @@ impl Host {
             self.drop_incoming(id);
         }
         let full = self.incoming.len() >= self.config.limits.max_transfers;
-        let Some(group) = self.groups.get(&id) else {
+        let max_state = self.config.limits.max_state_bytes;
+        let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
+        let Some(incoming) = Incoming::new(from, offer, max_state) else {
+            return self.answer(from, id, Transfer::Abort { id: number });
+        };
+        let checkpoint = &incoming.contents.checkpoint;
+        if group.has_all_of(from, incoming.term, checkpoint, &mut self.rng) {
+            self.touch(id);
+            return self.answer(from, id, Transfer::Done { id: number });
+        }
         let useful = !full
             && !group.is_leader()
             && !group.installing
             && !group.stopped
-            && offer.term >= group.term()
-            && offer.index > group.raw.raft.raft_log.committed;
-        let max_state = self.config.limits.max_state_bytes;
-        match Incoming::new(from, offer, max_state).filter(|_| useful) {
-            Some(incoming) => {
-                self.incoming.insert(id, incoming);
-                self.wake(id);
-            }
-            None => self.answer(from, id, Transfer::Abort { id: number }),
+            && incoming.term >= group.term()
+            && checkpoint.position.index > group.raw.raft.raft_log.committed;
+        if useful {
+            self.incoming.insert(id, incoming);
+            self.wake(id);
+        } else {
+            self.answer(from, id, Transfer::Abort { id: number });
         }
     }
 
@@ -246,7 +253,10 @@ impl Host {
                 }
                 Some(Staged::Complete { bytes }) => {
                     let disk = Arc::clone(&self.disk);
-                    let whose = JobFor::Incoming { group: id, id: number };
+                    let whose = JobFor::Incoming {
+                        group: id,
+                        id: number,
+                    };
                     let job = self.start_job(whose, jobs::install(disk, id, contents, bytes));
                     if let Some(incoming) = self.incoming.get_mut(&id) {
                         incoming.job = Some(job);
@@ -328,7 +338,11 @@ impl Host {
         let limit = self.config.limits.transfer_timeout_ticks;
         let keys: Vec<(GroupId, NodeId)> = self.outgoing.keys().copied().collect();
         for (id, to) in keys {
-            let leads = self.groups.get(&id).filter(|g| g.is_leader()).map(|g| g.term());
+            let leads = self
+                .groups
+                .get(&id)
+                .filter(|g| g.is_leader())
+                .map(|g| g.term());
             let Some(transfer) = self.outgoing.get_mut(&(id, to)) else {
                 continue;
             };

@@ -1,12 +1,15 @@
 //! The receiving side of a transfer.
 
 use super::{Checkpoint, Contents};
+use crate::JobId;
 use crate::codec::Offer;
 use crate::entry::{self, Position};
-use crate::JobId;
 use bytes::Bytes;
 use env::NodeId;
 use std::collections::VecDeque;
+
+/// No host sends larger chunks.
+const MAX_CHUNK_BYTES: usize = 4 << 20;
 
 /// A checkpoint that is being received.
 #[derive(Debug)]
@@ -82,7 +85,8 @@ impl Incoming {
     pub fn chunk(&mut self, number: u32, last: bool, data: Bytes, window: usize) -> bool {
         let ended = self.complete || self.waiting.back().is_some_and(|(_, last)| *last);
         let ended = ended || self.staging.is_some_and(|(_, last)| last);
-        if number != self.next || ended || self.waiting.len() >= window {
+        let fits = self.waiting.len() < window && data.len() <= MAX_CHUNK_BYTES;
+        if number != self.next || ended || !fits {
             return false;
         }
         self.next += 1;

@@ -61,7 +61,10 @@ pub fn open(
 ) -> impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static {
     move |disk| {
         // A newer one may have been on its way to the disk when this was asked for.
-        if !segment::list_group(disk, group)?.checkpoints.contains(&index) {
+        if !segment::list_group(disk, group)?
+            .checkpoints
+            .contains(&index)
+        {
             return Ok(Outcome::Read(Read::Replaced));
         }
         let checkpoint = segment::read_checkpoint(disk, group, index)?;
@@ -106,12 +109,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn new(
-        id: u64,
-        term: u64,
-        position: Position,
-        sources: Sources,
-    ) -> Outgoing {
+    pub fn new(id: u64, term: u64, position: Position, sources: Sources) -> Outgoing {
         Outgoing {
             id,
             term,
@@ -237,15 +235,21 @@ impl Outgoing {
     /// Everything that may have been lost, once more.
     pub fn resend(&self) -> Vec<Transfer> {
         let begin = self.offer.clone().filter(|_| self.acked == 0);
-        let chunks = self.sent.iter().zip(self.acked..).map(|((data, last), n)| {
-            Transfer::Chunk {
+        let chunks = self
+            .sent
+            .iter()
+            .zip(self.acked..)
+            .map(|((data, last), n)| Transfer::Chunk {
                 id: self.id,
                 number: n,
                 last: *last,
                 data: data.clone(),
-            }
-        });
-        begin.map(Transfer::Begin).into_iter().chain(chunks).collect()
+            });
+        begin
+            .map(Transfer::Begin)
+            .into_iter()
+            .chain(chunks)
+            .collect()
     }
 }
 

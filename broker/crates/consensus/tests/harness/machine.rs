@@ -69,7 +69,8 @@ impl Machine {
         self.count = state.get_u64_le();
         self.live.clear();
         while state.has_remaining() {
-            self.live.push_back((state.get_u64_le(), state.get_u64_le()));
+            self.live
+                .push_back((state.get_u64_le(), state.get_u64_le()));
         }
     }
 }

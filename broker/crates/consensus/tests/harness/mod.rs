@@ -56,7 +56,7 @@ pub struct Cluster {
     pub now: Time,
     pub limits: Limits,
     /// Ticks of the failure detector between an event and its report; none: it says nothing.
-    pub detector: Option<Duration>,
+    detector: Option<Duration>,
     reports: Vec<(Time, NodeId, NodeId, Option<Incarnation>)>,
     next_command: u64,
     /// Commands that were taken in, and how often each was applied.
@@ -78,6 +78,14 @@ pub fn small_limits() -> Limits {
         relog_bytes: 200,
         ..Limits::default()
     }
+}
+
+/// Each run's seeds, or those of `SEEDS=first..end`.
+pub fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let given = std::env::var("SEEDS").ok();
+    let given = given.as_deref().and_then(|s| s.split_once(".."));
+    let given = given.and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+    given.unwrap_or(first..first + count)
 }
 
 pub fn voters(ids: impl IntoIterator<Item = u64>) -> Membership {
@@ -125,6 +133,12 @@ impl Cluster {
         node.start(seed, limits, self.now).expect("node starts");
         self.network.set_up(id, true);
         self.report_all(id);
+    }
+
+    /// Nobody says anything about peers.
+    pub fn without_detector(&mut self) {
+        self.detector = None;
+        self.reports.clear();
     }
 
     /// Power fails on a node.
@@ -363,7 +377,10 @@ impl Cluster {
     pub fn is_converged(&self, group: GroupId) -> bool {
         let newest = self.oracle.history.range((group, 0)..=(group, u64::MAX));
         let newest = newest.map(|((_, index), _)| *index).next_back();
-        let Some(status) = self.leader(group).and_then(|l| self.nodes[&l].status(group)) else {
+        let Some(status) = self
+            .leader(group)
+            .and_then(|l| self.nodes[&l].status(group))
+        else {
             return false;
         };
         let members = self.nodes.values().filter(|n| is_member(n.id, &status));
@@ -389,7 +406,10 @@ impl Cluster {
             if *g == group {
                 let number = Machine::number(command);
                 assert!(seen.insert(number), "command {number} was applied twice");
-                assert!(self.proposed.contains_key(&number), "nobody proposed {number}");
+                assert!(
+                    self.proposed.contains_key(&number),
+                    "nobody proposed {number}"
+                );
             }
         }
     }

@@ -50,14 +50,7 @@ impl Network {
         self.max_delay_ms = 0;
     }
 
-    pub fn send(
-        &mut self,
-        now: Time,
-        from: NodeId,
-        to: NodeId,
-        frame: Bytes,
-        rng: &mut SeededRng,
-    ) {
+    pub fn send(&mut self, now: Time, from: NodeId, to: NodeId, frame: Bytes, rng: &mut SeededRng) {
         self.frames += 1;
         self.bytes += frame.len() as u64;
         if !self.is_open(from, to) || rng.chance(self.loss, 1000) {

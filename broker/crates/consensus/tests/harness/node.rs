@@ -114,14 +114,14 @@ impl Node {
                 host.durable(*token);
             }
         }
-        if rng.chance(self.disk_speed, 100) {
-            if let Some((id, job)) = self.jobs.pop_front() {
-                let result = job.run(&self.disk);
-                if let Err(error) = &result {
-                    panic!("{error}");
-                }
-                host.job_done(id, result);
+        if rng.chance(self.disk_speed, 100)
+            && let Some((id, job)) = self.jobs.pop_front()
+        {
+            let result = job.run(&self.disk);
+            if let Err(error) = &result {
+                panic!("{error}");
             }
+            host.job_done(id, result);
         }
     }
 

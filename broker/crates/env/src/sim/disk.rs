@@ -49,6 +49,7 @@ struct Faults {
     syncs_left: Option<u64>,
     unreadable: BTreeSet<String>,
     copies_on_write: bool,
+    lies: bool,
     /// Changes of the disk left before the power goes off.
     changes_left: Option<u64>,
 }
@@ -258,6 +259,11 @@ impl SimDisk {
     /// After `n` more successful syncs each one fails; `None`: no fault.
     pub fn fail_syncs_after(&self, n: Option<u64>) {
         self.state().faults.syncs_left = n;
+    }
+
+    /// Syncs say yes and do nothing, as of a drive that ignores flushes: what rests on them is then lost by a crash.
+    pub fn set_lying(&self, on: bool) {
+        self.state().faults.lies = on;
     }
 
     /// The power goes off with the `n`th change of the disk from now (a write, sync, new name, ...): it may happen
@@ -582,7 +588,9 @@ impl File for SimFile {
             state.sync_allowed(&self.path)?;
             state.spend(&self.path)?;
             state.powered(&self.path)?;
-            inode.sync();
+            if !state.faults.lies {
+                inode.sync();
+            }
             state.counters.syncs += 1;
             Ok(())
         })

@@ -84,6 +84,7 @@ fn replicas_come_from_the_arguments_and_defaults_are_classic_and_durable() {
         (&plain["type"], &plain["durable"]),
         (&json!("classic"), &json!(true))
     );
+    assert_eq!(plain["online"], json!(["c-0"]));
     // Nobody answers for it: no figures rather than zeros.
     server.fake.lock().unwrap().stats.clear();
     let silent = server.get("/api/queues/%2F/one");

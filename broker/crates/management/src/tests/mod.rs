@@ -72,7 +72,10 @@ impl Fake {
                 id: q.id,
                 leader: self.stats.get(&q.id).and(q.members.first().copied()),
                 members: q.members.clone(),
-                online: q.members.clone(),
+                online: match q.kind {
+                    QueueKind::Quorum => q.members.clone(),
+                    QueueKind::Classic => Vec::new(),
+                },
                 stats: self.stats.get(&q.id).cloned(),
             })
             .collect()
@@ -234,6 +237,13 @@ fn fake() -> Fake {
 
 impl Server {
     pub(crate) fn start() -> Server {
+        Server::start_with(|_| {})
+    }
+
+    pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Server {
+        let mut settings = Config::new(NodeId(1), "c-0");
+        settings.listeners = vec![("amqp".into(), 5672)];
+        change(&mut settings);
         let fake = Arc::new(Mutex::new(fake()));
         let shared = fake.clone();
         let node: Node = Arc::new(move |request| shared.lock().unwrap().serve(request));
@@ -242,7 +252,7 @@ impl Server {
         let (address, metrics_address) =
             (http.local_addr().unwrap(), metrics.local_addr().unwrap());
         let (stop, stopped) = tokio::sync::watch::channel(());
-        let thread = std::thread::spawn(move || run(node, http, metrics, stopped));
+        let thread = std::thread::spawn(move || run(node, settings, http, metrics, stopped));
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         Server {
             fake,
@@ -343,6 +353,7 @@ impl Server {
 
 fn run(
     node: Node,
+    config: Config,
     http: std::net::TcpListener,
     metrics: std::net::TcpListener,
     stopped: tokio::sync::watch::Receiver<()>,
@@ -351,7 +362,6 @@ fn run(
         .enable_all()
         .build()
         .unwrap();
-    let config = Config::new(NodeId(1), "c-0");
     let wait = |mut stopped: tokio::sync::watch::Receiver<()>| async move {
         // An error says that the sender is gone, and that is the sign.
         let _ = stopped.changed().await;

@@ -18,6 +18,21 @@ fn readiness_and_liveness_tell_the_nodes_state() {
 }
 
 #[test]
+fn a_node_without_a_cluster_has_no_users_and_says_so() {
+    let server = Server::start();
+    let formed = std::mem::take(&mut server.fake.lock().unwrap().tree);
+    for _ in 0..20 {
+        let got = server.ask("GET", "/api/whoami", None);
+        assert_eq!(
+            (got.status, got.reason()),
+            (503, "this node is not in a cluster yet")
+        );
+    }
+    server.fake.lock().unwrap().tree = formed;
+    assert_eq!(server.ask("GET", "/api/whoami", None).status, 200);
+}
+
+#[test]
 fn a_shard_that_does_not_answer_gives_503_and_not_a_hang() {
     let server = Server::start();
     server.fake.lock().unwrap().kept = Some(Vec::new());
@@ -223,4 +238,118 @@ fn metrics_have_rabbitmqs_names() {
         each.contains("rabbitmq_queue_messages{vhost=\"/\",queue=\"q\\\"1\"} 4"),
         "{each}"
     );
+}
+
+#[test]
+fn definitions_go_from_one_cluster_to_another() {
+    let from = Server::start();
+    from.quorum("q");
+    assert_eq!(from.put("/api/vhosts/v", json!({"description": "d"})), 201);
+    assert_eq!(
+        from.put("/api/exchanges/v/x", json!({"type": "headers"})),
+        201
+    );
+    assert_eq!(
+        from.put("/api/queues/v/c", json!({"arguments": {"x-max-length": 5}})),
+        201
+    );
+    let binding = json!({"routing_key": "k", "arguments": {"n": 1}});
+    assert_eq!(
+        from.ask("POST", "/api/bindings/v/e/x/q/c", Some(binding))
+            .status,
+        201
+    );
+    from.add_user("app", &["monitoring"]);
+    assert_eq!(
+        from.put("/api/user-limits/app/max-channels", json!({"value": 3})),
+        204
+    );
+    let policy = json!({"pattern": "^c", "definition": {"max-length": 9}});
+    assert_eq!(from.put("/api/policies/v/p", policy.clone()), 201);
+    assert_eq!(from.put("/api/operator-policies/v/o", policy), 201);
+    let topic = json!({"exchange": "amq.topic", "write": "a", "read": "b"});
+    assert_eq!(from.put("/api/topic-permissions/%2F/app", topic), 201);
+    let document = from.get("/api/definitions");
+    let to = Server::start();
+    for _ in 0..2 {
+        let got = to.ask("POST", "/api/definitions", Some(document.clone()));
+        assert_eq!(got.status, 204, "{got:?}");
+    }
+    assert_eq!(to.get("/api/definitions"), document);
+    let whoami = to.ask_as(Some(("app", "secret")), "GET", "/api/whoami", None);
+    assert_eq!(whoami.status, 200, "the password hash came along");
+    // What is refused is named.
+    let bad = json!({"queues": [{"name": "ok", "vhost": "/"}, {"name": "bad", "vhost": "/", "arguments": {"x-max-length": -1}}]});
+    let got = to.ask("POST", "/api/definitions", Some(bad));
+    assert_eq!(got.status, 400);
+    assert!(
+        got.reason()
+            .starts_with("queues[1]: invalid arg 'x-max-length'"),
+        "{got:?}"
+    );
+    for bad in [
+        json!({"users": 5}),
+        json!({"users": [5]}),
+        json!({"bindings": [{"vhost": "/"}]}),
+    ] {
+        assert_eq!(to.ask("POST", "/api/definitions", Some(bad)).status, 400);
+    }
+    from.add_user("m", &["management"]);
+    assert_eq!(
+        from.ask_as(Some(("m", "secret")), "GET", "/api/definitions", None)
+            .status,
+        401
+    );
+}
+
+#[test]
+fn listeners_are_checked() {
+    let server = Server::start();
+    assert_eq!(
+        server.get("/api/health/checks/port-listener/5672"),
+        json!({"status": "ok"})
+    );
+    assert_eq!(
+        server
+            .ask("GET", "/api/health/checks/port-listener/1", None)
+            .status,
+        503
+    );
+    assert_eq!(
+        server
+            .ask("GET", "/api/health/checks/port-listener/x", None)
+            .status,
+        400
+    );
+    assert_eq!(
+        server.get("/api/health/checks/protocol-listener/amqp"),
+        json!({"status": "ok"})
+    );
+    assert_eq!(
+        server
+            .ask("GET", "/api/health/checks/protocol-listener/mqtt", None)
+            .status,
+        503
+    );
+}
+
+#[test]
+fn silent_connections_end_and_their_number_is_bounded() {
+    use std::io::{Read as _, Write as _};
+    let server = Server::start_with(|config| {
+        config.max_connections = 1;
+        config.idle_timeout = std::time::Duration::from_millis(300);
+    });
+    let mut silent = std::net::TcpStream::connect(server.address).unwrap();
+    let mut waiting = std::net::TcpStream::connect(server.address).unwrap();
+    waiting
+        .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    // The first is closed for its silence, and only then the second gets its answer.
+    let mut rest = Vec::new();
+    let _ = silent.read_to_end(&mut rest);
+    assert!(rest.is_empty());
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -218,8 +218,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "shards",
         accepts: "0 to 256",
-        default: "0",
-        doc: "Threads that serve connections and queues; 0: as many as CPUs. Queues move between shards when it changes at a restart.",
+        default: "1",
+        doc: "Threads that serve connections and queues; 0: as many as CPUs. The same on all nodes of a cluster. Queues move between shards when it changes at a restart.",
         set: |c, _, v| number(v, 0, 256).map(|n| c.shards = n),
     },
     Key {

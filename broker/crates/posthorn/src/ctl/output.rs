@@ -76,6 +76,7 @@ fn cell(item: &Json, path: &[&str]) -> String {
     let value = path.iter().fold(item, |value, key| &value[*key]);
     let text = match value {
         Json::Null => String::new(),
+        Json::Object(none) if none.is_empty() => String::new(),
         Json::String(text) => text.clone(),
         Json::Array(list) => {
             let words = list
@@ -112,7 +113,7 @@ mod unit {
     fn columns_are_aligned_and_names_cannot_steer_the_terminal() {
         let items = json!([
             {"name": "a\u{1b}[2J", "n": 5, "at": {"x": true}, "members": ["c-0", "c-1"]},
-            {"name": "longer-é", "n": null, "members": []},
+            {"name": "longer-é", "n": {}, "members": []},
         ]);
         let columns: &[Column] = &[
             ("name", &["name"]),

@@ -47,7 +47,11 @@ impl<I> Consumer<I> {
 
     /// Deliveries out at most.
     pub fn window(&self) -> usize {
-        let asked = if self.spec.no_ack { 0 } else { self.spec.prefetch };
+        let asked = if self.spec.no_ack {
+            0
+        } else {
+            self.spec.prefetch
+        };
         let window = match asked {
             0 => UNLIMITED_WINDOW,
             asked => asked.min(MAX_WINDOW),

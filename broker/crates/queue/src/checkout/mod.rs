@@ -7,11 +7,9 @@
 mod answers;
 mod consumers;
 mod sessions;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use consumers::{Consumer, Out};
-pub(crate) use sessions::{Admission, SessionState};
+pub(crate) use sessions::{Admission, SessionState, begins_anew};
 
 use crate::{ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, RequestBody, SessionId};
 use env::{Incarnation, NodeId};

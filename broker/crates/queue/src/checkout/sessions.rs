@@ -1,7 +1,7 @@
 //! Request numbers: each request once, in order, answered again when asked again.
 
 use super::{CLOSED_MS, Checkout, MAX_CLOSED, Store};
-use crate::client::{MAX_IN_FLIGHT, MAX_UNANSWERED};
+use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
 use crate::{Answer, ConsumerId, Event, Refusal, Reject, RequestBody, SessionId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,12 +33,31 @@ pub(crate) enum Admission {
     Ignore,
 }
 
+/// The first request after a session was told that its owner is lost, or the very first.
+pub(crate) fn begins_anew(seq: u64) -> bool {
+    seq % EPOCH == 1
+}
+
+/// The first number of the epoch that `seq` is in.
+fn epoch_start(seq: u64) -> u64 {
+    seq - seq % EPOCH + 1
+}
+
 impl<I> Checkout<I> {
     /// Looks at a request's number and, when it is next, counts it as applied.
-    pub fn admit(&mut self, session: SessionId, seq: u64) -> Admission {
+    pub fn admit<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+    ) -> Admission {
         match self.standing(session, seq) {
             Admission::Apply => {}
             other => return other,
+        }
+        if begins_anew(seq) {
+            // The session has given up what it had here before.
+            self.end_session(store, session);
         }
         if !self.suspended.is_empty() {
             // A node that speaks is not gone.
@@ -59,21 +78,24 @@ impl<I> Checkout<I> {
             return match seq.checked_sub(state.last) {
                 None | Some(0) => Admission::Again,
                 Some(1) => Admission::Apply,
+                Some(_) if begins_anew(seq) => Admission::Apply,
                 Some(_) => Admission::Gap {
-                    expected: state.last + 1,
+                    expected: epoch_start(seq).max(state.last + 1),
                 },
             };
         }
         let over = self.gone.get(&session.node);
-        if over.is_some_and(|before| session.incarnation < *before) || seq == 0 {
+        if over.is_some_and(|before| session.incarnation < *before) || seq.is_multiple_of(EPOCH) {
             return Admission::Ignore;
         }
         if self.closed_set.contains(&session) {
             return Admission::Closed;
         }
-        match seq {
-            1 => Admission::Apply,
-            _ => Admission::Gap { expected: 1 },
+        if begins_anew(seq) {
+            return Admission::Apply;
+        }
+        Admission::Gap {
+            expected: epoch_start(seq),
         }
     }
 

@@ -14,12 +14,12 @@ mod tests;
 pub use segments::{READ_AHEAD, SEGMENT_BYTES};
 pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
 
-use crate::checkout::{Admission, Checkout, Store};
+use crate::checkout::{Admission, Checkout, Store, begins_anew};
 use crate::{
     ConsumerInfo, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId, QueueSettings,
     QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
 };
-use env::{Disk, Time, WallTime};
+use env::{Disk, NodeId, Time, WallTime};
 use message::Message;
 use shelf::{Item, Shelf};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,9 +130,27 @@ impl ClassicQueue {
         Ok(())
     }
 
+    /// A node cannot be reached: its consumers get nothing, and what they hold goes to others.
+    pub fn peer_down(&mut self, at: Moment, node: NodeId, out: &mut Output) {
+        self.at = at;
+        self.checkout.suspect_node(&mut self.shelf, node);
+        self.checkout.dispatch(&mut self.shelf);
+        self.finish(out);
+    }
+
+    pub fn peer_up(&mut self, at: Moment, node: NodeId, out: &mut Output) {
+        self.at = at;
+        self.checkout.trust_node(node);
+        self.checkout.dispatch(&mut self.shelf);
+        self.finish(out);
+    }
+
     fn request(&mut self, request: Request, out: &mut Output) {
         let Request { session, seq, body } = request;
-        match self.checkout.admit(session, seq) {
+        match self.checkout.admit(&mut self.shelf, session, seq) {
+            Admission::Apply if begins_anew(seq) => {
+                self.unsafe_yet.remove(&session);
+            }
             Admission::Apply => {}
             Admission::Again => {
                 self.checkout
@@ -204,7 +222,10 @@ impl ClassicQueue {
         let length = self.shelf.ready().saturating_add(messages);
         let bytes = self.shelf.ready_bytes().saturating_add(bytes);
         self.settings.max_length.is_some_and(|max| length > max)
-            || self.settings.max_length_bytes.is_some_and(|max| bytes > max)
+            || self
+                .settings
+                .max_length_bytes
+                .is_some_and(|max| bytes > max)
     }
 
     fn keep_limits(&mut self) {

@@ -80,7 +80,13 @@ pub(super) fn put_message(
     body: u32,
     payload: &[u8],
 ) {
-    put(out, seq, if persistent { PERSISTENT } else { 0 }, body, payload);
+    put(
+        out,
+        seq,
+        if persistent { PERSISTENT } else { 0 },
+        body,
+        payload,
+    );
 }
 
 pub(super) fn put_footer(out: &mut BytesMut, footer: &Footer) {

@@ -207,7 +207,9 @@ impl Segments {
         };
         let number = self.writable()?;
         let Some(segment) = self.list.get_mut(&number) else {
-            return Err(io::Error::other("the segment that is written to is not there"));
+            return Err(io::Error::other(
+                "the segment that is written to is not there",
+            ));
         };
         let mut raw = BytesMut::new();
         let mut places = Vec::with_capacity(drafts.len());
@@ -392,7 +394,11 @@ impl Segments {
         }
         if self.current.as_ref().is_some_and(|(n, _)| *n == number) {
             // An emptied queue gives its space back; a little is kept so that a busy one does not make files all day.
-            if self.list.get(&number).is_some_and(|s| s.len < SEGMENT_BYTES / 8) {
+            if self
+                .list
+                .get(&number)
+                .is_some_and(|s| s.len < SEGMENT_BYTES / 8)
+            {
                 return Ok(());
             }
             self.current = None;
@@ -581,11 +587,13 @@ impl Reading {
     /// A header is damaged: goes on at the next one that is whole.
     fn resync(&mut self, rest: &Bytes, whole: bool, faults: &mut Vec<String>) {
         faults.push(self.fault("is damaged"));
-        let next = (1..rest.len()).find(|at| {
-            rest.get(*at..).and_then(Header::parse).is_some()
-        });
+        let next = (1..rest.len()).find(|at| rest.get(*at..).and_then(Header::parse).is_some());
         // One may begin in this piece and end in the next.
-        let end = if whole { rest.len() } else { rest.len().saturating_sub(HEADER - 1).max(1) };
+        let end = if whole {
+            rest.len()
+        } else {
+            rest.len().saturating_sub(HEADER - 1).max(1)
+        };
         self.at += next.unwrap_or(end);
     }
 }
@@ -602,17 +610,25 @@ fn scan(
     let mut block = (0u64, Bytes::new());
     let mut at = 0u64;
     while at < len {
-        let behind = at.checked_sub(block.0).filter(|b| *b < block.1.len() as u64);
+        let behind = at
+            .checked_sub(block.0)
+            .filter(|b| *b < block.1.len() as u64);
         let mut rest = behind.map_or(Bytes::new(), |b| block.1.slice(b as usize..));
         if rest.len() < HEADER {
-            block = (at, read_exactly(file, at, SCAN_BLOCK.min((len - at) as usize) as u64)?);
+            block = (
+                at,
+                read_exactly(file, at, SCAN_BLOCK.min((len - at) as usize) as u64)?,
+            );
             rest = block.1.clone();
         }
         let header = Header::parse(&rest).filter(|h| at + h.total() <= len);
         let Some(header) = header else {
             // A torn tail, unless something whole follows.
             let Some(next) = next_header(file, at + 1, len)? else {
-                faults.push(format!("{path}: torn at {at} of {len}, {} bytes cut off", len - at));
+                faults.push(format!(
+                    "{path}: torn at {at} of {len}, {} bytes cut off",
+                    len - at
+                ));
                 break;
             };
             faults.push(format!("{path}: record at {at} is damaged"));

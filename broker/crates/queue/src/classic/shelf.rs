@@ -573,7 +573,12 @@ impl Store for Shelf {
         self.cursor = None;
         let result = self.segments.keep_only(&self.held);
         self.note(result);
-        self.buffered = self.slots.iter().filter_map(|s| s.message.as_ref()).map(|m| m.as_bytes().len()).sum();
+        self.buffered = self
+            .slots
+            .iter()
+            .filter_map(|s| s.message.as_ref())
+            .map(|m| m.as_bytes().len())
+            .sum();
         self.trim();
         self.fresh_at = self.slots.len();
         self.ready = 0;

@@ -10,8 +10,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 fn message() -> impl Strategy<Value = Message> {
-    (any::<bool>(), any::<Option<u8>>(), "[a-z]{0,9}", any::<Vec<u8>>()).prop_map(
-        |(durable, priority, key, body)| {
+    (
+        any::<bool>(),
+        any::<Option<u8>>(),
+        "[a-z]{0,9}",
+        any::<Vec<u8>>(),
+    )
+        .prop_map(|(durable, priority, key, body)| {
             MessageBuilder {
                 protocol: Protocol::Amqp091,
                 durable,
@@ -24,8 +29,7 @@ fn message() -> impl Strategy<Value = Message> {
             }
             .build(body.len(), [&body[..]])
             .unwrap()
-        },
-    )
+        })
 }
 
 fn value() -> impl Strategy<Value = Value> {
@@ -93,7 +97,10 @@ fn body() -> impl Strategy<Value = RequestBody> {
         Just(Outcome::Requeue),
         Just(Outcome::Rejected)
     ];
-    let ids = vec(any::<(u64, u64)>().prop_map(|(a, b)| (a.min(b), a.max(b))), 0..5);
+    let ids = vec(
+        any::<(u64, u64)>().prop_map(|(a, b)| (a.min(b), a.max(b))),
+        0..5,
+    );
     prop_oneof![
         message().prop_map(RequestBody::Publish),
         (consumer(), spec()).prop_map(|(consumer, spec)| RequestBody::Consume { consumer, spec }),
@@ -150,15 +157,14 @@ fn event() -> impl Strategy<Value = Event> {
         to: a.max(b),
         why,
     });
-    let delivery = (any::<(u64, bool, Option<u32>, u64)>(), message()).prop_map(|(n, message)| {
-        Delivery {
+    let delivery =
+        (any::<(u64, bool, Option<u32>, u64)>(), message()).prop_map(|(n, message)| Delivery {
             id: n.0,
             redelivered: n.1,
             attempts: n.2,
             left: n.3,
             message,
-        }
-    });
+        });
     prop_oneof![
         any::<u64>().prop_map(|up_to| Event::Applied { up_to }),
         (any::<u64>(), vec(refusal, 0..4))

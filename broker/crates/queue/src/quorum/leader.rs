@@ -7,7 +7,7 @@ use super::command::{Batch, Command};
 use super::effects::Effects;
 use super::machine::Machine;
 use super::snapshot::RestoreError;
-use crate::checkout::Admission;
+use crate::checkout::{Admission, begins_anew};
 use crate::{
     ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueSettings, QueueStats, Request,
     RequestBody, Resume, SessionId, ToQueue,
@@ -240,6 +240,9 @@ impl QuorumQueue {
         let applied = self.machine.last_of(session);
         let progress = self.progress.entry(session).or_default();
         progress.proposed = progress.proposed.max(applied);
+        if begins_anew(seq) {
+            progress.proposed = progress.proposed.max(seq - 1);
+        }
         let expected = progress.proposed + 1;
         if seq > expected {
             if progress.asked != expected {

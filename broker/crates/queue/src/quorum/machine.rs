@@ -202,7 +202,8 @@ impl Machine {
         at: Place,
         effects: &mut Effects,
     ) {
-        match self.checkout.admit(session, seq) {
+        let (checkout, mut shelf) = self.parts(effects);
+        match checkout.admit(&mut shelf, session, seq) {
             Admission::Apply => {}
             Admission::Again => {
                 let (checkout, mut shelf) = self.parts(effects);
@@ -262,7 +263,10 @@ impl Machine {
         let length = self.ready.len().saturating_add(messages);
         let bytes = self.ready.bytes().saturating_add(bytes);
         self.settings.max_length.is_some_and(|max| length > max)
-            || self.settings.max_length_bytes.is_some_and(|max| bytes > max)
+            || self
+                .settings
+                .max_length_bytes
+                .is_some_and(|max| bytes > max)
     }
 
     /// Drops heads while there is too much (Q13). With reject-publish only new messages are held off.
@@ -346,7 +350,13 @@ impl Machine {
         let out = out.flat_map(|c| c.out.values().map(|o| o.item.index));
         let returned = self.ready.returned().map(|(held, _)| held.index);
         let mut live: Vec<u64> = Vec::new();
-        for index in self.ready.fresh().map(|h| h.index).chain(returned).chain(out) {
+        for index in self
+            .ready
+            .fresh()
+            .map(|h| h.index)
+            .chain(returned)
+            .chain(out)
+        {
             if live.last() != Some(&index) {
                 live.push(index);
             }

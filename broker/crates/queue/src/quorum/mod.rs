@@ -8,6 +8,8 @@ mod command;
 mod effects;
 mod leader;
 mod machine;
+#[cfg(test)]
+mod model_tests;
 mod ready;
 mod snapshot;
 #[cfg(test)]

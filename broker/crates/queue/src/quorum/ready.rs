@@ -287,7 +287,8 @@ impl Ready {
             .map(|lane| {
                 let chunks = lane.chunks.capacity() * size_of::<Chunk>();
                 let items = lane.chunks.iter().map(|c| {
-                    c.items.capacity() * size_of::<Packed>() + c.expires.capacity() * size_of::<u64>()
+                    c.items.capacity() * size_of::<Packed>()
+                        + c.expires.capacity() * size_of::<u64>()
                 });
                 chunks + items.sum::<usize>()
             })

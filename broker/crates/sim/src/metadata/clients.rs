@@ -11,7 +11,6 @@ use metadata::{
 
 #[derive(Debug)]
 pub struct Client {
-    pub id: u64,
     rng: SeededRng,
     /// Who it talks to.
     pub target: NodeId,
@@ -23,9 +22,8 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(id: u64, target: NodeId, rng: SeededRng) -> Client {
+    pub fn new(target: NodeId, rng: SeededRng) -> Client {
         Client {
-            id,
             rng,
             target,
             attempt: 0,

@@ -44,7 +44,11 @@ pub enum Note {
         digest: Option<u64>,
     },
     /// The tree was replaced by a checkpoint.
-    Restored { index: u64 },
+    Restored {
+        index: u64,
+        /// The last change in the tree that took its place.
+        tree: u64,
+    },
     /// This node leads in this term.
     Leads { term: u64 },
 }
@@ -68,8 +72,8 @@ impl Replica {
             limits: limits(),
         };
         let disk = Arc::new(start.disk);
-        let mut host = Host::new(config, disk, start.recovered.groups)
-            .map_err(|error| error.to_string())?;
+        let mut host =
+            Host::new(config, disk, start.recovered.groups).map_err(|error| error.to_string())?;
         host.create(
             GROUP,
             &Membership {
@@ -91,11 +95,6 @@ impl Replica {
         &self.tree
     }
 
-    /// Index of the last command applied or restored.
-    pub fn applied(&self) -> u64 {
-        self.applied
-    }
-
     fn output(&mut self, output: Output) -> Result<(), String> {
         match output {
             Output::Append { token, records } => {
@@ -112,7 +111,9 @@ impl Replica {
             Output::Restore { index, state, .. } => {
                 self.tree = Tree::restore(&state).map_err(|e| format!("checkpoint: {e:?}"))?;
                 self.applied = index;
-                self.actions.push(Action::Note(Note::Restored { index }));
+                let tree = self.tree.applied();
+                self.actions
+                    .push(Action::Note(Note::Restored { index, tree }));
             }
             Output::Leadership {
                 term, is_leader, ..

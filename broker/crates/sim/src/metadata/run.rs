@@ -15,6 +15,8 @@ pub struct Options {
     pub clients: u64,
     /// How long things go wrong.
     pub chaos: Duration,
+    /// Disks say that they synced and did not. The rules must not hold then.
+    pub lying_disks: bool,
     /// Prints every event.
     pub loud: bool,
 }
@@ -25,6 +27,7 @@ impl Default for Options {
             nodes: 3,
             clients: 4,
             chaos: Duration::from_secs(20),
+            lying_disks: false,
             loud: false,
         }
     }
@@ -48,6 +51,8 @@ pub struct Report {
     pub ended: Time,
 }
 
+/// Time to elect a leader first.
+const FIRST_FAULT: Duration = Duration::from_millis(1500);
 /// A client tries again after this.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// After the faults: answers that every client must get.
@@ -96,7 +101,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     let nodes = world.nodes();
     let mut scenario = Run {
         clients: (0..options.clients)
-            .map(|id| Client::new(id, NodeId(1 + id % options.nodes), rng.fork()))
+            .map(|id| Client::new(NodeId(1 + id % options.nodes), rng.fork()))
             .collect(),
         nodes: nodes.clone(),
         rng,
@@ -107,12 +112,15 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         restores: 0,
     };
     for node in nodes {
+        if let Some(disk) = world.disk(node) {
+            disk.set_lying(options.lying_disks);
+        }
         world.start_in(Duration::ZERO, node);
     }
     for client in 0..options.clients {
         world.timer_in(Duration::from_millis(1), Timer::Send { client });
     }
-    world.timer_in(Duration::from_secs(2), Timer::Fault);
+    world.timer_in(FIRST_FAULT, Timer::Fault);
     world.timer_in(Duration::from_millis(500), Timer::Watch);
     world.timer_in(options.chaos, Timer::Quiet);
     let until = Time::ZERO + options.chaos + RECOVERY;
@@ -127,7 +135,11 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
 impl Run {
     fn account(&self, world: &World<Run>) -> Result<Report, Violation> {
         let digests: Vec<_> = (self.nodes.iter())
-            .map(|n| world.process(*n).map(|p| (p.applied(), p.tree().digest())))
+            .map(|n| {
+                world
+                    .process(*n)
+                    .map(|p| (p.tree().applied(), p.tree().digest()))
+            })
             .collect();
         if digests.iter().any(|d| d.is_none() || *d != digests[0]) {
             return Err(Violation {
@@ -199,7 +211,7 @@ impl Scenario for Run {
                     let now = world.now();
                     world.trace.event(now, "fault", 0, &fault);
                     fault.happen(world);
-                    let pause = Duration::from_millis(50 + self.rng.below(1500));
+                    let pause = Duration::from_millis(50 + self.rng.below(900));
                     world.timer_in(pause, Timer::Fault);
                 }
             }

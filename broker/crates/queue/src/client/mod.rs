@@ -7,6 +7,9 @@
 //!
 //! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Refusal, Reject, Request, RequestBody,
     Resume, SessionId, ToQueue,
@@ -22,6 +25,9 @@ pub const MAX_IN_FLIGHT: usize = 4096;
 pub const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 /// Requests with an answer that are out at a time; others wait behind them.
 pub const MAX_UNANSWERED: usize = 64;
+/// A session that was told that its owner is lost numbers its requests from the next multiple of this on. An owner that
+/// was only out of reach sees by it that what came before is over.
+pub const EPOCH: u64 = 1 << 44;
 /// Wait before what is kept is sent again: at first, and at most.
 pub const RESEND_FIRST: Duration = Duration::from_millis(200);
 pub const RESEND_MOST: Duration = Duration::from_secs(2);
@@ -41,12 +47,17 @@ pub enum Told<T> {
     Published(T),
     NotPublished(T, Reject),
     /// `seq` is what [`QueueClient::request`] returned. A `Get` that found something is told as `Deliver` instead.
-    Answer { seq: u64, answer: Answer },
+    Answer {
+        seq: u64,
+        answer: Answer,
+    },
     Deliver {
         consumer: ConsumerId,
         deliveries: Vec<Delivery>,
     },
-    Cancelled { consumer: ConsumerId },
+    Cancelled {
+        consumer: ConsumerId,
+    },
 }
 
 #[derive(Debug)]
@@ -106,8 +117,9 @@ pub struct QueueClient<T> {
     auto_due: bool,
     watches: BTreeMap<ConsumerId, Watch>,
     urgent: VecDeque<ToQueue>,
-    /// What callers' numbers are ahead of the owner's: owners that forgot everything start again from 1.
+    /// What callers' numbers are ahead of the owner's (wrapping): callers' go on when the owner's start anew.
     base: u64,
+    epoch: u64,
     backoff: Duration,
     resend_at: Option<Time>,
     probe_at: Option<Time>,
@@ -141,6 +153,7 @@ impl<T: Copy> QueueClient<T> {
             watches: BTreeMap::new(),
             urgent: VecDeque::new(),
             base: 0,
+            epoch: 0,
             backoff: RESEND_FIRST,
             resend_at: None,
             probe_at: None,
@@ -189,7 +202,7 @@ impl<T: Copy> QueueClient<T> {
     }
 
     fn keep(&mut self, body: RequestBody, tag: Option<T>) -> u64 {
-        let seq = self.base + self.first + self.kept.len() as u64;
+        let seq = self.next_number();
         self.bytes += weight(&body);
         self.watch(seq, &body);
         self.kept.push_back(Kept { body, tag });
@@ -197,6 +210,12 @@ impl<T: Copy> QueueClient<T> {
             self.resend_at = Some(self.now + self.backoff);
         }
         seq
+    }
+
+    fn next_number(&self) -> u64 {
+        self.base
+            .wrapping_add(self.first)
+            .wrapping_add(self.kept.len() as u64)
     }
 
     fn watch(&mut self, seq: u64, body: &RequestBody) {
@@ -413,7 +432,7 @@ impl<T: Copy> QueueClient<T> {
             _ => {}
         }
         told.push(Told::Answer {
-            seq: self.base + seq,
+            seq: self.base.wrapping_add(seq),
             answer,
         });
         self.progress();
@@ -474,7 +493,7 @@ impl<T: Copy> QueueClient<T> {
     fn got(&mut self, consumer: ConsumerId, seq: u64) {
         self.auto_settle();
         self.watches.remove(&consumer);
-        let seq = seq.saturating_sub(self.base);
+        let seq = seq.wrapping_sub(self.base);
         if self.forget_question(seq).is_some() {
             self.progress();
         }
@@ -597,11 +616,13 @@ impl<T: Copy> QueueClient<T> {
     /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
     /// taken, consumers are over, and numbering starts again.
     pub fn owner_lost(&mut self, told: &mut Vec<Told<T>>) {
-        let next = self.first + self.kept.len() as u64;
+        let next = self.next_number();
+        let mut closing = false;
         for kept in std::mem::take(&mut self.kept) {
             if let Some(tag) = kept.tag {
                 told.push(Told::NotPublished(tag, Reject::Unavailable));
             }
+            closing |= matches!(kept.body, RequestBody::Close);
         }
         let asked = std::mem::take(&mut self.unanswered);
         for asked in asked {
@@ -611,7 +632,7 @@ impl<T: Copy> QueueClient<T> {
                 self.watches.remove(&consumer);
             }
             told.push(Told::Answer {
-                seq: self.base + asked.seq,
+                seq: self.base.wrapping_add(asked.seq),
                 answer: Answer::Refused {
                     code: 404,
                     text: "the queue's node is down or was restarted".to_owned(),
@@ -623,15 +644,20 @@ impl<T: Copy> QueueClient<T> {
                 told.push(Told::Cancelled { consumer });
             }
         }
-        self.base += next - 1;
-        self.first = 1;
-        self.asked_up_to = 0;
+        self.epoch += 1;
+        self.first = self.epoch * EPOCH + 1;
+        self.base = next.wrapping_sub(self.first);
+        self.asked_up_to = self.first - 1;
         self.auto_due = false;
         self.sent = 0;
         self.bytes = 0;
         self.urgent.clear();
         self.resend_at = None;
         self.probe_at = None;
+        if closing {
+            // It may live and hold messages for this session: it has to hear of the end.
+            self.keep(RequestBody::Close, None);
+        }
     }
 
     /// Call when [`wake_at`](Self::wake_at) has come.

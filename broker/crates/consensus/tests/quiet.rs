@@ -1,0 +1,164 @@
+//! Groups without work cost nothing, and wake when there is some (C1).
+
+mod harness;
+
+use consensus::{GroupId, RaftHost};
+use env::NodeId;
+use harness::{Cluster, GROUP, small_limits, voters};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn all_asleep(cluster: &Cluster) -> bool {
+    let mut hosts = cluster.nodes.values().filter_map(|n| n.host.as_ref());
+    hosts.all(|h| h.awake() == 0)
+}
+
+fn quiet_cluster(seed: u64) -> Cluster {
+    let mut cluster = Cluster::new(seed, 3);
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    cluster.commit(GROUP, true, 10);
+    cluster.until("all asleep", PATIENCE, all_asleep);
+    cluster
+}
+
+#[test]
+fn idle_groups_send_nothing() {
+    let mut cluster = quiet_cluster(51);
+    cluster.run(Duration::from_millis(200));
+    let before = cluster.network.frames;
+    cluster.run(Duration::from_secs(60));
+    assert_eq!(cluster.network.frames, before);
+    assert!(all_asleep(&cluster));
+    for node in cluster.nodes.values() {
+        let host = node.host.as_ref().expect("runs");
+        assert_eq!(host.wake_at(), None, "nothing to call it for");
+        assert!(node.status(GROUP).is_some_and(|s| s.leader.is_some()));
+    }
+    assert_eq!(cluster.oracle.terms(GROUP), 1);
+}
+
+#[test]
+fn a_proposal_wakes_and_they_fall_asleep_again() {
+    let mut cluster = quiet_cluster(52);
+    for _ in 0..3 {
+        cluster.run(Duration::from_secs(10));
+        cluster.commit(GROUP, true, 10);
+        cluster.until("all asleep", PATIENCE, all_asleep);
+    }
+    cluster.converge(GROUP);
+    assert_eq!(cluster.oracle.terms(GROUP), 1);
+}
+
+#[test]
+fn the_death_of_a_sleeping_leader_is_noticed() {
+    let mut cluster = quiet_cluster(53);
+    cluster.run(Duration::from_secs(10));
+    let leader = cluster.leader(GROUP).expect("leads");
+    cluster.crash(leader);
+    cluster.until("another leader", Duration::from_secs(3), |c| {
+        c.leader(GROUP).is_some()
+    });
+    cluster.commit(GROUP, true, 10);
+    cluster.until("the two sleep", PATIENCE, all_asleep);
+    cluster.start(leader);
+    cluster.until("all the same", PATIENCE, |c| c.is_converged(GROUP));
+    cluster.until("all asleep", PATIENCE, all_asleep);
+    assert_eq!(cluster.oracle.terms(GROUP), 2, "its return disturbs nobody");
+}
+
+#[test]
+fn a_sleeping_follower_that_restarts_is_picked_up() {
+    let mut cluster = quiet_cluster(54);
+    let leader = cluster.leader(GROUP).expect("leads");
+    let follower = cluster.ids().into_iter().find(|n| *n != leader);
+    let follower = follower.expect("three nodes");
+    let terms = cluster.oracle.terms(GROUP);
+    cluster.crash(follower);
+    cluster.run(Duration::from_secs(5));
+    cluster.start(follower);
+    cluster.until("it knows its leader", PATIENCE, |c| {
+        c.nodes[&follower]
+            .status(GROUP)
+            .is_some_and(|s| s.leader == Some(leader))
+    });
+    cluster.until("all asleep", PATIENCE, all_asleep);
+    assert_eq!(cluster.oracle.terms(GROUP), terms);
+}
+
+/// A process that was back before anybody noticed: its new incarnation tells.
+#[test]
+fn a_leader_that_restarts_unnoticed_is_replaced_or_leads_again() {
+    let mut cluster = quiet_cluster(55);
+    let leader = cluster.leader(GROUP).expect("leads");
+    cluster.crash(leader);
+    cluster.start(leader);
+    cluster.until("a leader", PATIENCE, |c| c.leader(GROUP).is_some());
+    cluster.converge(GROUP);
+    cluster.until("all asleep", PATIENCE, all_asleep);
+}
+
+#[test]
+fn a_sleeping_leader_that_is_cut_off_does_not_stay_leader() {
+    let mut cluster = quiet_cluster(56);
+    let leader = cluster.leader(GROUP).expect("leads");
+    cluster.isolate(leader, true);
+    cluster.until("another leads, this one not", PATIENCE, |c| {
+        let leads = |n: &NodeId| c.nodes[n].status(GROUP).is_some_and(|s| s.is_leader);
+        c.ids().iter().any(|n| *n != leader && leads(n)) && !leads(&leader)
+    });
+    cluster.isolate(leader, false);
+    cluster.converge(GROUP);
+}
+
+#[test]
+fn without_a_failure_detector_nobody_sleeps() {
+    let mut cluster = Cluster::new(57, 3);
+    cluster.without_detector();
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    cluster.run(Duration::from_secs(20));
+    for node in cluster.nodes.values() {
+        assert_eq!(node.host.as_ref().map(consensus::Host::awake), Some(1));
+    }
+}
+
+/// After a node dies all groups that it led have leaders soon, and the leaders spread.
+#[test]
+fn many_groups_elect_quickly() {
+    const GROUPS: u64 = 300;
+    let mut limits = small_limits();
+    limits.max_frame_bytes = 1 << 20;
+    let mut cluster = Cluster::with_limits(58, 3, limits);
+    for node in cluster.nodes.values_mut() {
+        node.max_file_bytes = 4 << 20;
+    }
+    for id in 1..=GROUPS {
+        cluster.create(GroupId(id), &voters(1..=3));
+    }
+    let led = |c: &Cluster| (1..=GROUPS).all(|id| c.leader(GroupId(id)).is_some());
+    cluster.until("leaders everywhere", PATIENCE, led);
+    cluster.until("all asleep", PATIENCE, all_asleep);
+    let count = |c: &Cluster, node: NodeId| {
+        let leads = |id: &u64| {
+            c.nodes[&node]
+                .status(GroupId(*id))
+                .is_some_and(|s| s.is_leader)
+        };
+        (1..=GROUPS).filter(leads).count()
+    };
+    let busiest = cluster
+        .ids()
+        .into_iter()
+        .max_by_key(|n| count(&cluster, *n));
+    let busiest = busiest.expect("three nodes");
+    assert!(count(&cluster, busiest) >= GROUPS as usize / 3);
+    cluster.crash(busiest);
+    let limit = Duration::from_secs(3);
+    cluster.until("leaders everywhere again", limit, led);
+    for id in cluster.ids().into_iter().filter(|n| *n != busiest) {
+        let leads = count(&cluster, id);
+        assert!(leads >= GROUPS as usize / 5, "{id:?} leads {leads}");
+    }
+}

@@ -1,0 +1,344 @@
+use super::*;
+use crate::ConsumerSpec;
+use env::{Incarnation, WallTime};
+use message::{MessageBuilder, Protocol, Table};
+
+const HERE: NodeId = NodeId(1);
+const THERE: NodeId = NodeId(2);
+const THIRD: NodeId = NodeId(3);
+
+fn client(kind: QueueKind) -> QueueClient<u64> {
+    let session = SessionId {
+        node: HERE,
+        incarnation: Incarnation(1),
+        number: 1,
+    };
+    QueueClient::new(session, kind, vec![THERE, THIRD], None, Time(1))
+}
+
+fn message(len: usize) -> Message {
+    let body = vec![1; len];
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority: None,
+        ttl_ms: None,
+        received: WallTime(1),
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(len, [&body[..]])
+    .unwrap()
+}
+
+fn consume(consumer: u32, no_ack: bool) -> RequestBody {
+    RequestBody::Consume {
+        consumer: ConsumerId(consumer),
+        spec: ConsumerSpec {
+            tag: "c".into(),
+            channel: 1,
+            prefetch: 10,
+            no_ack,
+            exclusive: false,
+            priority: 0,
+            arguments: Table::default(),
+        },
+    }
+}
+
+fn sent(client: &mut QueueClient<u64>) -> Vec<u64> {
+    let mut all = Vec::new();
+    while let Some(item) = client.poll_send() {
+        if let ToQueue::Request(request) = item {
+            all.push(request.seq);
+        }
+    }
+    all
+}
+
+fn hear(client: &mut QueueClient<u64>, event: Event) -> Vec<Told<u64>> {
+    let mut told = Vec::new();
+    let owner = client.owner().unwrap_or(THERE);
+    let now = client.now;
+    client.event(now, owner, event, &mut told);
+    told
+}
+
+fn delivery(id: u64) -> Delivery {
+    Delivery {
+        id,
+        redelivered: false,
+        attempts: Some(0),
+        left: 0,
+        message: message(1),
+    }
+}
+
+fn deliver(consumer: u32, ids: &[u64]) -> Event {
+    Event::Deliver {
+        consumer: ConsumerId(consumer),
+        deliveries: ids.iter().map(|id| delivery(*id)).collect(),
+    }
+}
+
+fn ids(told: &[Told<u64>]) -> Vec<u64> {
+    let of = |t: &Told<u64>| match t {
+        Told::Deliver { deliveries, .. } => deliveries.iter().map(|d| d.id).collect(),
+        _ => Vec::new(),
+    };
+    told.iter().flat_map(of).collect()
+}
+
+#[test]
+fn publishes_are_kept_until_applied_and_told_once() {
+    let mut client = client(QueueKind::Quorum);
+    for tag in 11..=14 {
+        client.publish(Some(tag), message(5));
+    }
+    assert_eq!(sent(&mut client), [1, 2, 3, 4]);
+    let refused = vec![Refusal {
+        from: 2,
+        to: 2,
+        why: Reject::MaxLength,
+    }];
+    let told = hear(&mut client, Event::AppliedExcept { up_to: 3, refused });
+    let expected = [
+        Told::Published(11),
+        Told::NotPublished(12, Reject::MaxLength),
+        Told::Published(13),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(hear(&mut client, Event::Applied { up_to: 2 }), []);
+    assert_eq!((client.in_flight(), client.is_full()), (1, false));
+    assert_eq!(
+        hear(&mut client, Event::Applied { up_to: 4 }),
+        [Told::Published(14)]
+    );
+    assert!(client.is_idle());
+    assert_eq!(client.wake_at(), None);
+}
+
+#[test]
+fn it_is_full_by_count_and_by_bytes() {
+    let mut one = client(QueueKind::Quorum);
+    for _ in 0..MAX_IN_FLIGHT {
+        assert!(!one.is_full());
+        one.publish(None, message(1));
+    }
+    assert!(one.is_full());
+    let mut one = client(QueueKind::Quorum);
+    one.publish(None, message(MAX_IN_FLIGHT_BYTES));
+    assert!(one.is_full());
+    sent(&mut one);
+    hear(&mut one, Event::Applied { up_to: 1 });
+    assert_eq!((one.is_full(), one.in_flight_bytes()), (false, 0));
+}
+
+#[test]
+fn it_follows_hints_but_not_in_circles() {
+    let mut client = client(QueueKind::Quorum);
+    client.publish(Some(1), message(1));
+    for turn in 0..MAX_HOPS {
+        assert_eq!(sent(&mut client), [1]);
+        let leader = Some(if turn % 2 == 0 { THIRD } else { THERE });
+        hear(&mut client, Event::NotOwner { leader });
+        assert_eq!(client.owner(), leader);
+    }
+    let leader = Some(THERE);
+    hear(&mut client, Event::NotOwner { leader });
+    assert_eq!((client.owner(), sent(&mut client)), (None, vec![]));
+    let at = client.wake_at().unwrap();
+    client.tick(at);
+    assert_eq!((client.owner(), sent(&mut client)), (leader, vec![1]));
+}
+
+#[test]
+fn it_sends_again_after_a_growing_while_and_tries_others() {
+    let mut client = client(QueueKind::Quorum);
+    client.publish(Some(1), message(1));
+    client.publish(Some(2), message(1));
+    assert_eq!(sent(&mut client), [1, 2]);
+    let mut waits = Vec::new();
+    let mut owners = Vec::new();
+    for _ in 0..6 {
+        let at = client.wake_at().unwrap();
+        waits.push(at.since(client.now).as_millis());
+        client.tick(at);
+        owners.push(client.owner().unwrap().0);
+        assert_eq!(sent(&mut client), [1, 2]);
+    }
+    assert_eq!(waits, [200, 400, 800, 1600, 2000, 2000]);
+    assert_eq!(owners, [2, 2, 3, 3, 3, 2]);
+    hear(&mut client, Event::Expecting { expected: 2 });
+    assert_eq!(sent(&mut client), [2]);
+}
+
+#[test]
+fn duplicates_are_dropped_and_gaps_asked_for() {
+    let mut client = client(QueueKind::Quorum);
+    client.request(consume(1, false));
+    assert_eq!(sent(&mut client), [1]);
+    let answer = Answer::Consuming;
+    hear(&mut client, Event::Answer { seq: 1, answer });
+    hear(&mut client, Event::Applied { up_to: 1 });
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[1, 2]))), [1, 2]);
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[2, 3]))), [3]);
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [0u64; 0]);
+    let asked = client.poll_send();
+    let resume = Resume {
+        session: client.session,
+        consumer: ConsumerId(1),
+        next: 4,
+    };
+    assert_eq!(asked, Some(ToQueue::Resume(resume)));
+    // Still on its way from before.
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[7]))), [0u64; 0]);
+    assert_eq!(client.poll_send(), None);
+    // 4 went to someone else meanwhile.
+    let resumed = Event::Resumed {
+        consumer: ConsumerId(1),
+        next: 5,
+    };
+    hear(&mut client, resumed);
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6, 7]))), [5, 6, 7]);
+}
+
+#[test]
+fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
+    let mut client = client(QueueKind::Quorum);
+    client.request(consume(1, true));
+    sent(&mut client);
+    hear(&mut client, deliver(1, &[1, 2, 3]));
+    let Some(ToQueue::Request(request)) = client.poll_send() else {
+        panic!("a settle is due");
+    };
+    let settle = RequestBody::Settle {
+        consumer: ConsumerId(1),
+        outcome: Outcome::Accepted,
+        ids: vec![(1, 3)],
+    };
+    assert_eq!(request.body, settle);
+    assert_eq!(client.poll_send(), None);
+    let get = RequestBody::Get {
+        consumer: ConsumerId(2),
+        no_ack: true,
+    };
+    client.request(get);
+    assert_eq!(sent(&mut client), [3]);
+    assert_eq!(ids(&hear(&mut client, deliver(2, &[1]))), [1]);
+    assert_eq!(sent(&mut client), [4]);
+    assert_eq!(ids(&hear(&mut client, deliver(2, &[1]))), [0u64; 0]);
+}
+
+#[test]
+fn what_comes_after_a_cancel_goes_back() {
+    let mut client = client(QueueKind::Quorum);
+    client.request(consume(1, false));
+    sent(&mut client);
+    hear(&mut client, deliver(1, &[1, 2]));
+    let consumer = ConsumerId(1);
+    client.request(RequestBody::Cancel { consumer });
+    assert_eq!(hear(&mut client, deliver(1, &[3])), []);
+    assert_eq!(sent(&mut client), [2]);
+    hear(&mut client, Event::Applied { up_to: 2 });
+    let Some(ToQueue::Request(request)) = client.poll_send() else {
+        panic!("a settle is due");
+    };
+    let settle = RequestBody::Settle {
+        consumer,
+        outcome: Outcome::Requeue,
+        ids: vec![(3, u64::MAX)],
+    };
+    assert_eq!(request.body, settle);
+}
+
+#[test]
+fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
+    let mut client = client(QueueKind::Classic);
+    client.publish(Some(1), message(1));
+    client.request(consume(1, false));
+    sent(&mut client);
+    hear(&mut client, Event::Applied { up_to: 2 });
+    let answer = Answer::Consuming;
+    hear(&mut client, Event::Answer { seq: 2, answer });
+    client.publish(Some(3), message(1));
+    let stat = client.request(RequestBody::Stat);
+    assert_eq!(sent(&mut client), [3, 4]);
+    let told = hear(&mut client, Event::Expecting { expected: 1 });
+    assert_eq!(told[0], Told::NotPublished(3, Reject::Unavailable));
+    assert!(
+        matches!(&told[1], Told::Answer { seq, answer: Answer::Refused { code: 404, .. } } if *seq == stat)
+    );
+    assert_eq!(
+        told[2],
+        Told::Cancelled {
+            consumer: ConsumerId(1)
+        }
+    );
+    let next = client.request(RequestBody::Stat);
+    assert_eq!(next, stat + 1);
+    assert_eq!(sent(&mut client), [EPOCH + 1]);
+    // A late word of before means nothing.
+    assert_eq!(hear(&mut client, Event::Applied { up_to: 4 }), []);
+    assert_eq!(client.in_flight(), 1);
+    let answer = Answer::Empty;
+    let told = hear(
+        &mut client,
+        Event::Answer {
+            seq: EPOCH + 1,
+            answer: answer.clone(),
+        },
+    );
+    assert_eq!(told, [Told::Answer { seq: next, answer }]);
+}
+
+#[test]
+fn a_lagging_leader_of_a_quorum_queue_is_waited_for() {
+    let mut client = client(QueueKind::Quorum);
+    client.publish(Some(1), message(1));
+    client.publish(Some(2), message(1));
+    sent(&mut client);
+    hear(&mut client, Event::Applied { up_to: 1 });
+    assert_eq!(hear(&mut client, Event::Expecting { expected: 1 }), []);
+    assert_eq!(client.in_flight(), 1);
+}
+
+#[test]
+fn answers_out_at_a_time_are_bounded_and_asked_again() {
+    let mut client = client(QueueKind::Quorum);
+    for _ in 0..MAX_UNANSWERED + 5 {
+        client.request(RequestBody::Stat);
+    }
+    assert_eq!(sent(&mut client).len(), MAX_UNANSWERED);
+    // Applied, but the answers are lost.
+    let up_to = MAX_UNANSWERED as u64;
+    hear(&mut client, Event::Applied { up_to });
+    assert_eq!(sent(&mut client).len(), 0);
+    client.link_restored(Time(5));
+    assert_eq!(sent(&mut client).len(), MAX_UNANSWERED);
+    let answer = Answer::Empty;
+    let told = hear(
+        &mut client,
+        Event::Answer {
+            seq: 1,
+            answer: answer.clone(),
+        },
+    );
+    assert_eq!(told.len(), 1);
+    assert_eq!(hear(&mut client, Event::Answer { seq: 1, answer }).len(), 0);
+    assert_eq!(sent(&mut client).len(), 1);
+}
+
+#[test]
+fn an_owner_out_of_reach_hears_of_the_end() {
+    let mut client = client(QueueKind::Classic);
+    client.request(consume(1, false));
+    sent(&mut client);
+    client.request(RequestBody::Close);
+    client.owner_lost(&mut Vec::new());
+    assert_eq!(
+        (client.in_flight(), sent(&mut client)),
+        (1, vec![EPOCH + 1])
+    );
+}

@@ -1,0 +1,216 @@
+//! Sessions on other nodes and a classic queue, over a network that loses frames: every publish is confirmed once and
+//! enqueued once, every message reaches a session once and in order.
+
+use bytes::Bytes;
+use env::rng::SeededRng;
+use env::sim::SimDisk;
+use env::{Incarnation, NodeId, Rng, WallTime};
+use message::{Message, MessageBuilder, Protocol, Table};
+use queue::classic::ClassicQueue;
+use queue::client::{QueueClient, Told};
+use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
+use queue::{
+    ConsumerId, ConsumerSpec, Moment, Output, Overflow, Queue, QueueId, QueueKind, QueueSettings,
+    RequestBody, SessionId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+const OWNER: NodeId = NodeId(1);
+const MESSAGES: u64 = 200;
+const PUBLISHER: usize = 0;
+const CONSUMERS: [usize; 2] = [1, 2];
+
+fn message(n: u64, durable: bool) -> Message {
+    let body = n.to_be_bytes();
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable,
+        priority: None,
+        ttl_ms: None,
+        received: WallTime(0),
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(body.len(), [&body[..]])
+    .unwrap()
+}
+
+struct World {
+    rng: SeededRng,
+    loss: u64,
+    at: Moment,
+    queue: ClassicQueue,
+    clients: Vec<QueueClient<u64>>,
+    up: Vec<VecDeque<Bytes>>,
+    down: Vec<VecDeque<Bytes>>,
+    published: u64,
+    confirmed: BTreeMap<u64, u32>,
+    /// Not taken, as far as the publisher was told.
+    refused: BTreeSet<u64>,
+    taken: BTreeMap<u64, u32>,
+    last: BTreeMap<usize, u64>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let settings = QueueSettings {
+            max_length: None,
+            max_length_bytes: None,
+            overflow: Overflow::DropHead,
+            delivery_limit: None,
+            message_ttl_ms: None,
+            single_active_consumer: false,
+        };
+        let disk = Arc::new(SimDisk::new());
+        let at = Moment::default();
+        let client = |n: u64| {
+            let session = SessionId {
+                node: NodeId(n + 2),
+                incarnation: Incarnation(1),
+                number: n,
+            };
+            QueueClient::new(session, QueueKind::Classic, vec![OWNER], None, at.now)
+        };
+        let mut world = World {
+            rng: SeededRng::new(seed),
+            loss: 15,
+            at,
+            queue: ClassicQueue::open(disk, QueueId(1), "q".into(), settings).unwrap(),
+            clients: (0..3).map(client).collect(),
+            up: vec![VecDeque::new(); 3],
+            down: vec![VecDeque::new(); 3],
+            published: 0,
+            confirmed: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            last: BTreeMap::new(),
+        };
+        for peer in CONSUMERS {
+            world.clients[peer].request(RequestBody::Consume {
+                consumer: ConsumerId(1),
+                spec: ConsumerSpec {
+                    tag: "c".into(),
+                    channel: 1,
+                    prefetch: 7,
+                    no_ack: true,
+                    exclusive: false,
+                    priority: 0,
+                    arguments: Table::default(),
+                },
+            });
+        }
+        world
+    }
+
+    fn lost(&mut self) -> bool {
+        self.rng.below(100) < self.loss
+    }
+
+    fn turn(&mut self) {
+        self.at.now = self.at.now + Duration::from_millis(20);
+        self.at.wall.0 += 20;
+        for _ in 0..self.rng.below(5).min(MESSAGES - self.published) {
+            self.published += 1;
+            let (n, durable) = (self.published, self.rng.below(2) == 0);
+            self.clients[PUBLISHER].publish(Some(n), message(n, durable));
+        }
+        if self.loss > 0 && self.rng.below(100) < 3 {
+            // The owner's node is thought to be down, though it lives.
+            let mut told = Vec::new();
+            self.clients[PUBLISHER].owner_lost(&mut told);
+            self.tell(PUBLISHER, told);
+        }
+        let mut out = Output::default();
+        for peer in 0..self.clients.len() {
+            let client = &mut self.clients[peer];
+            if client.wake_at().is_some_and(|at| at <= self.at.now) {
+                client.tick(self.at.now);
+            }
+            while let Some(item) = client.poll_send() {
+                self.up[peer].push_back(encode_to_queue(&[item]));
+            }
+            while let Some(frame) = self.up[peer].pop_front() {
+                if self.lost() {
+                    continue;
+                }
+                for item in decode_to_queue(frame).unwrap() {
+                    self.queue.step(self.at, item, &mut out);
+                }
+            }
+        }
+        self.queue.flush(self.at, &mut out);
+        self.queue.tick(self.at, &mut out);
+        assert_eq!(out.faults, Vec::<String>::new());
+        for addressed in out.events {
+            let peer = addressed.session.number as usize;
+            self.down[peer].push_back(encode_events(&[addressed.event]));
+        }
+        for peer in 0..self.clients.len() {
+            while let Some(frame) = self.down[peer].pop_front() {
+                if !self.lost() {
+                    self.hear(peer, frame);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, peer: usize, frame: Bytes) {
+        let mut told = Vec::new();
+        for event in decode_events(frame).unwrap() {
+            self.clients[peer].event(self.at.now, OWNER, event, &mut told);
+        }
+        self.tell(peer, told);
+    }
+
+    fn tell(&mut self, peer: usize, told: Vec<Told<u64>>) {
+        for told in told {
+            match told {
+                Told::NotPublished(n, _) => assert!(self.refused.insert(n)),
+                Told::Published(n) => *self.confirmed.entry(n).or_default() += 1,
+                Told::Deliver { deliveries, .. } => {
+                    for delivery in deliveries {
+                        let body = delivery.message.body();
+                        let n = u64::from_be_bytes(body[..].try_into().unwrap());
+                        *self.taken.entry(n).or_default() += 1;
+                        let last = self.last.insert(peer, n).unwrap_or(0);
+                        assert!(last < n, "order at {peer}");
+                    }
+                }
+                Told::Answer { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn each_message_once_whatever_is_lost() {
+    for seed in 0..100 {
+        let mut world = World::new(seed);
+        for _ in 0..150 {
+            world.turn();
+        }
+        world.loss = 0;
+        let mut turns = 0;
+        let done = |w: &World| {
+            let stats = w.queue.stats();
+            let open = w.clients.iter().any(|c| c.in_flight() > 0);
+            w.published == MESSAGES && !open && stats.ready + stats.unacknowledged == 0
+        };
+        while !done(&world) {
+            world.turn();
+            turns += 1;
+            assert!(turns < 5000, "seed {seed}: {:?}", world.queue.stats());
+        }
+        for n in 1..=MESSAGES {
+            let confirmed = world.confirmed.get(&n).copied().unwrap_or(0);
+            let refused = u32::from(world.refused.contains(&n));
+            assert_eq!(confirmed + refused, 1, "seed {seed}: {n}");
+            let taken = world.taken.get(&n).copied().unwrap_or(0);
+            assert!(taken <= 1 && taken >= confirmed, "seed {seed}: {n}");
+        }
+    }
+}
