@@ -253,8 +253,10 @@ impl Group {
         }
         let term = self.raw.raft.term;
         if self.raw.raft.state == StateRole::Follower {
-            // Forgets the leader, so that it also grants others their votes.
+            // Forgets the leader, so that it also grants others their votes. raft-rs draws a timeout without a
+            // change of role here.
             self.raw.raft.become_follower(term, 0);
+            self.draw_timeout(rng);
         }
         self.draw_timeout(rng);
         self.hurried = true;

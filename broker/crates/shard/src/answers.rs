@@ -204,14 +204,28 @@ impl Core {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        let id = self.config.node;
         if self.draining != on {
-            self.ask(Change::SetMaintenance { id, on }, Asker::Nobody);
             self.effects.push(Effect::Listen(!on));
         }
         self.draining = on;
+        self.tell_maintenance();
         if on {
             self.move_leaders();
+        }
+    }
+
+    /// Sees to it that the cluster knows whether this node is drained.
+    fn tell_maintenance(&mut self) {
+        let (id, on) = (self.config.node, self.draining);
+        if self.tree.node(id).is_some_and(|n| n.maintenance != on) {
+            self.ask(Change::SetMaintenance { id, on }, Asker::Nobody);
+        }
+    }
+
+    /// A restart ends maintenance: what an earlier life of this node told the cluster no longer holds.
+    pub fn end_old_maintenance(&mut self) {
+        if !self.draining {
+            self.tell_maintenance();
         }
     }
 

@@ -19,8 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const METADATA: GroupId = GroupId(0);
-/// The host's own unit of time (`consensus::Limits::tick`).
-const HOST_TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// What every quorum queue starts with, on every member alike, whatever its policies say: its leader then logs the
 /// settings it should have, so replicas that were made at different times agree.
@@ -703,9 +701,9 @@ impl Owners {
         shed.len() as u32
     }
 
-    /// How often the host wants to be told of time.
-    pub fn host_tick(&self) -> std::time::Duration {
-        HOST_TICK
+    /// When the host wants to be told of time; None while all its groups sleep.
+    pub fn host_wake(&self) -> Option<Time> {
+        self.host.wake_at()
     }
 
     /// Replicas that wait for their queue to show in the tree.

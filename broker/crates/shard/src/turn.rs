@@ -225,6 +225,7 @@ impl Core {
     fn reconcile(&mut self) {
         if self.config.index == 0 {
             self.reconcile_metadata_members();
+            self.end_old_maintenance();
         }
         self.reconcile_queue_members();
         let tree = &self.tree;
@@ -239,17 +240,13 @@ impl Core {
         let directory = self.directory.as_ref().and_then(Directory::wake_at);
         let all = [
             self.owners.wake_at(),
+            self.owners.host_wake(),
             self.clients.wake_at(),
             directory,
             self.stats.wake_at(),
-            Some(self.host_wake()),
+            Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()
-    }
-
-    /// The consensus host's ticks and the reconciliation: the coarser of the two is a multiple of the finer.
-    fn host_wake(&self) -> Time {
-        (self.now + self.owners.host_tick()).min(self.reconcile_at)
     }
 
     /// Whether this user may open one more connection here (O5). Counted per shard and node, so a cluster-wide limit is

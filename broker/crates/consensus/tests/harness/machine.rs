@@ -25,8 +25,9 @@ impl Machine {
         command.freeze()
     }
 
+    /// 0 for what no honest client proposed.
     pub fn number(mut command: &[u8]) -> u64 {
-        command.get_u64_le()
+        command.try_get_u64_le().unwrap_or(0)
     }
 
     pub fn apply(&mut self, index: u64, command: &[u8]) {
@@ -37,8 +38,8 @@ impl Machine {
         self.count += 1;
         let mixed = self.chain ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index;
         self.chain = mixed.rotate_left(23).wrapping_mul(0x94D0_49BB_1331_11EB);
-        match command[8] {
-            1 => self.live.push_back((index, number)),
+        match command.get(8) {
+            Some(1) => self.live.push_back((index, number)),
             _ => drop(self.live.pop_front()),
         }
     }
@@ -65,10 +66,10 @@ impl Machine {
 
     pub fn load(&mut self, index: u64, mut state: Bytes) {
         self.index = index;
-        self.chain = state.get_u64_le();
-        self.count = state.get_u64_le();
+        self.chain = state.try_get_u64_le().unwrap_or(0);
+        self.count = state.try_get_u64_le().unwrap_or(0);
         self.live.clear();
-        while state.has_remaining() {
+        while state.remaining() >= 16 {
             self.live
                 .push_back((state.get_u64_le(), state.get_u64_le()));
         }
