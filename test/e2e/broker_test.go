@@ -4,9 +4,11 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/names"
 )
@@ -192,7 +193,31 @@ func memberNames() []string {
 func becomesWhole(queue string) {
 	GinkgoHelper()
 	start := time.Now()
-	Eventually(whole(queue)).Should(Succeed())
-	Eventually(readiness(&posthornv1.BrokerCluster{ObjectMeta: meta(clusterName)})).Should(HavePrefix("True"))
-	say("all three brokers whole after %.1fs", time.Since(start).Seconds())
+	Eventually(telling(start, whole(queue))).Should(Succeed())
+	brokers := time.Since(start).Seconds()
+	Eventually(telling(start, operatorContent)).Should(Succeed())
+	say("all three brokers whole after %.1fs, and the operator says so after %.1fs", brokers, time.Since(start).Seconds())
+}
+
+func operatorContent() error {
+	if now := readiness(newCluster())(); !strings.HasPrefix(now, "True ") {
+		return errors.New(now)
+	}
+	return nil
+}
+
+// slow is after how long a wait tells what it waits for.
+const slow = 10 * time.Second
+
+// telling is a condition that tells why it is not met, when that takes long and changes.
+func telling(start time.Time, condition func() error) func() error {
+	told := ""
+	return func() error {
+		err := condition()
+		if err != nil && err.Error() != told && time.Since(start) > slow {
+			told = err.Error()
+			say("not yet: %s", told)
+		}
+		return err
+	}
 }

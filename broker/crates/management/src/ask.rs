@@ -5,7 +5,7 @@ use crate::login::Logins;
 use crate::{Config, Node, entropy};
 use control::{ControlRequest, QueueFacts, Reply};
 use metadata::{Change, Done, QueueId, Tree};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -97,22 +97,32 @@ impl Api {
         }
         *since = Some(Instant::now());
         drop(since);
-        let shared = Arc::downgrade(&self.0);
-        (self.0.node)(ControlRequest::Read(Box::new(move |_| {
-            if let Some(shared) = shared.upgrade() {
-                *shared
-                    .unanswered
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = None;
-            }
-        })));
+        let sign = SignOfLife(Arc::downgrade(&self.0));
+        (self.0.node)(ControlRequest::Read(Box::new(move |_| drop(sign))));
         true
     }
 
     fn unanswered(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.0
-            .unanswered
+        self.0.unanswered()
+    }
+}
+
+impl Shared {
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.unanswered
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the wait when it is dropped: by shard 0 that took it, or because it was refused, as while the node starts and
+/// there is no shard that could hang.
+struct SignOfLife(Weak<Shared>);
+
+impl Drop for SignOfLife {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            *shared.unanswered() = None;
+        }
     }
 }

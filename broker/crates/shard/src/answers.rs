@@ -139,7 +139,9 @@ impl Core {
     }
 
     fn gather_stats(&mut self, only: Option<QueueId>, reply: Reply<Vec<QueueFacts>>) {
-        let peers: Vec<NodeId> = self.peers.all_up().collect();
+        let me = self.config.node;
+        // This node's own life is among those known.
+        let peers: Vec<NodeId> = self.peers.all_up().filter(|n| *n != me).collect();
         let shards = self.config.shards;
         let asked = usize::from(shards) * (peers.len() + 1);
         let (token, early) = self.stats.begin(self.now, only, asked, reply);
@@ -155,7 +157,6 @@ impl Core {
         }
         self.send_to_other_shards(&frame);
         let own = self.owners.stats(only);
-        let me = self.config.node;
         self.take_stats(me, token, true, own);
         if let Some(token) = early {
             self.stats.finish(token, &self.tree);

@@ -18,6 +18,21 @@ fn readiness_and_liveness_tell_the_nodes_state() {
 }
 
 #[test]
+fn a_sign_of_life_that_was_refused_is_asked_for_again() {
+    let server = Server::start();
+    let asked = |path| server.ask_as(None, "GET", path, None).status;
+    server.fake.lock().unwrap().stopping = true;
+    assert_eq!(asked("/livez"), 200);
+    let mut fake = server.fake.lock().unwrap();
+    (fake.stopping, fake.kept) = (false, Some(Vec::new()));
+    drop(fake);
+    // Nothing is waited for any more: the node is asked anew, and only once while it owes the answer.
+    assert_eq!((asked("/livez"), asked("/livez")), (200, 200));
+    let kept = server.fake.lock().unwrap().kept.as_ref().map(Vec::len);
+    assert_eq!(kept, Some(1));
+}
+
+#[test]
 fn a_node_without_a_cluster_has_no_users_and_says_so() {
     let server = Server::start();
     let formed = std::mem::take(&mut server.fake.lock().unwrap().tree);

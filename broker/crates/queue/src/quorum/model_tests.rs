@@ -189,37 +189,10 @@ impl Model {
                 self.out.retain(|(s, _), _| *s != slot);
                 self.rig.one(slot, RequestBody::Close)
             }
-            Step::Suspect { node } => {
-                self.out
-                    .retain(|(s, _), _| session(*s).node != NodeId(node));
-                self.rig
-                    .command(Command::NodeSuspected(NodeId(node)).encode())
-            }
-            Step::Trust { node } => self
-                .rig
-                .command(Command::NodeTrusted(NodeId(node)).encode()),
-            Step::Time { by } => {
-                self.rig.wall += u64::from(by);
-                self.rig
-                    .command(Command::Time(WallTime(self.rig.wall)).encode())
-            }
-            Step::Limit { max, reject, sac } => {
-                let overflow = if reject {
-                    Overflow::RejectPublish
-                } else {
-                    Overflow::DropHead
-                };
-                self.rig.command(
-                    Command::Settings(QueueSettings {
-                        max_length: max,
-                        overflow,
-                        delivery_limit: Some(3),
-                        single_active_consumer: sac,
-                        ..settings()
-                    })
-                    .encode(),
-                )
-            }
+            step @ (Step::Suspect { .. }
+            | Step::Trust { .. }
+            | Step::Time { .. }
+            | Step::Limit { .. }) => self.logged(step),
             Step::Purge => {
                 let out = self.rig.one(self.slots[0], RequestBody::Purge);
                 let Some(Answer::Count { messages, .. }) = answers(&out).pop() else {
@@ -253,6 +226,44 @@ impl Model {
         let index = self.rig.log.len() as u64;
         self.twin.apply(index, &command, &mut Effects::unwanted());
         Ok(())
+    }
+
+    /// Commands that are no requests.
+    fn logged(&mut self, step: Step) -> Output {
+        match step {
+            Step::Suspect { node } => {
+                self.out
+                    .retain(|(s, _), _| session(*s).node != NodeId(node));
+                self.rig
+                    .command(Command::NodeSuspected(NodeId(node)).encode())
+            }
+            Step::Trust { node } => self
+                .rig
+                .command(Command::NodeTrusted(NodeId(node)).encode()),
+            Step::Time { by } => {
+                self.rig.wall += u64::from(by);
+                self.rig
+                    .command(Command::Time(WallTime(self.rig.wall)).encode())
+            }
+            Step::Limit { max, reject, sac } => {
+                let overflow = if reject {
+                    Overflow::RejectPublish
+                } else {
+                    Overflow::DropHead
+                };
+                self.rig.command(
+                    Command::Settings(QueueSettings {
+                        max_length: max,
+                        overflow,
+                        delivery_limit: Some(3),
+                        single_active_consumer: sac,
+                        ..settings()
+                    })
+                    .encode(),
+                )
+            }
+            other => panic!("{other:?} is a request"),
+        }
     }
 
     fn consumer_of(&self, by: u64) -> Option<(u64, u32)> {
