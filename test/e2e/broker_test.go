@@ -168,7 +168,9 @@ func memberView(pod *corev1.Pod, queue string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if slices.Sort(q.Online); !slices.Equal(q.Online, running) || len(q.Members) != replicas || q.Leader == "" {
+	slices.Sort(q.Online)
+	slices.Sort(q.Members)
+	if !slices.Equal(q.Online, running) || !slices.Equal(q.Members, running) || q.Leader == "" {
 		return "", fmt.Errorf("queue %s: leader %q, members %v, online %v", queue, q.Leader, q.Members, q.Online)
 	}
 	critical, err := one.QuorumCritical(ctx)

@@ -33,12 +33,12 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		}
 		becomesWhole(mainQueue)
 		var q posthornv1.Queue
-		Eventually(func() (string, error) {
-			err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: mainQueue}, &q)
-			return q.Status.EffectivePolicy, err
-		}).Should(Equal(policyName), "the queue's effective policy")
-		Expect(q.Status.Members).To(ConsistOf(memberNames()))
-		Expect(q.Status.Leader).To(BeElementOf(memberNames()))
+		Eventually(func(g Gomega) {
+			g.Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: mainQueue}, &q)).To(Succeed())
+			g.Expect(q.Status.EffectivePolicy).To(Equal(policyName))
+			g.Expect(q.Status.Members).To(ConsistOf(memberNames()))
+			g.Expect(q.Status.Leader).To(BeElementOf(memberNames()))
+		}).Should(Succeed(), "the queue's status")
 		pods, err := brokerPods()
 		Expect(err).NotTo(HaveOccurred())
 		places := map[string]bool{}

@@ -71,6 +71,7 @@ pub struct QueueFacts {
     pub id: QueueId,
     /// Where it is led (quorum) or lives (classic).
     pub leader: Option<NodeId>,
+    /// Quorum: the voters as the leader knows them, without one that still catches up; without a leader, those wanted.
     pub members: Vec<NodeId>,
     pub online: Vec<NodeId>,
     pub stats: Option<QueueStats>,

@@ -1,6 +1,7 @@
 //! The control plane's requests, answered by shard 0 from its tree, its groups and what the others tell.
 
 use crate::core::Core;
+use crate::critical;
 use crate::directory::{Asker, Leader};
 use crate::frame::{AlarmReason, Frame, MAX_STATS, OwnerStats};
 use crate::placement::quorum_members;
@@ -9,6 +10,7 @@ use crate::{Effect, Route};
 use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
 use env::NodeId;
 use metadata::{Change, QueueId, QueueKind};
+use std::collections::BTreeSet;
 
 impl Core {
     pub fn control(&mut self, request: ControlRequest) {
@@ -30,7 +32,7 @@ impl Core {
                 );
             }
             ControlRequest::Nodes { reply } => reply(self.node_facts()),
-            ControlRequest::QuorumCritical { reply } => reply(self.quorum_critical()),
+            ControlRequest::QuorumCritical { reply } => self.quorum_critical(reply),
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::RebalanceQueues { reply } => reply(self.rebalance()),
             // Need the connections: answered by the shard.
@@ -89,32 +91,28 @@ impl Core {
         facts.collect()
     }
 
-    /// Groups that have this node as a voter and would be left without a majority of voters that are up.
-    fn quorum_critical(&self) -> Vec<QueueId> {
+    /// Groups that would be left without a majority of voters that are there (see `critical`).
+    fn quorum_critical(&mut self, reply: Reply<Vec<QueueId>>) {
         let me = self.config.node;
-        let lost = |voters: &[NodeId]| {
-            let left = voters
-                .iter()
-                .filter(|n| **n != me && self.peers.is_up(**n))
-                .count();
-            voters.contains(&me) && voters.len() > 1 && left * 2 <= voters.len()
-        };
-        let mut critical = Vec::new();
-        let voters: Vec<NodeId> = self
-            .tree
-            .nodes()
-            .filter(|n| n.voter)
-            .map(|n| n.id)
-            .collect();
-        if lost(&voters) {
-            critical.push(QueueId(0));
-        }
-        let queues = self
+        let voters = self.owners.metadata_status().map(|s| s.membership.voters);
+        let up = |n| self.peers.is_up(n);
+        let metadata = voters.is_some_and(|v| critical::needs(me, &v, up));
+        let quorum: BTreeSet<QueueId> = self
             .tree
             .all_queues()
-            .filter(|q| q.kind == QueueKind::Quorum && lost(&q.members));
-        critical.extend(queues.map(|q| q.id));
-        critical
+            .filter(|q| q.kind == QueueKind::Quorum)
+            .map(|q| q.id)
+            .collect();
+        self.gather_stats(
+            None,
+            Box::new(move |facts| {
+                let queues = facts
+                    .iter()
+                    .filter(|q| quorum.contains(&q.id) && critical::queue_needs(me, q));
+                let metadata = metadata.then_some(QueueId(0));
+                reply(metadata.into_iter().chain(queues.map(|q| q.id)).collect());
+            }),
+        );
     }
 
     fn readiness(&self) -> Readiness {

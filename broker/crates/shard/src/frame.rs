@@ -14,6 +14,7 @@ pub const MAX_STATS: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnerStats {
     pub queue: QueueId,
+    /// Voters.
     pub members: Vec<NodeId>,
     pub online: Vec<NodeId>,
     pub stats: QueueStats,

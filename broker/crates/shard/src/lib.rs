@@ -9,6 +9,7 @@ mod apply;
 mod clients;
 pub mod config;
 mod core;
+mod critical;
 mod directory;
 mod frame;
 mod membership;

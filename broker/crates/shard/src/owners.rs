@@ -642,10 +642,10 @@ impl Owners {
             },
             Owned::Quorum(quorum) if quorum.leads() => {
                 let status = self.host.status(GroupId(queue.0))?;
-                let members = [status.membership.voters, status.membership.learners].concat();
                 OwnerStats {
                     queue,
-                    members,
+                    // Who has a vote: one that still catches up does not count yet.
+                    members: status.membership.voters,
                     online: status.active,
                     stats: quorum.stats(),
                 }
