@@ -54,6 +54,8 @@ type attempt[T Object] struct {
 	work   Work
 	// drifted are properties that somebody changed behind the operator's back.
 	drifted []string
+	// The broker took a change in this attempt.
+	corrected bool
 }
 
 // Reconcile brings one object a step nearer to its spec.
@@ -80,7 +82,7 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	if err := r.patchStatus(ctx, object, before); err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
-	a.tellDrift(failure)
+	a.tellDrift()
 	if failure != nil && !classify(failure).quiet {
 		return reconcile.Result{}, failure
 	}
@@ -271,6 +273,7 @@ func (a *attempt[T]) converge(ctx context.Context, b broker.Client, exists bool)
 			return false, err
 		}
 	}
+	a.corrected = true
 	left, err := a.work.Compare(ctx, b)
 	if err != nil {
 		return false, err
@@ -290,8 +293,10 @@ func (a *attempt[T]) noteDrift(difference Difference) {
 	}
 }
 
-func (a *attempt[T]) tellDrift(failure error) {
-	if failure == nil && len(a.drifted) > 0 {
+// tellDrift tells of drift that the broker took the correction of, also when it differs again since: the next attempt
+// finds the object out of sync and so has no drift to tell.
+func (a *attempt[T]) tellDrift() {
+	if a.corrected && len(a.drifted) > 0 {
 		a.Events.Eventf(a.object, nil, normal, "DriftCorrected", "Sync", "changed in the broker behind the operator's back and corrected: %s", join(a.drifted))
 	}
 }
