@@ -3,6 +3,7 @@ use crate::wire::{decode, encode};
 use bytes::BytesMut;
 use env::Rng;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -17,6 +18,8 @@ struct World {
     next_link: u64,
     /// Pairs that cannot talk.
     cut: Vec<(usize, usize)>,
+    /// Links that lost a frame: a connection delivers what follows only after what was lost, which is never.
+    stuck: BTreeSet<LinkId>,
     up: Vec<BTreeMap<NodeId, Incarnation>>,
     log: Vec<(Time, usize, Action)>,
 }
@@ -56,6 +59,7 @@ impl World {
             links: BTreeMap::new(),
             next_link: 0,
             cut: Vec::new(),
+            stuck: BTreeSet::new(),
             log: Vec::new(),
         }
     }
@@ -150,7 +154,13 @@ impl World {
                 let Some((a, b)) = self.links.get(&link).copied() else {
                     return;
                 };
-                if a == b || self.is_cut(a, b) {
+                if a == b {
+                    return;
+                }
+                if self.is_cut(a, b) {
+                    self.stuck.insert(link);
+                }
+                if self.stuck.contains(&link) {
                     return;
                 }
                 let other = if a == i { b } else { a };
@@ -163,6 +173,7 @@ impl World {
             Action::Close { link } => {
                 if let Some((a, b)) = self.links.remove(&link)
                     && !self.is_cut(a, b)
+                    && !self.stuck.contains(&link)
                 {
                     let other = if a == i { b } else { a };
                     self.node(other).closed(link);
@@ -475,52 +486,59 @@ fn dns_name_of_many_waits_for_the_initial_size() {
 }
 
 proptest! {
-    // Fixed, because seed 1352892135361707580 is known to fail (after healing, a node counts a peer too many or too few):
-    // a run must not depend on whether chance meets it before that is understood.
-    #![proptest_config(ProptestConfig {
-        cases: 60,
-        rng_seed: proptest::test_runner::RngSeed::Fixed(7),
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// Whatever is killed, wiped and cut on the way: never two clusters, and after healing everyone is up in one.
     #[test]
     fn one_cluster_whatever_happens(seed in any::<u64>()) {
-        let mut rng = SeededRng::new(seed);
-        let mut world = World::new(3, 3);
-        for _ in 0..20 {
-            match rng.below(5) {
-                0 => {
-                    let i = rng.below(3) as usize;
-                    if world.nodes[i].is_some() {
-                        world.kill(i);
-                    } else {
-                        world.start(i);
-                    }
-                }
-                1 => world.cut = vec![(rng.below(3) as usize, rng.below(3) as usize)],
-                2 => world.cut.clear(),
-                // One node at most loses its directory: with more, the cluster itself is lost.
-                3 if world.nodes[2].is_none() => {
-                    world.configs[2].cluster = None;
-                    world.configs[2].node = NodeId(rng.next_u64() | 1);
-                }
-                _ => world.run(Duration::from_millis(rng.below(3000))),
-            }
-            let mut ids: Vec<u64> = world.clusters().into_iter().filter(|id| *id != 0).collect();
-            ids.dedup();
-            prop_assert!(ids.len() <= 1, "two clusters");
-        }
-        world.cut.clear();
-        for i in 0..3 {
-            if world.nodes[i].is_none() {
-                world.start(i);
-            }
-        }
-        world.run(Duration::from_secs(15));
-        let clusters = world.clusters();
-        prop_assert!(clusters[0] != 0 && clusters.iter().all(|c| *c == clusters[0]));
-        prop_assert!(world.all_up());
-        prop_assert_eq!(world.links.len(), 3);
+        one_cluster(seed)?;
     }
+}
+
+/// Seeds that failed once.
+#[test]
+fn one_cluster_whatever_happened() {
+    for seed in [1352892135361707580] {
+        one_cluster(seed).expect("one cluster");
+    }
+}
+
+fn one_cluster(seed: u64) -> Result<(), TestCaseError> {
+    let mut rng = SeededRng::new(seed);
+    let mut world = World::new(3, 3);
+    for _ in 0..20 {
+        match rng.below(5) {
+            0 => {
+                let i = rng.below(3) as usize;
+                if world.nodes[i].is_some() {
+                    world.kill(i);
+                } else {
+                    world.start(i);
+                }
+            }
+            1 => world.cut = vec![(rng.below(3) as usize, rng.below(3) as usize)],
+            2 => world.cut.clear(),
+            // One node at most loses its directory: with more, the cluster itself is lost.
+            3 if world.nodes[2].is_none() => {
+                world.configs[2].cluster = None;
+                world.configs[2].node = NodeId(rng.next_u64() | 1);
+            }
+            _ => world.run(Duration::from_millis(rng.below(3000))),
+        }
+        let mut ids: Vec<u64> = world.clusters().into_iter().filter(|id| *id != 0).collect();
+        ids.dedup();
+        prop_assert!(ids.len() <= 1, "two clusters");
+    }
+    world.cut.clear();
+    for i in 0..3 {
+        if world.nodes[i].is_none() {
+            world.start(i);
+        }
+    }
+    world.run(Duration::from_secs(15));
+    let clusters = world.clusters();
+    prop_assert!(clusters[0] != 0 && clusters.iter().all(|c| *c == clusters[0]));
+    prop_assert!(world.all_up());
+    prop_assert_eq!(world.links.len(), 3);
+    Ok(())
 }
