@@ -27,12 +27,15 @@ test: ## everything: unit, simulation, conformance, envtest, local cluster
 	@hack/test all
 
 ##@ Parts of the test
-.PHONY: test-unit test-sim test-envtest test-e2e
+.PHONY: test-unit test-sim test-conformance test-envtest test-e2e
 test-unit: ## broker and operator unit tests
 	@hack/test unit
 
 test-sim: ## simulated clusters, a bounded set of seeds
 	@hack/test sim
+
+test-conformance: ## other people's clients and their suites; one of them: test/conformance/run NAME
+	@hack/test conformance
 
 test-envtest: ## the operator against a real API server
 	@hack/test envtest
