@@ -27,7 +27,7 @@ test: ## everything: unit, simulation, conformance, envtest, local cluster
 	@hack/test all
 
 ##@ Parts of the test
-.PHONY: test-unit test-sim test-conformance test-envtest test-e2e
+.PHONY: test-unit test-sim test-conformance test-faults test-envtest test-e2e
 test-unit: ## broker and operator unit tests
 	@hack/test unit
 
@@ -36,6 +36,9 @@ test-sim: ## simulated clusters, a bounded set of seeds
 
 test-conformance: ## other people's clients and their suites; one of them: test/conformance/run NAME
 	@hack/test conformance
+
+test-faults: ## real brokers in network namespaces: partitions, kills, full and lost disks under load
+	@hack/test faults
 
 test-envtest: ## the operator against a real API server
 	@hack/test envtest
@@ -47,6 +50,10 @@ test-e2e: ## pods on the local cluster
 sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 	@$(CARGO) build -q --release $(BROKER) -p sim
 	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
+
+.PHONY: faults
+faults: ## faults drawn by SEED=n, one or two at a time, for SECONDS=600
+	@PROFILE=release test/faults/run -seed $(or $(SEED),1) -duration $(or $(SECONDS),600)s mixed
 
 ##@ Build
 .PHONY: build broker operator demo-client image

@@ -1,0 +1,8 @@
+module posthorn.io/posthorn/test/faults
+
+go 1.26.0
+
+require (
+	github.com/rabbitmq/amqp091-go v1.16.0
+	golang.org/x/sys v0.46.0
+)

@@ -1,0 +1,315 @@
+// Package nodes runs a cluster of broker processes, each on a host of a network of its
+// own, and does to them what happens to processes.
+package nodes
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"posthorn.io/posthorn/test/faults/network"
+)
+
+// User and Password are whom the nodes let in, from anywhere.
+const (
+	User     = "faults"
+	Password = "a password of the test's own"
+)
+
+const (
+	amqpPort, httpPort, nodePort = 5672, 15672, 25672
+
+	// stopping bounds how long a node may take to end after SIGTERM.
+	stopping = 60 * time.Second
+	// polling is the time between two looks at a condition.
+	polling = 50 * time.Millisecond
+)
+
+// Options is how a cluster is made.
+type Options struct {
+	Binary    string // the broker
+	Dir       string // for data, logs and certificates
+	Count     int
+	Network   *network.Network // node i is on its host i+1
+	Settings  []string         // key=value, of every node
+	SmallDisk map[int]int      // nodes whose disk has only so many MiB
+}
+
+// Cluster is all nodes, numbered from 0.
+type Cluster struct {
+	Nodes []*Node
+}
+
+// Node is one broker: a directory, and a process that uses it most of the time.
+type Node struct {
+	Number   int
+	Name     string
+	Data     string
+	options  Options
+	settings []string
+	log      string
+
+	mu      sync.Mutex
+	process *process
+	faults  []string // ends that nobody asked for
+	mayEnd  bool     // an end of its own is expected
+}
+
+type process struct {
+	command *exec.Cmd
+	over    chan struct{} // closed when it has ended
+	asked   bool          // we ended it
+}
+
+// Start starts all nodes of a new cluster.
+func Start(o Options) (*Cluster, error) {
+	auth, err := certificates(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var peers []string
+	for i := range o.Count {
+		peers = append(peers, fmt.Sprintf("%s:%d", network.Address(i+1), nodePort))
+	}
+	c := &Cluster{}
+	for i := range o.Count {
+		n := newNode(o, i)
+		n.settings = append(n.settings, "cluster.peers="+strings.Join(peers, ","))
+		n.settings = append(n.settings, auth...)
+		n.settings = append(n.settings, o.Settings...)
+		if size := o.SmallDisk[i]; size > 0 {
+			err = n.mountDisk(size)
+		}
+		if err == nil {
+			err = n.Start()
+		}
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	return c, nil
+}
+
+func newNode(o Options, number int) *Node {
+	address := network.Address(number + 1)
+	n := &Node{Number: number, Name: fmt.Sprintf("n%d", number+1), options: o}
+	n.Data, n.log = filepath.Join(o.Dir, n.Name), filepath.Join(o.Dir, n.Name+".log")
+	n.settings = []string{
+		"cluster.node=" + n.Name,
+		fmt.Sprintf("cluster.listener=%s:%d", address, nodePort),
+		"cluster.advertised_host=" + address.String(),
+		fmt.Sprintf("listeners.tcp.default=%s:%d", address, amqpPort),
+		fmt.Sprintf("management.tcp.port=%s:%d", address, httpPort),
+		"prometheus.tcp.port=none",
+		"default_user=" + User,
+		"default_pass=" + Password,
+	}
+	return n
+}
+
+// AMQP is where clients reach a node.
+func (n *Node) AMQP() string { return fmt.Sprintf("%s:%d", network.Address(n.Number+1), amqpPort) }
+
+// mountDisk gives the node a disk of its own. It goes with our mount namespace.
+func (n *Node) mountDisk(mib int) error {
+	if err := os.MkdirAll(n.Data, 0o700); err != nil {
+		return err
+	}
+	return syscall.Mount("faults", n.Data, "tmpfs", 0, fmt.Sprintf("size=%dm", mib))
+}
+
+// Start starts the node's process.
+func (n *Node) Start() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.process != nil {
+		return fmt.Errorf("%s runs already", n.Name)
+	}
+	log, err := os.OpenFile(n.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	arguments := []string{"serve", "--data-dir", n.Data}
+	for _, s := range n.settings {
+		arguments = append(arguments, "--set", s)
+	}
+	c := exec.Command(n.options.Binary, arguments...)
+	c.Stdout, c.Stderr, c.Env = log, log, []string{"RUST_BACKTRACE=1"}
+	if err := n.options.Network.Host(n.Number + 1).Start(c); err != nil {
+		return err
+	}
+	p := &process{command: c, over: make(chan struct{})}
+	n.process = p
+	go n.await(p)
+	return nil
+}
+
+func (n *Node) await(p *process) {
+	err := p.command.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !p.asked && !n.mayEnd {
+		n.faults = append(n.faults, fmt.Sprintf("%s ended by itself: %v; its log ends: %s", n.Name, err, n.lastWords()))
+	}
+	if n.process == p {
+		n.process = nil
+	}
+	close(p.over)
+}
+
+// lastWords is the end of the log.
+func (n *Node) lastWords() string {
+	const some = 600
+	text, err := os.ReadFile(n.log)
+	if err != nil {
+		return err.Error()
+	}
+	text = bytes.TrimSpace(text)
+	return string(text[max(0, len(text)-some):])
+}
+
+// signal sends a signal to the process; asked says that it may end of it.
+func (n *Node) signal(s syscall.Signal, asked bool) (*process, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.process == nil {
+		return nil, fmt.Errorf("%s does not run", n.Name)
+	}
+	n.process.asked = n.process.asked || asked
+	return n.process, n.process.command.Process.Signal(s)
+}
+
+// Running says whether there is a process.
+func (n *Node) Running() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.process != nil
+}
+
+// Kill ends the process at once. A node that does not run is left alone.
+func (n *Node) Kill() {
+	if p, err := n.signal(syscall.SIGKILL, true); err == nil {
+		<-p.over
+	}
+}
+
+// Terminate asks the process to end and waits until it has.
+func (n *Node) Terminate() error {
+	p, err := n.signal(syscall.SIGTERM, true)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.over:
+		if status := p.command.ProcessState; !status.Success() {
+			return fmt.Errorf("%s after SIGTERM: %v", n.Name, status)
+		}
+		return nil
+	case <-time.After(stopping):
+		return fmt.Errorf("%s did not end within %v of SIGTERM", n.Name, stopping)
+	}
+}
+
+// Freeze stops the process where it is; Thaw lets it go on.
+func (n *Node) Freeze() error { _, err := n.signal(syscall.SIGSTOP, false); return err }
+
+// Thaw lets a frozen process go on.
+func (n *Node) Thaw() error { _, err := n.signal(syscall.SIGCONT, false); return err }
+
+// MayEnd says whether the process may end by itself, as one with a full disk may.
+func (n *Node) MayEnd(may bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mayEnd = may
+}
+
+// Wipe removes all that a node without a process has.
+func (n *Node) Wipe() error {
+	if n.Running() {
+		return fmt.Errorf("%s runs", n.Name)
+	}
+	entries, err := os.ReadDir(n.Data)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(n.Data, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ballast is the file that takes the room on a disk.
+func (n *Node) ballast() string { return filepath.Join(n.Data, "ballast") }
+
+// FillDisk leaves no byte free on the node's small disk.
+func (n *Node) FillDisk() error {
+	f, err := os.OpenFile(n.ballast(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for block := make([]byte, 64<<10); err == nil; {
+		_, err = f.Write(block)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return nil
+}
+
+// FreeDisk gives the room back.
+func (n *Node) FreeDisk() error { return os.Remove(n.ballast()) }
+
+// Faults is what went wrong with the processes by themselves.
+func (c *Cluster) Faults() (all []string) {
+	for _, n := range c.Nodes {
+		n.mu.Lock()
+		all = append(all, n.faults...)
+		n.mu.Unlock()
+	}
+	return all
+}
+
+// Close ends all processes and frees their disks.
+func (c *Cluster) Close() {
+	for _, n := range c.Nodes {
+		n.Kill()
+		if n.options.SmallDisk[n.Number] > 0 {
+			_ = syscall.Unmount(n.Data, syscall.MNT_DETACH)
+		}
+	}
+}
+
+// Eventually waits until a condition holds; the error tells what it still lacked.
+func Eventually(ctx context.Context, bound time.Duration, what string, holds func() error) error {
+	limit := time.Now().Add(bound)
+	tick := time.NewTicker(polling)
+	defer tick.Stop()
+	for {
+		err := holds()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("%s: not within %v: %w", what, bound, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w (%w)", what, ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}

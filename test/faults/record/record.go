@@ -1,0 +1,288 @@
+// Package record keeps what clients did and saw in one run, and judges the broker by it.
+//
+// The clients make this strict: a message is sent once and never again. What is not
+// confirmed when a connection ends may or may not be in the queue; everything else is
+// certain. So beside losses also doubled and resurrected messages show, which clients
+// that repeat themselves could not tell from their own repetitions.
+package record
+
+import (
+	"fmt"
+	"sync"
+)
+
+// maxExamples bounds how many violations a verdict describes one by one.
+const maxExamples = 20
+
+// Order is what a queue promises about the order of first deliveries.
+type Order int
+
+const (
+	// PerConsumer: each consumer by itself gets what one channel published in its order.
+	PerConsumer Order = iota
+	// Strict: so do all consumers together. The promise of a queue with a single active consumer.
+	Strict
+)
+
+// Message names one message: the channel that published it and its number there, from 0.
+type Message struct{ Stream, Number int }
+
+// Session is one consumer on one channel.
+type Session struct {
+	queue  *queue
+	newest map[int]int // by stream: highest number that came for the first time
+}
+
+// History is the record of one run. Its methods may be called concurrently.
+type History struct {
+	mu      sync.Mutex
+	queues  map[string]*queue
+	streams []*stream
+	verdict Verdict // what was found while events came in
+}
+
+type queue struct {
+	name    string
+	order   Order
+	missing int // confirmed, and not acknowledged by any consumer
+}
+
+type stream struct {
+	queue    *queue
+	messages []state
+	newest   int // highest number that arrived for the first time, -1: none yet
+}
+
+type state uint8
+
+const (
+	confirmed state = 1 << iota
+	arrived         // at least once
+	fresh           // once without the mark of a redelivery
+	acked           // an acknowledgement was sent
+	gone            // and the queue was seen empty after it
+	returned        // by the broker, as unroutable
+)
+
+// Verdict is the judgement over a history. The counts are messages.
+type Verdict struct {
+	Lost        int // confirmed, and no consumer could acknowledge it
+	Reordered   int // came for the first time after a later one
+	Resurrected int // came again after its acknowledgement was surely applied
+	Doubled     int // delivered twice as if for the first time
+	Invented    int // came, and was never sent to this queue, or was returned as unroutable
+	Corrupted   int // came with another content
+	Unroutable  int // returned although its queue exists
+	Sent        int
+	Confirmed   int
+	Arrived     int // different messages
+	Redelivered int // arrivals of messages that had arrived before
+	Examples    []string
+}
+
+// OK says that nothing was found.
+func (v Verdict) OK() bool {
+	return v.Lost+v.Reordered+v.Resurrected+v.Doubled+v.Invented+v.Corrupted+v.Unroutable == 0
+}
+
+// New is an empty history.
+func New() *History { return &History{queues: map[string]*queue{}} }
+
+// Queue tells of a queue and what it promises; before anything happens there.
+func (h *History) Queue(name string, order Order) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.queues[name] = &queue{name: name, order: order}
+}
+
+// Publishing is a new channel that will publish to a queue; it returns its number.
+func (h *History) Publishing(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.streams = append(h.streams, &stream{queue: h.queues[name], newest: -1})
+	return len(h.streams) - 1
+}
+
+// Consuming is a new consumer of a queue.
+func (h *History) Consuming(name string) *Session {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return &Session{h.queues[name], map[int]int{}}
+}
+
+// Sent records that a channel is about to publish its next message.
+func (h *History) Sent(streamNumber int) Message {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.streams[streamNumber]
+	s.messages = append(s.messages, 0)
+	return Message{streamNumber, len(s.messages) - 1}
+}
+
+// Confirmed records that the broker took responsibility for a message.
+func (h *History) Confirmed(m Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mark(m, confirmed) {
+		return
+	}
+	h.found(&h.verdict.Invented, "%v was confirmed and never sent", m)
+}
+
+// Returned records that the broker found no queue for a message.
+func (h *History) Returned(m Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mark(m, returned)
+	h.found(&h.verdict.Unroutable, "%v came back as unroutable", m)
+}
+
+// Arrived records a delivery; redelivered is the broker's mark, intact says whether the
+// content is as it was sent.
+func (h *History) Arrived(c *Session, m Message, redelivered, intact bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.find(m)
+	switch {
+	case s == nil || h.streams[m.Stream].queue != c.queue:
+		h.found(&h.verdict.Invented, "%v came from queue %s and was never sent there", m, c.queue.name)
+		return
+	case !intact:
+		h.found(&h.verdict.Corrupted, "%v came from queue %s with another content", m, c.queue.name)
+		return
+	}
+	h.unexpected(c, m, *s, redelivered)
+	h.inOrder(c, m, *s, redelivered)
+	if *s&arrived != 0 {
+		h.verdict.Redelivered++
+	}
+	*s |= arrived
+	if !redelivered {
+		*s |= fresh
+	}
+}
+
+// unexpected finds arrivals that should not be at all.
+func (h *History) unexpected(c *Session, m Message, s state, redelivered bool) {
+	switch {
+	case s&gone != 0:
+		h.found(&h.verdict.Resurrected, "%v came from queue %s again, which had been empty after its acknowledgement", m, c.queue.name)
+	case s&fresh != 0 && !redelivered:
+		h.found(&h.verdict.Doubled, "%v came twice from queue %s as if for the first time", m, c.queue.name)
+	case s&returned != 0:
+		h.found(&h.verdict.Invented, "%v came from queue %s after it was returned as unroutable", m, c.queue.name)
+	}
+}
+
+// inOrder holds a first delivery against the order of publishing.
+func (h *History) inOrder(c *Session, m Message, s state, redelivered bool) {
+	if !redelivered {
+		newest, any := c.newest[m.Stream]
+		if any && m.Number < newest && s&fresh == 0 {
+			h.found(&h.verdict.Reordered, "%v came to a consumer of queue %s for the first time after number %d", m, c.queue.name, newest)
+		}
+		c.newest[m.Stream] = max(newest, m.Number)
+	}
+	if s&arrived != 0 {
+		return
+	}
+	st := h.streams[m.Stream]
+	if c.queue.order == Strict && m.Number < st.newest {
+		h.found(&h.verdict.Reordered, "%v came from queue %s for the first time after number %d", m, c.queue.name, st.newest)
+	}
+	st.newest = max(st.newest, m.Number)
+}
+
+// Acked records that a consumer is about to acknowledge a message.
+func (h *History) Acked(m Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mark(m, acked)
+}
+
+// Empty records that the broker, after all acknowledgements sent so far, says that the
+// queue holds nothing, neither ready nor out: what was acknowledged may not come again.
+func (h *History) Empty(name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, st := range h.streams {
+		if st.queue.name != name {
+			continue
+		}
+		for i, s := range st.messages {
+			if s&acked != 0 {
+				st.messages[i] |= gone
+			}
+		}
+	}
+}
+
+// Missing is how many confirmed messages of a queue no consumer has acknowledged yet.
+func (h *History) Missing(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.queues[name].missing
+}
+
+func lost(s state) bool { return s&confirmed != 0 && s&acked == 0 }
+
+// Judge is the verdict, given that nothing more will happen.
+func (h *History) Judge() Verdict {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	found := h.verdict
+	found.Examples = append([]string(nil), found.Examples...)
+	end := History{verdict: found}
+	v := &end.verdict
+	for number, st := range h.streams {
+		for i, s := range st.messages {
+			v.Sent++
+			v.Confirmed += one(s&confirmed != 0)
+			v.Arrived += one(s&arrived != 0)
+			if lost(s) {
+				seen := "never came"
+				if s&arrived != 0 {
+					seen = "came, was given back and never came again"
+				}
+				end.found(&v.Lost, "%v was confirmed by queue %s and %s", Message{number, i}, st.queue.name, seen)
+			}
+		}
+	}
+	return *v
+}
+
+func (h *History) find(m Message) *state {
+	if m.Stream < 0 || m.Stream >= len(h.streams) || m.Number < 0 || m.Number >= len(h.streams[m.Stream].messages) {
+		return nil
+	}
+	return &h.streams[m.Stream].messages[m.Number]
+}
+
+// mark adds to what is known of a message; false when it was never sent.
+func (h *History) mark(m Message, what state) bool {
+	s := h.find(m)
+	if s == nil {
+		return false
+	}
+	before := lost(*s)
+	*s |= what
+	h.streams[m.Stream].queue.missing += one(lost(*s)) - one(before)
+	return true
+}
+
+func (h *History) found(count *int, format string, args ...any) {
+	*count++
+	if len(h.verdict.Examples) < maxExamples {
+		h.verdict.Examples = append(h.verdict.Examples, fmt.Sprintf(format, args...))
+	}
+}
+
+// String is the name under which a message travels.
+func (m Message) String() string { return fmt.Sprintf("message %d of stream %d", m.Number, m.Stream) }
+
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"posthorn.io/posthorn/test/faults/network"
+	"posthorn.io/posthorn/test/faults/nodes"
+	"posthorn.io/posthorn/test/faults/record"
+	"posthorn.io/posthorn/test/faults/traffic"
+)
+
+const (
+	// warm is how many confirms a fault is preceded by, so that it meets traffic.
+	warm = 300
+	// again is how many confirms each queue must give after a fault.
+	again = 30
+	// healing bounds how long anything may take to be as before once a fault is over.
+	healing = 60 * time.Second
+	// writtenDown is how long after it rests a classic queue has surely written down what
+	// was acknowledged; it promises a fifth of this. Before, kill -9 may bring it back.
+	writtenDown = time.Second
+	// smallDisk is the size in MiB of a disk that is to become full.
+	smallDisk = 64
+)
+
+// options is what holds for all scenarios of a run.
+type options struct {
+	binary   string
+	dir      string
+	seed     uint64
+	interval time.Duration // between two messages of a publisher
+	confirms int           // how many of them a fault lasts
+	longest  time.Duration // how long a fault lasts at most
+	duration time.Duration // of the mixed scenario
+	shards   int
+}
+
+// world is a cluster on its network with traffic on it, and what was noted.
+type world struct {
+	ctx     context.Context
+	o       options
+	out     io.Writer
+	net     *network.Network
+	cluster *nodes.Cluster
+	load    *traffic.Load
+	queues  []traffic.Queue
+	random  *rand.Rand
+	began   time.Time
+	report  report
+}
+
+// report is what a scenario found out.
+type report struct {
+	verdict    record.Verdict
+	problems   []string
+	reconnects int
+	silences   []silence
+}
+
+// silence is how long queues confirmed nothing around a fault.
+type silence struct {
+	fault           string
+	quorum, classic time.Duration
+}
+
+// queuesOf is what a cluster of so many nodes is loaded with.
+func queuesOf(count int, home int) []traffic.Queue {
+	q := []traffic.Queue{
+		{Name: "quorum-1", Quorum: true, Replicas: 3},
+		{Name: "quorum-2", Quorum: true, Replicas: 3, SingleActive: true},
+		{Name: "quorum-3", Quorum: true, Replicas: count},
+		{Name: "classic-1", Home: 0},
+		{Name: "classic-2", Home: home, SingleActive: true},
+	}
+	return q
+}
+
+// build makes the world of a scenario.
+func build(ctx context.Context, o options, s scenario, out io.Writer) (*world, error) {
+	w := &world{ctx: ctx, o: o, out: out, queues: queuesOf(s.nodes, s.home), began: time.Now(),
+		random: rand.New(rand.NewPCG(o.seed, 0))}
+	dir := filepath.Join(o.dir, s.name)
+	err := os.MkdirAll(o.dir, 0o755)
+	if err == nil {
+		// What another run left there is no cluster to begin with.
+		err = os.Mkdir(dir, 0o755)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if w.net, err = network.New(s.nodes+1, o.seed); err != nil {
+		return nil, err
+	}
+	settings := append([]string{"wal.file_size=2MiB", fmt.Sprintf("shards=%d", o.shards)}, s.settings...)
+	w.cluster, err = nodes.Start(nodes.Options{Binary: o.binary, Dir: dir, Count: s.nodes, Network: w.net, Settings: settings, SmallDisk: s.smallDisk})
+	if err != nil {
+		w.net.Close()
+		return nil, err
+	}
+	if err = w.populate(); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// populate waits for the cluster and starts the traffic, which rests at first.
+func (w *world) populate() error {
+	if err := w.eventually("the cluster forms", w.cluster.Whole); err != nil {
+		return err
+	}
+	var addresses []string
+	for _, n := range w.cluster.Nodes {
+		addresses = append(addresses, n.AMQP())
+	}
+	var err error
+	w.load, err = traffic.Start(w.ctx, traffic.Options{Addresses: addresses, User: nodes.User, Password: nodes.Password, Queues: w.queues, Publishers: 2, Consumers: 2,
+		Interval: w.o.interval, Window: 50, Prefetch: 20, Seed: w.o.seed})
+	if err != nil {
+		return err
+	}
+	return w.eventually("the queues are there", w.cluster.Whole)
+}
+
+func (w *world) close() {
+	if w.load != nil {
+		w.load.Stop()
+	}
+	w.cluster.Close()
+	w.net.Close()
+}
+
+func (w *world) say(format string, args ...any) {
+	fmt.Fprintf(w.out, "   %6.1f s  %s\n", time.Since(w.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (w *world) eventually(what string, holds func() error) error {
+	return nodes.Eventually(w.ctx, healing, what, holds)
+}
+
+// fault is something that is done to the world and undone.
+type fault struct {
+	what  string
+	begin func() error
+	end   func() error
+}
+
+// suffer lets the world go through a fault under traffic, become whole again, and come
+// to rest.
+func (w *world) suffer(f fault) error {
+	w.load.Resume()
+	if err := w.eventually("traffic before the fault", func() error { return w.atLeast(warm) }); err != nil {
+		return err
+	}
+	w.say("%s", f.what)
+	w.load.Watch()
+	if err := f.begin(); err != nil {
+		return fmt.Errorf("%s: %w", f.what, err)
+	}
+	if err := w.lasts(); err != nil {
+		return err
+	}
+	during := w.load.AllConfirms()
+	if err := f.end(); err != nil {
+		return fmt.Errorf("end of %s: %w", f.what, err)
+	}
+	if err := w.everyQueueConfirms(); err != nil {
+		return err
+	}
+	s := silence{fault: f.what}
+	s.quorum, _ = w.load.Longest(true)
+	s.classic, _ = w.load.Longest(false)
+	w.report.silences = append(w.report.silences, s)
+	w.say("over: %d confirms during it; longest without any: quorum queues %.1f s, classic queues %.1f s", during, s.quorum.Seconds(), s.classic.Seconds())
+	return w.rest()
+}
+
+// lasts is as long as a fault lasts: so many confirms, and when they do not come, a time.
+func (w *world) lasts() error {
+	// Time is the bound here, not a condition that failed.
+	err := nodes.Eventually(w.ctx, w.o.longest, "", func() error { return w.atLeast(w.o.confirms) })
+	if w.ctx.Err() != nil {
+		return err
+	}
+	return nil
+}
+
+func (w *world) atLeast(confirms int) error {
+	if n := w.load.AllConfirms(); n < confirms {
+		return fmt.Errorf("%d confirms", n)
+	}
+	return nil
+}
+
+// everyQueueConfirms waits until every queue has confirmed some messages from now on.
+func (w *world) everyQueueConfirms() error {
+	before := map[string]int{}
+	for _, q := range w.queues {
+		before[q.Name] = w.load.Confirms(q.Name)
+	}
+	return w.eventually("every queue confirms again", func() error {
+		for _, q := range w.queues {
+			if n := w.load.Confirms(q.Name) - before[q.Name]; n < again {
+				return fmt.Errorf("queue %s gave %d confirms", q.Name, n)
+			}
+		}
+		return nil
+	})
+}
+
+// rest waits until the cluster is whole and every queue empty. What was acknowledged
+// until then is gone for good.
+func (w *world) rest() error {
+	w.load.Pause()
+	steps := []struct {
+		what  string
+		holds func() error
+	}{
+		{"the cluster is whole", w.cluster.Whole},
+		{"publishers have their answers", w.load.Idle},
+		{"every confirmed message arrives", w.nothingMissing},
+		{"every queue is empty", w.empty},
+	}
+	for _, s := range steps {
+		if err := w.eventually(s.what, s.holds); err != nil {
+			return err
+		}
+	}
+	empty := time.Now()
+	err := w.eventually("acknowledgements are written down", func() error {
+		if since := time.Since(empty); since < writtenDown {
+			return fmt.Errorf("%v since the queues were empty", since)
+		}
+		return nil
+	})
+	for _, q := range w.queues {
+		w.load.History.Empty(q.Name)
+	}
+	return err
+}
+
+func (w *world) nothingMissing() error {
+	for _, q := range w.queues {
+		if n := w.load.History.Missing(q.Name); n > 0 {
+			return fmt.Errorf("%d confirmed messages of queue %s are missing", n, q.Name)
+		}
+	}
+	return nil
+}
+
+func (w *world) empty() error {
+	for _, q := range w.queues {
+		if err := w.cluster.Empty(q.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// afterlife kills all nodes and starts them again: nothing that is gone may come back.
+func (w *world) afterlife() error {
+	for _, n := range w.cluster.Nodes {
+		n.Kill()
+	}
+	for _, n := range w.cluster.Nodes {
+		if err := n.Start(); err != nil {
+			return err
+		}
+	}
+	w.load.Resume()
+	if err := w.everyQueueConfirms(); err != nil {
+		return fmt.Errorf("after all were killed at the end: %w", err)
+	}
+	if err := w.rest(); err != nil {
+		return fmt.Errorf("after all were killed at the end: %w", err)
+	}
+	return nil
+}
+
+// judge closes the world and says what was wrong in it.
+func (w *world) judge() report {
+	w.close()
+	r := &w.report
+	r.verdict = w.load.History.Judge()
+	r.reconnects = w.load.Reconnects()
+	if !r.verdict.OK() {
+		r.problems = append(r.problems, r.verdict.Examples...)
+	}
+	r.problems = append(r.problems, w.load.Strange()...)
+	r.problems = append(r.problems, w.cluster.Faults()...)
+	return *r
+}
