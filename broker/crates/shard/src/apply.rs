@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::directory::{Asker, Leader, Send};
 use crate::frame::{Frame, Origin};
+use crate::joiners::is_member;
 use crate::membership::{Step, next_step};
 use crate::{Effect, Route};
 use bytes::Bytes;
@@ -221,7 +222,20 @@ impl Core {
         );
     }
 
-    /// A node wants to be a member of the cluster.
+    /// A linked node wants to be a member of the cluster, now or when it is possible.
+    pub fn join_requested(&mut self, node: NodeRecord) {
+        self.joiners.ask(&node);
+        self.join(node);
+    }
+
+    /// Asks once more for nodes that wait.
+    pub fn ask_for_joiners(&mut self) {
+        for node in self.joiners.waiting(&self.tree) {
+            self.join(node);
+        }
+    }
+
+    /// A node wants to be a member of the cluster: asked by itself here or through another node.
     pub fn join(&mut self, node: NodeRecord) {
         let Some(directory) = &self.directory else {
             return;
@@ -229,19 +243,16 @@ impl Core {
         match directory.leader() {
             Leader::Me => self.admit_node(node),
             Leader::Other(to) => self.send_to_peer(to, Route::Shard(0), &Frame::Join { node }),
-            // It asks again.
+            // Whoever is linked to it asks again.
             Leader::Unknown => {}
         }
     }
 
     fn admit_node(&mut self, node: NodeRecord) {
-        let known = self.tree.node(node.id);
-        if known.is_some_and(|n| n.name == node.name && n.address == node.address)
-            || self.joining.contains(&node.id)
-        {
+        if is_member(&self.tree, &node) || self.joining.contains(&node.id) {
             return;
         }
-        let voter = known.is_some_and(|n| n.voter);
+        let voter = self.tree.node(node.id).is_some_and(|n| n.voter);
         // The same name under another id: it lost its directory and comes back as a new node.
         let replaced: Vec<_> = self
             .tree
@@ -342,6 +353,7 @@ impl Core {
     pub fn peer_down(&mut self, node: NodeId) {
         self.peers.down(node);
         self.alarms.forget(node);
+        self.joiners.forget(node);
         self.owners.peer_down(node);
         self.clients_node_down(node);
     }

@@ -4,6 +4,7 @@ use crate::clients::Clients;
 use crate::config::ShardConfig;
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
+use crate::joiners::Joiners;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
 use crate::stats::StatsRequests;
@@ -74,6 +75,7 @@ pub struct Core {
     pub started: Time,
     /// `Change::Bootstrap` is on its way.
     pub bootstrapping: bool,
+    pub joiners: Joiners,
     /// Nodes whose `PutNode` is on its way.
     pub joining: BTreeSet<NodeId>,
     /// Queues whose `SetQueueMembers` is on its way.

@@ -12,6 +12,7 @@ mod core;
 mod critical;
 mod directory;
 mod frame;
+mod joiners;
 mod membership;
 mod owners;
 mod peers;

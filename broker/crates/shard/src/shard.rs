@@ -367,7 +367,7 @@ impl ShardDriver for Shard {
     }
 
     fn join_requested(&mut self, node: NodeRecord) {
-        self.core.join(node);
+        self.core.join_requested(node);
     }
 
     fn alarm(&mut self, reason: &'static str, on: bool) {

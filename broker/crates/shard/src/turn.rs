@@ -4,6 +4,7 @@ use crate::config::{RecoveredShard, ShardConfig};
 use crate::core::{Core, Outgoing};
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
+use crate::joiners::Joiners;
 use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
@@ -76,6 +77,7 @@ impl Shard {
             draining: false,
             started: now,
             bootstrapping: false,
+            joiners: Joiners::default(),
             joining: BTreeSet::new(),
             replacing: BTreeSet::new(),
             reconcile_at: now,
@@ -225,6 +227,7 @@ impl Core {
     fn reconcile(&mut self) {
         if self.config.index == 0 {
             self.reconcile_metadata_members();
+            self.ask_for_joiners();
             self.end_old_maintenance();
         }
         self.reconcile_queue_members();
