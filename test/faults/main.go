@@ -135,18 +135,15 @@ func perform(ctx context.Context, o options, s scenario) bool {
 	if err = s.run(w); err == nil {
 		err = w.afterlife()
 	}
-	r := w.judge()
-	if err != nil {
-		r.problems = append([]string{err.Error()}, r.problems...)
-	}
+	r := w.judge(err)
 	v := r.verdict
 	fmt.Printf("   %d sent, %d confirmed, %d arrived, %d redelivered, %d reconnects\n", v.Sent, v.Confirmed, v.Arrived, v.Redelivered, r.reconnects)
 	if len(r.problems) == 0 {
 		fmt.Printf("   PASS %s (%.1f s)\n", s.name, time.Since(began).Seconds())
 		return true
 	}
-	fmt.Printf("   FAIL %s: lost %d, reordered %d, resurrected %d, doubled %d, invented %d, corrupted %d, unroutable %d\n",
-		s.name, v.Lost, v.Reordered, v.Resurrected, v.Doubled, v.Invented, v.Corrupted, v.Unroutable)
+	fmt.Printf("   FAIL %s: lost %d, missing %d, reordered %d, resurrected %d, doubled %d, invented %d, corrupted %d, unroutable %d\n",
+		s.name, v.Lost, v.Missing, v.Reordered, v.Resurrected, v.Doubled, v.Invented, v.Corrupted, v.Unroutable)
 	for _, p := range r.problems {
 		fmt.Printf("   | %s\n", p)
 	}

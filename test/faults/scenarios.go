@@ -61,6 +61,11 @@ func all() []scenario {
 	full.home, full.smallDisk = 2, map[int]int{2: smallDisk}
 	// The alarm is for a disk that fills slowly; here it must not come first.
 	full.settings = []string{"disk_free_limit.absolute=0"}
+	// The classic queues live on the node that keeps its data.
+	wipe := three("wipe", "one node after another loses its data directory", each(
+		func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[2]) },
+		func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[1]) }))
+	wipe.home = 0
 	mixed := three("mixed", "faults by the seed, one or two at a time, for -duration", mixed)
 	mixed.smallDisk, mixed.long = map[int]int{2: smallDisk}, true
 	mixed.settings = full.settings
@@ -80,7 +85,7 @@ func all() []scenario {
 			func(w *world, _ *nodes.Node) fault { return w.restartedAll() })),
 		three("freeze", "the leader's process stopped and continued", one(func(w *world, l *nodes.Node) fault { return w.frozen(l) })),
 		full,
-		three("wipe", "a node loses its data directory", one(func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[2]) })),
+		wipe,
 		three("rolling", "each node restarted with SIGTERM", rolling),
 		three("poor-links", "slow, then lossy links", each(
 			func(w *world, _ *nodes.Node) fault { return w.slow() },

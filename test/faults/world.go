@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -245,10 +246,20 @@ func (w *world) rest() error {
 	return err
 }
 
+// missing tells of confirmed messages that do not come from a cluster that is whole.
+type missing struct {
+	queue    string
+	messages int
+}
+
+func (m *missing) Error() string {
+	return fmt.Sprintf("%d confirmed messages of queue %s are missing", m.messages, m.queue)
+}
+
 func (w *world) nothingMissing() error {
 	for _, q := range w.queues {
 		if n := w.load.History.Missing(q.Name); n > 0 {
-			return fmt.Errorf("%d confirmed messages of queue %s are missing", n, q.Name)
+			return &missing{q.Name, n}
 		}
 	}
 	return nil
@@ -283,12 +294,17 @@ func (w *world) afterlife() error {
 	return nil
 }
 
-// judge closes the world and says what was wrong in it.
-func (w *world) judge() report {
+// judge closes the world and says what was wrong in it; err is why the scenario was given
+// up, if it was.
+func (w *world) judge(err error) report {
 	w.close()
 	r := &w.report
-	r.verdict = w.load.History.Judge()
+	var late *missing
+	r.verdict = w.load.History.Judge(err == nil || errors.As(err, &late))
 	r.reconnects = w.load.Reconnects()
+	if err != nil {
+		r.problems = append(r.problems, err.Error())
+	}
 	if !r.verdict.OK() {
 		r.problems = append(r.problems, r.verdict.Examples...)
 	}

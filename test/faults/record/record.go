@@ -9,6 +9,7 @@ package record
 import (
 	"fmt"
 	"sync"
+	"time"
 )
 
 // maxExamples bounds how many violations a verdict describes one by one.
@@ -29,16 +30,19 @@ type Message struct{ Stream, Number int }
 
 // Session is one consumer on one channel.
 type Session struct {
+	name   string
 	queue  *queue
 	newest map[int]int // by stream: highest number that came for the first time
 }
 
 // History is the record of one run. Its methods may be called concurrently.
 type History struct {
-	mu      sync.Mutex
-	queues  map[string]*queue
-	streams []*stream
-	verdict Verdict // what was found while events came in
+	mu       sync.Mutex
+	began    time.Time
+	queues   map[string]*queue
+	streams  []*stream
+	sessions int
+	verdict  Verdict // what was found while events came in
 }
 
 type queue struct {
@@ -51,6 +55,7 @@ type stream struct {
 	queue    *queue
 	messages []state
 	newest   int // highest number that arrived for the first time, -1: none yet
+	newestBy *Session
 }
 
 type state uint8
@@ -66,7 +71,8 @@ const (
 
 // Verdict is the judgement over a history. The counts are messages.
 type Verdict struct {
-	Lost        int // confirmed, and no consumer could acknowledge it
+	Lost        int // confirmed, and no consumer could acknowledge it though there was time
+	Missing     int // the same, when there was not
 	Reordered   int // came for the first time after a later one
 	Resurrected int // came again after its acknowledgement was surely applied
 	Doubled     int // delivered twice as if for the first time
@@ -86,7 +92,7 @@ func (v Verdict) OK() bool {
 }
 
 // New is an empty history.
-func New() *History { return &History{queues: map[string]*queue{}} }
+func New() *History { return &History{began: time.Now(), queues: map[string]*queue{}} }
 
 // Queue tells of a queue and what it promises; before anything happens there.
 func (h *History) Queue(name string, order Order) {
@@ -103,11 +109,12 @@ func (h *History) Publishing(name string) int {
 	return len(h.streams) - 1
 }
 
-// Consuming is a new consumer of a queue.
-func (h *History) Consuming(name string) *Session {
+// Consuming is a new consumer of a queue; who is its name in examples.
+func (h *History) Consuming(name, who string) *Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return &Session{h.queues[name], map[int]int{}}
+	h.sessions++
+	return &Session{fmt.Sprintf("consumer %d (%s)", h.sessions, who), h.queues[name], map[int]int{}}
 }
 
 // Sent records that a channel is about to publish its next message.
@@ -188,9 +195,11 @@ func (h *History) inOrder(c *Session, m Message, s state, redelivered bool) {
 	}
 	st := h.streams[m.Stream]
 	if c.queue.order == Strict && m.Number < st.newest {
-		h.found(&h.verdict.Reordered, "%v came from queue %s for the first time after number %d", m, c.queue.name, st.newest)
+		h.found(&h.verdict.Reordered, "%v came from queue %s for the first time after number %d, to %s after %s", m, c.queue.name, st.newest, c.name, st.newestBy.name)
 	}
-	st.newest = max(st.newest, m.Number)
+	if m.Number > st.newest {
+		st.newest, st.newestBy = m.Number, c
+	}
 }
 
 // Acked records that a consumer is about to acknowledge a message.
@@ -226,20 +235,23 @@ func (h *History) Missing(name string) int {
 
 func lost(s state) bool { return s&confirmed != 0 && s&acked == 0 }
 
-// Judge is the verdict, given that nothing more will happen.
-func (h *History) Judge() Verdict {
+// Judge is the verdict, given that nothing more will happen. Finished says that consumers
+// had the time to take everything: what is missing then is lost.
+func (h *History) Judge(finished bool) Verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	found := h.verdict
 	found.Examples = append([]string(nil), found.Examples...)
-	end := History{verdict: found}
+	end := History{began: h.began, verdict: found}
 	v := &end.verdict
 	for number, st := range h.streams {
 		for i, s := range st.messages {
 			v.Sent++
 			v.Confirmed += one(s&confirmed != 0)
 			v.Arrived += one(s&arrived != 0)
-			if lost(s) {
+			if lost(s) && !finished {
+				v.Missing++
+			} else if lost(s) {
 				seen := "never came"
 				if s&arrived != 0 {
 					seen = "came, was given back and never came again"
@@ -273,7 +285,8 @@ func (h *History) mark(m Message, what state) bool {
 func (h *History) found(count *int, format string, args ...any) {
 	*count++
 	if len(h.verdict.Examples) < maxExamples {
-		h.verdict.Examples = append(h.verdict.Examples, fmt.Sprintf(format, args...))
+		at := fmt.Sprintf("%.1f s: ", time.Since(h.began).Seconds())
+		h.verdict.Examples = append(h.verdict.Examples, at+fmt.Sprintf(format, args...))
 	}
 }
 

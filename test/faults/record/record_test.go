@@ -18,7 +18,7 @@ func run(order Order, n int) (*History, int, *Session) {
 	for range n {
 		h.Confirmed(h.Sent(s))
 	}
-	return h, s, h.Consuming(q)
+	return h, s, h.Consuming(q, "test")
 }
 
 // take lets messages come for the first time and acknowledges them.
@@ -39,7 +39,7 @@ func upTo(n int) (all []int) {
 // only expects that nothing but this was found, once.
 func only(t *testing.T, h *History, count func(Verdict) int, says string) {
 	t.Helper()
-	v := h.Judge()
+	v := h.Judge(true)
 	all := v.Lost + v.Reordered + v.Resurrected + v.Doubled + v.Invented + v.Corrupted + v.Unroutable
 	if v.OK() || count(v) != 1 || all != 1 || len(v.Examples) != 1 || !strings.Contains(v.Examples[0], says) {
 		t.Errorf("%+v", v)
@@ -51,7 +51,7 @@ func TestAcceptsAGoodRun(t *testing.T) {
 		h, s, c := run(order, 100)
 		take(h, c, s, upTo(100)...)
 		h.Empty(q)
-		if v := h.Judge(); !v.OK() || v.Sent != 100 || v.Confirmed != 100 || v.Arrived != 100 || v.Redelivered != 0 || h.Missing(q) != 0 {
+		if v := h.Judge(true); !v.OK() || v.Sent != 100 || v.Confirmed != 100 || v.Arrived != 100 || v.Redelivered != 0 || h.Missing(q) != 0 {
 			t.Errorf("%+v", v)
 		}
 	}
@@ -62,21 +62,21 @@ func TestAcceptsWhatFaultsMayDo(t *testing.T) {
 	uncertain := h.Sent(s) // the connection ended before its confirm
 	take(h, c, s, 0, 1, 2)
 	h.Arrived(c, Message{s, 3}, false, true) // and the consumer is cut off
-	again := h.Consuming(q)
+	again := h.Consuming(q, "test")
 	h.Arrived(again, Message{s, 2}, true, true) // its acknowledgement did not get through
 	h.Arrived(again, Message{s, 3}, true, true)
 	h.Acked(Message{s, 2})
 	h.Acked(Message{s, 3})
 	take(h, again, s, 4, 5, 6, 7, 8, 9)
 	take(h, again, s, uncertain.Number)
-	if v := h.Judge(); !v.OK() || v.Redelivered != 2 || v.Arrived != 11 {
+	if v := h.Judge(true); !v.OK() || v.Redelivered != 2 || v.Arrived != 11 {
 		t.Errorf("%+v", v)
 	}
 	h, s, c = run(PerConsumer, 4)
-	other := h.Consuming(q)
+	other := h.Consuming(q, "test")
 	take(h, c, s, 1, 3)
 	take(h, other, s, 0, 2) // two consumers are not ordered among each other
-	if v := h.Judge(); !v.OK() {
+	if v := h.Judge(true); !v.OK() {
 		t.Errorf("%+v", v)
 	}
 }
@@ -88,6 +88,14 @@ func TestFindsALostMessage(t *testing.T) {
 		t.Errorf("%d missing", h.Missing(q))
 	}
 	only(t, h, func(v Verdict) int { return v.Lost }, "message 4 of stream 0 was confirmed by queue orders and never came")
+}
+
+func TestMissingIsNotLostBeforeTheEnd(t *testing.T) {
+	h, s, c := run(Strict, 10)
+	take(h, c, s, 0, 1, 2)
+	if v := h.Judge(false); !v.OK() || v.Missing != 7 || v.Lost != 0 {
+		t.Errorf("%+v", v)
+	}
 }
 
 func TestFindsALostTail(t *testing.T) {
@@ -112,7 +120,7 @@ func TestFindsReordering(t *testing.T) {
 func TestFindsReorderingAcrossConsumers(t *testing.T) {
 	h, s, c := run(Strict, 3)
 	take(h, c, s, 1)
-	take(h, h.Consuming(q), s, 0)
+	take(h, h.Consuming(q, "test"), s, 0)
 	take(h, c, s, 2)
 	only(t, h, func(v Verdict) int { return v.Reordered }, "message 0 of stream 0 came from queue orders for the first time after number 1")
 }
@@ -136,7 +144,7 @@ func TestFindsResurrection(t *testing.T) {
 func TestFindsDoubling(t *testing.T) {
 	h, s, c := run(Strict, 5)
 	take(h, c, s, upTo(5)...)
-	h.Arrived(h.Consuming(q), Message{s, 4}, false, true)
+	h.Arrived(h.Consuming(q, "test"), Message{s, 4}, false, true)
 	only(t, h, func(v Verdict) int { return v.Doubled }, "message 4 of stream 0 came twice")
 }
 
@@ -170,7 +178,7 @@ func TestFindsReturnsAndWhatComesAfterThem(t *testing.T) {
 	h.Returned(m)
 	only(t, h, func(v Verdict) int { return v.Unroutable }, "unroutable")
 	take(h, c, s, m.Number)
-	if v := h.Judge(); v.Invented != 1 {
+	if v := h.Judge(true); v.Invented != 1 {
 		t.Errorf("%+v", v)
 	}
 }
@@ -178,7 +186,7 @@ func TestFindsReturnsAndWhatComesAfterThem(t *testing.T) {
 func TestFindsCorruption(t *testing.T) {
 	h, s, c := run(Strict, 1)
 	h.Arrived(c, Message{s, 0}, false, false)
-	if v := h.Judge(); v.Corrupted != 1 || v.Lost != 1 {
+	if v := h.Judge(true); v.Corrupted != 1 || v.Lost != 1 {
 		t.Errorf("%+v", v)
 	}
 }
@@ -204,7 +212,7 @@ func TestAnyDamageShows(t *testing.T) {
 		for _, promise := range []Order{PerConsumer, Strict} {
 			h, s, c := run(promise, n)
 			take(h, c, s, order...)
-			if v := h.Judge(); v.OK() {
+			if v := h.Judge(true); v.OK() {
 				t.Fatalf("accepted %v of %d", order, n)
 			}
 		}
@@ -213,7 +221,7 @@ func TestAnyDamageShows(t *testing.T) {
 
 func TestExamplesAreBounded(t *testing.T) {
 	h, _, _ := run(Strict, 10*maxExamples)
-	if v := h.Judge(); v.Lost != 10*maxExamples || len(v.Examples) != maxExamples {
+	if v := h.Judge(true); v.Lost != 10*maxExamples || len(v.Examples) != maxExamples {
 		t.Errorf("%d lost, %d told", v.Lost, len(v.Examples))
 	}
 }

@@ -24,7 +24,7 @@ func (c *consumer) consume(ctx context.Context, channel client) error {
 		return err
 	}
 	closed := channel.NotifyClose(make(chan *amqp.Error, 1))
-	session := c.load.History.Consuming(c.queue)
+	session := c.load.History.Consuming(c.queue, channel.address)
 	deliveries, err := channel.ConsumeWithContext(ctx, c.queue, "", false, false, false, false, nil)
 	if err != nil {
 		return err

@@ -170,12 +170,13 @@ func (l *Load) once(ctx context.Context, address string, q Queue, work func(cont
 	if err != nil {
 		return err
 	}
-	return work(ctx, client{channel, func() { silent.Stop() }})
+	return work(ctx, client{channel, address, func() { silent.Stop() }})
 }
 
 // client is a connection with a channel.
 type client struct {
 	*amqp.Channel
+	address string
 	isSetUp func() // to be called when the first requests are answered
 }
 
