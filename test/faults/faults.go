@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -144,6 +145,10 @@ func (w *world) restartedAll() fault {
 
 func start(these ...*nodes.Node) error {
 	for _, n := range these {
+		// Another fault may have started it.
+		if n.Running() {
+			continue
+		}
 		if err := n.Start(); err != nil {
 			return err
 		}
@@ -156,18 +161,19 @@ func (w *world) frozen(these ...*nodes.Node) fault {
 	return fault{names(these) + " frozen", func() error {
 		for _, n := range these {
 			if err := n.Freeze(); err != nil {
-				return err
+				return errors.Join(err, thaw(these))
 			}
 		}
 		return nil
-	}, func() error {
-		for _, n := range these {
-			if err := n.Thaw(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}
+	}, func() error { return thaw(these) }}
+}
+
+func thaw(these []*nodes.Node) error {
+	var all error
+	for _, n := range these {
+		all = errors.Join(all, n.Thaw())
+	}
+	return all
 }
 
 // restarted: SIGTERM, and a new process when the old one has ended.

@@ -61,6 +61,7 @@ type Node struct {
 	process *process
 	faults  []string // ends that nobody asked for
 	mayEnd  bool     // an end of its own is expected
+	frozen  bool
 }
 
 type process struct {
@@ -163,7 +164,7 @@ func (n *Node) await(p *process) {
 		n.faults = append(n.faults, fmt.Sprintf("%s ended by itself: %v; its log ends: %s", n.Name, err, n.lastWords()))
 	}
 	if n.process == p {
-		n.process = nil
+		n.process, n.frozen = nil, false
 	}
 	close(p.over)
 }
@@ -204,8 +205,11 @@ func (n *Node) Kill() {
 	}
 }
 
-// Terminate asks the process to end and waits until it has.
+// Terminate asks the process to end and waits until it has. A frozen one would not hear it.
 func (n *Node) Terminate() error {
+	if n.isFrozen() {
+		return fmt.Errorf("%s is frozen", n.Name)
+	}
 	p, err := n.signal(syscall.SIGTERM, true)
 	if err != nil {
 		return err
@@ -221,11 +225,34 @@ func (n *Node) Terminate() error {
 	}
 }
 
-// Freeze stops the process where it is; Thaw lets it go on.
-func (n *Node) Freeze() error { _, err := n.signal(syscall.SIGSTOP, false); return err }
+// Freeze stops the process where it is.
+func (n *Node) Freeze() error {
+	_, err := n.signal(syscall.SIGSTOP, false)
+	n.setFrozen(err == nil)
+	return err
+}
 
-// Thaw lets a frozen process go on.
-func (n *Node) Thaw() error { _, err := n.signal(syscall.SIGCONT, false); return err }
+// Thaw lets the process go on, if there is one and it is frozen.
+func (n *Node) Thaw() error {
+	if !n.isFrozen() {
+		return nil
+	}
+	n.setFrozen(false)
+	_, err := n.signal(syscall.SIGCONT, false)
+	return err
+}
+
+func (n *Node) isFrozen() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.frozen
+}
+
+func (n *Node) setFrozen(is bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen = is
+}
 
 // MayEnd says whether the process may end by itself, as one with a full disk may.
 func (n *Node) MayEnd(may bool) {
@@ -270,8 +297,13 @@ func (n *Node) FillDisk() error {
 	return nil
 }
 
-// FreeDisk gives the room back.
-func (n *Node) FreeDisk() error { return os.Remove(n.ballast()) }
+// FreeDisk gives the room back, unless a wipe has.
+func (n *Node) FreeDisk() error {
+	if err := os.Remove(n.ballast()); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
 
 // Faults is what went wrong with the processes by themselves.
 func (c *Cluster) Faults() (all []string) {

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"errors"
+	"slices"
+	"testing"
+)
+
+func TestChoosesByName(t *testing.T) {
+	bounded, err := choose(nil)
+	if err != nil || slices.ContainsFunc(bounded, func(s scenario) bool { return s.long }) || len(bounded) != len(all())-1 {
+		t.Errorf("%d scenarios, %v", len(bounded), err)
+	}
+	if got, err := choose([]string{"mixed", "kill"}); err != nil || len(got) != 2 || got[0].name != "mixed" || got[1].name != "kill" {
+		t.Error(got, err)
+	}
+	if _, err := choose([]string{"kill", "killl"}); err == nil {
+		t.Error("an unknown name was accepted")
+	}
+}
+
+func TestEveryScenarioIsWhole(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range all() {
+		if seen[s.name] || s.about == "" || s.nodes < 3 || s.home >= s.nodes || s.run == nil {
+			t.Errorf("%+v", s)
+		}
+		seen[s.name] = true
+	}
+}
+
+// Two faults at once: what began ends, in the reverse order, and what could not begin does not end.
+func TestBothFaults(t *testing.T) {
+	var done []string
+	note := func(what string, err error) func() error {
+		return func() error { done = append(done, what); return err }
+	}
+	broken := errors.New("broken")
+	a := fault{"a", note("begin a", nil), note("end a", nil)}
+	b := fault{"b", note("begin b", nil), note("end b", nil)}
+	impossible := fault{"c", note("begin c", broken), note("end c", nil)}
+	cases := []struct {
+		first, second fault
+		fails         bool
+		want          []string
+	}{
+		{a, b, false, []string{"begin a", "begin b", "end b", "end a"}},
+		{a, impossible, false, []string{"begin a", "begin c", "end a"}},
+		{impossible, b, true, []string{"begin c"}},
+	}
+	for _, c := range cases {
+		done = nil
+		f := both(c.first, c.second)
+		err := f.begin()
+		if err == nil {
+			err = f.end()
+		}
+		if (err != nil) != c.fails || !slices.Equal(done, c.want) {
+			t.Errorf("%s: %v, %v", f.what, done, err)
+		}
+	}
+}
