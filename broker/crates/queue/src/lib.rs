@@ -67,6 +67,11 @@ pub enum RequestBody {
     Cancel {
         consumer: ConsumerId,
     },
+    /// The consumer's channel is over: it gets nothing more and all that it holds goes back. In one step, so that nobody is
+    /// served from behind what goes back.
+    Leave {
+        consumer: ConsumerId,
+    },
     /// Inclusive ranges of the consumer's delivery ids. Ids that are not out are ignored.
     Settle {
         consumer: ConsumerId,

@@ -332,7 +332,7 @@ impl Channel {
         if let Some(assembly) = self.assembly.take() {
             link.partial = link.partial.saturating_sub(assembly.collected());
         }
-        // Held deliveries have not been seen by the client; like the rest they return by `Recover`.
+        // Held deliveries have not been seen by the client; like the rest they go back.
         let mut out: Vec<(QueueId, ConsumerId)> = self
             .unacked
             .take_all()
@@ -357,11 +357,11 @@ impl Channel {
         // The map's order is nobody's business.
         ended.sort_unstable();
         for &(queue, consumer) in &ended {
-            link.tell(cx, queue, RequestBody::Cancel { consumer });
+            link.tell(cx, queue, RequestBody::Leave { consumer });
         }
-        out.extend(ended);
         out.sort_unstable();
         out.dedup();
+        out.retain(|held| ended.binary_search(held).is_err());
         for (queue, consumer) in out {
             link.tell(cx, queue, RequestBody::Recover { consumer });
         }

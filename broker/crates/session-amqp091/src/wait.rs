@@ -287,8 +287,7 @@ impl Channel {
         if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = waiting.wait
             && let Some(queue) = link.subscriptions.get(&consumer.0).map(|s| s.queue)
         {
-            link.tell(cx, queue, RequestBody::Cancel { consumer });
-            link.tell(cx, queue, RequestBody::Recover { consumer });
+            link.tell(cx, queue, RequestBody::Leave { consumer });
         }
         self.abandon(&waiting.wait, link);
         let text = "the operation timed out";

@@ -151,6 +151,19 @@ impl<I> Checkout<I> {
         self.elect();
     }
 
+    /// Goes with all that it holds.
+    pub(super) fn leave<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+    ) {
+        if let Some(number) = self.number(session, id) {
+            self.return_all(store, number);
+            self.cancel(session, id);
+        }
+    }
+
     pub(super) fn settle<S: Store<Item = I>>(
         &mut self,
         store: &mut S,

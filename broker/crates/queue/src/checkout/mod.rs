@@ -130,6 +130,7 @@ impl<I> Checkout<I> {
                 self.consume(store, session, seq, consumer, spec);
             }
             RequestBody::Cancel { consumer } => self.cancel(session, consumer),
+            RequestBody::Leave { consumer } => self.leave(store, session, consumer),
             RequestBody::Settle {
                 consumer,
                 outcome,

@@ -198,6 +198,10 @@ impl<T: Copy> QueueClient<T> {
 
     /// Any other request; returns its number.
     pub fn request(&mut self, body: RequestBody) -> u64 {
+        if matches!(body, RequestBody::Leave { .. }) {
+            // What the session has seen without acknowledging is not to come again.
+            self.auto_settle();
+        }
         self.keep(body, None)
     }
 
@@ -235,7 +239,7 @@ impl<T: Copy> QueueClient<T> {
             RequestBody::Get { consumer, no_ack } => {
                 self.watches.insert(*consumer, watch(*no_ack, Some(seq)));
             }
-            RequestBody::Cancel { consumer } => {
+            RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
                 if let Some(watch) = self.watches.get_mut(consumer) {
                     watch.cancelled = true;
                 }
@@ -379,6 +383,9 @@ impl<T: Copy> QueueClient<T> {
             }
             match kept.body {
                 RequestBody::Cancel { consumer } => self.finish_cancel(consumer),
+                RequestBody::Leave { consumer } => {
+                    self.watches.remove(&consumer);
+                }
                 RequestBody::Close => {
                     self.watches.clear();
                     self.unanswered.clear();

@@ -254,6 +254,32 @@ fn what_comes_after_a_cancel_goes_back() {
 }
 
 #[test]
+fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
+    let mut client = client(QueueKind::Quorum);
+    client.request(consume(1, true));
+    sent(&mut client);
+    hear(&mut client, deliver(1, &[1, 2]));
+    let consumer = ConsumerId(1);
+    client.request(RequestBody::Leave { consumer });
+    assert_eq!(hear(&mut client, deliver(1, &[3])), []);
+    let bodies: Vec<_> = std::iter::from_fn(|| client.poll_send())
+        .filter_map(|item| match item {
+            ToQueue::Request(request) => Some(request.body),
+            ToQueue::Resume(_) => None,
+        })
+        .collect();
+    let settle = RequestBody::Settle {
+        consumer,
+        outcome: Outcome::Accepted,
+        ids: vec![(1, 2)],
+    };
+    assert_eq!(bodies, [settle, RequestBody::Leave { consumer }]);
+    hear(&mut client, Event::Applied { up_to: 3 });
+    assert_eq!(client.poll_send(), None);
+    assert_eq!(hear(&mut client, deliver(1, &[3])), []);
+}
+
+#[test]
 fn an_owner_that_forgot_everything_is_lost_and_numbering_starts_again() {
     let mut client = client(QueueKind::Classic);
     client.publish(Some(1), message(1));

@@ -22,6 +22,7 @@ const PURGE: u8 = 7;
 const STAT: u8 = 8;
 const DELETE: u8 = 9;
 const CLOSE: u8 = 10;
+const LEAVE: u8 = 11;
 
 /// A list of items for one queue, with its version.
 pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
@@ -108,6 +109,7 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
             put_spec(out, spec);
         }
         RequestBody::Cancel { consumer } => put_consumer(out, CANCEL, *consumer),
+        RequestBody::Leave { consumer } => put_consumer(out, LEAVE, *consumer),
         RequestBody::Settle {
             consumer,
             outcome,
@@ -148,6 +150,9 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
             spec: take_spec(reader)?,
         },
         CANCEL => RequestBody::Cancel {
+            consumer: take_consumer(reader)?,
+        },
+        LEAVE => RequestBody::Leave {
             consumer: take_consumer(reader)?,
         },
         SETTLE => RequestBody::Settle {

@@ -105,6 +105,7 @@ fn body() -> impl Strategy<Value = RequestBody> {
         message().prop_map(RequestBody::Publish),
         (consumer(), spec()).prop_map(|(consumer, spec)| RequestBody::Consume { consumer, spec }),
         consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
+        consumer().prop_map(|consumer| RequestBody::Leave { consumer }),
         (consumer(), outcome, ids).prop_map(|(consumer, outcome, ids)| RequestBody::Settle {
             consumer,
             outcome,

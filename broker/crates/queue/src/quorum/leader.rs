@@ -56,6 +56,8 @@ pub struct QuorumQueue {
     progress: BTreeMap<SessionId, Progress>,
     closing: Vec<SessionId>,
     resumes: Vec<Resume>,
+    /// Nodes that went (false) or came (true) before this leader had applied what its predecessors did.
+    peers_told: BTreeMap<NodeId, bool>,
     /// The settings it should have, and whether they are on their way through the log.
     desired: Option<QueueSettings>,
     configuring: bool,
@@ -84,6 +86,7 @@ impl QuorumQueue {
             progress: BTreeMap::new(),
             closing: Vec::new(),
             resumes: Vec::new(),
+            peers_told: BTreeMap::new(),
             desired: None,
             configuring: false,
             time_proposed: None,
@@ -127,6 +130,7 @@ impl QuorumQueue {
         self.waiting_bytes = 0;
         self.closing.clear();
         self.resumes.clear();
+        self.peers_told.clear();
         self.desired = None;
         self.configuring = false;
         self.time_proposed = None;
@@ -163,6 +167,9 @@ impl QuorumQueue {
             self.caught_up = true;
             for resume in std::mem::take(&mut self.resumes) {
                 self.machine.resume(&resume, &mut self.effects);
+            }
+            for (node, up) in std::mem::take(&mut self.peers_told) {
+                self.peer_is(node, up);
             }
             // A predecessor's settings may have been among what was applied just now.
             self.configuring = false;
@@ -291,14 +298,28 @@ impl QuorumQueue {
 
     /// The failure detector's word: consumers there get nothing until the node speaks again.
     pub fn peer_down(&mut self, node: NodeId) {
-        if self.leads && self.machine.has_sessions_of(node) && !self.machine.suspended(node) {
-            self.propose(&Command::NodeSuspected(node));
-        }
+        self.peer_is(node, false);
     }
 
     pub fn peer_up(&mut self, node: NodeId) {
-        if self.leads && self.machine.suspended(node) {
-            self.propose(&Command::NodeTrusted(node));
+        self.peer_is(node, true);
+    }
+
+    fn peer_is(&mut self, node: NodeId, up: bool) {
+        if !self.leads {
+            return;
+        }
+        if !self.caught_up {
+            // Sessions of the node, or its suspicion, may be in entries that are yet to be applied.
+            self.peers_told.insert(node, up);
+            return;
+        }
+        match (up, self.machine.suspended(node)) {
+            (true, true) => self.propose(&Command::NodeTrusted(node)),
+            (false, false) if self.machine.has_sessions_of(node) => {
+                self.propose(&Command::NodeSuspected(node));
+            }
+            _ => {}
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::command::{Batch, Command};
 use super::machine::Machine;
 use super::ready::{Held, Ready};
-use super::{Effect, Effects};
+use super::{Effect, Effects, QuorumQueue};
 use crate::{
     Answer, ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, Outcome, Output,
     Overflow, QueueSettings, Reject, Request, RequestBody, Resume, SessionId,
@@ -259,6 +259,25 @@ fn single_active_consumer_hands_over_when_it_holds_nothing() {
 }
 
 #[test]
+fn a_single_active_consumer_that_leaves_is_followed_from_where_it_was() {
+    let mut rig = Rig::new(QueueSettings {
+        single_active_consumer: true,
+        ..settings()
+    });
+    rig.consume(1, 1, spec(2, 0));
+    rig.consume(2, 1, spec(3, 0));
+    assert_eq!(numbers(&rig.publish(1..=6)), [1, 2]);
+    let leave = RequestBody::Leave {
+        consumer: ConsumerId(1),
+    };
+    // One that merely cancels could still settle 1 and 2, and the next would begin with 3.
+    let out = rig.one(1, leave);
+    assert!(deliveries(&out).iter().all(|d| d.0 == 2));
+    assert_eq!(numbers(&out), [1, 2, 3]);
+    assert_eq!(rig.machine.stats().consumers, 1);
+}
+
+#[test]
 fn higher_priority_first_then_in_turn() {
     let mut rig = Rig::new(settings());
     rig.consume(1, 1, spec(2, 0));
@@ -415,6 +434,35 @@ fn suspected_and_gone_nodes_give_back_what_they_hold() {
     let command = batch.take(WallTime(1)).unwrap();
     other.apply(99, &command, &mut Effects::unwanted());
     assert_eq!(other.stats(), rig.machine.stats());
+}
+
+#[test]
+fn a_new_leader_suspects_nodes_whose_sessions_it_has_yet_to_apply() {
+    let mut rig = Rig::new(settings());
+    // A session of node 2.
+    rig.consume(1, 1, spec(3, 0));
+    let mut queue = QuorumQueue::new("queue 'q' in vhost '/'".into(), settings());
+    let mut out = Output::default();
+    queue.leadership(2, Some(NodeId(1)), true, &mut out);
+    queue.peer_down(NodeId(2));
+    queue.peer_down(NodeId(3));
+    assert_eq!(queue.take_proposal(), None);
+    queue.applied(1, 1, &rig.log[0]);
+    assert_eq!(
+        queue.take_proposal(),
+        None,
+        "there may be more of its predecessors"
+    );
+    queue.applied(2, 2, &Command::Time(WallTime(1000)).encode());
+    let suspects = Command::NodeSuspected(NodeId(2)).encode();
+    assert_eq!(queue.take_proposal(), Some(suspects.clone()));
+    assert_eq!(queue.take_proposal(), None, "node 3 has no sessions here");
+    queue.applied(3, 2, &suspects);
+    queue.peer_up(NodeId(2));
+    assert_eq!(
+        queue.take_proposal(),
+        Some(Command::NodeTrusted(NodeId(2)).encode())
+    );
 }
 
 #[test]

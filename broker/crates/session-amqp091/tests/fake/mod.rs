@@ -252,6 +252,15 @@ impl FakeBroker {
                 q.consumers.get_mut(&consumer.0)?.cancelled = true;
                 None
             }
+            RequestBody::Leave { consumer } => {
+                let c = q.consumers.get_mut(&consumer.0)?;
+                c.cancelled = true;
+                let out = std::mem::take(&mut c.out);
+                for (m, n) in out.into_values().rev() {
+                    q.ready.push_front((m, n + 1));
+                }
+                None
+            }
             RequestBody::Settle {
                 consumer,
                 outcome,
