@@ -249,6 +249,7 @@ async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("DELETE", [name]) => nodes::forget(api, call, name).await,
         ("PUT", [name, "maintenance"]) => nodes::maintenance(api, call, name, true).await,
         ("DELETE", [name, "maintenance"]) => nodes::maintenance(api, call, name, false).await,
+        ("PUT", [name, "memory-watermark"]) => nodes::memory_watermark(api, call, name).await,
         _ => nothing(method),
     }
 }

@@ -41,6 +41,16 @@ pub use entropy::fill as random_bytes;
 /// The way to shard 0 of the node. Must not block; a request that it drops is answered with 503.
 pub type Node = Arc<dyn Fn(ControlRequest) + Send + Sync>;
 
+/// Sets the share of memory from which on the node's alarm is on, until it ends.
+#[derive(Clone)]
+pub struct SetWatermark(pub Arc<dyn Fn(f64) + Send + Sync>);
+
+impl std::fmt::Debug for SetWatermark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SetWatermark")
+    }
+}
+
 /// Facts about this node that the API shows, and its limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -59,6 +69,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// `management.idle_timeout`: a connection without a byte for so long is closed.
     pub idle_timeout: Duration,
+    /// None: the watermark stays as configured.
+    pub memory_watermark: Option<SetWatermark>,
 }
 
 /// Largest request body, in bytes.
@@ -77,6 +89,7 @@ impl Config {
             max_connections: 1024,
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
+            memory_watermark: None,
         }
     }
 }

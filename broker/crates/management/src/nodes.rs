@@ -71,13 +71,7 @@ pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
 
 pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) -> Answer {
     call.administrator()?;
-    let node = find(api, name).await?;
-    if node.id != api.config().node {
-        return Err(ApiError::bad_request(format!(
-            "this is node '{}'; ask node '{name}' itself",
-            api.config().name
-        )));
-    }
+    this_one(api, name).await?;
     let progress = api
         .ask(|reply| ControlRequest::Maintenance { on, reply })
         .await?;
@@ -90,6 +84,36 @@ pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) ->
         "leaders": progress.leaders_left,
         "connections": progress.connections_left,
     }))
+}
+
+/// `{"relative": 0.4}`: from there on the memory alarm is on, until the node ends.
+pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answer {
+    call.administrator()?;
+    this_one(api, name).await?;
+    let Some(set) = &api.config().memory_watermark else {
+        return Err(ApiError::not_found());
+    };
+    let body = call.object()?;
+    let share = body.get("relative").and_then(Json::as_f64);
+    let Some(share) = share.filter(|s| (0.0..=1.0).contains(s)) else {
+        return Err(ApiError::bad_request(
+            "relative must be a number from 0.0 to 1.0",
+        ));
+    };
+    (set.0)(share);
+    no_content()
+}
+
+/// Fails unless `name` is the node that answers: only it can do this to itself.
+async fn this_one(api: &Api, name: &str) -> Result<(), ApiError> {
+    let node = find(api, name).await?;
+    if node.id == api.config().node {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "this is node '{}'; ask node '{name}' itself",
+        api.config().name
+    )))
 }
 
 pub(crate) async fn rebalance(api: &Api, call: &Call) -> Answer {

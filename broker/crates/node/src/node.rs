@@ -53,6 +53,8 @@ pub struct ControlParts {
     pub prometheus: Option<TcpListener>,
     /// To shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
+    /// Sets the share of memory from which on the alarm is on (`vm_memory_high_watermark.relative`), until the node ends.
+    pub set_memory_watermark: Arc<dyn Fn(f64) + Send + Sync>,
 }
 
 pub struct NodeParts {
@@ -228,6 +230,7 @@ impl Node {
                 Err(NodeError::Fatal(text))
             }
             Notice::DiskFull(_)
+            | Notice::MemoryWatermark(_)
             | Notice::Adopted
             | Notice::Stop
             | Notice::Report(_, Report::Drained) => Ok(()),
@@ -341,12 +344,13 @@ impl Node {
         inbox: &Receiver<Notice>,
         alarms: &Alarms,
     ) -> Result<(), NodeError> {
-        let watch = crate::watch::Watch::new(self.data.disk(), &self.config);
+        let mut watch = crate::watch::Watch::new(self.data.disk(), &self.config);
         loop {
             watch.look(alarms);
             match inbox.recv_timeout(crate::watch::EVERY) {
                 Ok(Notice::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
+                Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(notice) => self.ordinary(notice)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -482,6 +486,7 @@ fn start_control(
         }
     }
     let door = door.clone();
+    let watermark = notices.clone();
     let listeners = [
         ("amqp", config.amqp.port()),
         ("http", listening_port(management.as_ref())),
@@ -499,6 +504,10 @@ fn start_control(
         management,
         prometheus,
         control: Arc::new(move |request| door.ask(request)),
+        set_memory_watermark: Arc::new(move |share| {
+            // No receiver: the node is ending.
+            let _ = watermark.send(Notice::MemoryWatermark(share));
+        }),
     };
     let notices = notices.clone();
     std::thread::Builder::new()

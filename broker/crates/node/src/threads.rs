@@ -32,6 +32,8 @@ pub enum Notice {
     /// The node belongs to a cluster now.
     Adopted,
     DiskFull(bool),
+    /// From outside: the share of memory from which on the alarm is on, until the node ends.
+    MemoryWatermark(f64),
     Report(u16, Report),
     /// A thread that must not end has ended, with this text.
     Died(String),

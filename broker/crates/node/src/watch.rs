@@ -12,19 +12,26 @@ pub(crate) const EVERY: Duration = Duration::from_secs(2);
 pub(crate) struct Watch {
     disk: Arc<dyn Disk>,
     disk_free_limit: u64,
-    /// Bytes; None when nothing is known about the machine's memory.
-    memory_limit: Option<u64>,
+    /// Bytes the process may use; None when nothing is known about the machine's memory.
+    memory: Option<u64>,
+    /// The share of it from which on the alarm is on.
+    memory_watermark: f64,
 }
 
 impl Watch {
     pub fn new(disk: Arc<dyn Disk>, config: &Config) -> Watch {
-        // Precision beyond 2^52 bytes does not matter.
-        let share = |limit: u64| (limit as f64 * config.memory_watermark) as u64;
         Watch {
             disk,
             disk_free_limit: config.disk_free_limit,
-            memory_limit: memory_limit().map(share),
+            memory: memory_limit(),
+            memory_watermark: config.memory_watermark,
         }
+    }
+
+    /// From the next look on.
+    pub fn set_memory_watermark(&mut self, share: f64) {
+        tracing::info!(event = "memory.watermark_set", share);
+        self.memory_watermark = share;
     }
 
     pub fn look(&self, alarms: &Alarms) {
@@ -32,8 +39,10 @@ impl Watch {
             Ok(free) => alarms.set(Cause::LowDisk, free < self.disk_free_limit),
             Err(error) => tracing::warn!(event = "disk.free_space_unknown", %error),
         }
-        if let (Some(limit), Some(used)) = (self.memory_limit, resident()) {
-            alarms.set(Cause::Memory, used > limit);
+        if let (Some(memory), Some(used)) = (self.memory, resident()) {
+            // Precision beyond 2^52 bytes does not matter.
+            let limit = memory as f64 * self.memory_watermark;
+            alarms.set(Cause::Memory, used as f64 > limit);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
-use management::{Config, Node};
+use management::{Config, Node, SetWatermark};
 use node::ControlParts;
 use std::future::pending;
 
@@ -15,6 +15,7 @@ pub fn serve(parts: ControlParts) -> Result<(), String> {
     let mut config = Config::new(parts.node, parts.node_name);
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
+    config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
     let node: Node = parts.control;
     runtime.block_on(async move {
         let api = async {

@@ -173,6 +173,11 @@ pub enum Command {
         #[arg(value_enum)]
         state: OnOff,
     },
+    /// Share of memory (0.0 to 1.0) from which on the node that answers stops publishers, until it ends
+    #[command(name = "set_vm_memory_high_watermark")]
+    SetMemoryWatermark {
+        fraction: f64,
+    },
     /// Takes a node that is gone out of the cluster for good
     ForgetNode {
         name: String,
@@ -206,11 +211,12 @@ pub enum OnOff {
     Off,
 }
 
-/// The command line; called as `posthornctl` (a link to the program), `ctl` need not be said.
+/// The command line; called as `posthornctl` (a link to the program) or as `rabbitmqctl`, for tools that know RabbitMQ's
+/// name only, `ctl` need not be said.
 pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = given.collect();
     let called = arguments.first().map(Path::new).and_then(Path::file_name);
-    if called.is_some_and(|name| name == "posthornctl") {
+    if called.is_some_and(|name| name == "posthornctl" || name == "rabbitmqctl") {
         arguments.insert(1, "ctl".into());
     }
     arguments
@@ -296,6 +302,7 @@ mod unit {
             got.collect::<Result<Vec<_>, _>>().unwrap()
         };
         assert_eq!(run(&["/bin/posthornctl", "status"])[1..], ["ctl", "status"]);
+        assert_eq!(run(&["rabbitmqctl", "status"])[1..], ["ctl", "status"]);
         assert_eq!(run(&["posthorn", "serve"])[1..], ["serve"]);
         assert!(run(&[]).is_empty());
     }

@@ -16,6 +16,7 @@ struct Fake {
     critical: Vec<QueueId>,
     readiness: Option<String>,
     maintenance: bool,
+    watermark: Option<f64>,
 }
 
 impl Fake {
@@ -147,6 +148,7 @@ impl Node {
         fake.apply(&bootstrap).unwrap();
         let fake = Arc::new(Mutex::new(fake));
         let shared = fake.clone();
+        let watched = fake.clone();
         let node: management::Node = Arc::new(move |r| shared.lock().unwrap().serve(r));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -156,7 +158,9 @@ impl Node {
                 .enable_all()
                 .build()
                 .unwrap();
-            let config = management::Config::new(NodeId(1), "c-0");
+            let mut config = management::Config::new(NodeId(1), "c-0");
+            let set = move |share| watched.lock().unwrap().watermark = Some(share);
+            config.memory_watermark = Some(management::SetWatermark(Arc::new(set)));
             runtime.block_on(async {
                 let app = management::router(node, config.clone()).unwrap();
                 let wait = async move {
@@ -387,6 +391,18 @@ fn health_and_maintenance() {
     node.ctl(&["maintenance", "off"]).ok();
     assert!(!node.fake.lock().unwrap().maintenance);
     node.ctl(&["rebalance_queues"]).ok();
+}
+
+#[test]
+fn the_memory_watermark_of_the_node_that_answers() {
+    let node = Node::start();
+    let set = |fraction| node.ctl(&["set_vm_memory_high_watermark", fraction]);
+    set("0.4").ok();
+    assert_eq!(node.fake.lock().unwrap().watermark, Some(0.4));
+    for fraction in ["1.5", "-0.1", "NaN", "much"] {
+        assert_ne!(set(fraction).0, 0, "{fraction}");
+    }
+    assert_eq!(node.fake.lock().unwrap().watermark, Some(0.4));
 }
 
 #[test]

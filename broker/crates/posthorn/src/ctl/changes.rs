@@ -30,6 +30,14 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
             Ok(format!("Closed connection '{name}'"))
         }
         Command::Maintenance { state } => maintenance(client, *state),
+        Command::SetMemoryWatermark { fraction } => {
+            let node = answering(client)?;
+            let body = json!({"relative": fraction});
+            client.put(&["nodes", &node, "memory-watermark"], &body)?;
+            Ok(format!(
+                "Node '{node}' stops publishers from {fraction} of its memory on"
+            ))
+        }
         Command::ForgetNode { name } => {
             client.delete(&["nodes", name], "")?;
             Ok(format!("Node '{name}' is no member any more"))
@@ -215,11 +223,15 @@ fn policy(client: &Client, command: &Command) -> Said {
     }
 }
 
-/// Of the node that answers: maintenance is asked of the node itself.
-fn maintenance(client: &Client, state: OnOff) -> Said {
+/// The name of the node that answers: some things are asked of the node itself.
+fn answering(client: &Client) -> Said {
     let overview = client.get(&["overview"])?;
-    let node = overview["node"].as_str().unwrap_or_default();
-    let elements = ["nodes", node, "maintenance"];
+    Ok(overview["node"].as_str().unwrap_or_default().to_owned())
+}
+
+fn maintenance(client: &Client, state: OnOff) -> Said {
+    let node = answering(client)?;
+    let elements = ["nodes", &node, "maintenance"];
     if state == OnOff::Off {
         client.delete(&elements, "")?;
         return Ok(format!("Node '{node}' takes clients and leaders again"));
