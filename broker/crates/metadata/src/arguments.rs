@@ -2,7 +2,7 @@
 
 use crate::codec::table_len;
 use crate::equivalence::Thing;
-use crate::{QueueKind, Refused, limits};
+use crate::{ExchangeRecord, QueueKind, QueueRecord, Refused, limits};
 use message::{Table, Value};
 
 /// Longest times in milliseconds: what an unsigned 32-bit timer holds.
@@ -23,7 +23,6 @@ const CHECKS: &[(&str, Check)] = &[
         expiry(n)
     }),
     ("x-message-ttl", |v, _| expiry(integer(v)?)),
-    ("x-dead-letter-exchange", |v, _| string(v).map(|_| ())),
     ("x-dead-letter-routing-key", |v, all| {
         string(v)?;
         match all.get("x-dead-letter-exchange") {
@@ -38,6 +37,7 @@ const CHECKS: &[(&str, Check)] = &[
             "invalid_dlx_strategy",
         )
     }),
+    ("x-consumer-timeout", |v, _| natural(v).map(|_| ())),
     ("x-max-length", |v, _| natural(v).map(|_| ())),
     ("x-max-length-bytes", |v, _| natural(v).map(|_| ())),
     ("x-max-in-memory-length", |v, _| natural(v).map(|_| ())),
@@ -87,6 +87,7 @@ const CLASSIC: &[&str] = &[
     "x-single-active-consumer",
     "x-queue-leader-locator",
     "x-queue-master-locator",
+    "x-consumer-timeout",
 ];
 
 const QUORUM: &[&str] = &[
@@ -106,6 +107,7 @@ const QUORUM: &[&str] = &[
     "x-quorum-target-group-size",
     "x-delivery-limit",
     "x-queue-leader-locator",
+    "x-consumer-timeout",
 ];
 
 /// Of streams only.
@@ -156,6 +158,37 @@ pub fn queue_kind(vhost: &str, name: &str, arguments: &Table) -> Result<QueueKin
     found.map_err(|why| invalid(&Thing::queue(vhost, name), "x-queue-type", &why))
 }
 
+/// The exchange that an argument names. Another type than text is refused in RabbitMQ's words.
+fn named_exchange<'a>(
+    thing: &Thing<'_>,
+    key: &str,
+    arguments: &'a Table,
+) -> Result<Option<&'a str>, Refused> {
+    let Some(value) = arguments.get(key) else {
+        return Ok(None);
+    };
+    value.as_str().map(Some).ok_or_else(|| {
+        let kind = type_name(value);
+        Refused::PreconditionFailed(format!("invalid type '{kind}' for arg '{key}' in {thing}"))
+    })
+}
+
+impl QueueRecord {
+    /// `x-dead-letter-exchange`.
+    pub fn dead_letter_exchange(&self) -> Result<Option<&str>, Refused> {
+        let thing = Thing::queue(&self.vhost, &self.name);
+        named_exchange(&thing, "x-dead-letter-exchange", &self.arguments)
+    }
+}
+
+impl ExchangeRecord {
+    /// `alternate-exchange`.
+    pub fn alternate(&self) -> Result<Option<&str>, Refused> {
+        let thing = Thing::exchange(&self.vhost, &self.name);
+        named_exchange(&thing, "alternate-exchange", &self.arguments)
+    }
+}
+
 /// Whether a queue of this type takes these arguments.
 pub(crate) fn check_queue_arguments(
     thing: &Thing<'_>,
@@ -163,6 +196,7 @@ pub(crate) fn check_queue_arguments(
     arguments: &Table,
 ) -> Result<(), Refused> {
     check_table(thing, arguments)?;
+    named_exchange(thing, "x-dead-letter-exchange", arguments)?;
     let known = known_arguments(kind);
     for (key, check) in CHECKS.iter().filter(|(key, _)| known.contains(key)) {
         if let Some(value) = arguments.get(key) {

@@ -6,7 +6,8 @@ use crate::codec::canonical;
 use crate::equivalence::{Thing, check_exchange};
 use crate::policies::EffectivePolicy;
 use crate::{
-    BindingRecord, Destination, Done, ExchangeRecord, Name, QueueId, Refused, Tree, limits,
+    BindingRecord, Destination, Done, ExchangeRecord, Name, QueueId, QueueKind, Refused, Tree,
+    limits,
 };
 use bytes::Bytes;
 use message::Value;
@@ -43,6 +44,7 @@ pub(crate) struct Exchange {
     pub(crate) record: Arc<ExchangeRecord>,
     /// This tree's own number for it.
     pub(crate) number: u64,
+    pub(crate) kind: Kind,
     pub(crate) matcher: Bindings<Target>,
     pub(crate) bindings: BTreeMap<BindingKey, Arc<BindingRecord>>,
     /// Bindings that end here.
@@ -67,12 +69,12 @@ fn on_default() -> Refused {
 
 impl Tree {
     pub(crate) fn declare_exchange(&mut self, wanted: &ExchangeRecord) -> Result<Done, Refused> {
-        if Kind::from_name(&wanted.kind).is_none() {
+        let Some(kind) = Kind::from_name(&wanted.kind) else {
             return Err(Refused::PreconditionFailed(format!(
                 "unknown exchange type '{}'",
                 wanted.kind
             )));
-        }
+        };
         if !self.vhost_exists(&wanted.vhost) {
             return Err(no_vhost(&wanted.vhost));
         }
@@ -86,15 +88,9 @@ impl Tree {
         check_name("exchange", &wanted.name)?;
         let thing = Thing::exchange(&wanted.vhost, &wanted.name);
         check_table(&thing, &wanted.arguments)?;
-        match wanted.arguments.get("alternate-exchange") {
-            None | Some(Value::String(_)) => {}
-            Some(other) => {
-                return Err(Refused::PreconditionFailed(format!(
-                    "invalid arg 'alternate-exchange' for {thing}: {{unacceptable_type,{}}}",
-                    crate::arguments::type_name(other)
-                )));
-            }
-        }
+        wanted.alternate()?;
+        kind.check_exchange(&wanted.arguments)
+            .map_err(|e| Refused::PreconditionFailed(e.to_string()))?;
         self.insert_exchange(wanted.clone());
         Ok(Done::Changed)
     }
@@ -113,9 +109,10 @@ impl Tree {
         let number = self.next_exchange;
         let names = (record.vhost.clone(), record.name.clone());
         let mut exchange = Exchange {
+            kind,
+            matcher: Bindings::new(kind, &record.arguments),
             record: Arc::new(record),
             number,
-            matcher: Bindings::new(kind),
             bindings: BTreeMap::new(),
             bound: BTreeSet::new(),
             effective: effective.clone(),
@@ -265,16 +262,19 @@ impl Tree {
             .ok_or_else(|| no_exchange(vhost, &binding.source))?;
         let thing = Thing::exchange(vhost, &binding.source);
         check_table(&thing, &binding.arguments)?;
-        if &*source.record.kind == Kind::Headers.name() {
-            routing::check_arguments(&binding.arguments)
-                .map_err(|e| Refused::PreconditionFailed(e.to_string()))?;
-        }
+        source
+            .kind
+            .check_binding(&binding.routing_key, &binding.arguments)
+            .map_err(|e| Refused::PreconditionFailed(e.to_string()))?;
         let Some(target) = self.target(binding) else {
             return Err(match &binding.destination {
                 Destination::Queue(name) => no_queue(vhost, name),
                 Destination::Exchange(name) => no_exchange(vhost, name),
             });
         };
+        if source.kind == Kind::LocalRandom {
+            self.check_local(target)?;
+        }
         if source
             .bindings
             .contains_key(&Tree::bound(target, binding).key)
@@ -283,6 +283,20 @@ impl Tree {
         }
         self.insert_binding(binding.clone());
         Ok(Done::Changed)
+    }
+
+    /// What is local or not: classic queues, which live on one node.
+    fn check_local(&self, target: Target) -> Result<(), Refused> {
+        let refuse = |why: &str| Err(Refused::PreconditionFailed(why.into()));
+        match target {
+            Target::Exchange(_) => refuse("Destination not found"),
+            Target::Queue(id) => match self.queue_by_id(id).map(|q| q.kind) {
+                Some(QueueKind::Quorum) => {
+                    refuse("Queue type rabbit_quorum_queue not valid for this exchange type")
+                }
+                _ => Ok(()),
+            },
+        }
     }
 
     /// False when source or destination is not there.
@@ -302,9 +316,10 @@ impl Tree {
         binding.vhost = source.record.vhost.clone();
         binding.source = source.record.name.clone();
         bound.source = source.record.name.clone();
+        let (Destination::Queue(name) | Destination::Exchange(name)) = &binding.destination;
         source
             .matcher
-            .add(&binding.routing_key, &binding.arguments, target);
+            .add(&binding.routing_key, &binding.arguments, target, name);
         source.bindings.insert(bound.key.clone(), Arc::new(binding));
         if let Some(set) = self.bound_of(target) {
             set.insert(bound);

@@ -2,8 +2,8 @@
 
 use crate::exchanges::{Exchange, Target};
 use crate::tree::Vhost;
-use crate::{QueueId, Tree, limits};
-use message::Table;
+use crate::{QueueId, QueueRecord, Tree, limits};
+use routing::{Envelope, Kind};
 use smallvec::SmallVec;
 
 /// How routing went.
@@ -19,13 +19,13 @@ pub enum RouteResult {
 
 impl Tree {
     /// Appends the queues that a message published to this exchange goes to, each once, in order of their ids. Exchange
-    /// bindings and alternate exchanges are followed, each exchange once. `headers` is asked only where they matter.
+    /// bindings and alternate exchanges are followed, each exchange once. The message is asked only where it matters.
     pub fn route(
         &self,
         vhost: &str,
         exchange: &str,
         keys: &[&str],
-        headers: &dyn Fn() -> Table,
+        message: &dyn Envelope,
         out: &mut Vec<QueueId>,
     ) -> RouteResult {
         let Some(vhost) = self.vhosts.get(vhost) else {
@@ -38,7 +38,7 @@ impl Tree {
             let Some(exchange) = vhost.exchanges.get(exchange) else {
                 return RouteResult::NoExchange;
             };
-            self.follow(vhost, exchange, keys, headers, out);
+            self.follow(vhost, exchange, keys, message, out);
         }
         match out.len() - start {
             0 => RouteResult::Unroutable,
@@ -56,7 +56,7 @@ impl Tree {
         vhost: &Vhost,
         first: &Exchange,
         keys: &[&str],
-        headers: &dyn Fn() -> Table,
+        message: &dyn Envelope,
         out: &mut Vec<QueueId>,
     ) {
         let mut seen: SmallVec<[u64; 4]> = SmallVec::from_slice(&[first.number]);
@@ -79,7 +79,10 @@ impl Tree {
                 let queues = keys.iter().filter_map(|key| vhost.queues.get(*key));
                 found.extend(queues.copied().map(Target::Queue));
             } else {
-                exchange.matcher.route(keys, headers, &mut found);
+                exchange.matcher.route(keys, message, &mut found);
+            }
+            if exchange.kind == Kind::LocalRandom {
+                self.keep_one_near(message, &mut found);
             }
             if found.is_empty()
                 && let Some(alternate) = &exchange.alternate
@@ -97,6 +100,24 @@ impl Tree {
                     }
                 }
             }
+        }
+    }
+
+    /// Of a local random exchange's destinations one on the publisher's node; none when none is there. To a message that
+    /// no client publishes every node is near.
+    fn keep_one_near(&self, message: &dyn Envelope, found: &mut Vec<Target>) {
+        let origin = message.origin();
+        let near = |queue: &QueueRecord| {
+            origin.is_none_or(|o| queue.members.first().is_some_and(|n| n.0 == o.node))
+        };
+        found.retain(|target| match target {
+            Target::Queue(id) => self.queue_by_id(*id).is_some_and(|q| near(q)),
+            Target::Exchange(_) => false,
+        });
+        if found.len() > 1 {
+            let chosen = origin.map_or(0, |o| o.random) % found.len() as u64;
+            found.swap(0, chosen as usize);
+            found.truncate(1);
         }
     }
 }

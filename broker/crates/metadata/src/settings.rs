@@ -26,6 +26,15 @@ pub enum Overflow {
 }
 
 impl Tree {
+    /// Milliseconds that a consumer may keep a delivery (`x-consumer-timeout`, `consumer-timeout`); None: the queue does not say.
+    pub fn consumer_timeout(&self, queue: &QueueRecord) -> Option<u64> {
+        let argument = queue.arguments.get("x-consumer-timeout");
+        let policy = self.effective_policy(queue);
+        let both = [argument, policy.definition.get("consumer-timeout")];
+        let known = both.into_iter().flatten().filter_map(Value::as_integer);
+        known.filter_map(|n| u64::try_from(n).ok()).min()
+    }
+
     /// Where argument and policy both name a limit the smaller holds; for `overflow` the policy does.
     pub fn queue_settings(&self, queue: &QueueRecord) -> QueueSettings {
         let policy = self.effective_policy(queue);

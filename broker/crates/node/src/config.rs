@@ -29,6 +29,9 @@ pub struct Config {
     pub default_pass: String,
     pub default_vhost: String,
     pub loopback_users: Vec<String>,
+    /// None: nobody may.
+    pub anonymous_user: Option<String>,
+    pub anonymous_pass: String,
     pub limits: Limits,
     pub disk_free_limit: u64,
     /// Share of the memory limit of the cgroup (or the machine).
@@ -74,6 +77,8 @@ pub struct Limits {
     pub heartbeat_s: u16,
     pub max_message_size: u32,
     pub handshake_timeout: Duration,
+    /// None: for ever.
+    pub consumer_timeout_ms: Option<u64>,
     pub max_connections: usize,
     pub accepts_per_turn: usize,
     pub peer_buffer: usize,
@@ -106,12 +111,15 @@ impl Default for Config {
             default_pass: "guest".to_owned(),
             default_vhost: "/".to_owned(),
             loopback_users: vec!["guest".to_owned()],
+            anonymous_user: Some("guest".to_owned()),
+            anonymous_pass: "guest".to_owned(),
             limits: Limits {
                 frame_max: 131_072,
                 channel_max: 2047,
                 heartbeat_s: 60,
                 max_message_size: 16 << 20,
                 handshake_timeout: Duration::from_millis(10_000),
+                consumer_timeout_ms: Some(1_800_000),
                 max_connections: 1_000_000,
                 accepts_per_turn: 64,
                 peer_buffer: 64 << 20,

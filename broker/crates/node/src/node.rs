@@ -298,6 +298,10 @@ impl Node {
                 .iter()
                 .map(|u| u.as_str().into())
                 .collect(),
+            anonymous: self.config.anonymous_user.as_deref().map(|user| {
+                let password = self.config.anonymous_pass.as_str();
+                (user.into(), password.into())
+            }),
             default_vhost: self.config.default_vhost.as_str().into(),
             limits: ShardLimits {
                 frame_max: limits.frame_max,
@@ -306,6 +310,7 @@ impl Node {
                 max_message_size: limits.max_message_size,
                 handshake_timeout_ms: u64::try_from(limits.handshake_timeout.as_millis())
                     .unwrap_or(u64::MAX),
+                consumer_timeout_ms: limits.consumer_timeout_ms,
             },
         }
     }

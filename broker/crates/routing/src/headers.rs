@@ -1,6 +1,6 @@
 //! Headers exchanges: `x-match` all, any, all-with-x, any-with-x.
 
-use crate::Handle;
+use crate::{BadBinding, Handle};
 use message::{Table, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,16 +9,7 @@ struct Mode {
     with_x: bool,
 }
 
-/// Why a headers binding cannot be. The texts are those clients know.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadMatch {
-    #[error("Invalid x-match field value {0:?}; expected all, any, all-with-x, or any-with-x")]
-    Value(String),
-    #[error("Invalid x-match field type; expected longstr")]
-    Type,
-}
-
-fn mode(arguments: &Table) -> Result<Mode, BadMatch> {
+fn mode(arguments: &Table) -> Result<Mode, BadBinding> {
     let (all, with_x) = match arguments.get("x-match") {
         None => (true, false),
         Some(Value::String(text)) => match &text[..] {
@@ -26,15 +17,19 @@ fn mode(arguments: &Table) -> Result<Mode, BadMatch> {
             b"any" => (false, false),
             b"all-with-x" => (true, true),
             b"any-with-x" => (false, true),
-            _ => return Err(BadMatch::Value(String::from_utf8_lossy(text).into_owned())),
+            _ => {
+                return Err(BadBinding::Match(
+                    String::from_utf8_lossy(text).into_owned(),
+                ));
+            }
         },
-        Some(_) => return Err(BadMatch::Type),
+        Some(_) => return Err(BadBinding::MatchType),
     };
     Ok(Mode { all, with_x })
 }
 
 /// Whether a headers exchange takes a binding with these arguments.
-pub fn check_arguments(arguments: &Table) -> Result<(), BadMatch> {
+pub(crate) fn check_arguments(arguments: &Table) -> Result<(), BadBinding> {
     mode(arguments).map(|_| ())
 }
 
@@ -181,11 +176,11 @@ mod tests {
     fn a_bad_x_match_is_refused() {
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::from("some"))])),
-            Err(BadMatch::Value("some".into()))
+            Err(BadBinding::Match("some".into()))
         );
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::I32(1))])),
-            Err(BadMatch::Type)
+            Err(BadBinding::MatchType)
         );
     }
 }

@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 mod destinations;
+mod hashed;
 mod headers;
 mod topic;
 
 use destinations::{Destinations, NameMap};
+use hashed::Hashed;
 use headers::HeaderBindings;
-pub use headers::{BadMatch, check_arguments};
 use message::Table;
 use std::sync::Arc;
 use topic::TopicTrie;
@@ -26,7 +27,21 @@ pub enum Kind {
     Fanout,
     Topic,
     Headers,
+    /// One destination, by a hash (`x-consistent-hash`).
+    ConsistentHash,
+    /// One destination of those on the publisher's node (`x-local-random`). Here it yields all: the caller knows where
+    /// they are.
+    LocalRandom,
 }
+
+const KINDS: [Kind; 6] = [
+    Kind::Direct,
+    Kind::Fanout,
+    Kind::Topic,
+    Kind::Headers,
+    Kind::ConsistentHash,
+    Kind::LocalRandom,
+];
 
 impl Kind {
     pub fn name(self) -> &'static str {
@@ -35,14 +50,114 @@ impl Kind {
             Kind::Fanout => "fanout",
             Kind::Topic => "topic",
             Kind::Headers => "headers",
+            Kind::ConsistentHash => "x-consistent-hash",
+            Kind::LocalRandom => "x-local-random",
         }
     }
 
     pub fn from_name(name: &str) -> Option<Kind> {
-        [Kind::Direct, Kind::Fanout, Kind::Topic, Kind::Headers]
-            .into_iter()
-            .find(|k| k.name() == name)
+        KINDS.into_iter().find(|k| k.name() == name)
     }
+
+    /// Whether an exchange of this kind takes these arguments.
+    pub fn check_exchange(self, arguments: &Table) -> Result<(), BadExchange> {
+        match self {
+            Kind::ConsistentHash => hashed::check_exchange(arguments),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an exchange of this kind takes a binding with this key and these arguments.
+    pub fn check_binding(self, key: &str, arguments: &Table) -> Result<(), BadBinding> {
+        match self {
+            Kind::Headers => headers::check_arguments(arguments),
+            Kind::ConsistentHash => hashed::weight(key).map(|_| ()),
+            Kind::LocalRandom if !key.is_empty() => Err(BadBinding::KeyNotEmpty(key.into())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why an exchange cannot be. The texts are those clients know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadExchange {
+    #[error("Unsupported property: {0}")]
+    Property(String),
+    #[error("hash-header and hash-property are mutually exclusive")]
+    HeaderAndProperty,
+    #[error("{0} is not a string")]
+    NotText(&'static str),
+}
+
+/// Why a binding cannot be. The texts are those clients know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBinding {
+    #[error("Invalid x-match field value {0:?}; expected all, any, all-with-x, or any-with-x")]
+    Match(String),
+    #[error("Invalid x-match field type; expected longstr")]
+    MatchType,
+    #[error("The binding key must be greater than 0")]
+    WeightBelowOne,
+    #[error("The binding key must be an integer: {}", binary(.0))]
+    NoWeight(String),
+    #[error("Non empty binding '{0}' key not permitted")]
+    KeyNotEmpty(String),
+}
+
+/// As RabbitMQ shows a string within an error.
+fn binary(text: &str) -> String {
+    match text {
+        "" => "<<>>".into(),
+        text => format!("<<\"{text}\">>"),
+    }
+}
+
+/// A property that a consistent hash exchange can hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Property {
+    CorrelationId,
+    MessageId,
+    Timestamp,
+}
+
+impl Property {
+    fn from_name(name: &str) -> Option<Property> {
+        match name {
+            "correlation_id" => Some(Property::CorrelationId),
+            "message_id" => Some(Property::MessageId),
+            "timestamp" => Some(Property::Timestamp),
+            _ => None,
+        }
+    }
+}
+
+/// What of a message exchanges may look at besides its routing keys. A closure that makes the headers is one without
+/// properties.
+pub trait Envelope {
+    fn headers(&self) -> Table;
+    /// As text; None when the message does not have it.
+    fn property(&self, _property: Property) -> Option<String> {
+        None
+    }
+    /// Where it is published.
+    fn origin(&self) -> Option<Origin> {
+        None
+    }
+}
+
+impl<F: Fn() -> Table> Envelope for F {
+    fn headers(&self) -> Table {
+        self()
+    }
+}
+
+/// Where a message is published, for exchanges that choose what is near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The node's id.
+    pub node: u64,
+    /// Another one for each message.
+    pub random: u64,
 }
 
 /// What is bound to one exchange.
@@ -58,15 +173,18 @@ enum By<D> {
     Fanout(Destinations<D>),
     Topic(TopicTrie<D>),
     Headers(HeaderBindings<D>),
+    Hashed(Hashed<D>),
 }
 
 impl<D: Handle> Bindings<D> {
-    pub fn new(kind: Kind) -> Bindings<D> {
+    /// For an exchange of this kind with these arguments.
+    pub fn new(kind: Kind, arguments: &Table) -> Bindings<D> {
         let by = match kind {
             Kind::Direct => By::Direct(NameMap::default()),
-            Kind::Fanout => By::Fanout(Destinations::default()),
+            Kind::Fanout | Kind::LocalRandom => By::Fanout(Destinations::default()),
             Kind::Topic => By::Topic(TopicTrie::default()),
             Kind::Headers => By::Headers(HeaderBindings::default()),
+            Kind::ConsistentHash => By::Hashed(Hashed::new(arguments)),
         };
         Bindings { by, len: 0 }
     }
@@ -80,13 +198,15 @@ impl<D: Handle> Bindings<D> {
         self.len == 0
     }
 
-    pub fn add(&mut self, key: &Arc<str>, arguments: &Table, to: D) {
+    /// `name` is the destination's, so that all nodes hash alike.
+    pub fn add(&mut self, key: &Arc<str>, arguments: &Table, to: D, name: &str) {
         self.len += 1;
         match &mut self.by {
             By::Direct(map) => map.entry(key.clone()).or_default().add(to),
             By::Fanout(all) => all.add(to),
             By::Topic(trie) => trie.add(key, to),
             By::Headers(list) => list.add(arguments, to),
+            By::Hashed(all) => all.add(key, to, hashed::identity(name)),
         }
     }
 
@@ -106,13 +226,14 @@ impl<D: Handle> Bindings<D> {
             By::Fanout(all) => all.remove(to),
             By::Topic(trie) => trie.remove(key, to),
             By::Headers(list) => list.remove(arguments, to),
+            By::Hashed(all) => all.remove(key, to),
         };
         self.len -= usize::from(removed);
     }
 
-    /// Appends the destinations of a message with these keys; one may come more than once. `headers` is asked for once
-    /// at most, and only by an exchange that looks at them.
-    pub fn route(&self, keys: &[&str], headers: &dyn Fn() -> Table, out: &mut Vec<D>) {
+    /// Appends the destinations of a message with these keys; one may come more than once. Of the message each thing is
+    /// asked for once at most, and only by an exchange that looks at it.
+    pub fn route(&self, keys: &[&str], message: &dyn Envelope, out: &mut Vec<D>) {
         match &self.by {
             By::Direct(map) => {
                 for key in keys {
@@ -129,9 +250,10 @@ impl<D: Handle> Bindings<D> {
             }
             By::Headers(list) => {
                 if !list.is_empty() {
-                    list.route(&headers(), out);
+                    list.route(&message.headers(), out);
                 }
             }
+            By::Hashed(all) => all.route(keys, message, out),
         }
     }
 }

@@ -59,8 +59,14 @@ pub(crate) struct Channel {
     epoch: u32,
     pub state: State,
     pub waiting: Option<Box<Waiting>>,
-    /// Frames that came while `waiting`.
+    /// Frames that came while `waiting` or `holding`.
     pub held_frames: BytesMut,
+    /// A publish is held back because queues are behind, and so is what came after it, except acknowledgements.
+    pub holding: bool,
+    /// Nothing but publishes is held.
+    only_publishes: bool,
+    /// The client was told to stop publishing (channel.flow).
+    stopped: bool,
     pub assembly: Option<Box<Assembly>>,
     /// What "" means as a queue name.
     pub last_queue: Name,
@@ -94,6 +100,9 @@ impl Channel {
             state: State::Starting,
             waiting: None,
             held_frames: BytesMut::new(),
+            holding: false,
+            only_publishes: false,
+            stopped: false,
             assembly: None,
             last_queue: "".into(),
             consumers: BTreeMap::new(),
@@ -119,7 +128,12 @@ impl Channel {
 
     /// A frame for this channel. On failure the ids are those of the method at fault.
     pub fn frame(&mut self, frame: Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Result<(), At> {
-        if self.waiting.is_some() {
+        if self.waiting.is_some() || self.must_hold(&frame, link, cx) {
+            if self.holding && self.only_publishes && self.settles_now(&frame, link, cx) {
+                return Ok(());
+            }
+            let publish = frame.kind != FrameKind::Method || is_publish(&frame);
+            self.only_publishes = publish && (self.only_publishes || self.held_frames.is_empty());
             let before = self.held_frames.len();
             frame.encode(&mut self.held_frames);
             link.held += self.held_frames.len() - before;
@@ -145,6 +159,56 @@ impl Channel {
             }
             FrameKind::Heartbeat | FrameKind::Unknown(_) => Ok(()),
         }
+    }
+
+    /// Whether this frame has to wait for queues that are behind: a publish has, and all that follows it. A client that
+    /// understands is told.
+    pub fn must_hold(&mut self, frame: &Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> bool {
+        if !self.holding && link.publishes_wait() && self.state == State::Open && is_publish(frame)
+        {
+            self.holding = true;
+            link.holding += 1;
+            if link.capabilities.flow && !self.stopped {
+                self.stopped = true;
+                cx.send(self.number, &Method::ChannelFlow { active: false });
+            }
+        }
+        self.holding
+    }
+
+    /// Lets the client publish again when nothing of it is held.
+    pub fn let_flow(&mut self, cx: &mut Cx<'_>) {
+        if self.stopped && self.held_frames.is_empty() && self.state == State::Open {
+            self.stopped = false;
+            cx.send(self.number, &Method::ChannelFlow { active: true });
+        }
+    }
+
+    /// Whether held frames may go on: nothing is waited for and queues keep up.
+    pub fn goes_on(&mut self, link: &mut Link) -> bool {
+        if self.holding && !link.publishes_wait() {
+            self.holding = false;
+            link.holding -= 1;
+        }
+        self.waiting.is_none() && !self.holding
+    }
+
+    /// An acknowledgement overtakes publishes that wait, so that they do not stop consumers. One that is wrong keeps its
+    /// place, and so do those of a transaction, whose order matters.
+    fn settles_now(&mut self, frame: &Frame<'_>, link: &mut Link, cx: &mut Cx<'_>) -> bool {
+        if frame.kind != FrameKind::Method || self.transaction.is_some() {
+            return false;
+        }
+        let Ok(method) = Method::decode(frame.payload) else {
+            return false;
+        };
+        let tag = match &method {
+            Method::BasicAck { delivery_tag, .. }
+            | Method::BasicNack { delivery_tag, .. }
+            | Method::BasicReject { delivery_tag, .. } => *delivery_tag,
+            _ => return false,
+        };
+        self.unacked.owes(tag) && self.method(method, link, cx).is_ok()
     }
 
     fn closing_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
@@ -216,6 +280,7 @@ impl Channel {
                 Ok(())
             }
             Method::ChannelFlow { active: false } => refuse!(NotImplemented, "active=false"),
+            Method::ChannelFlowOk { .. } => Ok(()),
             Method::AccessRequest { .. } => {
                 cx.send(self.number, &Method::AccessRequestOk { ticket: 1 });
                 Ok(())
@@ -325,6 +390,7 @@ impl Channel {
     /// The channel ends: its consumers go, what they have out returns to the queues.
     pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         self.waiting = None;
+        link.holding -= usize::from(std::mem::take(&mut self.holding));
         self.end_replies(link, cx);
         link.forget_asked(self.number);
         link.held = link.held.saturating_sub(self.held_frames.len());
@@ -371,6 +437,10 @@ impl Channel {
         }
         self.confirms = Confirms::default();
     }
+}
+
+fn is_publish(frame: &Frame<'_>) -> bool {
+    frame.kind == FrameKind::Method && frame.payload.starts_with(&[0, 60, 0, 40])
 }
 
 /// Octets of a basic.ack or basic.nack frame: overhead 8, ids 4, tag 8, bits 1.

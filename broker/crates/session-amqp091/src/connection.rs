@@ -57,10 +57,14 @@ pub struct AmqpSession {
     input: BytesMut,
     /// Of `Change::EndSession`; 0 when not asked for.
     end_token: u64,
+    /// connection.close is to be read next, and waits.
+    stalled: bool,
     /// connection.blocked has been sent.
     told_blocked: bool,
     /// The channel whose held deliveries were written last.
     pumped_last: u16,
+    /// The channel whose held publishes went on last.
+    published_last: u16,
 }
 
 /// A client that closes its end gets this long to answer connection.close (`closing timeout`).
@@ -83,8 +87,10 @@ impl AmqpSession {
             last_sent: now,
             input: BytesMut::new(),
             end_token: 0,
+            stalled: false,
             told_blocked: false,
             pumped_last: 0,
+            published_last: 0,
         }
     }
 
@@ -101,6 +107,7 @@ impl AmqpSession {
         self.link.weigh(cx.out);
         happened(self, cx);
         self.link.weigh(cx.out);
+        self.publish_held(cx);
         self.read_kept(cx);
         self.link.flush_settlements(cx);
         if cx.out.len() > before {
@@ -119,8 +126,8 @@ impl AmqpSession {
 
     fn is_paused(&self) -> bool {
         self.phase == Phase::Running
-            && (self.link.blocked
-                || self.link.flooded
+            && (self.stalled
+                || self.link.blocked
                 || self.link.congested
                 || self.link.held > self.link.limits.held)
     }
@@ -142,6 +149,7 @@ impl AmqpSession {
             let rest = input.get(at..).unwrap_or(&[]);
             match parse_frame(rest, self.link.frame_max) {
                 Ok(None) => break,
+                Ok(Some(frame)) if self.must_stall(&frame) => break,
                 Ok(Some(frame)) => {
                     at += frame.wire_len();
                     self.frame(frame, cx);
@@ -158,8 +166,43 @@ impl AmqpSession {
         input.advance(at);
     }
 
+    /// Publishes that were held back, as soon as queues keep up.
+    fn publish_held(&mut self, cx: &mut Cx<'_>) {
+        if self.link.holding == 0 || self.link.publishes_wait() {
+            return;
+        }
+        let mut numbers: Vec<u16> = self
+            .channels
+            .values()
+            .filter(|c| c.holding)
+            .map(|c| c.number)
+            .collect();
+        numbers.sort_unstable();
+        // Another one begins each time: a channel that floods the queues leaves the next turn to the others.
+        let first = numbers.partition_point(|&n| n <= self.published_last);
+        numbers.rotate_left(first);
+        for number in numbers {
+            if self.link.publishes_wait() {
+                return;
+            }
+            self.published_last = number;
+            self.with_channel(number, cx, |_, _, _| Ok(()));
+        }
+    }
+
+    /// What a client sent before it closes counts: its connection.close waits for frames that are still held.
+    fn must_stall(&mut self, frame: &Frame<'_>) -> bool {
+        self.stalled = self.phase == Phase::Running
+            && self.link.held > 0
+            && frame.channel == 0
+            && frame.kind == FrameKind::Method
+            && frame.payload.starts_with(&[0, 10, 0, 50]);
+        self.stalled
+    }
+
     /// What was kept while paused.
     fn read_kept(&mut self, cx: &mut Cx<'_>) {
+        self.stalled &= self.link.held > 0;
         if self.input.is_empty() || self.is_paused() {
             return;
         }
@@ -227,6 +270,11 @@ impl AmqpSession {
                 self.channels.len(),
                 self.channel_max
             )
+        } else if let Err(limit) = cx.broker.open_channel() {
+            format!(
+                "number of channels opened for user '{}' has reached the maximum allowed user limit of ({limit})",
+                self.link.user
+            )
         } else {
             let channel = Channel::new(number, self.link.new_epoch());
             self.channels.insert(number, Box::new(channel));
@@ -250,7 +298,7 @@ impl AmqpSession {
     }
 
     /// A step of one channel, with its consequences: a failure closes it or the connection; a wait that is over lets
-    /// the frames behind it come.
+    /// the frames behind it come, and so do queues that keep up again.
     fn with_channel(
         &mut self,
         number: u16,
@@ -261,25 +309,30 @@ impl AmqpSession {
             return;
         };
         let mut result = step(channel, &mut self.link, cx);
-        while result.is_ok() && channel.waiting.is_none() && !channel.held_frames.is_empty() {
+        while result.is_ok() && channel.goes_on(&mut self.link) && !channel.held_frames.is_empty() {
             let mut held = std::mem::take(&mut channel.held_frames);
             self.link.held = self.link.held.saturating_sub(held.len());
             // They were whole when they were held.
             while let Ok(Some(frame)) = parse_frame(&held, u32::MAX) {
                 let len = frame.wire_len();
+                if channel.must_hold(&frame, &mut self.link, cx) {
+                    break;
+                }
                 result = channel.frame(frame, &mut self.link, cx);
                 held.advance(len);
                 if result.is_err() || channel.waiting.is_some() {
                     break;
                 }
             }
-            if result.is_ok() && channel.waiting.is_some() {
+            if result.is_ok() && (channel.waiting.is_some() || channel.holding) {
                 self.link.held += held.len();
                 channel.held_frames = held;
             }
         }
+        channel.let_flow(cx);
         if channel.state == State::Closed {
             self.channels.remove(&number);
+            cx.broker.close_channel();
         }
         if let Err(At { failure, ids }) = result {
             self.fail(number, &failure, ids, cx);
@@ -349,6 +402,7 @@ impl AmqpSession {
         for number in numbers {
             if let Some(mut channel) = self.channels.remove(&number) {
                 channel.release(&mut self.link, cx);
+                cx.broker.close_channel();
             }
         }
     }
@@ -435,8 +489,9 @@ impl AmqpSession {
                 Ok(())
             }
             (Phase::Closing | Phase::Leaving, _) => Ok(()),
-            (Phase::Running, Method::ConnectionUpdateSecret { new_secret, .. }) => {
-                self.update_secret(new_secret, cx)
+            (Phase::Running, Method::ConnectionUpdateSecret { reason, .. }) => {
+                self.update_secret(reason, cx);
+                Ok(())
             }
             (Phase::Running, method) => Err(Failure::new(
                 Code::ChannelError,
@@ -503,6 +558,7 @@ impl AmqpSession {
                     Ok(())
                 });
             }
+            Notice::Relieved => self.link.behind = false,
             Notice::Blocked(alarm) => self.alarm(alarm, cx),
             Notice::Close { text } => self.force(&text, cx),
             Notice::Shutdown => {
@@ -633,8 +689,8 @@ impl AmqpSession {
         let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
         numbers.sort_unstable();
         for number in numbers {
-            self.with_channel(number, cx, |channel, _, _| {
-                let checked = channel.check_acknowledgements(now, limit);
+            self.with_channel(number, cx, |channel, _, cx| {
+                let checked = channel.check_acknowledgements(limit, cx);
                 checked.map_err(|failure| At {
                     failure,
                     ids: (0, 0),

@@ -12,6 +12,7 @@ use message::{Message, Protocol, Value};
 use metadata::{Name, QueueId};
 use queue::{ConsumerId, Delivery};
 use session::Outbox;
+use smallvec::SmallVec;
 use std::time::Duration;
 
 /// Appends a body in frames; large ones by reference.
@@ -152,19 +153,36 @@ impl Channel {
         self.unacked.push(self.next_delivery, seconds(now), origin);
     }
 
-    /// 406 when the client has kept a delivery for too long.
-    pub fn check_acknowledgements(&self, now: Time, limit: Duration) -> Outcome {
-        let limit_s = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
-        match self.unacked.oldest() {
-            Some(since) if seconds(now) >= since.saturating_add(limit_s) => refuse!(
-                PreconditionFailed,
-                "delivery acknowledgement on channel {} timed out. Timeout value used: {} ms. This timeout value can \
-                 be configured, see consumers doc guide to learn more",
-                self.number,
-                limit.as_millis()
-            ),
-            _ => Ok(()),
+    /// 406 when the client has kept a delivery for longer than its queue, or else the node, allows.
+    pub fn check_acknowledgements(&self, limit: Option<Duration>, cx: &Cx<'_>) -> Outcome {
+        let now = seconds(cx.broker.now());
+        let tree = cx.broker.tree();
+        // Of each queue the oldest decides; they come oldest first.
+        let mut seen: SmallVec<[QueueId; 4]> = SmallVec::new();
+        for owed in self.unacked.iter() {
+            let queue = owed.origin.queue;
+            if seen.contains(&queue) {
+                continue;
+            }
+            seen.push(queue);
+            let own = tree
+                .queue_by_id(queue)
+                .and_then(|q| tree.consumer_timeout(q));
+            let Some(limit) = own.map(Duration::from_millis).or(limit) else {
+                continue;
+            };
+            let limit_s = u32::try_from(limit.as_secs()).unwrap_or(u32::MAX);
+            if now >= owed.since.saturating_add(limit_s) {
+                refuse!(
+                    PreconditionFailed,
+                    "delivery acknowledgement on channel {} timed out. Timeout value used: {} ms. This timeout value \
+                     can be configured, see consumers doc guide to learn more",
+                    self.number,
+                    limit.as_millis()
+                );
+            }
         }
+        Ok(())
     }
 
     /// The answer to basic.get.

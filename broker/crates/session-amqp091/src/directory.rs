@@ -107,9 +107,9 @@ pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
 
 /// 503 for a type that this broker does not have.
 pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
-    match kind {
-        "direct" | "fanout" | "topic" | "headers" => Ok(()),
-        _ => refuse!(CommandInvalid, "unknown exchange type '{kind}'"),
+    match routing::Kind::from_name(kind) {
+        Some(_) => Ok(()),
+        None => refuse!(CommandInvalid, "unknown exchange type '{kind}'"),
     }
 }
 

@@ -2,7 +2,8 @@
 
 use metadata::Refused;
 
-/// A reply code that ends a channel or the connection.
+/// A reply code that ends a channel or the connection. Of the standard's others 312 comes with basic.return; RabbitMQ, and so
+/// we, never send 311, 313, 402 and 502: what is too large is a 406, and what cannot be read a 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     ConnectionForced,

@@ -9,10 +9,6 @@ use codec_amqp091::{FRAME_MIN_SIZE, Method};
 use message::{Table, Value};
 use std::time::Duration;
 
-/// Users that may log in from loopback only (`loopback_users`).
-const LOOPBACK_USERS: [&str; 1] = ["guest"];
-/// Offered, best first.
-const MECHANISMS: &[u8] = b"PLAIN AMQPLAIN";
 /// Who failed to log in waits this long for the end, so that guessing is slow.
 pub(crate) const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
 
@@ -22,7 +18,11 @@ impl AmqpSession {
             version_major: 0,
             version_minor: 9,
             server_properties: server_properties(&self.config.server_name),
-            mechanisms: MECHANISMS,
+            // The best first.
+            mechanisms: match self.config.logins.anonymous {
+                Some(_) => b"PLAIN AMQPLAIN ANONYMOUS",
+                None => b"PLAIN AMQPLAIN",
+            },
             locales: b"en_US",
         };
         cx.send(0, &start);
@@ -69,10 +69,15 @@ impl AmqpSession {
             Some(Value::Table(t)) => matches!(t.get(name), Some(Value::Bool(true))),
             _ => false,
         };
+        let is = |name, known: &[&str]| {
+            let told = properties.get(name).and_then(Value::as_str);
+            told.is_some_and(|t| known.contains(&t))
+        };
         self.link.capabilities = Capabilities {
             consumer_cancel_notify: says("consumer_cancel_notify"),
             connection_blocked: says("connection.blocked"),
             authentication_failure_close: says("authentication_failure_close"),
+            flow: is("product", &["RabbitMQ"]) && is("platform", &["Java", ".NET"]),
         };
         if let Some(name) = properties.get("connection_name").and_then(Value::as_str) {
             self.client_name = name.chars().take(MAX_CLIENT_NAME).collect();
@@ -80,9 +85,11 @@ impl AmqpSession {
     }
 
     fn log_in(&mut self, mechanism: &str, response: &[u8], cx: &mut Cx<'_>) -> Outcome {
-        let credentials = match Mechanism::from_name(mechanism) {
-            Some(Mechanism::Plain) => auth::plain(response),
-            Some(Mechanism::Amqplain) => auth::amqplain(response),
+        let anonymous = self.config.logins.anonymous.as_ref();
+        let credentials = match (Mechanism::from_name(mechanism), anonymous) {
+            (Some(Mechanism::Plain), _) => auth::plain(response),
+            (Some(Mechanism::Amqplain), _) => auth::amqplain(response),
+            (Some(Mechanism::Anonymous), Some(known)) => Ok(known.clone()),
             _ => refuse!(
                 CommandInvalid,
                 "unknown authentication mechanism '{mechanism}'"
@@ -124,7 +131,8 @@ impl AmqpSession {
         }
         let hash = directory::password(cx.broker.tree(), user)
             .ok_or_else(|| format!("user '{user}' does not exist or has no password"))?;
-        if LOOPBACK_USERS.contains(&user.as_str()) && !self.config.peer_is_loopback {
+        let mut at_home = self.config.logins.loopback_users.iter();
+        if !self.config.peer_is_loopback && at_home.any(|name| **name == **user) {
             return Err(format!("user '{user}' can only connect via localhost"));
         }
         if cx.broker.verify(&hash, password) {
@@ -167,10 +175,10 @@ impl AmqpSession {
                 "access to vhost '{vhost}' refused for user '{user}'"
             );
         }
-        if !cx.broker.admit(&user, vhost) {
+        if let Err(limit) = cx.broker.admit(&user) {
             refuse!(
                 NotAllowed,
-                "access to vhost '{vhost}' refused for user '{user}': connection limit is reached"
+                "Connection refused for user '{user}': user connection limit ({limit}) is reached"
             );
         }
         self.link.vhost = vhost.into();
@@ -181,14 +189,11 @@ impl AmqpSession {
         Ok(())
     }
 
-    /// connection.update-secret: a new password for the user who is here.
-    pub(crate) fn update_secret(&mut self, secret: &[u8], cx: &mut Cx<'_>) -> Outcome {
-        let hash = directory::password(cx.broker.tree(), &self.link.user);
-        if !hash.is_some_and(|hash| cx.broker.verify(&hash, secret)) {
-            refuse!(NotAllowed, "New secret was refused by one of the backends");
-        }
+    /// connection.update-secret. It renews a login that expires; one by password does not, and RabbitMQ's answer is then
+    /// yes whatever the secret.
+    pub(crate) fn update_secret(&mut self, reason: &str, cx: &mut Cx<'_>) {
+        tracing::info!(peer = %self.config.peer, user = %self.link.user, reason, "secret updated");
         cx.send(0, &Method::ConnectionUpdateSecretOk {});
-        Ok(())
     }
 }
 

@@ -27,7 +27,7 @@ mod unacked;
 mod wait;
 
 pub use connection::AmqpSession;
-pub use limits::{Limits, SessionConfig};
+pub use limits::{Limits, Logins, SessionConfig};
 
 #[cfg(test)]
 mod tests {

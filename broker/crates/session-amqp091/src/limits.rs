@@ -1,5 +1,7 @@
 //! What one connection may cost, and the facts about it that its listener knows.
 
+use auth::Credentials;
+use metadata::Name;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +32,9 @@ pub struct Limits {
     pub held: usize,
     /// Octets of bodies of which some frames are still missing, over all channels.
     pub partial: usize,
-    /// How long a client may keep a delivery without acknowledging it (`consumer_timeout`).
-    pub acknowledgement: Duration,
+    /// How long a client may keep a delivery without acknowledging it, where the queue does not say (`consumer_timeout`).
+    /// None: for ever.
+    pub acknowledgement: Option<Duration>,
     /// Octets of messages in one transaction.
     pub transaction: usize,
     /// How long a queue may take for an answer (`channel_operation_timeout`).
@@ -53,9 +56,30 @@ impl Default for Limits {
             in_flight_bytes: 16 << 20,
             held: 1 << 20,
             partial: 64 << 20,
-            acknowledgement: Duration::from_secs(1800),
+            acknowledgement: Some(Duration::from_secs(1800)),
             transaction: 64 << 20,
             operation: Duration::from_secs(15),
+        }
+    }
+}
+
+/// Who may log in how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logins {
+    /// Users that may log in from loopback only (`loopback_users`).
+    pub loopback_users: Vec<Name>,
+    /// Whom a client is with SASL ANONYMOUS (`anonymous_login_user`, `anonymous_login_pass`). None: not offered.
+    pub anonymous: Option<Credentials>,
+}
+
+impl Default for Logins {
+    fn default() -> Self {
+        Logins {
+            loopback_users: vec!["guest".into()],
+            anonymous: Some(Credentials {
+                user: "guest".into(),
+                password: b"guest".to_vec(),
+            }),
         }
     }
 }
@@ -63,13 +87,14 @@ impl Default for Limits {
 /// What a session is told when its connection is accepted.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// Users that may log in from loopback only (`guest`) depend on it.
+    /// Users that may log in from loopback only depend on it.
     pub peer_is_loopback: bool,
     /// The other side, for logs.
     pub peer: String,
     /// This node's name, told to clients as `cluster_name`.
     pub server_name: Arc<str>,
     pub limits: Arc<Limits>,
+    pub logins: Arc<Logins>,
 }
 
 impl Default for SessionConfig {
@@ -79,6 +104,7 @@ impl Default for SessionConfig {
             peer: String::new(),
             server_name: "posthorn".into(),
             limits: Arc::default(),
+            logins: Arc::default(),
         }
     }
 }

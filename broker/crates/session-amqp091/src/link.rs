@@ -4,7 +4,7 @@ use crate::Limits;
 use crate::unacked::Origin;
 use bytes::BytesMut;
 use codec_amqp091::{Method, encode_method};
-use env::Time;
+use env::{Time, WallTime};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use metadata::Name;
@@ -31,6 +31,8 @@ pub(crate) struct Capabilities {
     pub consumer_cancel_notify: bool,
     pub connection_blocked: bool,
     pub authentication_failure_close: bool,
+    /// It stops publishing on channel.flow. No client says so itself: these are known to.
+    pub flow: bool,
 }
 
 /// A consumer, or a `basic.get` that has not been answered.
@@ -77,7 +79,11 @@ pub(crate) struct Link {
     in_flight_messages: usize,
     in_flight_bytes: usize,
     /// Too much is on its way to queues; until half of it has arrived.
-    pub flooded: bool,
+    flooded: bool,
+    /// A queue asked for no more publishes.
+    pub behind: bool,
+    /// Channels that hold a publish back.
+    pub holding: usize,
     /// The client does not read what is sent to it; until half of it is gone.
     pub congested: bool,
     /// When deliveries that nobody acknowledges are looked for again; None while there are no deliveries.
@@ -94,6 +100,7 @@ pub(crate) struct Link {
     next_consumer: u32,
     next_token: u64,
     next_epoch: u32,
+    draws: u64,
 }
 
 impl Link {
@@ -115,6 +122,8 @@ impl Link {
             in_flight_messages: 0,
             in_flight_bytes: 0,
             flooded: false,
+            behind: false,
+            holding: 0,
             congested: false,
             ack_check: None,
             held: 0,
@@ -125,6 +134,7 @@ impl Link {
             next_consumer: 0,
             next_token: 0,
             next_epoch: 0,
+            draws: 0,
         }
     }
 
@@ -137,6 +147,15 @@ impl Link {
     pub fn new_epoch(&mut self) -> u32 {
         self.next_epoch = self.next_epoch.wrapping_add(1);
         self.next_epoch
+    }
+
+    /// A number to choose among equals by, another one for each message. Anybody may guess it.
+    pub fn draw(&mut self, now: WallTime) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut n = self.draws ^ now.0;
+        n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        n ^ (n >> 31)
     }
 
     /// A token for `Broker::change`, never 0; its low 16 bits are the channel.
@@ -225,6 +244,11 @@ impl Link {
         self.in_flight_bytes += size as usize;
         self.flooded |= self.in_flight_messages > self.limits.in_flight_messages
             || self.in_flight_bytes > self.limits.in_flight_bytes;
+    }
+
+    /// Queues do not keep up: publishes are held back while everything else goes on (A9-4).
+    pub fn publishes_wait(&self) -> bool {
+        self.flooded || self.behind
     }
 
     /// All its queues have answered, or nobody waits for them any more.

@@ -10,7 +10,8 @@ use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{ExchangeRecord, Right};
-use session::{Outbox, PublishTag};
+use routing::{Envelope, Origin, Property};
+use session::{Outbox, Pace, PublishTag};
 use smallvec::SmallVec;
 
 pub(crate) fn publish(
@@ -54,9 +55,9 @@ pub(crate) fn dispatch(
     let tag: PublishTag = channel.publish_tag(seq);
     if let Some((&last, others)) = routes.split_last() {
         for &queue in others {
-            cx.broker.publish(queue, tag, message.clone());
+            link.behind |= cx.broker.publish(queue, tag, message.clone()) == Pace::Behind;
         }
-        cx.broker.publish(last, tag, message);
+        link.behind |= cx.broker.publish(last, tag, message) == Pace::Behind;
     }
     routes
 }
@@ -113,13 +114,42 @@ fn route(
     };
     let mut routes = std::mem::take(&mut link.routes);
     routes.clear();
-    let headers = || {
-        properties
-            .header_table()
-            .unwrap_or_else(|_| Table::default())
+    let shown = Shown {
+        properties: &properties,
+        origin: Origin {
+            node: cx.broker.id().node.0,
+            random: link.draw(received),
+        },
     };
-    tree.route(&link.vhost, exchange, &keys, &headers, &mut routes);
+    let tree = cx.broker.tree();
+    tree.route(&link.vhost, exchange, &keys, &shown, &mut routes);
     Ok((message, routes))
+}
+
+/// What exchanges see of a publish.
+struct Shown<'a> {
+    properties: &'a Properties<'a>,
+    origin: Origin,
+}
+
+impl Envelope for Shown<'_> {
+    fn headers(&self) -> Table {
+        let table = self.properties.header_table();
+        table.unwrap_or_else(|_| Table::default())
+    }
+
+    fn property(&self, property: Property) -> Option<String> {
+        let p = self.properties;
+        match property {
+            Property::CorrelationId => p.correlation_id.map(str::to_owned),
+            Property::MessageId => p.message_id.map(str::to_owned),
+            Property::Timestamp => p.timestamp.map(|t| t.to_string()),
+        }
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        Some(self.origin)
+    }
 }
 
 /// The properties, where they must not go on as they came: BCC is nobody's business, and who waits for a direct reply is

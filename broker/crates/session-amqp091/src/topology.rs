@@ -2,16 +2,14 @@
 
 use crate::channel::Channel;
 use crate::directory::{self, Kind};
-use crate::failure::{Outcome, refuse};
+use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::names;
 use crate::replies::is_reply_queue;
 use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::{Table, Value};
-use metadata::{
-    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueKind, QueueRecord, Right,
-};
+use metadata::{BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right};
 use queue::{QueueId, RequestBody};
 
 impl Channel {
@@ -205,11 +203,9 @@ impl Channel {
             Some(_) => {}
             None => {
                 refuse_reserved("exchange", &record.name)?;
-                if let Some(alternate) = named(&record.arguments, "alternate-exchange", || {
-                    format!("exchange '{}' in vhost '{}'", record.name, link.vhost)
-                })? {
+                if let Some(alternate) = record.alternate().map_err(Failure::of_change)? {
                     directory::check(tree, link, Right::Read, Kind::Exchange, &record.name)?;
-                    directory::check(tree, link, Right::Write, Kind::Exchange, &alternate)?;
+                    directory::check(tree, link, Right::Write, Kind::Exchange, alternate)?;
                 }
             }
         }
@@ -333,7 +329,8 @@ impl Channel {
         let session = cx.broker.id();
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
-        let kind = queue_kind(&wish.arguments, &name, link)?;
+        let kind = metadata::queue_kind(&link.vhost, &name, &wish.arguments)
+            .map_err(Failure::of_change)?;
         let mut record = QueueRecord {
             id: QueueId::default(),
             vhost: link.vhost.clone(),
@@ -353,11 +350,9 @@ impl Channel {
                 self.declared(id, name, wish.no_wait, (50, 10), link, cx);
                 return Ok(());
             }
-        } else if let Some(target) = named(&record.arguments, "x-dead-letter-exchange", || {
-            format!("queue '{}' in vhost '{}'", record.name, link.vhost)
-        })? {
+        } else if let Some(target) = record.dead_letter_exchange().map_err(Failure::of_change)? {
             directory::check(tree, link, Right::Read, Kind::Queue, &record.name)?;
-            directory::check(tree, link, Right::Write, Kind::Exchange, &target)?;
+            directory::check(tree, link, Right::Write, Kind::Exchange, target)?;
         }
         let replicas = record
             .arguments
@@ -462,62 +457,6 @@ fn refuse_reserved(kind: &str, name: &str) -> Outcome {
         );
     }
     Ok(())
-}
-
-/// The exchange that an argument names.
-fn named(
-    arguments: &Table,
-    key: &str,
-    resource: impl FnOnce() -> String,
-) -> Outcome<Option<String>> {
-    match arguments.get(key) {
-        None => Ok(None),
-        Some(value) => match value.as_str() {
-            Some(name) => Ok(Some(name.to_owned())),
-            None => refuse!(
-                PreconditionFailed,
-                "invalid type '{}' for arg '{key}' in {}",
-                type_name(value),
-                resource()
-            ),
-        },
-    }
-}
-
-/// As RabbitMQ calls the types of field values.
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Void => "void",
-        Value::Bool(_) => "bool",
-        Value::I8(_) => "byte",
-        Value::U8(_) => "unsignedbyte",
-        Value::I16(_) => "short",
-        Value::U16(_) => "unsignedshort",
-        Value::I32(_) => "signedint",
-        Value::U32(_) => "unsignedint",
-        Value::I64(_) => "long",
-        Value::F32(_) => "float",
-        Value::F64(_) => "double",
-        Value::Decimal { .. } => "decimal",
-        Value::String(_) => "longstr",
-        Value::Binary(_) => "binary",
-        Value::Timestamp(_) => "timestamp",
-        Value::Array(_) => "array",
-        Value::Table(_) => "table",
-    }
-}
-
-fn queue_kind(arguments: &Table, name: &str, link: &Link) -> Outcome<QueueKind> {
-    match arguments.get("x-queue-type").map(Value::as_str) {
-        None | Some(Some("classic")) => Ok(QueueKind::Classic),
-        Some(Some("quorum")) => Ok(QueueKind::Quorum),
-        Some(other) => refuse!(
-            PreconditionFailed,
-            "invalid arg 'x-queue-type' for queue '{name}' in vhost '{}': \"unsupported queue type '{}'\"",
-            link.vhost,
-            other.unwrap_or("")
-        ),
-    }
 }
 
 fn is_same(there: &QueueRecord, wished: &QueueRecord) -> bool {

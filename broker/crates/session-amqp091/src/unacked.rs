@@ -29,6 +29,13 @@ struct Entry {
     origin: Option<Origin>,
 }
 
+impl Entry {
+    fn owed(&self) -> Option<Owed> {
+        let (tag, since) = (self.tag, self.since);
+        self.origin.map(|origin| Owed { tag, since, origin })
+    }
+}
+
 /// Ascending by tag. Gaps cost nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Unacked {
@@ -54,9 +61,9 @@ impl Unacked {
         self.live += 1;
     }
 
-    /// When the oldest was delivered.
-    pub fn oldest(&self) -> Option<u32> {
-        self.entries.front().map(|e| e.since)
+    /// The oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Owed> {
+        self.entries.iter().filter_map(Entry::owed)
     }
 
     /// Takes one; None when there is no such tag.
@@ -73,6 +80,13 @@ impl Unacked {
         Some(Owed { tag, since, origin })
     }
 
+    /// Whether `tag` is there; 0, all there are, always is.
+    pub fn owes(&self, tag: u64) -> bool {
+        let at = self.entries.binary_search_by_key(&tag, |e| e.tag).ok();
+        let entry = at.and_then(|at| self.entries.get(at));
+        tag == 0 || entry.is_some_and(|e| e.origin.is_some())
+    }
+
     /// Takes all up to `tag`, which must be there; 0 is all there are. None: no such tag.
     pub fn take_up_to(&mut self, tag: u64) -> Option<Vec<Owed>> {
         let count = if tag == 0 {
@@ -82,11 +96,8 @@ impl Unacked {
             self.entries.get(at)?.origin?;
             at + 1
         };
-        let owed = |e: Entry| {
-            let (tag, since) = (e.tag, e.since);
-            e.origin.map(|origin| Owed { tag, since, origin })
-        };
-        let taken: Vec<Owed> = self.entries.drain(..count).filter_map(owed).collect();
+        let taken = self.entries.drain(..count);
+        let taken: Vec<Owed> = taken.filter_map(|e| e.owed()).collect();
         self.live -= taken.len();
         self.tidy();
         Some(taken)

@@ -818,7 +818,7 @@ fn an_answer_for_a_closed_channel_is_ignored() {
 #[test]
 fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
     let limits = Limits {
-        acknowledgement: Duration::from_secs(120),
+        acknowledgement: Some(Duration::from_secs(120)),
         ..Limits::default()
     };
     let config = SessionConfig {
@@ -850,4 +850,39 @@ fn a_delivery_that_is_never_acknowledged_closes_the_channel() {
         (0, 0),
     );
     assert_eq!(ready(&conn), ["1"]);
+}
+
+/// `x-consumer-timeout` comes before the node's; of several queues each has its own.
+#[test]
+fn a_queue_may_have_a_timeout_of_its_own() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "patient");
+    let mut arguments = Table::default();
+    arguments.set("x-consumer-timeout", Value::I32(60_000));
+    let declare = Method::QueueDeclare {
+        queue: "hasty",
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: true,
+        arguments,
+    };
+    conn.send(1, declare);
+    for (n, queue) in [(1, "patient"), (2, "hasty")] {
+        conn.publish(1, "", queue, b"x");
+        conn.consume(1, queue, queue, false);
+        conn.expect_deliver(1, queue, n, queue, b"x");
+    }
+    conn.heartbeat();
+    conn.broker.now = conn.broker.now + Duration::from_secs(61);
+    conn.heartbeat();
+    conn.pass(Duration::ZERO);
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 60000 ms. This \
+         timeout value can be configured, see consumers doc guide to learn more",
+        (0, 0),
+    );
 }

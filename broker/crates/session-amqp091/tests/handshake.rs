@@ -7,7 +7,8 @@ use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
 use metadata::Change;
 use session::{Notice, Session, Standing};
-use session_amqp091::SessionConfig;
+use session_amqp091::{Logins, SessionConfig};
+use std::sync::Arc;
 use std::time::Duration;
 
 fn started() -> Conn {
@@ -45,7 +46,7 @@ fn the_server_introduces_itself() {
     assert_eq!((channel, version_major, version_minor), (0, 0, 9));
     assert_eq!(
         (mechanisms, locales),
-        (&b"PLAIN AMQPLAIN"[..], &b"en_US"[..])
+        (&b"PLAIN AMQPLAIN ANONYMOUS"[..], &b"en_US"[..])
     );
     assert_eq!(
         server_properties.get("product").and_then(Value::as_str),
@@ -135,6 +136,59 @@ fn guest_comes_from_loopback_only() {
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     assert_eq!(conn.next_method(), (0, "connection.close"));
     Conn::open_as(remote(), "small");
+    let listed = |names: &[&str]| SessionConfig {
+        logins: Arc::new(Logins {
+            loopback_users: names.iter().map(|&n| n.into()).collect(),
+            ..Logins::default()
+        }),
+        ..remote()
+    };
+    Conn::open_as(listed(&["small"]), "guest");
+    let mut conn = Conn::new(listed(&["small"]));
+    conn.raw(&PROTOCOL_HEADER);
+    conn.next_frame();
+    conn.send(0, start_ok("PLAIN", b"\0small\0small", capabilities()));
+    assert_eq!(conn.next_method(), (0, "connection.close"));
+}
+
+#[test]
+fn without_a_name_a_client_is_the_configured_user() {
+    let mut conn = started();
+    conn.send(0, start_ok("ANONYMOUS", b"whoever", capabilities()));
+    assert_eq!(conn.next_method(), (0, "connection.tune"));
+    let as_user = |user: &str, password: &[u8]| auth::Credentials {
+        user: user.into(),
+        password: password.to_vec(),
+    };
+    let logins = |anonymous| SessionConfig {
+        logins: Arc::new(Logins {
+            anonymous,
+            ..Logins::default()
+        }),
+        ..SessionConfig::default()
+    };
+    for (anonymous, text) in [
+        (Some(as_user("small", b"wrong")), "ACCESS_REFUSED"),
+        (Some(as_user("nobody", b"x")), "ACCESS_REFUSED"),
+    ] {
+        let mut conn = Conn::new(logins(anonymous));
+        conn.raw(&PROTOCOL_HEADER);
+        conn.next_frame();
+        conn.send(0, start_ok("ANONYMOUS", b"", capabilities()));
+        let (_, _, payload) = conn.next_frame().unwrap();
+        let Ok(Method::ConnectionClose { reply_text, .. }) = Method::decode(&payload) else {
+            panic!("{payload:?}");
+        };
+        assert!(reply_text.starts_with(text), "{reply_text}");
+    }
+    // Where nobody may, it is no mechanism.
+    let mut conn = Conn::new(logins(None));
+    conn.raw(&PROTOCOL_HEADER);
+    conn.next_frame();
+    conn.send(0, start_ok("ANONYMOUS", b"", capabilities()));
+    conn.expect_nothing();
+    conn.pass(Duration::from_secs(3));
+    assert_eq!(conn.standing, Standing::Closing);
 }
 
 #[test]
@@ -213,7 +267,7 @@ fn vhosts_are_checked() {
     );
     opening("guest", "/", |b| b.admits = false).expect_connection_close(
         530,
-        "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit is reached",
+        "NOT_ALLOWED - Connection refused for user 'guest': user connection limit (3) is reached",
         (10, 40),
     );
     let mut conn = opening("guest", "/", |b| b.draining = true);
@@ -398,11 +452,7 @@ fn secrets_can_be_updated() {
             reason: "",
         },
     );
-    conn.expect_connection_close(
-        530,
-        "NOT_ALLOWED - New secret was refused by one of the backends",
-        (10, 70),
-    );
+    conn.expect(0, Method::ConnectionUpdateSecretOk {});
 }
 
 #[test]
@@ -458,6 +508,32 @@ fn channels_are_counted() {
         "NOT_ALLOWED - number of channels opened (10) has reached the negotiated channel_max (10)",
         (20, 10),
     );
+}
+
+#[test]
+fn a_users_channels_are_limited_over_all_connections() {
+    let mut conn = opening("guest", "/", |b| b.channels_left = 2);
+    conn.next_frame();
+    conn.open_channel(1);
+    conn.open_channel(2);
+    conn.send(
+        2,
+        Method::ChannelClose {
+            reply_code: 200,
+            reply_text: "",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    conn.expect(2, Method::ChannelCloseOk {});
+    conn.open_channel(3);
+    conn.send(4, Method::ChannelOpen {});
+    conn.expect_connection_close(
+        530,
+        "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed user limit of (2)",
+        (20, 10),
+    );
+    assert_eq!(conn.broker.channels_left, 2, "all are given back");
 }
 
 #[test]

@@ -489,9 +489,10 @@ fn immediate_ends_the_connection() {
 }
 
 #[test]
-fn a_flood_is_not_read() {
+fn a_flood_is_held_and_then_not_read() {
     let limits = Limits {
         in_flight_messages: 10,
+        held: 300,
         ..Limits::default()
     };
     let mut conn = Conn::open_as(
@@ -507,11 +508,12 @@ fn a_flood_is_not_read() {
     for n in 0..30 {
         conn.publish(1, "", "q", &[n]);
     }
+    // 11 are on their way, some are held, and the rest is not read.
     assert_eq!(conn.standing, Standing::Paused);
     assert_eq!(conn.broker.unconfirmed.len(), 11);
     conn.broker.settle_publishes();
     conn.settle();
-    // Reading went on when half had arrived, and stopped at the bound again.
+    // They went on when half had arrived, and stopped at the bound again.
     assert_eq!(
         (conn.standing, conn.broker.unconfirmed.len()),
         (Standing::Paused, 6)

@@ -23,6 +23,14 @@ pub struct PublishTag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestSeq(pub u64);
 
+/// Whether a queue keeps up with this session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    Steady,
+    /// It took the message, but is behind: publish no more until [`Notice::Relieved`].
+    Behind,
+}
+
 /// The node as a session sees it. Calls never block; answers come as [`Notice`]s, in order per queue.
 pub trait Broker {
     fn id(&self) -> SessionId;
@@ -37,14 +45,17 @@ pub trait Broker {
     /// Where a new queue should live: members for a record of this kind (`replicas` 0: the default).
     fn place(&mut self, kind: metadata::QueueKind, replicas: u32) -> Vec<env::NodeId>;
     /// Hands a message to a queue. One `Notice::Published` (or `NotPublished`) per call whose tag is not 0.
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message);
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace;
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
     /// Publishers must wait: a memory or disk alarm is in force.
     fn publishers_blocked(&self) -> Option<&'static str>;
     /// The node is shutting down or in maintenance: no new sessions.
     fn draining(&self) -> bool;
-    /// Whether a login with this name from this peer may try, and bookkeeping of connection limits. False: refuse.
-    fn admit(&mut self, user: &str, vhost: &str) -> bool;
+    /// Counts this session as one of the user's; the limit when there may be no more.
+    fn admit(&mut self, user: &str) -> Result<(), u64>;
+    /// Counts a channel as one of the user's; the limit when there may be no more.
+    fn open_channel(&mut self) -> Result<(), u64>;
+    fn close_channel(&mut self);
     /// Whether this is the password. A node that remembers what was right before (`auth::Verified`) answers cheaper.
     fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
         auth::verify(hash, password)
@@ -80,6 +91,8 @@ pub enum Notice {
         queue: QueueId,
         consumer: ConsumerId,
     },
+    /// No queue is behind any more ([`Pace::Behind`]).
+    Relieved,
     /// An alarm went on (with its reason) or off.
     Blocked(Option<&'static str>),
     /// An operator, or a limit, ends this connection.

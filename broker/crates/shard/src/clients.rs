@@ -8,7 +8,7 @@ use hashbrown::hash_map::Entry;
 use metadata::{QueueId, QueueKind, Refused};
 use queue::client::{QueueClient, Told};
 use queue::{Answer, Event, Reject, RequestBody};
-use session::{Notice, PublishTag, RequestSeq};
+use session::{Notice, Pace, PublishTag, RequestSeq};
 use std::collections::BTreeSet;
 
 /// One session's way to one queue.
@@ -40,12 +40,12 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub fn congested(&self, number: u64) -> bool {
-        self.sessions.get(&number).is_some_and(|s| s.full > 0)
-    }
-
+    /// Sessions none of whose queues is behind any more.
     pub fn take_relieved(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.relieved)
+        let mut relieved = std::mem::take(&mut self.relieved);
+        // Some may be behind again.
+        relieved.retain(|n| self.sessions.get(n).is_none_or(|s| s.full == 0));
+        relieved
     }
 
     pub fn wake_at(&self) -> Option<Time> {
@@ -126,19 +126,21 @@ impl Core {
         queue: QueueId,
         tag: PublishTag,
         message: message::Message,
-    ) {
+    ) -> Pace {
         let wanted = (tag.tag != 0).then_some(tag);
         match self.client_link(number, queue) {
             Some(link) => {
                 link.client.publish(wanted, message);
-                self.carry_on(number, queue);
+                self.carry_on(number, queue)
             }
-            None if wanted.is_some() => {
-                let why = Reject::Unavailable;
-                self.notices
-                    .push_back((number, Notice::NotPublished { queue, tag, why }));
+            None => {
+                if wanted.is_some() {
+                    let why = Reject::Unavailable;
+                    self.notices
+                        .push_back((number, Notice::NotPublished { queue, tag, why }));
+                }
+                Pace::Steady
             }
-            None => {}
         }
     }
 
@@ -168,7 +170,7 @@ impl Core {
     }
 
     /// After anything happened to a link: sends what it wants sent, tells the session what it is told, keeps the books.
-    fn carry_on(&mut self, number: u64, queue: QueueId) {
+    fn carry_on(&mut self, number: u64, queue: QueueId) -> Pace {
         while let Some(link) = self.clients.link(number, queue) {
             let Some(owner) = link.client.owner() else {
                 break;
@@ -183,7 +185,7 @@ impl Core {
             self.tell(number, queue, word);
         }
         self.clients.told = told;
-        self.keep_books(number, queue);
+        self.keep_books(number, queue)
     }
 
     fn tell(&mut self, number: u64, queue: QueueId, word: Told<PublishTag>) {
@@ -218,12 +220,12 @@ impl Core {
         self.notices.push_back((number, notice));
     }
 
-    fn keep_books(&mut self, number: u64, queue: QueueId) {
+    fn keep_books(&mut self, number: u64, queue: QueueId) -> Pace {
         let Some(session) = self.clients.sessions.get_mut(&number) else {
-            return;
+            return Pace::Steady;
         };
         let Some(link) = session.queues.get_mut(&queue) else {
-            return;
+            return Pace::Steady;
         };
         let full = link.client.is_full();
         if full != link.full {
@@ -247,9 +249,14 @@ impl Core {
             }
             link.due = wake;
         }
+        let pace = match session.full {
+            0 => Pace::Steady,
+            _ => Pace::Behind,
+        };
         if session.closing && link.client.in_flight() == 0 {
             self.clients.drop_link(number, queue);
         }
+        pace
     }
 
     /// A queue's word for a session of this shard.

@@ -27,6 +27,8 @@ pub struct ShardConfig {
     pub seed: u64,
     /// Names that may log in over loopback only.
     pub loopback_users: Vec<Name>,
+    /// User and password of clients that log in by SASL ANONYMOUS; None: they may not.
+    pub anonymous: Option<(Name, Name)>,
     /// The vhost of sessions that name none (MQTT).
     pub default_vhost: Name,
     pub limits: ShardLimits,
@@ -57,6 +59,8 @@ pub struct ShardLimits {
     pub max_message_size: u32,
     /// `handshake_timeout` in milliseconds.
     pub handshake_timeout_ms: u64,
+    /// `consumer_timeout` in milliseconds; None is for ever.
+    pub consumer_timeout_ms: Option<u64>,
 }
 
 impl Default for ShardLimits {
@@ -67,6 +71,7 @@ impl Default for ShardLimits {
             heartbeat_s: 60,
             max_message_size: 16 * 1024 * 1024,
             handshake_timeout_ms: 10_000,
+            consumer_timeout_ms: Some(1_800_000),
         }
     }
 }

@@ -83,8 +83,14 @@ pub struct Core {
     pub reconcile_at: Time,
     /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
     pub verified: auth::Verified,
-    /// Sessions per (user) and per (vhost) of this shard, for limits.
-    pub logins: HashMap<u64, (String, String), FixedState>,
+    /// Sessions of this shard that are logged in, for users' limits.
+    pub logins: HashMap<u64, Login, FixedState>,
+}
+
+/// Whose a session is, and how much it uses of what users are limited in.
+pub struct Login {
+    pub user: String,
+    pub channels: u32,
 }
 
 impl Core {

@@ -36,21 +36,11 @@ pub struct Slot {
     pub info: ConnectionInfo,
     /// `Effect::Flush` is owed.
     pub dirty: bool,
-    /// Reading stopped because this connection's requests to queues wait; kept apart from the session's own standing.
-    pub congested: bool,
     /// The wake-up noted in `Sessions::wakes`.
     pub wake: Option<Time>,
 }
 
 impl Slot {
-    /// What the driver is to do with the socket.
-    pub fn effective(&self) -> Standing {
-        match self.standing {
-            Standing::Open if self.congested => Standing::Paused,
-            other => other,
-        }
-    }
-
     pub fn name(&self) -> String {
         format!("{} -> {}", self.info.peer, self.info.local)
     }

@@ -13,7 +13,7 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{NodeRecord, SessionId};
 use queue::ToQueue;
 use session::{Notice, Outbox, Session, Standing};
-use session_amqp091::{AmqpSession, Limits, SessionConfig};
+use session_amqp091::{AmqpSession, Limits, Logins, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ const MAX_ROUNDS: usize = 64;
 pub struct Shard {
     core: Core,
     limits: Arc<Limits>,
+    logins: Arc<Logins>,
     sessions: Sessions,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
@@ -37,10 +38,20 @@ impl Shard {
             heartbeat: given.heartbeat_s,
             message: u64::from(given.max_message_size),
             handshake: Duration::from_millis(given.handshake_timeout_ms),
+            acknowledgement: given.consumer_timeout_ms.map(Duration::from_millis),
             ..Limits::default()
+        };
+        let anonymous = core.config.anonymous.as_ref();
+        let logins = Logins {
+            loopback_users: core.config.loopback_users.clone(),
+            anonymous: anonymous.map(|(user, password)| auth::Credentials {
+                user: user.to_string(),
+                password: password.as_bytes().to_vec(),
+            }),
         };
         Shard {
             limits: Arc::new(limits),
+            logins: Arc::new(logins),
             core,
             sessions: Sessions::default(),
             dirty: Vec::new(),
@@ -61,14 +72,13 @@ impl Shard {
             return Standing::Closing;
         };
         let had = slot.outbox.len();
-        let before = slot.effective();
+        let before = slot.standing;
         let mut view = View {
             core: &mut self.core,
             number: slot.number,
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
-        slot.congested = self.core.clients.congested(slot.number);
-        let after = slot.effective();
+        let after = slot.standing;
         if (slot.outbox.len() != had || before != after) && !slot.dirty {
             slot.dirty = true;
             self.dirty.push(key);
@@ -103,27 +113,17 @@ impl Shard {
                 }
                 worked = true;
             }
+            for number in self.core.clients.take_relieved() {
+                if let Some((key, _)) = self.sessions.by_number(number) {
+                    self.step(key, |s, view, out| s.notice(Notice::Relieved, view, out));
+                    worked = true;
+                }
+            }
             if !worked {
                 return false;
             }
         }
         true
-    }
-
-    /// Sessions whose requests were held back and have moved since.
-    fn uncongest(&mut self) {
-        for number in self.core.clients.take_relieved() {
-            let Some((key, slot)) = self.sessions.by_number(number) else {
-                continue;
-            };
-            if slot.congested {
-                slot.congested = false;
-                if !slot.dirty {
-                    slot.dirty = true;
-                    self.dirty.push(key);
-                }
-            }
-        }
     }
 
     fn tick_sessions(&mut self) {
@@ -240,6 +240,7 @@ impl ShardDriver for Shard {
             peer: info.peer.to_string(),
             server_name: self.core.config.cluster_name.clone(),
             limits: self.limits.clone(),
+            logins: self.logins.clone(),
         };
         let session: Box<dyn Session> = Box::new(AmqpSession::new(config, self.core.now));
         let slot = Slot {
@@ -249,7 +250,6 @@ impl ShardDriver for Shard {
             standing: Standing::Open,
             info,
             dirty: false,
-            congested: false,
             wake: None,
         };
         self.sessions.insert(connection, slot);
@@ -268,7 +268,7 @@ impl ShardDriver for Shard {
     fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
         self.sessions.get(connection).map(|s| {
             s.dirty = false;
-            let standing = s.effective();
+            let standing = s.standing;
             (&mut s.outbox, standing)
         })
     }
@@ -403,7 +403,6 @@ impl ShardDriver for Shard {
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
-        self.uncongest();
         self.core.flush_outgoing();
         out.append(&mut self.core.effects);
         out.extend(self.dirty.drain(..).map(Effect::Flush));

@@ -1,7 +1,7 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
 use crate::config::{RecoveredShard, ShardConfig};
-use crate::core::{Core, Outgoing};
+use crate::core::{Core, Login, Outgoing};
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
 use crate::joiners::Joiners;
@@ -254,22 +254,49 @@ impl Core {
 
     /// Whether this user may open one more connection here (O5). Counted per shard and node, so a cluster-wide limit is
     /// a limit per shard so far.
-    pub fn admit(&mut self, number: u64, user: &str, vhost: &str) -> bool {
-        let record = self.tree.user(user);
-        let limit = record.and_then(|u| {
-            u.limits
-                .iter()
-                .find(|(name, _)| &**name == "max-connections")
-                .map(|(_, n)| *n)
-        });
-        if let Some(limit) = limit.and_then(|n| usize::try_from(n).ok())
-            && self.logins.values().filter(|(u, _)| u == user).count() >= limit
-        {
-            return false;
+    pub fn admit(&mut self, number: u64, user: &str) -> Result<(), u64> {
+        if let Some(limit) = self.user_limit(user, "max-connections") {
+            let there = self.logins.values().filter(|l| l.user == user).count();
+            if there as u64 >= limit {
+                return Err(limit);
+            }
         }
-        self.logins
-            .insert(number, (user.to_string(), vhost.to_string()));
-        true
+        let login = Login {
+            user: user.to_owned(),
+            channels: 0,
+        };
+        self.logins.insert(number, login);
+        Ok(())
+    }
+
+    pub fn open_channel(&mut self, number: u64) -> Result<(), u64> {
+        let Some(login) = self.logins.get(&number) else {
+            return Ok(());
+        };
+        if let Some(limit) = self.user_limit(&login.user, "max-channels") {
+            let own = self.logins.values().filter(|l| l.user == login.user);
+            let there: u64 = own.map(|l| u64::from(l.channels)).sum();
+            if there >= limit {
+                return Err(limit);
+            }
+        }
+        if let Some(login) = self.logins.get_mut(&number) {
+            login.channels += 1;
+        }
+        Ok(())
+    }
+
+    pub fn close_channel(&mut self, number: u64) {
+        if let Some(login) = self.logins.get_mut(&number) {
+            login.channels = login.channels.saturating_sub(1);
+        }
+    }
+
+    /// None: no limit; a negative one is none.
+    fn user_limit(&self, user: &str, name: &str) -> Option<u64> {
+        let limits = &self.tree.user(user)?.limits;
+        let limit = limits.iter().find(|(known, _)| &**known == name)?.1;
+        u64::try_from(limit).ok()
     }
 }
 

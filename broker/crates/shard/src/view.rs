@@ -6,7 +6,7 @@ use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, QueueId, QueueKind, SessionId, Tree};
 use queue::RequestBody;
-use session::{Broker, PublishTag, RequestSeq};
+use session::{Broker, Pace, PublishTag, RequestSeq};
 
 pub struct View<'a> {
     pub core: &'a mut Core,
@@ -48,8 +48,8 @@ impl Broker for View<'_> {
         self.core.place(kind, replicas)
     }
 
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) {
-        self.core.publish(self.number, queue, tag, message);
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
+        self.core.publish(self.number, queue, tag, message)
     }
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
@@ -64,8 +64,16 @@ impl Broker for View<'_> {
         self.core.draining
     }
 
-    fn admit(&mut self, user: &str, vhost: &str) -> bool {
-        self.core.admit(self.number, user, vhost)
+    fn admit(&mut self, user: &str) -> Result<(), u64> {
+        self.core.admit(self.number, user)
+    }
+
+    fn open_channel(&mut self) -> Result<(), u64> {
+        self.core.open_channel(self.number)
+    }
+
+    fn close_channel(&mut self) {
+        self.core.close_channel(self.number);
     }
 
     fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {

@@ -121,11 +121,6 @@ fn arguments_are_checked_with_the_text_clients_know() {
             ": invalid_overflow",
         ),
         (
-            classic("x-dead-letter-exchange", Value::I32(1)),
-            "x-dead-letter-exchange",
-            ": {unacceptable_type,signedint}",
-        ),
-        (
             classic("x-dead-letter-routing-key", Value::from("k")),
             "x-dead-letter-routing-key",
             ": routing_key_but_no_dlx_defined",
@@ -165,6 +160,13 @@ fn arguments_are_checked_with_the_text_clients_know() {
         let want = format!("invalid arg '{key}' for queue 'q' in vhost '/'{end}");
         assert_eq!(text(log.refused(Change::DeclareQueue(record))), want);
     }
+    assert_eq!(
+        text(log.refused(Change::DeclareQueue(classic(
+            "x-dead-letter-exchange",
+            Value::I32(1)
+        )))),
+        "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'"
+    );
     // Arguments nobody knows are kept.
     log.declare(classic("x-mine", Value::from("yes")));
 }
@@ -308,9 +310,20 @@ fn exchanges_are_compared_and_checked() {
             },
             "inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received the value 'a' of type 'longstr' but current is none",
         ),
+        (exchange("h", "x-wheel"), "unknown exchange type 'x-wheel'"),
         (
-            exchange("h", "x-consistent-hash"),
-            "unknown exchange type 'x-consistent-hash'",
+            ExchangeRecord {
+                arguments: table(&[("alternate-exchange", Value::I32(1))]),
+                ..exchange("h", "topic")
+            },
+            "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'h' in vhost '/'",
+        ),
+        (
+            ExchangeRecord {
+                arguments: table(&[("hash-property", Value::from("priority"))]),
+                ..exchange("h", "x-consistent-hash")
+            },
+            "Unsupported property: priority",
         ),
     ];
     for (record, want) in cases {

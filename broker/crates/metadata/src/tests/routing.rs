@@ -183,3 +183,97 @@ fn binding_to_what_is_not_there_is_refused() {
         Done::AsBefore
     );
 }
+
+#[test]
+fn a_consistent_hash_exchange_takes_one_queue_for_each_key() {
+    let mut log = Log::new();
+    let all = [
+        log.declare(queue("a")),
+        log.declare(queue("b")),
+        log.declare(queue("c")),
+    ];
+    log.ok(Change::DeclareExchange(exchange("h", "x-consistent-hash")));
+    for (called, weight) in [("a", "1"), ("b", "2"), ("c", "1")] {
+        log.ok(Change::Bind(to_queue("h", called, weight)));
+    }
+    let keys: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    let routed: Vec<Vec<QueueId>> = keys.iter().map(|k| log.route("h", &[k])).collect();
+    assert!(routed.iter().all(|r| r.len() == 1));
+    assert!(all.iter().all(|id| routed.contains(&vec![*id])));
+    log.check();
+    // A replica that had the bindings in another order agrees.
+    log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
+    let again: Vec<Vec<QueueId>> = keys.iter().map(|k| log.route("h", &[k])).collect();
+    assert_eq!(again, routed);
+    log.ok(Change::Unbind(to_queue("h", "b", "2")));
+    assert!(keys.iter().all(|k| log.route("h", &[k]) != [all[1]]));
+    for (weight, why) in [
+        ("", "The binding key must be an integer: <<>>"),
+        ("0", "The binding key must be greater than 0"),
+    ] {
+        let refused = log.refused(Change::Bind(to_queue("h", "b", weight)));
+        assert_eq!(refused, Refused::PreconditionFailed(why.into()));
+    }
+}
+
+/// Published on a node, with a number to choose by.
+struct Published(u64, u64);
+
+impl ::routing::Envelope for Published {
+    fn headers(&self) -> Table {
+        Table::default()
+    }
+    fn origin(&self) -> Option<::routing::Origin> {
+        Some(::routing::Origin {
+            node: self.0,
+            random: self.1,
+        })
+    }
+}
+
+#[test]
+fn a_local_random_exchange_stays_on_the_publishers_node() {
+    let mut log = Log::new();
+    let on = |node, called: &str| QueueRecord {
+        members: vec![NodeId(node)],
+        ..queue(called)
+    };
+    let (a, b, c) = (
+        log.declare(on(1, "a")),
+        log.declare(on(1, "b")),
+        log.declare(on(2, "c")),
+    );
+    log.declare(quorum("q"));
+    log.ok(Change::DeclareExchange(exchange("r", "x-local-random")));
+    for called in ["a", "b", "c"] {
+        log.ok(Change::Bind(to_queue("r", called, "")));
+    }
+    let route = |from: Published| {
+        let mut out = Vec::new();
+        log.tree.route("/", "r", &["any"], &from, &mut out);
+        out
+    };
+    assert_eq!(
+        (route(Published(1, 0)), route(Published(1, 1))),
+        (vec![a], vec![b])
+    );
+    assert_eq!(
+        (route(Published(2, 7)), route(Published(3, 7))),
+        (vec![c], vec![])
+    );
+    assert_eq!(log.route("r", &["any"]).len(), 1);
+    for (binding, why) in [
+        (
+            to_queue("r", "a", "k"),
+            "Non empty binding 'k' key not permitted",
+        ),
+        (
+            to_queue("r", "q", ""),
+            "Queue type rabbit_quorum_queue not valid for this exchange type",
+        ),
+        (to_exchange("r", "amq.fanout", ""), "Destination not found"),
+    ] {
+        let refused = log.refused(Change::Bind(binding));
+        assert_eq!(refused, Refused::PreconditionFailed(why.into()));
+    }
+}

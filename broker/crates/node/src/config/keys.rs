@@ -127,6 +127,25 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "anonymous_login_user",
+        accepts: "a name of 1 to 255 bytes, or none",
+        default: "guest",
+        doc: "User of clients that log in without a name (SASL ANONYMOUS). It must exist, and `loopback_users` counts for it. `none`: \
+              they may not log in.",
+        set: |c, _, v| {
+            let named = filled(v)?;
+            c.anonymous_user = (named != "none").then_some(named);
+            Some(())
+        },
+    },
+    Key {
+        name: "anonymous_login_pass",
+        accepts: "a password of 1 to 255 bytes",
+        default: "guest",
+        doc: "Password of that user.",
+        set: |c, _, v| filled(v).map(|n| c.anonymous_pass = n),
+    },
+    Key {
         name: "cluster.name",
         accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
         default: "posthorn",
@@ -256,6 +275,21 @@ pub const KEYS: &[Key] = &[
         default: "10000",
         doc: "Until a new connection must have logged in.",
         set: |c, _, v| parse_ms(v, 100, 600_000).map(|d| c.limits.handshake_timeout = d),
+    },
+    Key {
+        name: "consumer_timeout",
+        accepts: "milliseconds, 0 to 4294967295, or none",
+        default: "1800000",
+        doc: "How long a client may keep a delivery without acknowledging it, where the queue does not say (`x-consumer-timeout`, policy \
+              `consumer-timeout`): then its channel is closed. Looked at once a minute.",
+        set: |c, _, v| {
+            let timeout = match v {
+                "none" => None,
+                text => Some(number(text, 0, u64::from(u32::MAX))?),
+            };
+            c.limits.consumer_timeout_ms = timeout;
+            Some(())
+        },
     },
     Key {
         name: "connection_max",

@@ -14,7 +14,7 @@ use metadata::{
     UserRecord,
 };
 use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, Reject, RequestBody};
-use session::{Broker, Notice, Outbox, PublishTag, RequestSeq, Session, Standing};
+use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing};
 use session_amqp091::{AmqpSession, SessionConfig};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -44,8 +44,11 @@ pub struct FakeBroker {
     pub alarm: Option<&'static str>,
     pub draining: bool,
     pub admits: bool,
+    pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
     pub silent: bool,
+    /// These say that they are behind.
+    pub slow: Vec<QueueId>,
     pub unconfirmed: Vec<(QueueId, PublishTag)>,
     /// Every publish is refused for this.
     pub reject: Option<Reject>,
@@ -82,7 +85,9 @@ impl FakeBroker {
             alarm: None,
             draining: false,
             admits: true,
+            channels_left: 10_000,
             silent: false,
+            slow: Vec::new(),
             unconfirmed: Vec::new(),
             reject: None,
             requests: Vec::new(),
@@ -365,11 +370,11 @@ impl Broker for FakeBroker {
     fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
         vec![NodeId(1)]
     }
-    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) {
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
         if let Some(why) = self.reject {
             self.notices
                 .push_back(Notice::NotPublished { queue, tag, why });
-            return;
+            return Pace::Steady;
         }
         if let Some(q) = self.queues.get_mut(&queue) {
             q.ready.push_back((message, 0));
@@ -379,6 +384,10 @@ impl Broker for FakeBroker {
         } else {
             self.notices.push_back(Notice::Published { queue, tag });
             self.push(queue);
+        }
+        match self.slow.contains(&queue) {
+            true => Pace::Behind,
+            false => Pace::Steady,
         }
     }
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
@@ -405,8 +414,18 @@ impl Broker for FakeBroker {
     fn draining(&self) -> bool {
         self.draining
     }
-    fn admit(&mut self, _: &str, _: &str) -> bool {
-        self.admits
+    fn admit(&mut self, _: &str) -> Result<(), u64> {
+        if self.admits { Ok(()) } else { Err(3) }
+    }
+    fn open_channel(&mut self) -> Result<(), u64> {
+        match self.channels_left.checked_sub(1) {
+            Some(left) => self.channels_left = left,
+            None => return Err(2),
+        }
+        Ok(())
+    }
+    fn close_channel(&mut self) {
+        self.channels_left += 1;
     }
 }
 

@@ -1,0 +1,304 @@
+//! `x-consistent-hash`: each message goes to one destination, chosen by a hash of its routing key, a header or a property.
+//!
+//! Weighted rendezvous hashing: each destination draws a number from the message's hash and its own, the best number
+//! wins. Shares follow the weights exactly, a destination that comes or goes takes or leaves only its own share, and
+//! the outcome depends on what is bound, not on the order in which it was, so all nodes agree. The price is one
+//! logarithm per destination and message.
+
+use crate::{BadBinding, BadExchange, Envelope, Handle, Property};
+use message::{Table, Value};
+
+/// What is hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum On {
+    RoutingKey,
+    Header(Box<str>),
+    Property(Property),
+}
+
+#[derive(Clone, Debug)]
+struct Entry<D> {
+    to: D,
+    identity: u64,
+    weight: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Hashed<D> {
+    on: On,
+    entries: Vec<Entry<D>>,
+}
+
+/// What the arguments of an exchange say is to be hashed.
+fn on(arguments: &Table) -> Result<On, BadExchange> {
+    let text = |key: &'static str| match arguments.get(key) {
+        None => Ok(None),
+        Some(value) => match value.as_str() {
+            Some(text) => Ok(Some(text)),
+            None => Err(BadExchange::NotText(key)),
+        },
+    };
+    match (text("hash-header")?, text("hash-property")?) {
+        (None, None) => Ok(On::RoutingKey),
+        (Some(header), None) => Ok(On::Header(header.into())),
+        (None, Some(name)) => match Property::from_name(name) {
+            Some(property) => Ok(On::Property(property)),
+            None => Err(BadExchange::Property(name.into())),
+        },
+        (Some(_), Some(_)) => Err(BadExchange::HeaderAndProperty),
+    }
+}
+
+pub(crate) fn check_exchange(arguments: &Table) -> Result<(), BadExchange> {
+    on(arguments).map(|_| ())
+}
+
+/// A binding's key is its weight.
+pub(crate) fn weight(key: &str) -> Result<u64, BadBinding> {
+    let digits = key.strip_prefix(['-', '+']).unwrap_or(key);
+    let number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    if !number {
+        return Err(BadBinding::NoWeight(key.into()));
+    }
+    // More than 64 bits is as good as the most.
+    match key.starts_with('-') {
+        true => Err(BadBinding::WeightBelowOne),
+        false => match digits.parse::<u64>().unwrap_or(u64::MAX) {
+            0 => Err(BadBinding::WeightBelowOne),
+            weight => Ok(weight),
+        },
+    }
+}
+
+impl<D: Handle> Hashed<D> {
+    pub(crate) fn new(arguments: &Table) -> Hashed<D> {
+        Hashed {
+            // Checked at the declaration; an exchange stored by another version hashes the key.
+            on: on(arguments).unwrap_or(On::RoutingKey),
+            entries: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, key: &str, to: D, identity: u64) {
+        self.entries.push(Entry {
+            to,
+            identity,
+            weight: weight(key).unwrap_or(1),
+        });
+    }
+
+    pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
+        let weight = weight(key).unwrap_or(1);
+        let there = |e: &Entry<D>| e.to == to && e.weight == weight;
+        let at = self.entries.iter().position(there);
+        if let Some(at) = at {
+            self.entries.swap_remove(at);
+        }
+        at.is_some()
+    }
+
+    pub(crate) fn route(&self, keys: &[&str], message: &dyn Envelope, out: &mut Vec<D>) {
+        if let [only] = &self.entries[..] {
+            return out.push(only.to);
+        }
+        let hash = match &self.on {
+            On::RoutingKey => keys
+                .first()
+                .map_or(EMPTY, |k| hash_bytes(EMPTY, k.as_bytes())),
+            On::Header(name) => message
+                .headers()
+                .get(name)
+                .map_or(EMPTY, |value| hash_value(EMPTY, value)),
+            On::Property(property) => message
+                .property(*property)
+                .map_or(EMPTY, |text| hash_bytes(EMPTY, text.as_bytes())),
+        };
+        let best = self.entries.iter().max_by(|a, b| {
+            score(hash, a)
+                .total_cmp(&score(hash, b))
+                .then(b.to.cmp(&a.to))
+        });
+        out.extend(best.map(|e| e.to));
+    }
+}
+
+/// The larger the better; larger than another's as often as the weights say.
+fn score<D>(hash: u64, entry: &Entry<D>) -> f64 {
+    let bits = mix(hash ^ mix(entry.identity)) >> 11;
+    // Strictly between 0 and 1.
+    let drawn = (bits as f64 + 0.5) / (1u64 << 53) as f64;
+    -(entry.weight as f64) / drawn.ln()
+}
+
+/// The hash of nothing (FNV-1a's offset basis).
+const EMPTY: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a, 64 bits: the same on every node and in every version.
+pub(crate) fn hash_bytes(start: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(start, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The destination's number in hashed exchanges.
+pub(crate) fn identity(name: &str) -> u64 {
+    hash_bytes(EMPTY, name.as_bytes())
+}
+
+/// Equal values hash alike, whatever integer type carries them. Depth is bounded by the codec that read them.
+fn hash_value(start: u64, value: &Value) -> u64 {
+    if let Some(number) = value.as_integer() {
+        return hash_bytes(start ^ 1, &number.to_be_bytes());
+    }
+    match value {
+        Value::String(text) | Value::Binary(text) => hash_bytes(start, text),
+        Value::Bool(v) => hash_bytes(start ^ 2, &[u8::from(*v)]),
+        Value::F32(v) => hash_bytes(start ^ 3, &f64::from(*v).to_be_bytes()),
+        Value::F64(v) => hash_bytes(start ^ 3, &v.to_be_bytes()),
+        Value::Timestamp(v) => hash_bytes(start ^ 4, &v.to_be_bytes()),
+        Value::Decimal { scale, value } => {
+            hash_bytes(hash_bytes(start ^ 5, &[*scale]), &value.to_be_bytes())
+        }
+        Value::Array(all) => all.iter().fold(start ^ 6, hash_value),
+        Value::Table(table) => table.0.iter().fold(start ^ 7, |hash, (key, value)| {
+            hash_value(hash_bytes(hash, key.as_bytes()), value)
+        }),
+        // The integers came first.
+        _ => start ^ 8,
+    }
+}
+
+/// Every bit of the input changes half of the output's (the finisher of splitmix64).
+fn mix(mut n: u64) -> u64 {
+    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ (n >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn table(pairs: &[(&str, Value)]) -> Table {
+        let pairs = pairs.iter();
+        Table(pairs.map(|(k, v)| ((*k).into(), v.clone())).collect())
+    }
+
+    fn bound(weights: &[(u64, &str)]) -> Hashed<u64> {
+        let mut all = Hashed::new(&Table::default());
+        for (to, weight) in weights {
+            all.add(weight, *to, identity(&format!("q{to}")));
+        }
+        all
+    }
+
+    fn destination(all: &Hashed<u64>, key: &str) -> u64 {
+        let mut out = Vec::new();
+        all.route(&[key], &Table::default, &mut out);
+        assert_eq!(out.len(), 1);
+        out[0]
+    }
+
+    const KEYS: u64 = 40_000;
+
+    #[test]
+    fn shares_follow_the_weights() {
+        let all = bound(&[(1, "1"), (2, "1"), (3, "2"), (4, "4")]);
+        let mut counts = BTreeMap::new();
+        for n in 0..KEYS {
+            *counts.entry(destination(&all, &n.to_string())).or_insert(0) += 1;
+        }
+        for (to, weight) in [(1, 1), (2, 1), (3, 2), (4, 4)] {
+            let (got, wanted) = (counts[&to], KEYS * weight / 8);
+            assert!(
+                got * 20 > wanted * 19 && got * 20 < wanted * 21,
+                "{counts:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_destination_that_goes_leaves_only_its_own_share_and_order_does_not_matter() {
+        let all = bound(&[(1, "3"), (2, "1"), (3, "2")]);
+        let mut fewer = bound(&[(3, "2"), (2, "1"), (1, "3")]);
+        for n in 0..1000 {
+            let key = format!("key {n}");
+            assert_eq!(destination(&all, &key), destination(&fewer, &key));
+        }
+        assert!(!fewer.remove("2", 2), "another weight is another binding");
+        assert!(fewer.remove("1", 2));
+        for n in 0..1000 {
+            let key = format!("key {n}");
+            let before = destination(&all, &key);
+            assert!(before == 2 || before == destination(&fewer, &key));
+        }
+    }
+
+    #[test]
+    fn a_header_or_a_property_can_be_hashed_instead() {
+        struct Sample(Table);
+        impl Envelope for Sample {
+            fn headers(&self) -> Table {
+                self.0.clone()
+            }
+            fn property(&self, property: Property) -> Option<String> {
+                (property == Property::MessageId).then(|| "id".into())
+            }
+        }
+        let to = |arguments: &Table, key: &str, headers: Table| {
+            let mut all = Hashed::new(arguments);
+            (0..50).for_each(|n| all.add("1", n, identity(&n.to_string())));
+            let mut out = Vec::new();
+            all.route(&[key], &Sample(headers), &mut out);
+            out[0]
+        };
+        let header = table(&[("hash-header", "h".into())]);
+        let seen: Vec<u64> = (0..20)
+            .map(|n| to(&header, "k", table(&[("h", Value::I32(n))])))
+            .collect();
+        assert!(seen.iter().any(|d| *d != seen[0]));
+        let long = to(&header, "other", table(&[("h", Value::I64(7))]));
+        assert_eq!(long, seen[7]);
+        let property = table(&[("hash-property", "message_id".into())]);
+        let (a, b) = (
+            to(&property, "a", Table::default()),
+            to(&property, "b", Table::default()),
+        );
+        assert_eq!(a, b);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (pairs, why) in [
+            (
+                &[("hash-property", "priority".into())][..],
+                "Unsupported property: priority",
+            ),
+            (
+                &[
+                    ("hash-header", "a".into()),
+                    ("hash-property", "message_id".into()),
+                ],
+                "hash-header and hash-property are mutually exclusive",
+            ),
+            (
+                &[("hash-header", Value::I32(1))],
+                "hash-header is not a string",
+            ),
+        ] {
+            assert_eq!(check_exchange(&table(pairs)).unwrap_err().to_string(), why);
+        }
+        assert_eq!(weight("+12"), Ok(12));
+        assert_eq!(weight("99999999999999999999999"), Ok(u64::MAX));
+        for (key, why) in [
+            ("0", "The binding key must be greater than 0"),
+            ("-3", "The binding key must be greater than 0"),
+            ("x", "The binding key must be an integer: <<\"x\">>"),
+            ("", "The binding key must be an integer: <<>>"),
+            ("1.5", "The binding key must be an integer: <<\"1.5\">>"),
+        ] {
+            assert_eq!(weight(key).unwrap_err().to_string(), why);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A queue that is behind holds up publishes and nothing else (A9-4).
+
+mod fake;
+
+use bytes::BytesMut;
+use codec_amqp091::{Method, PROTOCOL_HEADER};
+use fake::{Conn, capabilities};
+use queue::{Outcome, RequestBody};
+use session::{Notice, Standing};
+
+fn relieve(conn: &mut Conn) {
+    conn.broker.slow.clear();
+    conn.broker.notices.push_back(Notice::Relieved);
+    conn.settle();
+}
+
+fn ack(delivery_tag: u64) -> Method<'static> {
+    Method::BasicAck {
+        delivery_tag,
+        multiple: false,
+    }
+}
+
+fn ready(conn: &Conn, queue: &str) -> usize {
+    conn.broker.queue("/", queue).unwrap().ready.len()
+}
+
+/// Channel 1 with a consumer of `fast` that has three deliveries, and `slow`, which is behind after one message.
+fn publishing_to_a_slow_queue() -> Conn {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "fast");
+    conn.declare(1, "slow");
+    conn.consume(1, "fast", "c", false);
+    for n in 1..=3 {
+        conn.publish(1, "", "fast", &[n]);
+        conn.expect_deliver(1, "c", n.into(), "fast", &[n]);
+    }
+    conn.broker.slow = vec![conn.broker.queue_id("slow")];
+    conn.publish(1, "", "slow", b"0");
+    conn
+}
+
+fn settled(conn: &Conn) -> Vec<(u64, u64)> {
+    let requests = conn.broker.requests.iter();
+    requests
+        .filter_map(|(_, body)| match body {
+            RequestBody::Settle {
+                ids,
+                outcome: Outcome::Accepted,
+                ..
+            } => Some(ids.clone()),
+            _ => None,
+        })
+        .flatten()
+        .collect()
+}
+
+#[test]
+fn acks_overtake_publishes_that_wait_on_their_own_channel_and_on_others() {
+    let mut conn = publishing_to_a_slow_queue();
+    for n in 1..=20 {
+        conn.publish(1, "", "slow", &[n]);
+    }
+    conn.send(1, ack(1));
+    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!((ready(&conn, "slow"), settled(&conn)), (1, vec![(1, 1)]));
+    // Another channel consumes and publishes, one after the other.
+    conn.open_channel(2);
+    conn.declare(2, "other");
+    conn.publish(2, "", "other", b"held too");
+    conn.send(1, ack(2));
+    assert_eq!((ready(&conn, "other"), settled(&conn).len()), (0, 2));
+    relieve(&mut conn);
+    let slow = &conn.broker.queue("/", "slow").unwrap().ready;
+    let bodies: Vec<u8> = slow.iter().map(|(m, _)| m.body()[0]).collect();
+    assert_eq!(bodies[1..], (1..=20).collect::<Vec<u8>>(), "in their order");
+    assert_eq!(ready(&conn, "other"), 1);
+    conn.send(1, ack(3));
+    assert_eq!(settled(&conn).len(), 3);
+}
+
+#[test]
+fn what_comes_after_a_held_publish_keeps_its_place() {
+    let mut conn = publishing_to_a_slow_queue();
+    conn.publish(1, "", "slow", b"1");
+    conn.send(1, fake::queue_declare("new"));
+    // Not owed: an error, in its place.
+    conn.send(1, ack(9));
+    conn.expect_nothing();
+    relieve(&mut conn);
+    assert_eq!(ready(&conn, "slow"), 2);
+    conn.expect(
+        1,
+        Method::QueueDeclareOk {
+            queue: "new",
+            message_count: 0,
+            consumer_count: 0,
+        },
+    );
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - unknown delivery tag 9",
+        (60, 80),
+    );
+}
+
+/// A recover takes back what was not acknowledged before it, so an acknowledgement behind it does not count.
+#[test]
+fn an_ack_overtakes_nothing_but_publishes() {
+    let mut conn = publishing_to_a_slow_queue();
+    conn.publish(1, "", "slow", b"1");
+    conn.send(1, Method::BasicRecover { requeue: true });
+    conn.send(1, ack(1));
+    assert!(settled(&conn).is_empty());
+    relieve(&mut conn);
+    conn.expect(1, Method::BasicRecoverOk {});
+    assert!(settled(&conn).is_empty());
+}
+
+#[test]
+fn what_was_published_before_the_end_counts() {
+    let mut conn = publishing_to_a_slow_queue();
+    conn.publish(1, "", "slow", b"1");
+    conn.send(
+        0,
+        Method::ConnectionClose {
+            reply_code: 200,
+            reply_text: "bye",
+            class_id: 0,
+            method_id: 0,
+        },
+    );
+    conn.expect_nothing();
+    assert_eq!(conn.standing, Standing::Paused);
+    relieve(&mut conn);
+    assert_eq!(ready(&conn, "slow"), 2);
+    conn.expect(0, Method::ConnectionCloseOk {});
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn a_channel_that_is_closed_by_us_holds_nothing() {
+    let mut conn = publishing_to_a_slow_queue();
+    conn.open_channel(2);
+    conn.publish(2, "", "slow", b"1");
+    conn.broker.notices.push_back(Notice::Close {
+        text: "enough".into(),
+    });
+    conn.settle();
+    conn.expect_connection_close(320, "CONNECTION_FORCED - enough", (0, 0));
+    conn.send(0, Method::ConnectionCloseOk {});
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn the_bound_of_what_is_held_stops_reading() {
+    let mut conn = publishing_to_a_slow_queue();
+    let mut sent = 0;
+    while conn.standing == Standing::Open && sent < 200 {
+        conn.publish(1, "", "slow", &[0; 50_000]);
+        sent += 1;
+    }
+    assert!(conn.standing == Standing::Paused && sent < 30, "{sent}");
+    relieve(&mut conn);
+    assert_eq!(conn.standing, Standing::Open);
+    assert_eq!(ready(&conn, "slow"), 1 + sent);
+}
+
+/// The clients that are known to obey channel.flow are told; to others it would be an error.
+#[test]
+fn clients_that_understand_are_told_to_stop() {
+    let mut properties = capabilities();
+    properties.set("product", "RabbitMQ".into());
+    properties.set("platform", "Java".into());
+    let mut conn = Conn::new(session_amqp091::SessionConfig::default());
+    conn.raw(&PROTOCOL_HEADER);
+    conn.send(
+        0,
+        Method::ConnectionStartOk {
+            client_properties: properties,
+            mechanism: "PLAIN",
+            response: b"\0guest\0guest",
+            locale: "en_US",
+        },
+    );
+    conn.send(
+        0,
+        Method::ConnectionTuneOk {
+            channel_max: 2047,
+            frame_max: 131_072,
+            heartbeat: 0,
+        },
+    );
+    conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
+    conn.drain();
+    conn.got = BytesMut::new();
+    conn.open_channel(1);
+    conn.declare(1, "slow");
+    conn.broker.slow = vec![conn.broker.queue_id("slow")];
+    conn.publish(1, "", "slow", b"0");
+    conn.expect_nothing();
+    conn.publish(1, "", "slow", b"1");
+    conn.expect(1, Method::ChannelFlow { active: false });
+    conn.send(1, Method::ChannelFlowOk { active: false });
+    conn.publish(1, "", "slow", b"2");
+    conn.expect_nothing();
+    relieve(&mut conn);
+    conn.expect(1, Method::ChannelFlow { active: true });
+    conn.send(1, Method::ChannelFlowOk { active: true });
+    conn.expect_nothing();
+    assert_eq!(ready(&conn, "slow"), 3);
+}
