@@ -17,6 +17,8 @@ pub struct QueueSettings {
     pub delivery_limit: Option<u32>,
     pub message_ttl_ms: Option<u64>,
     pub single_active_consumer: bool,
+    /// Classic: the highest priority; all are alike without.
+    pub max_priority: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +37,8 @@ impl Tree {
         known.filter_map(|n| u64::try_from(n).ok()).min()
     }
 
-    /// Where argument and policy both name a limit the smaller holds; for `overflow` the policy does.
+    /// Where argument and policy both name a limit the smaller holds. For `overflow` a classic queue goes by its
+    /// argument, a quorum queue by the policy.
     pub fn queue_settings(&self, queue: &QueueRecord) -> QueueSettings {
         let policy = self.effective_policy(queue);
         let limit = |key: &str| -> Option<i64> {
@@ -48,8 +51,12 @@ impl Tree {
             }
         };
         let natural = |key: &str| limit(key).and_then(|n| u64::try_from(n).ok());
-        let overflow = policy.definition.get("overflow");
-        let overflow = overflow.or_else(|| queue.arguments.get("x-overflow"));
+        let said = policy.definition.get("overflow");
+        let argued = queue.arguments.get("x-overflow");
+        let overflow = match queue.kind {
+            QueueKind::Classic => argued.or(said),
+            QueueKind::Quorum => said.or(argued),
+        };
         let delivery_limit = match (queue.kind, limit("delivery-limit")) {
             (QueueKind::Classic, _) => None,
             (QueueKind::Quorum, None) => Some(DEFAULT_DELIVERY_LIMIT),
@@ -68,6 +75,16 @@ impl Tree {
             message_ttl_ms: natural("message-ttl"),
             single_active_consumer: queue.arguments.get("x-single-active-consumer")
                 == Some(&Value::Bool(true)),
+            max_priority: match queue.kind {
+                QueueKind::Classic => max_priority(queue),
+                QueueKind::Quorum => None,
+            },
         }
     }
+}
+
+/// An argument only: a policy cannot say it. Its range was checked when the queue was declared.
+fn max_priority(queue: &QueueRecord) -> Option<u8> {
+    let said = queue.arguments.get("x-max-priority")?.as_integer()?;
+    u8::try_from(said.clamp(0, u8::MAX.into())).ok()
 }

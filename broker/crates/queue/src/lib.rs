@@ -11,6 +11,8 @@ pub mod classic;
 pub mod client;
 pub mod codec;
 mod face;
+#[cfg(test)]
+mod naive;
 pub mod quorum;
 
 pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
@@ -215,6 +217,8 @@ pub struct QueueSettings {
     pub delivery_limit: Option<u32>,
     pub message_ttl_ms: Option<u64>,
     pub single_active_consumer: bool,
+    /// Classic: the highest priority; all are alike without.
+    pub max_priority: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -63,6 +63,7 @@ impl World {
             delivery_limit: None,
             message_ttl_ms: None,
             single_active_consumer: false,
+            max_priority: None,
         };
         let disk = Arc::new(SimDisk::new());
         let at = Moment::default();

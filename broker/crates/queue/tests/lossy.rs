@@ -44,6 +44,7 @@ fn settings() -> QueueSettings {
         delivery_limit: None,
         message_ttl_ms: None,
         single_active_consumer: false,
+        max_priority: None,
     }
 }
 

@@ -29,6 +29,7 @@ const FIRST_SETTINGS: QueueSettings = QueueSettings {
     delivery_limit: Some(DEFAULT_DELIVERY_LIMIT),
     message_ttl_ms: None,
     single_active_consumer: false,
+    max_priority: None,
 };
 
 struct Classic {

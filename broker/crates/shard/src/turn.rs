@@ -313,5 +313,6 @@ pub fn settings_of(tree: &Tree, record: &metadata::QueueRecord) -> QueueSettings
         delivery_limit: s.delivery_limit,
         message_ttl_ms: s.message_ttl_ms,
         single_active_consumer: s.single_active_consumer,
+        max_priority: s.max_priority,
     }
 }

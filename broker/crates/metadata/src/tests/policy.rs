@@ -207,3 +207,41 @@ fn bad_policies_are_refused() {
         Refused::NotFound(_)
     ));
 }
+
+#[test]
+fn overflow_goes_by_the_argument_in_a_classic_queue_and_by_the_policy_in_a_quorum_queue() {
+    let mut log = Log::new();
+    for (record, want) in [
+        (queue("classic"), Overflow::DropHead),
+        (quorum("quorum"), Overflow::RejectPublish),
+    ] {
+        let called = record.name.to_string();
+        let mut arguments = record.arguments.clone();
+        arguments.set("x-overflow", Value::from("drop-head"));
+        log.declare(QueueRecord {
+            arguments,
+            ..record
+        });
+        log.ok(Change::PutPolicy(policy(
+            &called,
+            &called,
+            &[("overflow", Value::from("reject-publish"))],
+        )));
+        assert_eq!(settings(&log, &called).overflow, want);
+    }
+}
+
+#[test]
+fn priorities_are_an_argument_of_classic_queues() {
+    let mut log = Log::new();
+    for (said, want) in [(0, Some(0)), (9, Some(9)), (255, Some(255))] {
+        let called = format!("p{said}");
+        log.declare(QueueRecord {
+            arguments: table(&[("x-max-priority", Value::I32(said))]),
+            ..queue(&called)
+        });
+        assert_eq!(settings(&log, &called).max_priority, want);
+    }
+    log.declare(queue("none"));
+    assert_eq!(settings(&log, "none").max_priority, None);
+}

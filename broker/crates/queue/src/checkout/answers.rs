@@ -1,7 +1,7 @@
 //! Requests that are answered: consume, get, purge, stat, delete.
 
 use super::{Checkout, Consumer, Store};
-use crate::{Answer, ConsumerId, ConsumerSpec, Event, SessionId};
+use crate::{Answer, ConsumerId, ConsumerSpec, Event, QueueKind, SessionId};
 use message::Table;
 
 impl<I> Checkout<I> {
@@ -56,6 +56,10 @@ impl<I> Checkout<I> {
         }
         if self.number(session, id).is_some() {
             return self.answer(store, session, seq, reused());
+        }
+        if self.kind == QueueKind::Quorum && self.single_active {
+            let refused = self.no_get();
+            return self.answer(store, session, seq, refused);
         }
         let Some(taken) = store.take() else {
             return self.answer(store, session, seq, Answer::Empty);
@@ -161,6 +165,18 @@ impl<I> Checkout<I> {
         Answer::Refused {
             code: 406,
             text: format!("{} {what}", self.label),
+        }
+    }
+
+    /// A single active consumer would not be single.
+    fn no_get(&self) -> Answer {
+        Answer::Refused {
+            code: 405,
+            text: format!(
+                "cannot obtain access to locked {}. basic.get operations are not supported by quorum queues with \
+                 single active consumer",
+                self.label
+            ),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Consumers: windows, turns, the single active one, settling.
 
-use super::{Checkout, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW};
-use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, SessionId};
+use super::{Back, Checkout, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW};
+use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, QueueKind, SessionId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -180,7 +180,9 @@ impl<I> Checkout<I> {
                 match outcome {
                     Outcome::Accepted => store.settled(out.item),
                     Outcome::Rejected => store.dead(out.item, DeadReason::Rejected),
-                    Outcome::Requeue => Self::give_back(self.delivery_limit, store, out),
+                    Outcome::Requeue => {
+                        Self::give_back(self.delivery_limit, store, out, Back::Asked);
+                    }
                 }
             }
         }
@@ -202,17 +204,17 @@ impl<I> Checkout<I> {
     }
 
     /// A failed attempt (Q9): counted, and over the limit the message is dead.
-    fn give_back<S: Store<Item = I>>(limit: Option<u32>, store: &mut S, out: Out<I>) {
+    fn give_back<S: Store<Item = I>>(limit: Option<u32>, store: &mut S, out: Out<I>, why: Back) {
         let attempts = out.attempts.saturating_add(1);
         match limit {
             Some(limit) if attempts > limit => store.dead(out.item, DeadReason::DeliveryLimit),
-            _ => store.give_back(out.item, attempts),
+            _ => store.give_back(out.item, attempts, why),
         }
     }
 
     pub(super) fn return_all<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
         while let Some(out) = self.take_out(number, 0, u64::MAX) {
-            Self::give_back(self.delivery_limit, store, out);
+            Self::give_back(self.delivery_limit, store, out, Back::Lost);
         }
     }
 
@@ -270,7 +272,8 @@ impl<I> Checkout<I> {
         }
     }
 
-    /// Chooses the single active consumer (Q8): one of higher priority takes over when the old one holds nothing.
+    /// Chooses the single active consumer: the best, and of equals the one that came first. In a quorum queue one of
+    /// higher priority takes over when the old one holds nothing (Q8); a classic queue's stays until it goes.
     pub(super) fn elect(&mut self) {
         if !self.single_active {
             return;
@@ -281,7 +284,11 @@ impl<I> Checkout<I> {
         let old = self.active;
         let stays = old
             .and_then(|number| self.consumers.get(&number))
-            .is_some_and(|c| c.spec.priority >= priority.0 || !c.out.is_empty());
+            .is_some_and(|c| {
+                self.kind == QueueKind::Classic
+                    || c.spec.priority >= priority.0
+                    || !c.out.is_empty()
+            });
         if !stays {
             self.active = Some(best);
         }
@@ -292,13 +299,16 @@ impl<I> Checkout<I> {
 
     /// Puts a consumer in line, or takes it out, as its window and its standing say.
     pub(super) fn refresh(&mut self, number: u64) {
-        let best = self.candidates.first().map(|(priority, _)| priority.0);
+        let rival = match self.kind {
+            QueueKind::Classic => None,
+            QueueKind::Quorum => self.candidates.first().map(|(priority, _)| priority.0),
+        };
         let Some(consumer) = self.consumers.get_mut(&number) else {
             return;
         };
         let priority = consumer.spec.priority;
         let chosen = !self.single_active
-            || (self.active == Some(number) && best.is_none_or(|best| best <= priority));
+            || (self.active == Some(number) && rival.is_none_or(|rival| rival <= priority));
         let eligible = chosen && consumer.takes_turns() && consumer.has_room();
         match (eligible, consumer.ticket) {
             (true, None) => {

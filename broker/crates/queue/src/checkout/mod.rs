@@ -11,7 +11,9 @@ mod sessions;
 pub(crate) use consumers::{Consumer, Out};
 pub(crate) use sessions::{Admission, SessionState, begins_anew};
 
-use crate::{ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, RequestBody, SessionId};
+use crate::{
+    ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, QueueKind, RequestBody, SessionId,
+};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,6 +45,15 @@ pub(crate) struct Handed {
     pub left: u64,
 }
 
+/// Why a message comes back that was out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Back {
+    /// Its consumer wants it requeued.
+    Asked,
+    /// Its consumer is gone.
+    Lost,
+}
+
 /// The messages of a queue, and the way out to sessions.
 pub(crate) trait Store {
     type Item;
@@ -50,8 +61,8 @@ pub(crate) trait Store {
     fn ready(&self) -> u64;
     /// The next message to deliver.
     fn take(&mut self) -> Option<Taken<Self::Item>>;
-    /// Back to its original place, to be redelivered.
-    fn give_back(&mut self, item: Self::Item, attempts: u32);
+    /// Back to where the queue type puts such messages, to be redelivered.
+    fn give_back(&mut self, item: Self::Item, attempts: u32, why: Back);
     /// Done with.
     fn settled(&mut self, item: Self::Item);
     fn dead(&mut self, item: Self::Item, reason: DeadReason);
@@ -66,6 +77,7 @@ pub(crate) trait Store {
 pub(crate) struct Checkout<I> {
     /// What people call the queue, as in `queue 'orders' in vhost '/'`: for the texts of refusals.
     pub label: Name,
+    pub kind: QueueKind,
     pub single_active: bool,
     pub delivery_limit: Option<u32>,
     pub sessions: BTreeMap<SessionId, SessionState>,
@@ -91,9 +103,15 @@ pub(crate) struct Checkout<I> {
 }
 
 impl<I> Checkout<I> {
-    pub fn new(label: Name, single_active: bool, delivery_limit: Option<u32>) -> Self {
+    pub fn new(
+        label: Name,
+        kind: QueueKind,
+        single_active: bool,
+        delivery_limit: Option<u32>,
+    ) -> Self {
         Checkout {
             label,
+            kind,
             single_active,
             delivery_limit,
             sessions: BTreeMap::new(),

@@ -3,9 +3,18 @@
 //! A message goes to a small buffer that is written when it is full or after a few milliseconds; one that is delivered
 //! and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
 //! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages and delivers
-//! them as redelivered: which of them were out before is not kept. `x-max-priority` is not implemented here.
+//! them as redelivered: which of them were out before is not kept.
+//!
+//! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
+//! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
 
+#[cfg(test)]
+mod naive_tests;
+mod place;
+#[cfg(test)]
+mod priority_tests;
 mod record;
+mod scan;
 mod segments;
 mod shelf;
 #[cfg(test)]
@@ -16,8 +25,8 @@ pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, Store, begins_anew};
 use crate::{
-    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId, QueueSettings,
-    QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
+    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId, QueueKind,
+    QueueSettings, QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
 };
 use env::{Disk, NodeId, Time, WallTime};
 use message::Message;
@@ -78,10 +87,12 @@ impl ClassicQueue {
     ) -> io::Result<ClassicQueue> {
         let mut queue = ClassicQueue::around(disk, id, label, settings);
         queue.shelf.recover()?;
-        if queue.shelf.ready() > 0 {
+        if queue.shelf.may_expire {
             // Heads may have expired meanwhile.
             queue.expire_at = Some(WallTime(0));
         }
+        // What was out is back, or the limits are new.
+        queue.keep_limits();
         Ok(queue)
     }
 
@@ -91,11 +102,17 @@ impl ClassicQueue {
         label: Name,
         settings: QueueSettings,
     ) -> ClassicQueue {
-        let mut shelf = Shelf::new(disk, format!("classic/{:016x}", id.0));
+        let dir = format!("classic/{:016x}", id.0);
+        let mut shelf = Shelf::new(disk, dir, settings.max_priority.unwrap_or(0));
         shelf.message_ttl_ms = settings.message_ttl_ms;
         ClassicQueue {
             // Attempts are not counted here (Q9 is the quorum queue's).
-            checkout: Checkout::new(label, settings.single_active_consumer, None),
+            checkout: Checkout::new(
+                label,
+                QueueKind::Classic,
+                settings.single_active_consumer,
+                None,
+            ),
             settings,
             shelf,
             unsafe_yet: BTreeMap::new(),
@@ -132,17 +149,26 @@ impl ClassicQueue {
 
     /// A node cannot be reached: its consumers get nothing, and what they hold goes to others.
     pub fn peer_down(&mut self, at: Moment, node: NodeId, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         self.checkout.suspect_node(&mut self.shelf, node);
-        self.checkout.dispatch(&mut self.shelf);
+        self.serve();
         self.finish(out);
     }
 
     pub fn peer_up(&mut self, at: Moment, node: NodeId, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         self.checkout.trust_node(node);
-        self.checkout.dispatch(&mut self.shelf);
+        self.serve();
         self.finish(out);
+    }
+
+    /// The beginning of every call.
+    fn begin(&mut self, at: Moment) {
+        self.at = at;
+        self.shelf.wall = at.wall;
+        if self.expire_at.is_some_and(|expires| expires <= at.wall) {
+            self.expire_at = self.shelf.expire();
+        }
     }
 
     fn request(&mut self, request: Request, out: &mut Output) {
@@ -183,6 +209,12 @@ impl ClassicQueue {
                 }
             }
         }
+        self.serve();
+    }
+
+    /// After messages may have come back or consumers have come: too much goes first, then the rest is handed out.
+    fn serve(&mut self) {
+        self.keep_limits();
         self.checkout.dispatch(&mut self.shelf);
     }
 
@@ -268,8 +300,9 @@ impl ClassicQueue {
 
     /// The end of every call: what the shelf left goes out, and clocks are set.
     fn finish(&mut self, out: &mut Output) {
-        if self.settings.message_ttl_ms.is_some() || self.expire_at.is_some() {
-            self.expire_at = self.shelf.expire(self.at.wall);
+        self.expire_at = None;
+        if self.shelf.may_expire {
+            self.expire_at = self.shelf.expire();
         }
         if self.shelf.stalled && self.retry_at.is_none() {
             self.retry_at = Some(self.at.now + RETRY_AFTER);
@@ -312,21 +345,9 @@ impl ClassicQueue {
 
 impl Queue for ClassicQueue {
     fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
-        self.at = at;
-        if self.expire_at.is_some_and(|expires| expires <= at.wall) {
-            self.expire_at = self.shelf.expire(at.wall);
-        }
+        self.begin(at);
         match item {
-            ToQueue::Request(request) => {
-                let ttl = match &request.body {
-                    RequestBody::Publish(message) => message.ttl_ms().is_some(),
-                    _ => false,
-                };
-                self.request(request, out);
-                if ttl && self.expire_at.is_none() {
-                    self.expire_at = self.shelf.expire(at.wall);
-                }
-            }
+            ToQueue::Request(request) => self.request(request, out),
             ToQueue::Resume(r) => {
                 let shelf = &mut self.shelf;
                 if !self.checkout.resume(shelf, r.session, r.consumer, r.next) {
@@ -339,7 +360,7 @@ impl Queue for ClassicQueue {
     }
 
     fn tick(&mut self, at: Moment, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         let due = |when: Option<Time>| when.is_some_and(|when| when <= at.now);
         if due(self.write_at) {
             self.write();
@@ -356,15 +377,12 @@ impl Queue for ClassicQueue {
             self.shelf.stalled = false;
             self.checkout.dispatch(&mut self.shelf);
         }
-        if self.expire_at.is_some_and(|expires| expires <= at.wall) {
-            self.expire_at = self.shelf.expire(at.wall);
-        }
         self.finish(out);
         self.report(out);
     }
 
     fn flush(&mut self, at: Moment, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         if self.write_at.is_some_and(|when| when <= at.now) {
             self.write();
         }
@@ -388,24 +406,24 @@ impl Queue for ClassicQueue {
     }
 
     fn session_gone(&mut self, at: Moment, session: SessionId, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         self.checkout.close(&mut self.shelf, session, at.wall.0);
         self.unsafe_yet.remove(&session);
-        self.checkout.dispatch(&mut self.shelf);
+        self.serve();
         self.finish(out);
     }
 
     fn node_gone(&mut self, at: Moment, gone: GoneNode, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         self.checkout.gone_node(&mut self.shelf, gone);
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         self.unsafe_yet.retain(|session, _| !over(session));
-        self.checkout.dispatch(&mut self.shelf);
+        self.serve();
         self.finish(out);
     }
 
     fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output) {
-        self.at = at;
+        self.begin(at);
         if self.settings == *settings {
             return;
         }
@@ -413,8 +431,7 @@ impl Queue for ClassicQueue {
         self.shelf.message_ttl_ms = settings.message_ttl_ms;
         self.checkout
             .set_limits(settings.single_active_consumer, None);
-        self.checkout.dispatch(&mut self.shelf);
-        self.keep_limits();
+        self.serve();
         self.finish(out);
     }
 

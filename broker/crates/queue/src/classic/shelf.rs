@@ -1,12 +1,17 @@
-//! Where the messages of a classic queue are, front to back: given back; read ahead; on disk; not yet written.
+//! Where the messages of a classic queue are, by priority (`x-max-priority`; one lane without) and front to back: given
+//! back; read ahead; on disk; not yet written.
 //!
-//! Memory is bounded whatever the depth: the write buffer, one read-ahead window, and what is out to consumers
-//! (positions only, once written).
+//! Memory is bounded whatever the depth: the write buffer, a read-ahead window for each priority in use, and what is out
+//! to consumers (positions only, once written).
 
-use super::segments::{Draft, Loaded, Place, Segments};
-use crate::checkout::{Handed, Store, Taken};
+mod lanes;
+
+use super::place::{Draft, Place};
+use super::segments::Segments;
+use crate::checkout::{Back, Handed, Store, Taken};
 use crate::{DeadReason, Delivery, Event, Output, SessionId};
 use env::{Disk, WallTime};
+use lanes::Lane;
 use message::Message;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -15,8 +20,6 @@ use std::sync::Arc;
 /// The write buffer is written when it holds this much.
 pub const BUFFER_BYTES: usize = 64 << 10;
 pub const BUFFER_MESSAGES: usize = 2048;
-/// Written messages that stay in memory because they are next.
-const WINDOW_BYTES: usize = 256 << 10;
 
 /// A message that is out or was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(super) struct Item {
     pub body: u32,
     pub persistent: bool,
     pub recovered: bool,
+    /// Its priority, as far as the queue has that many.
+    pub lane: u8,
     /// Wall clock in milliseconds; 0 is never.
     pub expires: u64,
 }
@@ -56,14 +61,10 @@ pub(super) struct Shelf {
     slots: VecDeque<Slot>,
     base: u64,
     buffered: usize,
-    /// Slots before this one were taken or are gone.
-    fresh_at: usize,
-    window: VecDeque<Loaded>,
-    window_bytes: usize,
-    /// Messages on disk that come after the window, and where the first of them is.
-    backlog: u64,
-    cursor: Option<Place>,
-    returned: BTreeMap<u64, (Item, u32)>,
+    /// By priority; at least one.
+    lanes: Vec<Lane>,
+    /// No lane above this one has ready messages.
+    top: usize,
     /// Written messages that are out or given back.
     held: BTreeMap<u64, Place>,
     /// What was taken last, while its delivery is made.
@@ -72,6 +73,10 @@ pub(super) struct Shelf {
     ready_bytes: u64,
     out_bytes: u64,
     pub message_ttl_ms: Option<u64>,
+    /// The time of the step that is carried out.
+    pub wall: WallTime,
+    /// Some of what is ready may expire.
+    pub may_expire: bool,
     /// Sessions for which something became safe.
     pub safer: BTreeSet<SessionId>,
     pub output: Output,
@@ -80,24 +85,24 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    pub fn new(disk: Arc<dyn Disk>, dir: String) -> Shelf {
+    pub fn new(disk: Arc<dyn Disk>, dir: String, max_priority: u8) -> Shelf {
+        let mut lanes = Vec::new();
+        lanes.resize_with(usize::from(max_priority) + 1, Lane::default);
         Shelf {
             segments: Segments::new(disk, dir),
             slots: VecDeque::new(),
             base: 1,
             buffered: 0,
-            fresh_at: 0,
-            window: VecDeque::new(),
-            window_bytes: 0,
-            backlog: 0,
-            cursor: None,
-            returned: BTreeMap::new(),
+            lanes,
+            top: 0,
             held: BTreeMap::new(),
             hand: None,
             ready: 0,
             ready_bytes: 0,
             out_bytes: 0,
             message_ttl_ms: None,
+            wall: WallTime(0),
+            may_expire: false,
             safer: BTreeSet::new(),
             output: Output::default(),
             stalled: false,
@@ -106,21 +111,26 @@ impl Shelf {
 
     pub fn recover(&mut self) -> io::Result<()> {
         let found = self.segments.recover()?;
-        self.backlog = found.messages;
-        self.ready = found.messages;
+        for (lane, messages) in found.messages {
+            let at = usize::from(lane);
+            if at >= self.lanes.len() {
+                // Of a queue that had more priorities: still delivered.
+                self.lanes.resize_with(at + 1, Lane::default);
+            }
+            let cursor = self.first_place(lane);
+            if let Some(lane) = self.lanes.get_mut(at) {
+                lane.backlog = messages;
+                lane.ready = messages;
+                lane.cursor = cursor;
+                self.top = self.top.max(at);
+            }
+            self.ready = self.ready.saturating_add(messages);
+        }
         self.ready_bytes = found.bytes;
+        self.may_expire = self.ready > 0;
         self.base = found.last_seq.saturating_add(1).max(1);
-        self.cursor = self.first_place();
         self.output.faults.extend(found.faults);
         Ok(())
-    }
-
-    fn first_place(&self) -> Option<Place> {
-        let number = self.segments.list.keys().next()?;
-        Some(Place {
-            segment: *number,
-            offset: 0,
-        })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -144,15 +154,20 @@ impl Shelf {
     pub fn push(&mut self, message: Message, session: SessionId) -> u64 {
         let seq = self.base + self.slots.len() as u64;
         let body = u32::try_from(message.body_len()).unwrap_or(u32::MAX);
+        let highest = self.lanes.len().saturating_sub(1);
+        let lane = usize::from(message.priority().unwrap_or(0)).min(highest);
         let item = Item {
             seq,
             body,
             persistent: message.durable(),
             recovered: false,
+            lane: u8::try_from(lane).unwrap_or(u8::MAX),
             expires: self.expires(&message),
         };
-        self.ready += 1;
-        self.ready_bytes += u64::from(body);
+        self.count_ready(&item);
+        if let Some(lane) = self.lanes.get_mut(lane) {
+            lane.fresh.push_back(seq);
+        }
         self.buffered += message.as_bytes().len();
         self.slots.push_back(Slot {
             item,
@@ -166,7 +181,17 @@ impl Shelf {
     fn expires(&self, message: &Message) -> u64 {
         let ttl = [message.ttl_ms(), self.message_ttl_ms];
         let ttl = ttl.into_iter().flatten().min();
-        ttl.map_or(0, |ttl| message.received().0.saturating_add(ttl).max(1))
+        ttl.map_or(0, |ttl| self.wall.0.saturating_add(ttl).max(1))
+    }
+
+    fn count_ready(&mut self, item: &Item) {
+        self.ready += 1;
+        self.ready_bytes += u64::from(item.body);
+        self.may_expire |= item.expires != 0;
+        self.top = self.top.max(item.lane.into());
+        if let Some(lane) = self.lane(item.lane) {
+            lane.ready += 1;
+        }
     }
 
     /// Whether a message is as safe as it gets: written, or settled already.
@@ -189,7 +214,9 @@ impl Shelf {
                 let message = s.message.as_ref()?;
                 Some(Draft {
                     seq: s.item.seq,
+                    lane: s.item.lane,
                     persistent: s.item.persistent,
+                    expires: s.item.expires,
                     body: s.item.body,
                     message,
                 })
@@ -200,7 +227,9 @@ impl Shelf {
         let slots = std::mem::take(&mut self.slots);
         self.base += slots.len() as u64;
         self.buffered = 0;
-        self.fresh_at = 0;
+        for lane in &mut self.lanes {
+            lane.fresh.clear();
+        }
         for slot in slots {
             if slot.item.persistent {
                 self.safer.insert(slot.session);
@@ -218,105 +247,6 @@ impl Shelf {
         Ok(())
     }
 
-    /// A written message that nobody took: kept at hand when it is next and there is room.
-    fn shelve(&mut self, item: Item, message: Message, place: Place) {
-        let len = message.as_bytes().len();
-        if self.backlog == 0 && self.window_bytes < WINDOW_BYTES {
-            self.window_bytes += len;
-            self.window.push_back(Loaded {
-                seq: item.seq,
-                persistent: item.persistent,
-                recovered: false,
-                body: item.body,
-                place,
-                message,
-            });
-            return;
-        }
-        if self.backlog == 0 {
-            self.cursor = Some(place);
-        }
-        self.backlog += 1;
-        if let Some(segment) = self.segments.list.get_mut(&place.segment) {
-            segment.unread += 1;
-        }
-    }
-
-    /// Reads ahead when the window is empty.
-    fn load(&mut self) {
-        while self.window.is_empty() && self.backlog > 0 && !self.stalled {
-            let Some(cursor) = self.cursor else {
-                return self.lost_rest();
-            };
-            let mut faults = Vec::new();
-            let read = self
-                .segments
-                .read(cursor.segment, cursor.offset, &mut faults);
-            self.output.faults.extend(faults);
-            match read {
-                Ok((loaded, next)) => self.loaded(cursor, loaded, next),
-                Err(error) => {
-                    self.stalled = true;
-                    self.output
-                        .faults
-                        .push(format!("classic queue cannot be read: {error}"));
-                }
-            }
-        }
-    }
-
-    fn loaded(&mut self, cursor: Place, loaded: Vec<Loaded>, next: Option<u64>) {
-        let count = loaded.len() as u64;
-        let lost = match self.segments.list.get_mut(&cursor.segment) {
-            Some(segment) => {
-                segment.unread = segment.unread.saturating_sub(count);
-                match next {
-                    Some(_) => 0,
-                    None => std::mem::take(&mut segment.unread),
-                }
-            }
-            None => 0,
-        };
-        self.backlog = self.backlog.saturating_sub(count + lost);
-        for message in loaded {
-            self.window_bytes += message.message.as_bytes().len();
-            self.window.push_back(message);
-        }
-        self.cursor = match next {
-            Some(offset) => Some(Place { offset, ..cursor }),
-            None => self.segment_after(cursor.segment),
-        };
-        if lost > 0 {
-            self.lose(lost);
-            let result = self.segments.lose(cursor.segment, lost);
-            self.note(result);
-        }
-    }
-
-    fn segment_after(&self, number: u32) -> Option<Place> {
-        let mut later = self.segments.list.range(number.saturating_add(1)..);
-        later.next().map(|(number, _)| Place {
-            segment: *number,
-            offset: 0,
-        })
-    }
-
-    /// Messages are gone with damaged records.
-    fn lose(&mut self, count: u64) {
-        self.ready = self.ready.saturating_sub(count);
-        if self.ready == 0 {
-            self.ready_bytes = 0;
-        }
-        self.output
-            .faults
-            .push(format!("classic queue lost {count} messages to damage"));
-    }
-
-    fn lost_rest(&mut self) {
-        let rest = std::mem::take(&mut self.backlog);
-        self.lose(rest);
-    }
-
     fn note(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.output
@@ -325,10 +255,14 @@ impl Shelf {
         }
     }
 
-    fn out_of_ready(&mut self, body: u32) {
+    fn out_of_ready(&mut self, item: &Item) {
         self.ready = self.ready.saturating_sub(1);
-        self.ready_bytes = self.ready_bytes.saturating_sub(body.into());
-        self.out_bytes += u64::from(body);
+        self.ready_bytes = self.ready_bytes.saturating_sub(item.body.into());
+        self.out_bytes += u64::from(item.body);
+        self.may_expire &= self.ready > 0;
+        if let Some(lane) = self.lane(item.lane) {
+            lane.ready = lane.ready.saturating_sub(1);
+        }
     }
 
     fn slot(&mut self, seq: u64) -> Option<&mut Slot> {
@@ -354,33 +288,16 @@ impl Shelf {
         }
     }
 
-    /// When the head expires, if that is known: 0 is never.
-    fn head_expires(&mut self) -> Option<u64> {
-        if let Some((item, _)) = self.returned.values().next() {
-            return Some(item.expires);
-        }
-        self.load();
-        if let Some(first) = self.window.front() {
-            return Some(self.expires(&first.message));
-        }
-        if self.backlog > 0 {
-            return None;
-        }
-        let mut fresh = self.slots.iter().skip(self.fresh_at);
-        let next = fresh.find(|s| s.state == State::Fresh);
-        next.map(|s| s.item.expires)
-    }
-
     /// Drops heads whose time has passed; returns when the next one's comes.
-    pub fn expire(&mut self, wall: WallTime) -> Option<WallTime> {
+    pub fn expire(&mut self) -> Option<WallTime> {
         while let Some(expires) = self.head_expires() {
             if expires == 0 {
                 return None;
             }
-            if expires > wall.0 {
+            if expires > self.wall.0 {
                 return Some(WallTime(expires));
             }
-            let taken = self.take()?;
+            let taken = self.take_head()?;
             self.dead(taken.item, DeadReason::Expired);
         }
         None
@@ -388,7 +305,7 @@ impl Shelf {
 
     /// Drops the head because there is too much.
     pub fn drop_head(&mut self) -> bool {
-        match self.take() {
+        match self.take_head() {
             Some(taken) => {
                 self.dead(taken.item, DeadReason::MaxLength);
                 true
@@ -401,53 +318,14 @@ impl Shelf {
         let result = self.segments.destroy();
         self.note(result);
         self.slots.clear();
-        self.window.clear();
-        self.returned.clear();
+        for lane in &mut self.lanes {
+            *lane = Lane::default();
+        }
         self.held.clear();
         self.buffered = 0;
-        self.fresh_at = 0;
-        self.window_bytes = 0;
-        self.backlog = 0;
-        self.cursor = None;
         self.ready = 0;
         self.ready_bytes = 0;
         self.out_bytes = 0;
-    }
-
-    fn take_window(&mut self) -> Option<Taken<Item>> {
-        let loaded = self.window.pop_front()?;
-        let expires = self.expires(&loaded.message);
-        self.window_bytes = self
-            .window_bytes
-            .saturating_sub(loaded.message.as_bytes().len());
-        self.held.insert(loaded.seq, loaded.place);
-        self.hand = Some((loaded.seq, loaded.message));
-        Some(Taken {
-            item: Item {
-                seq: loaded.seq,
-                body: loaded.body,
-                persistent: loaded.persistent,
-                recovered: loaded.recovered,
-                expires,
-            },
-            attempts: 0,
-            redelivered: loaded.recovered,
-        })
-    }
-
-    fn take_fresh(&mut self) -> Option<Taken<Item>> {
-        while let Some(slot) = self.slots.get_mut(self.fresh_at) {
-            self.fresh_at += 1;
-            if slot.state == State::Fresh {
-                slot.state = State::Taken;
-                return Some(Taken {
-                    item: slot.item,
-                    attempts: 0,
-                    redelivered: false,
-                });
-            }
-        }
-        None
     }
 
     /// Gone slots at the front need no place any more.
@@ -455,7 +333,6 @@ impl Shelf {
         while self.slots.front().is_some_and(|s| s.state == State::Gone) {
             self.slots.pop_front();
             self.base += 1;
-            self.fresh_at = self.fresh_at.saturating_sub(1);
         }
     }
 
@@ -487,32 +364,24 @@ impl Store for Shelf {
         self.ready
     }
 
+    /// Messages whose time has passed die on the way. One that may live no time at all may still be taken at once.
     fn take(&mut self) -> Option<Taken<Item>> {
-        self.hand = None;
-        let taken = if let Some((_, (item, attempts))) = self.returned.pop_first() {
-            Taken {
-                item,
-                attempts,
-                redelivered: true,
+        loop {
+            let taken = self.take_head()?;
+            if taken.item.expires == 0 || taken.item.expires >= self.wall.0 {
+                return Some(taken);
             }
-        } else {
-            self.load();
-            match self.take_window() {
-                Some(taken) => taken,
-                // What is on disk comes first, even while it cannot be read.
-                None if self.backlog > 0 => return None,
-                None => self.take_fresh()?,
-            }
-        };
-        self.out_of_ready(taken.item.body);
-        Some(taken)
+            self.dead(taken.item, DeadReason::Expired);
+        }
     }
 
-    fn give_back(&mut self, item: Item, attempts: u32) {
-        self.ready += 1;
-        self.ready_bytes += u64::from(item.body);
+    /// Back to its place among those of its priority.
+    fn give_back(&mut self, item: Item, attempts: u32, _why: Back) {
+        self.count_ready(&item);
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
-        self.returned.insert(item.seq, (item, attempts));
+        if let Some(lane) = self.lane(item.lane) {
+            lane.returned.insert(item.seq, (item, attempts));
+        }
     }
 
     fn settled(&mut self, item: Item) {
@@ -551,26 +420,25 @@ impl Store for Shelf {
 
     fn purge(&mut self) -> u64 {
         let purged = self.ready;
-        for (seq, (item, _)) in std::mem::take(&mut self.returned) {
-            let session = self.slot(seq).map(|slot| {
-                slot.state = State::Gone;
-                slot.message = None;
-                slot.session
-            });
-            if item.persistent {
-                self.safer.extend(session);
+        for lane in std::mem::take(&mut self.lanes) {
+            for (seq, (item, _)) in lane.returned {
+                let session = self.slot(seq).map(|slot| {
+                    slot.state = State::Gone;
+                    slot.message = None;
+                    slot.session
+                });
+                if item.persistent {
+                    self.safer.extend(session);
+                }
+                self.held.remove(&seq);
             }
-            self.held.remove(&seq);
+            self.lanes.push(Lane::default());
         }
         for slot in self.slots.iter_mut().filter(|s| s.state == State::Fresh) {
             slot.state = State::Gone;
             slot.message = None;
             self.safer.insert(slot.session);
         }
-        self.window.clear();
-        self.window_bytes = 0;
-        self.backlog = 0;
-        self.cursor = None;
         let result = self.segments.keep_only(&self.held);
         self.note(result);
         self.buffered = self
@@ -580,7 +448,7 @@ impl Store for Shelf {
             .map(|m| m.as_bytes().len())
             .sum();
         self.trim();
-        self.fresh_at = self.slots.len();
+        self.may_expire = false;
         self.ready = 0;
         self.ready_bytes = 0;
         purged
@@ -591,6 +459,8 @@ impl Store for Shelf {
 impl Shelf {
     /// Messages in memory, or remembered one by one.
     pub fn memory_messages(&self) -> usize {
-        self.slots.len() + self.window.len() + self.held.len() + self.returned.len()
+        let lanes = self.lanes.iter();
+        let lanes = lanes.map(|l| l.window.len() + l.returned.len() + l.fresh.len());
+        self.slots.len() + self.held.len() + lanes.sum::<usize>()
     }
 }

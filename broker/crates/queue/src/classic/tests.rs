@@ -6,7 +6,7 @@ use env::{Incarnation, NodeId};
 use message::{MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
 
-fn settings() -> QueueSettings {
+pub(super) fn settings() -> QueueSettings {
     QueueSettings {
         max_length: None,
         max_length_bytes: None,
@@ -14,10 +14,11 @@ fn settings() -> QueueSettings {
         delivery_limit: None,
         message_ttl_ms: None,
         single_active_consumer: false,
+        max_priority: None,
     }
 }
 
-fn session(number: u64) -> SessionId {
+pub(super) fn session(number: u64) -> SessionId {
     SessionId {
         node: NodeId(1),
         incarnation: Incarnation(1),
@@ -46,15 +47,15 @@ fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
-struct Rig {
-    disk: SimDisk,
-    queue: ClassicQueue,
+pub(super) struct Rig {
+    pub disk: SimDisk,
+    pub queue: ClassicQueue,
     seqs: BTreeMap<u64, u64>,
-    at: Moment,
+    pub at: Moment,
 }
 
 impl Rig {
-    fn new(settings: QueueSettings) -> Rig {
+    pub fn new(settings: QueueSettings) -> Rig {
         let disk = SimDisk::new();
         let queue = open(&disk, settings);
         Rig {
@@ -68,7 +69,7 @@ impl Rig {
         }
     }
 
-    fn ask(&mut self, by: u64, body: RequestBody) -> Output {
+    pub fn ask(&mut self, by: u64, body: RequestBody) -> Output {
         let seq = self.seqs.entry(by).or_default();
         *seq += 1;
         let request = Request {
@@ -87,7 +88,7 @@ impl Rig {
         self.ask(9, RequestBody::Publish(message(n, durable, len)))
     }
 
-    fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> Output {
+    pub fn consume(&mut self, by: u64, consumer: u32, prefetch: u32) -> Output {
         let spec = ConsumerSpec {
             tag: "c".into(),
             channel: 1,
@@ -101,7 +102,7 @@ impl Rig {
         self.ask(by, RequestBody::Consume { consumer, spec })
     }
 
-    fn settle(&mut self, by: u64, consumer: u32, outcome: Outcome, id: u64) -> Output {
+    pub fn settle(&mut self, by: u64, consumer: u32, outcome: Outcome, id: u64) -> Output {
         let consumer = ConsumerId(consumer);
         let ids = vec![(id, id)];
         self.ask(
@@ -114,7 +115,7 @@ impl Rig {
         )
     }
 
-    fn pass(&mut self, time: Duration) -> Output {
+    pub fn pass(&mut self, time: Duration) -> Output {
         self.at.now = self.at.now + time;
         self.at.wall.0 += time.as_millis() as u64;
         let mut out = Output::default();
@@ -123,7 +124,7 @@ impl Rig {
     }
 
     /// The process ends and another begins; what was not written is gone, unless it `stops` in order.
-    fn restart(&mut self, stops: bool) {
+    pub fn restart(&mut self, stops: bool) {
         if stops {
             self.queue.write_all(&mut Output::default()).unwrap();
         }
@@ -132,7 +133,7 @@ impl Rig {
     }
 
     /// Everything that is left, by one greedy consumer that settles.
-    fn drain(&mut self) -> (Vec<u64>, Vec<String>) {
+    pub fn drain(&mut self) -> (Vec<u64>, Vec<String>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
         let mut out = self.consume(77, 900, 50);
         loop {

@@ -283,5 +283,7 @@ pub fn take_settings(reader: &mut Reader) -> Result<QueueSettings, CodecError> {
             }
         },
         single_active_consumer: reader.bool()?,
+        // Only settings of quorum queues are written; those have no such thing.
+        max_priority: None,
     })
 }

@@ -209,6 +209,7 @@ proptest! {
         let settings = QueueSettings {
             max_length, max_length_bytes, delivery_limit, message_ttl_ms, single_active_consumer,
             overflow: if reject { Overflow::RejectPublish } else { Overflow::DropHead },
+            max_priority: None,
         };
         let mut out = BytesMut::new();
         put_settings(&mut out, &settings);

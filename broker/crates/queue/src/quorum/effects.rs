@@ -5,7 +5,7 @@ use bytes::Bytes;
 use message::Message;
 
 /// Where in the log a message is: the entry, and the offset of its length in the entry's command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     pub index: u64,
     pub offset: u32,

@@ -3,11 +3,11 @@
 use super::command::{Command, Decoded, decode, take_request, take_run};
 use super::effects::{Effect, Effects, Place};
 use super::ready::{Held, Ready};
-use crate::checkout::{Admission, Checkout, Handed, Store, Taken};
+use crate::checkout::{Admission, Back, Checkout, Handed, Store, Taken};
 use crate::codec::{CodecError, Reader};
 use crate::{
-    ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueSettings, QueueStats, Reject,
-    RequestBody, Resume, SessionId,
+    ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueKind, QueueSettings,
+    QueueStats, Reject, RequestBody, Resume, SessionId,
 };
 use bytes::Bytes;
 use env::{NodeId, WallTime};
@@ -15,6 +15,8 @@ use message::Message;
 
 /// Priorities from this one on are high (Q7).
 const HIGH_PRIORITY: u8 = 5;
+/// A queue that refuses publishes takes them again at this many tenths of its limits.
+const RESUME_TENTHS: u64 = 8;
 
 /// See the module. Holds where messages are, never the messages.
 #[derive(Debug)]
@@ -26,7 +28,11 @@ pub struct Machine {
     pub(super) ready: Ready,
     /// Body bytes of what is out.
     pub(super) out_bytes: u64,
+    /// Over a limit with reject-publish: nothing is taken until there is room again.
+    pub(super) blocked: bool,
     pub(super) checkout: Checkout<Held>,
+    /// The request that is being applied.
+    at: Place,
     /// Commands that could not be read (written by no program of ours).
     pub(super) unreadable: u64,
 }
@@ -36,6 +42,10 @@ struct Shelf<'a> {
     ready: &'a mut Ready,
     out_bytes: &'a mut u64,
     effects: &'a mut Effects,
+    clock: u64,
+    at: Place,
+    /// No delivery limit: what a consumer requeues goes to the end, or the same message would come round at once.
+    postpones: bool,
 }
 
 impl Store for Shelf<'_> {
@@ -46,14 +56,19 @@ impl Store for Shelf<'_> {
     }
 
     fn take(&mut self) -> Option<Taken<Held>> {
+        self.drop_expired();
         let taken = self.ready.pop()?;
         *self.out_bytes += u64::from(taken.item.body);
         Some(taken)
     }
 
-    fn give_back(&mut self, item: Held, attempts: u32) {
+    fn give_back(&mut self, item: Held, attempts: u32, why: Back) {
         *self.out_bytes -= u64::from(item.body);
-        self.ready.give_back(item, attempts);
+        if self.postpones && why == Back::Asked {
+            self.ready.postpone(item, attempts, self.at);
+        } else {
+            self.ready.give_back(item, attempts);
+        }
     }
 
     fn settled(&mut self, item: Held) {
@@ -73,7 +88,7 @@ impl Store for Shelf<'_> {
             redelivered: handed.redelivered,
             attempts: handed.attempts,
             left: handed.left,
-            at: place(item),
+            at: item.place(),
         });
     }
 
@@ -87,16 +102,15 @@ impl Store for Shelf<'_> {
 }
 
 impl Shelf<'_> {
-    fn bury(&mut self, item: &Held, reason: DeadReason) {
-        let at = place(item);
-        self.effects.push(Effect::DeadLetter { reason, at });
+    fn drop_expired(&mut self) {
+        while let Some(item) = self.ready.pop_expired(self.clock) {
+            self.bury(&item, DeadReason::Expired);
+        }
     }
-}
 
-fn place(item: &Held) -> Place {
-    Place {
-        index: item.index,
-        offset: item.offset,
+    fn bury(&mut self, item: &Held, reason: DeadReason) {
+        let at = item.place();
+        self.effects.push(Effect::DeadLetter { reason, at });
     }
 }
 
@@ -108,8 +122,11 @@ impl Machine {
             applied: 0,
             ready: Ready::new(),
             out_bytes: 0,
+            blocked: false,
+            at: Place::default(),
             checkout: Checkout::new(
                 label,
+                QueueKind::Quorum,
                 settings.single_active_consumer,
                 settings.delivery_limit,
             ),
@@ -124,6 +141,9 @@ impl Machine {
             ready: &mut self.ready,
             out_bytes: &mut self.out_bytes,
             effects,
+            clock: self.clock,
+            at: self.at,
+            postpones: self.settings.delivery_limit.is_none(),
         };
         (&mut self.checkout, shelf)
     }
@@ -134,6 +154,7 @@ impl Machine {
             return;
         }
         self.applied = index;
+        self.at = Place { index, offset: 0 };
         let done = match decode(command) {
             Ok(Decoded::Batch { wall, runs }) => {
                 self.advance(wall, effects);
@@ -149,9 +170,14 @@ impl Machine {
             // Every member reads the same bytes and leaves off at the same request.
             self.unreadable += 1;
         }
+        self.serve(effects);
+    }
+
+    /// Hands out what is ready; of what is left goes what has expired and what is too much.
+    fn serve(&mut self, effects: &mut Effects) {
         let (checkout, mut shelf) = self.parts(effects);
         checkout.dispatch(&mut shelf);
-        self.drop_expired(effects);
+        shelf.drop_expired();
         self.keep_limits(effects);
     }
 
@@ -202,6 +228,7 @@ impl Machine {
         at: Place,
         effects: &mut Effects,
     ) {
+        self.at = at;
         let (checkout, mut shelf) = self.parts(effects);
         match checkout.admit(&mut shelf, session, seq) {
             Admission::Apply => {}
@@ -216,83 +243,80 @@ impl Machine {
             Admission::Closed | Admission::Ignore => return,
         }
         match body {
-            RequestBody::Publish(message) => self.publish(session, seq, &message, at, effects),
+            RequestBody::Publish(message) => self.publish(session, seq, &message),
             body => {
                 let clock = self.clock;
                 let (checkout, mut shelf) = self.parts(effects);
                 checkout.apply(&mut shelf, session, seq, body, clock);
             }
         }
-        let (checkout, mut shelf) = self.parts(effects);
-        checkout.dispatch(&mut shelf);
+        self.serve(effects);
     }
 
-    fn publish(
-        &mut self,
-        session: SessionId,
-        seq: u64,
-        message: &Message,
-        at: Place,
-        effects: &mut Effects,
-    ) {
-        let body = u32::try_from(message.body_len()).unwrap_or(u32::MAX);
+    fn publish(&mut self, session: SessionId, seq: u64, message: &Message) {
         if self.checkout.deleted {
             return self.checkout.refuse(session, seq, Reject::Unavailable);
         }
-        if self.settings.overflow == Overflow::RejectPublish && self.over(1, u64::from(body)) {
+        if self.blocked {
             return self.checkout.refuse(session, seq, Reject::MaxLength);
         }
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
-        let ttl = ttl.into_iter().flatten().min();
+        // Even one of zero milliseconds can be delivered within the millisecond of its publishing.
+        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
         self.ready.push(&Held {
-            index: at.index,
-            offset: at.offset,
-            body,
+            index: self.at.index,
+            offset: self.at.offset,
+            body: u32::try_from(message.body_len()).unwrap_or(u32::MAX),
             high: message.priority().is_some_and(|p| p >= HIGH_PRIORITY),
-            expires: ttl.map_or(0, |ttl| self.clock.saturating_add(ttl).max(1)),
+            expires: ttl.map_or(0, |ttl| self.clock.saturating_add(ttl)),
         });
-        if self.settings.max_length.is_some() || self.settings.max_length_bytes.is_some() {
-            let (checkout, mut shelf) = self.parts(effects);
-            checkout.dispatch(&mut shelf);
-            self.keep_limits(effects);
-        }
     }
 
-    /// Whether the limits do not allow so much more.
-    fn over(&self, messages: u64, bytes: u64) -> bool {
-        let length = self.ready.len().saturating_add(messages);
-        let bytes = self.ready.bytes().saturating_add(bytes);
-        self.settings.max_length.is_some_and(|max| length > max)
-            || self
-                .settings
-                .max_length_bytes
-                .is_some_and(|max| bytes > max)
+    fn over_limits(&self) -> bool {
+        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        over(self.settings.max_length, self.ready.len())
+            || over(self.settings.max_length_bytes, self.ready.bytes())
     }
 
-    /// Drops heads while there is too much (Q13). With reject-publish only new messages are held off.
+    fn has_room_again(&self) -> bool {
+        let room = |limit: Option<u64>, is: u64| {
+            limit.is_none_or(|limit| {
+                u128::from(is) * 10 <= u128::from(limit) * u128::from(RESUME_TENTHS)
+            })
+        };
+        room(self.settings.max_length, self.ready.len())
+            && room(self.settings.max_length_bytes, self.ready.bytes())
+    }
+
+    /// Drops heads while there is too much, or holds off new messages from the first that is too much on until there
+    /// is room again (Q13). Only what is ready counts.
     fn keep_limits(&mut self, effects: &mut Effects) {
-        if self.settings.overflow != Overflow::DropHead {
-            return;
-        }
-        while self.ready.len() > 0 && self.over(0, 0) {
-            let Some(taken) = self.ready.pop() else {
-                return;
-            };
-            let (_, mut shelf) = self.parts(effects);
-            shelf.bury(&taken.item, DeadReason::MaxLength);
+        match self.settings.overflow {
+            Overflow::RejectPublish => {
+                self.blocked = if self.blocked {
+                    !self.has_room_again()
+                } else {
+                    self.over_limits()
+                };
+            }
+            Overflow::DropHead => {
+                self.blocked = false;
+                while self.over_limits() {
+                    let Some(taken) = self.ready.pop() else {
+                        return;
+                    };
+                    let (_, mut shelf) = self.parts(effects);
+                    shelf.bury(&taken.item, DeadReason::MaxLength);
+                    shelf.drop_expired();
+                }
+            }
         }
     }
 
     fn advance(&mut self, wall: WallTime, effects: &mut Effects) {
         self.clock = self.clock.max(wall.0);
-        self.drop_expired(effects);
-    }
-
-    fn drop_expired(&mut self, effects: &mut Effects) {
-        while let Some(item) = self.ready.pop_expired(self.clock) {
-            let (_, mut shelf) = self.parts(effects);
-            shelf.bury(&item, DeadReason::Expired);
-        }
+        let (_, mut shelf) = self.parts(effects);
+        shelf.drop_expired();
     }
 
     fn apply_other(&mut self, command: Command, effects: &mut Effects) {
@@ -348,13 +372,15 @@ impl Machine {
     pub fn live_indexes(&self) -> Vec<u64> {
         let out = self.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| o.item.index));
-        let returned = self.ready.returned().map(|(held, _)| held.index);
+        let returned = self.ready.returned().map(|r| r.held.index);
+        let postponed = self.ready.postponed().map(|(_, r)| r.held.index);
         let mut live: Vec<u64> = Vec::new();
         for index in self
             .ready
             .fresh()
             .map(|h| h.index)
             .chain(returned)
+            .chain(postponed)
             .chain(out)
         {
             if live.last() != Some(&index) {

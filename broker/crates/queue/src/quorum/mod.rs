@@ -10,6 +10,10 @@ mod leader;
 mod machine;
 #[cfg(test)]
 mod model_tests;
+#[cfg(test)]
+mod naive_tests;
+#[cfg(test)]
+mod order_tests;
 mod ready;
 mod snapshot;
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! The messages that wait, by reference to the log: 12 bytes each, 20 with a time to live (Q3, Q7).
+//!
+//! Three places, in the order in which they are served: what was given back, in the order in which it came back; high
+//! priority; normal. Two high ones go for each normal one.
 
+use super::effects::Place;
 use crate::checkout::Taken;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Messages in one chunk of a lane.
 const CHUNK: usize = 1024;
@@ -21,8 +25,28 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    fn key(&self) -> (u64, u32) {
-        (self.index, self.offset)
+    pub fn place(&self) -> Place {
+        Place {
+            index: self.index,
+            offset: self.offset,
+        }
+    }
+}
+
+/// A message that was out before, and how many attempts failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Returned {
+    pub held: Held,
+    pub attempts: u32,
+}
+
+impl From<Returned> for Taken<Held> {
+    fn from(returned: Returned) -> Taken<Held> {
+        Taken {
+            item: returned.held,
+            attempts: returned.attempts,
+            redelivered: true,
+        }
     }
 }
 
@@ -78,13 +102,11 @@ impl Chunk {
     }
 }
 
-/// Messages of one priority in log order; returned ones go back to their place.
+/// Messages of one priority in log order, never taken.
 #[derive(Debug, Default)]
 struct Lane {
     high: bool,
-    /// Published and never taken. Their indexes are above those of all that were taken.
     chunks: VecDeque<Chunk>,
-    returned: BTreeMap<(u64, u32), (Held, u32)>,
 }
 
 impl Lane {
@@ -105,32 +127,18 @@ impl Lane {
     }
 
     fn peek(&self) -> Option<Held> {
-        if let Some((held, _)) = self.returned.values().next() {
-            return Some(*held);
-        }
         let chunk = self.chunks.front()?;
         chunk.get(chunk.front, self.high)
     }
 
-    fn pop(&mut self) -> Option<Taken<Held>> {
-        if let Some((_, (item, attempts))) = self.returned.pop_first() {
-            return Some(Taken {
-                item,
-                attempts,
-                redelivered: true,
-            });
-        }
+    fn pop(&mut self) -> Option<Held> {
         let chunk = self.chunks.front_mut()?;
-        let item = chunk.get(chunk.front, self.high)?;
+        let held = chunk.get(chunk.front, self.high)?;
         chunk.front += 1;
         if chunk.front >= chunk.items.len() {
             self.chunks.pop_front();
         }
-        Some(Taken {
-            item,
-            attempts: 0,
-            redelivered: false,
-        })
+        Some(held)
     }
 
     fn fresh(&self) -> impl Iterator<Item = Held> + '_ {
@@ -141,33 +149,49 @@ impl Lane {
 
     fn clear(&mut self) {
         self.chunks = VecDeque::new();
-        self.returned.clear();
     }
+}
+
+/// Which message is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Returned,
+    High,
+    Postponed,
+    Normal,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Ready {
+    returned: VecDeque<Returned>,
     high: Lane,
     normal: Lane,
+    /// Given back to the end of the normal lane: behind what was published before this place of the log.
+    postponed: VecDeque<(Place, Returned)>,
     /// Where in the cycle of two high and one normal it is.
     pub turn: u8,
     len: u64,
     /// Body bytes of what waits.
     bytes: u64,
+    /// How many of them expire.
+    expiring: u64,
 }
 
 impl Ready {
     pub fn new() -> Ready {
         Ready {
+            returned: VecDeque::new(),
             high: Lane {
                 high: true,
                 ..Lane::default()
             },
             normal: Lane::default(),
+            postponed: VecDeque::new(),
             turn: 0,
             len: 0,
             bytes: 0,
+            expiring: 0,
         }
     }
 
@@ -179,89 +203,119 @@ impl Ready {
         self.bytes
     }
 
-    fn lane(&mut self, high: bool) -> &mut Lane {
-        if high {
+    fn count(&mut self, held: &Held) {
+        self.len += 1;
+        self.bytes += u64::from(held.body);
+        self.expiring += u64::from(held.expires != 0);
+    }
+
+    /// A new message, after all others of its priority.
+    pub fn push(&mut self, held: &Held) {
+        self.count(held);
+        let lane = if held.high {
             &mut self.high
         } else {
             &mut self.normal
-        }
+        };
+        lane.push(held);
     }
 
-    /// A new message, after all others.
-    pub fn push(&mut self, held: &Held) {
-        self.len += 1;
-        self.bytes += u64::from(held.body);
-        self.lane(held.high).push(held);
-    }
-
+    /// Back to the front, behind what came back before.
     pub fn give_back(&mut self, held: Held, attempts: u32) {
-        self.len += 1;
-        self.bytes += u64::from(held.body);
-        self.lane(held.high)
-            .returned
-            .insert(held.key(), (held, attempts));
+        self.count(&held);
+        self.returned.push_back(Returned { held, attempts });
     }
 
-    /// Two high to one normal, but a normal one never passes a high one that was published before it.
-    fn next_is_high(&self) -> Option<bool> {
-        match (self.high.peek(), self.normal.peek()) {
-            (None, None) => None,
-            (Some(_), None) => Some(true),
-            (None, Some(_)) => Some(false),
-            (Some(high), Some(normal)) => {
-                Some(self.turn < HIGH_IN_A_ROW || high.key() < normal.key())
-            }
+    /// Back to the end. `after` is where in the log that was asked for; later calls name later places.
+    pub fn postpone(&mut self, held: Held, attempts: u32, after: Place) {
+        self.count(&held);
+        self.postponed
+            .push_back((after, Returned { held, attempts }));
+    }
+
+    /// What is next and the message itself. Two high to one normal, but a normal one never passes a high one that was
+    /// published before it.
+    fn next(&self) -> Option<(Next, Held)> {
+        if let Some(returned) = self.returned.front() {
+            return Some((Next::Returned, returned.held));
+        }
+        let high = self.high.peek();
+        if let Some(high) = high
+            && self.turn < HIGH_IN_A_ROW
+        {
+            return Some((Next::High, high));
+        }
+        let normal = self.normal.peek().map(|n| (n.place(), Next::Normal, n));
+        let postponed = self.postponed.front();
+        let postponed = postponed.map(|(after, r)| (*after, Next::Postponed, r.held));
+        let low = match (normal, postponed) {
+            (Some(normal), Some(postponed)) if normal.0 < postponed.0 => Some(normal),
+            (normal, postponed) => postponed.or(normal),
+        };
+        match (high, low) {
+            (Some(high), Some((place, ..))) if high.place() < place => Some((Next::High, high)),
+            (Some(high), None) => Some((Next::High, high)),
+            (_, low) => low.map(|(_, next, held)| (next, held)),
         }
     }
 
     pub fn pop(&mut self) -> Option<Taken<Held>> {
-        let high = self.next_is_high()?;
-        self.turn = match self.turn {
-            turn if turn >= HIGH_IN_A_ROW => 0,
-            turn => turn + 1,
+        let (next, held) = self.next()?;
+        let taken = match next {
+            Next::Returned => self.returned.pop_front().map(Taken::from),
+            Next::Postponed => self.postponed.pop_front().map(|(_, r)| r.into()),
+            Next::High | Next::Normal => {
+                let lane = if next == Next::High {
+                    &mut self.high
+                } else {
+                    &mut self.normal
+                };
+                lane.pop().map(|item| Taken {
+                    item,
+                    attempts: 0,
+                    redelivered: false,
+                })
+            }
         };
-        self.pop_lane(high)
-    }
-
-    fn pop_lane(&mut self, high: bool) -> Option<Taken<Held>> {
-        let taken = self.lane(high).pop()?;
+        if next != Next::Returned {
+            self.turn = match self.turn {
+                turn if turn >= HIGH_IN_A_ROW => 0,
+                turn => turn + 1,
+            };
+        }
         self.len -= 1;
-        self.bytes -= u64::from(taken.item.body);
-        Some(taken)
+        self.bytes -= u64::from(held.body);
+        self.expiring -= u64::from(held.expires != 0);
+        taken
     }
 
-    /// The head of a lane if its time has passed (Q13: only heads expire).
+    /// The next message if its time has passed (Q13: only the head expires).
     pub fn pop_expired(&mut self, clock: u64) -> Option<Held> {
-        let due = |lane: &Lane| {
-            lane.peek()
-                .is_some_and(|h| h.expires != 0 && h.expires <= clock)
-        };
-        let high = if due(&self.high) {
-            true
-        } else if due(&self.normal) {
-            false
-        } else {
+        let due = self.next_expiry().is_some_and(|expires| expires <= clock);
+        if !due {
             return None;
-        };
-        self.pop_lane(high).map(|taken| taken.item)
+        }
+        self.pop().map(|taken| taken.item)
     }
 
-    /// When the next head expires.
+    /// When the next message expires, if it does.
     pub fn next_expiry(&self) -> Option<u64> {
-        [self.high.peek(), self.normal.peek()]
-            .into_iter()
-            .flatten()
-            .map(|held| held.expires)
-            .filter(|expires| *expires != 0)
-            .min()
+        if self.expiring == 0 {
+            return None;
+        }
+        let (_, held) = self.next()?;
+        Some(held.expires).filter(|expires| *expires != 0)
     }
 
     pub fn clear(&mut self) -> u64 {
         let dropped = self.len;
+        self.returned = VecDeque::new();
+        self.postponed = VecDeque::new();
         self.high.clear();
         self.normal.clear();
         self.len = 0;
         self.bytes = 0;
+        self.expiring = 0;
         dropped
     }
 
@@ -269,13 +323,14 @@ impl Ready {
         self.high.fresh().chain(self.normal.fresh())
     }
 
-    pub fn returned(&self) -> impl Iterator<Item = (Held, u32)> + '_ {
-        let both = self
-            .high
-            .returned
-            .values()
-            .chain(self.normal.returned.values());
-        both.copied()
+    /// In the order in which they came back.
+    pub fn returned(&self) -> impl Iterator<Item = Returned> + '_ {
+        self.returned.iter().copied()
+    }
+
+    /// In the order in which they came back.
+    pub fn postponed(&self) -> impl Iterator<Item = (Place, Returned)> + '_ {
+        self.postponed.iter().copied()
     }
 
     /// Bytes of memory for what was published and never taken, capacity included.

@@ -2,8 +2,9 @@
 //!
 //! Versioned; written in one order only, so that replicas with the same history have the same bytes.
 
+use super::effects::Place;
 use super::machine::Machine;
-use super::ready::{Held, Ready};
+use super::ready::{Held, Ready, Returned};
 use crate::checkout::{Checkout, Consumer, Out, SessionState};
 use crate::codec::{
     CodecError, Reader, put_answer, put_refusal, put_session, put_settings, put_spec, put_varint,
@@ -15,8 +16,9 @@ use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Format of checkpoints.
-const FORMAT: u8 = 1;
+/// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read.
+const FORMAT: u8 = 2;
+const FORMAT_1: u8 = 1;
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -34,6 +36,7 @@ impl Machine {
         put_varint(&mut out, self.applied);
         put_varint(&mut out, self.unreadable);
         out.put_u8(self.ready.turn);
+        out.put_u8(self.blocked.into());
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
         out.freeze()
@@ -42,16 +45,22 @@ impl Machine {
     /// The machine that wrote `state`.
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let mut reader = Reader::new(state);
-        match reader.u8()? {
-            FORMAT => {}
+        let format = match reader.u8()? {
+            known @ (FORMAT_1 | FORMAT) => known,
             other => return Err(CodecError::Version(other).into()),
-        }
+        };
         let mut machine = Machine::new(label, take_settings(&mut reader)?);
         machine.clock = reader.varint()?;
         machine.applied = reader.varint()?;
         machine.unreadable = reader.varint()?;
         machine.ready.turn = reader.u8()?;
+        if format > FORMAT_1 {
+            machine.blocked = reader.bool()?;
+        }
         take_ready(&mut reader, &mut machine.ready)?;
+        if format > FORMAT_1 {
+            take_postponed(&mut reader, &mut machine.ready)?;
+        }
         take_checkout(&mut reader, &mut machine.checkout)?;
         let out = machine.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
@@ -82,10 +91,20 @@ fn put_ready(out: &mut BytesMut, ready: &Ready) {
         (index, offset) = (held.index, held.offset);
     }
     put_varint(out, ready.returned().count() as u64);
-    for (held, attempts) in ready.returned() {
-        put_held(out, &held);
-        put_varint(out, attempts.into());
+    for returned in ready.returned() {
+        put_returned(out, &returned);
     }
+    put_varint(out, ready.postponed().count() as u64);
+    for (after, returned) in ready.postponed() {
+        put_varint(out, after.index);
+        put_varint(out, after.offset.into());
+        put_returned(out, &returned);
+    }
+}
+
+fn put_returned(out: &mut BytesMut, returned: &Returned) {
+    put_held(out, &returned.held);
+    put_varint(out, returned.attempts.into());
 }
 
 fn flags(held: &Held) -> u64 {
@@ -105,6 +124,18 @@ fn take_ready(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecError> 
     for _ in 0..reader.count(4)? {
         let held = take_held(reader)?;
         ready.give_back(held, reader.varint32()?);
+    }
+    Ok(())
+}
+
+fn take_postponed(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecError> {
+    for _ in 0..reader.count(6)? {
+        let after = Place {
+            index: reader.varint()?,
+            offset: reader.varint32()?,
+        };
+        let held = take_held(reader)?;
+        ready.postpone(held, reader.varint32()?, after);
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ pub(super) fn settings() -> QueueSettings {
         delivery_limit: Some(super::DEFAULT_DELIVERY_LIMIT),
         message_ttl_ms: None,
         single_active_consumer: false,
+        max_priority: None,
     }
 }
 
@@ -306,7 +307,7 @@ fn limits_drop_the_head_or_refuse_the_publish() {
     );
 
     let mut rig = Rig::new(QueueSettings {
-        max_length_bytes: Some(16),
+        max_length_bytes: Some(15),
         overflow: Overflow::RejectPublish,
         ..settings()
     });

@@ -1,0 +1,407 @@
+//! What a message costs a queue: processor time and allocations per message for publish, deliver and settle at several
+//! depths, and memory per ready message. No network; a memory disk. `cargo bench -p queue`.
+//!
+//! Processor time is the thread's own (Linux's schedstat), so a busy machine disturbs little. The figures of the queue
+//! alone leave out its clients, those of `with clients` have them.
+
+use bytes::Bytes;
+use env::sim::SimDisk;
+use env::{Incarnation, NodeId, Time, WallTime};
+use message::{Message, MessageBuilder, Protocol, Table};
+use queue::classic::ClassicQueue;
+use queue::client::QueueClient;
+use queue::quorum::QuorumQueue;
+use queue::{
+    ConsumerId, ConsumerSpec, Event, Moment, Outcome, Output, Overflow, Queue, QueueId, QueueKind,
+    QueueSettings, Request, RequestBody, SessionId, ToQueue,
+};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Counts what is asked of the system's allocator.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+static LIVE: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        LIVE.fetch_add(layout.size() as u64, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Relaxed);
+        LIVE.fetch_add(size as u64, Relaxed);
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BATCH: u64 = 100;
+const MEASURED: u64 = 200_000;
+const PUBLISHER: usize = 0;
+const CONSUMER: usize = 1;
+
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let first = text.split(' ').next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(first.unwrap_or(0))
+}
+
+fn message(priority: Option<u8>) -> Message {
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority,
+        ttl_ms: None,
+        received: WallTime(0),
+        exchange: "",
+        routing_keys: &["cost"],
+        properties: &[0x10, 0, 2],
+    }
+    .build(12, [&[7u8; 12][..]])
+    .unwrap()
+}
+
+fn settings(max_priority: Option<u8>) -> QueueSettings {
+    QueueSettings {
+        max_length: None,
+        max_length_bytes: None,
+        overflow: Overflow::DropHead,
+        delivery_limit: Some(20),
+        message_ttl_ms: None,
+        single_active_consumer: false,
+        max_priority,
+    }
+}
+
+fn session(number: usize) -> SessionId {
+    SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number: number as u64,
+    }
+}
+
+fn consume() -> RequestBody {
+    RequestBody::Consume {
+        consumer: ConsumerId(1),
+        spec: ConsumerSpec {
+            tag: "c".into(),
+            channel: 1,
+            prefetch: BATCH as u32,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            arguments: Table::default(),
+        },
+    }
+}
+
+fn accepted(from: u64, to: u64) -> RequestBody {
+    RequestBody::Settle {
+        consumer: ConsumerId(1),
+        outcome: Outcome::Accepted,
+        ids: vec![(from, to)],
+    }
+}
+
+/// A queue with what the shard does around it.
+enum Kind {
+    Quorum {
+        queue: Box<QuorumQueue>,
+        /// The commands of the log from `first` on.
+        log: VecDeque<Bytes>,
+        first: u64,
+    },
+    Classic(Box<ClassicQueue>),
+}
+
+impl Kind {
+    fn quorum() -> Kind {
+        let mut queue = QuorumQueue::new("cost".into(), settings(None));
+        queue.leadership(1, Some(NodeId(1)), true, &mut Output::default());
+        Kind::Quorum {
+            queue: Box::new(queue),
+            log: VecDeque::new(),
+            first: 1,
+        }
+    }
+
+    fn classic(max_priority: Option<u8>) -> Kind {
+        let disk = Arc::new(SimDisk::new());
+        let queue = ClassicQueue::open(disk, QueueId(1), "cost".into(), settings(max_priority));
+        Kind::Classic(Box::new(queue.unwrap()))
+    }
+
+    fn kind(&self) -> QueueKind {
+        match self {
+            Kind::Quorum { .. } => QueueKind::Quorum,
+            Kind::Classic(_) => QueueKind::Classic,
+        }
+    }
+
+    fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
+        match self {
+            Kind::Quorum { queue, .. } => queue.step(at, item, out),
+            Kind::Classic(queue) => queue.step(at, item, out),
+        }
+    }
+
+    /// The end of a turn. The log keeps only what is still read when `trim` says so, as the consensus crate does.
+    fn turn(&mut self, at: Moment, out: &mut Output) {
+        match self {
+            Kind::Quorum { queue, log, first } => {
+                queue.flush(at, out);
+                while let Some(command) = queue.take_proposal() {
+                    log.push_back(command.clone());
+                    queue.applied(*first + log.len() as u64 - 1, 1, &command);
+                }
+                let from = *first;
+                let mut read = |index: u64| log.get((index - from) as usize).cloned();
+                queue.resolve(&mut read, out);
+            }
+            Kind::Classic(queue) => {
+                queue.flush(at, out);
+                if queue.wake_at().is_some_and(|wake| wake <= at.now) {
+                    queue.tick(at, out);
+                }
+            }
+        }
+    }
+
+    fn trim(&mut self) {
+        if let Kind::Quorum { queue, log, first } = self {
+            let live = queue.machine().live_indexes();
+            let end = *first + log.len() as u64;
+            let keep = live.first().copied().unwrap_or(end);
+            log.drain(..(keep - *first) as usize);
+            *first = keep;
+        }
+    }
+}
+
+/// Requests numbered by hand, answers looked at and forgotten.
+struct Bare {
+    queue: Kind,
+    seqs: [u64; 2],
+    at: Moment,
+    out: Output,
+    settled: u64,
+    delivered: u64,
+}
+
+impl Bare {
+    fn new(queue: Kind) -> Bare {
+        Bare {
+            queue,
+            seqs: [0; 2],
+            at: Moment {
+                now: Time(1),
+                wall: WallTime(1),
+            },
+            out: Output::default(),
+            settled: 0,
+            delivered: 0,
+        }
+    }
+
+    fn ask(&mut self, by: usize, body: RequestBody) {
+        self.seqs[by] += 1;
+        let request = Request {
+            session: session(by),
+            seq: self.seqs[by],
+            body,
+        };
+        self.queue
+            .step(self.at, ToQueue::Request(request), &mut self.out);
+    }
+
+    fn turn(&mut self) {
+        self.at.now = self.at.now + Duration::from_millis(1);
+        self.at.wall.0 += 1;
+        self.queue.turn(self.at, &mut self.out);
+        for addressed in self.out.events.drain(..) {
+            if let Event::Deliver { deliveries, .. } = &addressed.event {
+                self.delivered += deliveries.len() as u64;
+            }
+        }
+    }
+
+    fn publish(&mut self, messages: &[Message]) {
+        for message in messages {
+            self.ask(PUBLISHER, RequestBody::Publish(message.clone()));
+        }
+        self.turn();
+    }
+
+    fn settle(&mut self) {
+        if self.delivered > self.settled {
+            let body = accepted(self.settled + 1, self.delivered);
+            self.settled = self.delivered;
+            self.ask(CONSUMER, body);
+        }
+        self.turn();
+    }
+}
+
+struct Cost {
+    allocations: f64,
+    nanoseconds: f64,
+}
+
+fn measure(count: u64, mut work: impl FnMut()) -> Cost {
+    let (allocations, start) = (ALLOCATIONS.load(Relaxed), cpu());
+    work();
+    let spent = cpu().saturating_sub(start);
+    Cost {
+        allocations: (ALLOCATIONS.load(Relaxed) - allocations) as f64 / count as f64,
+        nanoseconds: spent.as_nanos() as f64 / count as f64,
+    }
+}
+
+fn show(what: &str, cost: &Cost) {
+    println!(
+        "{what:<52} {:>8.3} allocations {:>8.0} ns",
+        cost.allocations, cost.nanoseconds
+    );
+}
+
+/// Publish, deliver and settle `MEASURED` messages through a queue that has `depth` ready ones all the time.
+fn at_depth(what: &str, queue: Kind, depth: u64, priorities: u8) {
+    // The messages are the publisher's: made before.
+    let priority = |n: u64| (priorities > 0).then(|| (n % u64::from(priorities)) as u8);
+    let messages: Vec<Message> = (0..BATCH).map(|n| message(priority(n))).collect();
+    let mut bare = Bare::new(queue);
+    let before = LIVE.load(Relaxed);
+    let cost = measure(depth.max(1), || {
+        for _ in 0..depth / BATCH {
+            bare.publish(&messages);
+        }
+    });
+    if depth > 0 {
+        show(&format!("{what} at {depth}: publish, no consumer"), &cost);
+        memory(&bare, before, depth);
+    }
+    bare.ask(CONSUMER, consume());
+    bare.turn();
+    let cost = measure(MEASURED, || {
+        for _ in 0..MEASURED / BATCH {
+            bare.publish(&messages);
+            bare.settle();
+        }
+    });
+    show(
+        &format!("{what} at {depth}: publish, deliver, settle"),
+        &cost,
+    );
+    if depth == 0 {
+        return;
+    }
+    let left = bare.delivered;
+    let cost = measure(depth, || {
+        while bare.delivered > bare.settled {
+            bare.settle();
+        }
+    });
+    assert_eq!(bare.delivered - left + BATCH, depth);
+    show(&format!("{what} at {depth}: deliver, settle"), &cost);
+}
+
+/// Live bytes beyond the log, which is on disk in truth, and beyond the simulated disk.
+fn memory(bare: &Bare, before: u64, depth: u64) {
+    let log = match &bare.queue {
+        Kind::Quorum { log, .. } => {
+            let commands: usize = log.iter().map(|c| c.len()).sum();
+            commands as u64
+        }
+        Kind::Classic(_) => return,
+    };
+    let live = LIVE.load(Relaxed).saturating_sub(before);
+    let per = live.saturating_sub(log) as f64 / depth as f64;
+    println!("    memory: {per:.1} B per ready message, log headers and spare capacity included");
+    if let Kind::Quorum { queue, .. } = &bare.queue {
+        let start = cpu();
+        let state = queue.checkpoint().state;
+        let spent = cpu().saturating_sub(start);
+        println!("    checkpoint: {} B in {spent:?}", state.len());
+    }
+}
+
+/// The same through both clients, as sessions use them.
+fn with_clients(what: &str, mut queue: Kind) {
+    let kind = queue.kind();
+    let client = |n| QueueClient::<u64>::new(session(n), kind, vec![NodeId(1)], None, Time(1));
+    let mut clients = [client(PUBLISHER), client(CONSUMER)];
+    let mut at = Moment {
+        now: Time(1),
+        wall: WallTime(1),
+    };
+    let (mut out, mut told) = (Output::default(), Vec::new());
+    let message = message(None);
+    clients[CONSUMER].request(consume());
+    let mut published = 0;
+    let cost = measure(MEASURED, || {
+        let mut taken = 0;
+        while taken < MEASURED {
+            for _ in 0..BATCH.min(MEASURED - published) {
+                published += 1;
+                clients[PUBLISHER].publish(Some(published), message.clone());
+            }
+            for client in &mut clients {
+                while let Some(item) = client.poll_send() {
+                    queue.step(at, item, &mut out);
+                }
+            }
+            at.now = at.now + Duration::from_millis(1);
+            queue.turn(at, &mut out);
+            for addressed in out.events.drain(..) {
+                let client = &mut clients[addressed.session.number as usize];
+                if let Event::Deliver { deliveries, .. } = &addressed.event {
+                    taken += deliveries.len() as u64;
+                    let (first, last) = (deliveries[0].id, deliveries[deliveries.len() - 1].id);
+                    client.request(accepted(first, last));
+                }
+                client.event(at.now, NodeId(1), addressed.event, &mut told);
+            }
+            told.clear();
+            queue.trim();
+        }
+    });
+    show(&format!("{what} with clients"), &cost);
+}
+
+fn main() {
+    for depth in [0, 100_000, 1_000_000] {
+        at_depth("quorum", Kind::quorum(), depth, 0);
+    }
+    at_depth("quorum, both priorities", Kind::quorum(), 100_000, 10);
+    for depth in [0, 100_000, 1_000_000] {
+        at_depth("classic", Kind::classic(None), depth, 0);
+    }
+    at_depth(
+        "classic, 10 priorities",
+        Kind::classic(Some(9)),
+        100_000,
+        10,
+    );
+    with_clients("quorum", Kind::quorum());
+    with_clients("classic", Kind::classic(None));
+}

@@ -1,0 +1,61 @@
+//! The queue against a queue of vectors.
+
+use super::tests::{Rig, settings};
+use crate::naive::{Pair, Real, step};
+use crate::{Output, Queue, QueueKind, QueueSettings, RequestBody};
+use proptest::prelude::*;
+use std::time::Duration;
+
+impl Real for Rig {
+    fn ask(&mut self, by: u64, body: RequestBody) -> Output {
+        Rig::ask(self, by, body)
+    }
+
+    fn pass(&mut self, ms: u64) -> Output {
+        Rig::pass(self, Duration::from_millis(ms))
+    }
+
+    fn configure(&mut self, settings: &QueueSettings) -> Output {
+        let mut out = Output::default();
+        self.queue.configure(self.at, settings, &mut out);
+        out
+    }
+
+    fn again(&mut self) -> Output {
+        self.restart(true);
+        let mut out = Output::default();
+        self.queue.flush(self.at, &mut out);
+        out
+    }
+
+    fn clock(&self) -> u64 {
+        self.at.wall.0
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let stats = self.queue.stats();
+        (stats.ready, stats.unacknowledged)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn like_vectors(
+        steps in proptest::collection::vec(step(30_000), 1..120),
+        max_priority in proptest::option::of(0u8..10),
+        message_ttl_ms in proptest::option::of(20u64..100),
+        single_active_consumer: bool,
+    ) {
+        let settings = QueueSettings {
+            max_priority,
+            message_ttl_ms,
+            single_active_consumer,
+            ..settings()
+        };
+        let mut pair = Pair::new(QueueKind::Classic, settings.clone(), Rig::new(settings));
+        for step in steps {
+            pair.run(step)?;
+        }
+    }
+}

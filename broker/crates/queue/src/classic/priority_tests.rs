@@ -1,0 +1,281 @@
+//! `x-max-priority`, and what limits and times to live do with it.
+
+use super::shelf::BUFFER_MESSAGES;
+use super::tests::{Rig, session, settings};
+use super::*;
+use crate::{ConsumerId, DeadReason, Outcome};
+use message::{MessageBuilder, Protocol};
+
+fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>, len: usize) -> Message {
+    let mut body = n.to_be_bytes().to_vec();
+    body.resize(len.max(8), 7);
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority,
+        ttl_ms,
+        received: WallTime(1000),
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(body.len(), [&body[..]])
+    .unwrap()
+}
+
+fn up_to(max: u8) -> QueueSettings {
+    QueueSettings {
+        max_priority: Some(max),
+        ..settings()
+    }
+}
+
+fn publish(rig: &mut Rig, n: u64, priority: u8) -> Output {
+    let message = message(n, Some(priority), None, 8);
+    rig.ask(9, RequestBody::Publish(message))
+}
+
+fn dead(out: &Output) -> Vec<(DeadReason, u64)> {
+    let number = |m: &Message| u64::from_be_bytes(m.body()[..8].try_into().unwrap());
+    out.dead.iter().map(|d| (d.0, number(&d.1))).collect()
+}
+
+#[test]
+fn the_highest_first_and_of_equals_the_oldest() {
+    for written in [false, true] {
+        let mut rig = Rig::new(up_to(3));
+        for (n, priority) in [(1, 0), (2, 3), (3, 1), (4, 3), (6, 200)] {
+            publish(&mut rig, n, priority);
+        }
+        // Without a priority it has the lowest; too high is as high as there is.
+        let none = message(5, None, None, 8);
+        rig.ask(9, RequestBody::Publish(none));
+        if written {
+            rig.pass(WRITE_AFTER);
+        }
+        assert_eq!(rig.drain().0, [2, 4, 6, 3, 1, 5]);
+    }
+}
+
+#[test]
+fn without_an_argument_priorities_mean_nothing() {
+    let mut rig = Rig::new(settings());
+    for (n, priority) in [(1, 0), (2, 9), (3, 1)] {
+        publish(&mut rig, n, priority);
+    }
+    assert_eq!(rig.drain().0, [1, 2, 3]);
+}
+
+#[test]
+fn requeued_ones_go_to_their_place_among_their_like() {
+    for written in [false, true] {
+        let mut rig = Rig::new(up_to(5));
+        for (n, priority) in [(1, 0), (2, 5), (3, 5), (4, 0)] {
+            publish(&mut rig, n, priority);
+        }
+        if written {
+            rig.pass(WRITE_AFTER);
+        }
+        rig.consume(1, 1, 3);
+        let consumer = ConsumerId(1);
+        rig.ask(1, RequestBody::Cancel { consumer });
+        for id in [3, 2] {
+            rig.settle(1, 1, Outcome::Requeue, id);
+        }
+        publish(&mut rig, 6, 5);
+        rig.settle(1, 1, Outcome::Requeue, 1);
+        assert_eq!(rig.drain().0, [2, 3, 6, 1, 4]);
+    }
+}
+
+#[test]
+fn a_restart_keeps_priorities_and_times_to_live() {
+    let mut expected: Vec<u64> = (1..=30).collect();
+    expected.sort_by_key(|n| (std::cmp::Reverse(n % 10), *n));
+    expected.insert(3, 31);
+    for waits in [false, true] {
+        let mut rig = Rig::new(QueueSettings {
+            message_ttl_ms: Some(5_000),
+            ..up_to(9)
+        });
+        for n in 1..=30u64 {
+            publish(&mut rig, n, (n % 10) as u8);
+        }
+        // What the policy said when they came is what holds for them.
+        let mut out = Output::default();
+        rig.queue.configure(rig.at, &up_to(9), &mut out);
+        publish(&mut rig, 31, 9);
+        rig.restart(true);
+        assert_eq!(rig.queue.stats().ready, 31);
+        if !waits {
+            assert_eq!(rig.drain().0, expected);
+            continue;
+        }
+        // The last of the highest lives on; the others of its priority are ahead of it, the rest is behind it.
+        let out = rig.pass(Duration::from_millis(5_000));
+        let expired = [9, 19, 29].map(|n| (DeadReason::Expired, n));
+        assert_eq!(
+            (dead(&out), rig.queue.stats().ready),
+            (expired.to_vec(), 28)
+        );
+    }
+}
+
+#[test]
+fn limits_and_times_to_live_look_at_the_head_of_the_whole_queue() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(2),
+        ..up_to(9)
+    });
+    publish(&mut rig, 1, 0);
+    publish(&mut rig, 2, 9);
+    // The head is what would be delivered next: the highest goes.
+    let out = publish(&mut rig, 3, 0);
+    assert_eq!(dead(&out), [(DeadReason::MaxLength, 2)]);
+    let mut rig = Rig::new(up_to(9));
+    publish(&mut rig, 1, 5);
+    let brief = message(2, Some(0), Some(100), 8);
+    rig.ask(9, RequestBody::Publish(brief));
+    // Behind one that lives on, it stays, but nobody gets it.
+    let out = rig.pass(Duration::from_millis(150));
+    assert_eq!((dead(&out), rig.queue.stats().ready), (vec![], 2));
+    let out = rig.consume(1, 1, 5);
+    assert_eq!(dead(&out), [(DeadReason::Expired, 2)]);
+    assert_eq!(rig.queue.stats().unacknowledged, 1);
+}
+
+#[test]
+fn no_time_to_live_is_now_or_never() {
+    let mut rig = Rig::new(settings());
+    let brief = |n| RequestBody::Publish(message(n, None, Some(0), 8));
+    let out = rig.ask(9, brief(1));
+    assert_eq!(dead(&out), [(DeadReason::Expired, 1)]);
+    rig.consume(1, 1, 1);
+    let out = rig.ask(9, brief(2));
+    assert_eq!((dead(&out), rig.queue.stats().unacknowledged), (vec![], 1));
+    // The time is the queue's: a publisher's clock that is behind or ahead does not matter.
+    rig.at.wall.0 += 1_000_000;
+    rig.settle(1, 1, Outcome::Accepted, 1);
+    rig.ask(9, brief(3));
+    assert_eq!(rig.queue.stats().unacknowledged, 1);
+}
+
+#[test]
+fn a_full_queue_refuses_the_publish_that_would_be_too_much() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(2),
+        overflow: Overflow::RejectPublish,
+        ..settings()
+    });
+    let mut refused = Vec::new();
+    for n in 1..=4 {
+        let out = publish(&mut rig, n, 0);
+        for addressed in &out.events {
+            if let Event::AppliedExcept { refused: all, .. } = &addressed.event {
+                refused = all.iter().flat_map(|r| r.from..=r.to).collect();
+            }
+        }
+    }
+    assert_eq!((refused, rig.queue.stats().ready), (vec![3, 4], 2));
+    // Only what is ready counts.
+    rig.consume(1, 1, 1);
+    publish(&mut rig, 5, 0);
+    assert_eq!(rig.queue.stats().ready, 2);
+}
+
+#[test]
+fn what_comes_back_counts_against_the_limit() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(1),
+        ..settings()
+    });
+    rig.consume(1, 1, 1);
+    publish(&mut rig, 1, 0);
+    publish(&mut rig, 2, 0);
+    let out = rig.settle(1, 1, Outcome::Requeue, 1);
+    assert_eq!(dead(&out), [(DeadReason::MaxLength, 1)]);
+    assert_eq!(rig.queue.stats().unacknowledged, 1);
+}
+
+#[test]
+fn a_long_queue_of_many_priorities_costs_bounded_memory_and_gives_its_disk_back() {
+    let mut rig = Rig::new(up_to(9));
+    let count = 30_000u64;
+    for n in 1..=count {
+        let message = message(n, Some((n % 10) as u8), None, 1000);
+        rig.ask(9, RequestBody::Publish(message));
+    }
+    rig.pass(WRITE_AT_LAST);
+    assert!(rig.queue.shelf.memory_messages() < 3 * BUFFER_MESSAGES);
+    let before: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
+    // A high one's space does not wait for low ones.
+    let consumer = rig.consume(1, 1, 0);
+    assert!(consumer.dead.is_empty());
+    for _ in 0..9 {
+        let held = rig.queue.consumers()[0].unacknowledged;
+        let out = rig.ask(
+            1,
+            RequestBody::Settle {
+                consumer: ConsumerId(1),
+                outcome: Outcome::Accepted,
+                ids: vec![(1, u64::MAX)],
+            },
+        );
+        assert!(held > 0 && out.faults.is_empty());
+    }
+    rig.pass(WRITE_AT_LAST);
+    let after: u64 = rig.disk.files().iter().map(|(_, len)| len).sum();
+    assert!(after * 2 < before, "{after} of {before}");
+    rig.ask(1, RequestBody::Close);
+    rig.restart(true);
+    let (left, faults) = rig.drain();
+    assert_eq!((left.len() as u64, faults.len()), (count - 9 * 2000, 0));
+    let order: Vec<_> = left
+        .iter()
+        .map(|n| (std::cmp::Reverse(n % 10), *n))
+        .collect();
+    assert!(order.is_sorted());
+    rig.pass(WRITE_AT_LAST);
+    rig.pass(REST_AFTER);
+    assert_eq!(rig.queue.wake_at(), None);
+}
+
+#[test]
+fn the_single_active_consumer_stays_until_it_goes_and_the_best_follows() {
+    let mut rig = Rig::new(QueueSettings {
+        single_active_consumer: true,
+        ..settings()
+    });
+    let consume = |rig: &mut Rig, by: u64, priority: i32| {
+        let spec = crate::ConsumerSpec {
+            tag: "c".into(),
+            channel: 1,
+            prefetch: 1,
+            no_ack: false,
+            exclusive: false,
+            priority,
+            arguments: message::Table::default(),
+        };
+        let consumer = ConsumerId(1);
+        rig.ask(by, RequestBody::Consume { consumer, spec });
+    };
+    let active = |rig: &Rig| {
+        let all = rig.queue.consumers();
+        let active: Vec<_> = all.iter().filter(|c| c.active).collect();
+        assert_eq!(active.len(), 1);
+        active[0].session
+    };
+    for (by, priority) in [(1, 0), (2, 1), (3, 7), (4, 7)] {
+        consume(&mut rig, by, priority);
+    }
+    assert_eq!(active(&rig), session(1));
+    rig.ask(1, RequestBody::Close);
+    assert_eq!(active(&rig), session(3));
+    rig.ask(
+        3,
+        RequestBody::Cancel {
+            consumer: ConsumerId(1),
+        },
+    );
+    assert_eq!(active(&rig), session(4));
+}

@@ -1,0 +1,749 @@
+//! A queue of vectors and linear searches, for tests: what a queue of either type does with publishes, consumers,
+//! settlements, time and limits, as plainly as it can be said.
+
+use crate::{
+    ConsumerId, ConsumerSpec, DeadReason, Event, Outcome, Output, Overflow, QueueKind,
+    QueueSettings, RequestBody,
+};
+use message::{Message, MessageBuilder, Protocol, Table};
+use proptest::prelude::*;
+
+/// Bytes of every body that does not ask for more.
+pub(crate) const BODY: usize = 8;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Waiting {
+    n: u64,
+    priority: u8,
+    expires: Option<u64>,
+    attempts: u32,
+    redelivered: bool,
+    body: u64,
+    /// When it joined those that wait: a count, not a time.
+    joined: u64,
+}
+
+/// What a consumer got.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Handed {
+    pub by: u64,
+    pub consumer: u32,
+    pub id: u64,
+    pub n: u64,
+    pub attempts: Option<u32>,
+    pub redelivered: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Consumer {
+    by: u64,
+    number: u32,
+    priority: i32,
+    window: usize,
+    next_id: u64,
+    out: Vec<(u64, Waiting)>,
+    cancelled: bool,
+    get: bool,
+}
+
+/// See the module. What it did since it was last asked is in `handed`, `dead` and `refused`.
+pub(crate) struct Naive {
+    kind: QueueKind,
+    settings: QueueSettings,
+    clock: u64,
+    /// Quorum: what came back, in order.
+    returned: Vec<Waiting>,
+    waiting: Vec<Waiting>,
+    joined: u64,
+    turn: u8,
+    blocked: bool,
+    /// In the order in which they came.
+    consumers: Vec<Consumer>,
+    /// Those that can be served, the one served last at the end.
+    line: Vec<(u64, u32)>,
+    active: Option<(u64, u32)>,
+    pub handed: Vec<Handed>,
+    pub dead: Vec<(DeadReason, u64)>,
+    pub refused: Vec<u64>,
+}
+
+impl Naive {
+    pub fn new(kind: QueueKind, settings: QueueSettings, clock: u64) -> Naive {
+        Naive {
+            kind,
+            settings,
+            clock,
+            returned: Vec::new(),
+            waiting: Vec::new(),
+            joined: 0,
+            turn: 0,
+            blocked: false,
+            consumers: Vec::new(),
+            line: Vec::new(),
+            active: None,
+            handed: Vec::new(),
+            dead: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub fn ready(&self) -> u64 {
+        (self.returned.len() + self.waiting.len()) as u64
+    }
+
+    pub fn out(&self) -> u64 {
+        self.consumers.iter().map(|c| c.out.len() as u64).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        let all = self.returned.iter().chain(&self.waiting);
+        all.map(|w| w.body).sum()
+    }
+
+    /// Consumer and id of everything that a session holds.
+    pub fn held_by(&self, by: u64) -> Vec<(u32, u64)> {
+        let mine = self.consumers.iter().filter(|c| c.by == by);
+        mine.flat_map(|c| c.out.iter().map(|(id, _)| (c.number, *id)))
+            .collect()
+    }
+
+    /// Its consumers that are not cancelled.
+    pub fn consumers_of(&self, by: u64) -> Vec<u32> {
+        let mine = |c: &&Consumer| c.by == by && !c.cancelled && !c.get;
+        self.consumers
+            .iter()
+            .filter(mine)
+            .map(|c| c.number)
+            .collect()
+    }
+
+    /// Where the next message is: among the returned, or at a place among those that wait.
+    fn next(&self) -> Option<(bool, usize)> {
+        if !self.returned.is_empty() {
+            return Some((true, 0));
+        }
+        let first = |wanted: &dyn Fn(&Waiting) -> bool, by_number: bool| {
+            let all = self.waiting.iter().enumerate();
+            all.filter(|(_, w)| wanted(w))
+                .min_by_key(|(_, w)| if by_number { w.n } else { w.joined })
+                .map(|(at, _)| at)
+        };
+        if self.kind == QueueKind::Classic {
+            let top = self.waiting.iter().map(|w| self.lane(w)).max()?;
+            return first(&|w| self.lane(w) == top, true).map(|at| (false, at));
+        }
+        let high = first(&|w| self.lane(w) == 1, false);
+        let normal = first(&|w| self.lane(w) == 0, false);
+        let at = match (high, normal) {
+            (Some(high), Some(normal)) => {
+                let earlier = self.waiting[high].joined < self.waiting[normal].joined;
+                if self.turn < 2 || earlier {
+                    high
+                } else {
+                    normal
+                }
+            }
+            (high, normal) => high.or(normal)?,
+        };
+        Some((false, at))
+    }
+
+    fn lane(&self, waiting: &Waiting) -> u8 {
+        match self.kind {
+            QueueKind::Classic => waiting
+                .priority
+                .min(self.settings.max_priority.unwrap_or(0)),
+            // What came back to the end is of normal priority, whatever it was.
+            QueueKind::Quorum => u8::from(waiting.priority >= 5 && waiting.attempts == 0),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let (returned, at) = self.next()?;
+        if returned {
+            return Some(self.returned.remove(at));
+        }
+        self.turn = if self.turn == 2 { 0 } else { self.turn + 1 };
+        Some(self.waiting.remove(at))
+    }
+
+    fn head(&self) -> Option<&Waiting> {
+        let (returned, at) = self.next()?;
+        Some(if returned {
+            &self.returned[at]
+        } else {
+            &self.waiting[at]
+        })
+    }
+
+    /// Heads whose time has passed. `at_once`: even those that may live no time at all.
+    fn expire(&mut self, at_once: bool) {
+        let clock = if at_once { self.clock } else { self.clock - 1 };
+        while self
+            .head()
+            .is_some_and(|w| w.expires.is_some_and(|e| e <= clock))
+        {
+            let gone = self.pop().unwrap();
+            self.dead.push((DeadReason::Expired, gone.n));
+        }
+    }
+
+    fn take(&mut self) -> Option<Waiting> {
+        self.expire(self.kind == QueueKind::Quorum);
+        self.pop()
+    }
+
+    fn give_back(&mut self, mut message: Waiting, asked: bool) {
+        let limit = self.settings.delivery_limit;
+        message.attempts += 1;
+        message.redelivered = true;
+        if self.kind == QueueKind::Classic {
+            return self.waiting.push(message);
+        }
+        if limit.is_some_and(|limit| message.attempts > limit) {
+            return self.dead.push((DeadReason::DeliveryLimit, message.n));
+        }
+        if limit.is_none() && asked {
+            self.joined += 1;
+            message.joined = self.joined;
+            self.waiting.push(message);
+        } else {
+            self.returned.push(message);
+        }
+    }
+
+    fn over(&self, more: u64, more_bytes: u64) -> bool {
+        let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
+        over(self.settings.max_length, self.ready() + more)
+            || over(self.settings.max_length_bytes, self.bytes() + more_bytes)
+    }
+
+    fn keep_limits(&mut self) {
+        if self.settings.overflow == Overflow::DropHead {
+            self.blocked = false;
+            while self.ready() > 0 && self.over(0, 0) {
+                let gone = self.pop().unwrap();
+                self.dead.push((DeadReason::MaxLength, gone.n));
+                if self.kind == QueueKind::Quorum {
+                    self.expire(true);
+                }
+            }
+        } else if self.kind == QueueKind::Quorum {
+            let below = |limit: Option<u64>, is: u64| limit.is_none_or(|l| is * 10 <= l * 8);
+            let room = below(self.settings.max_length, self.ready())
+                && below(self.settings.max_length_bytes, self.bytes());
+            self.blocked = if self.blocked { !room } else { self.over(0, 0) };
+        }
+    }
+
+    fn elect(&mut self) {
+        let mut candidates: Vec<&Consumer> = self
+            .consumers
+            .iter()
+            .filter(|c| !c.get && !c.cancelled)
+            .collect();
+        candidates.sort_by_key(|c| -c.priority);
+        let best = candidates.first().map(|c| ((c.by, c.number), c.priority));
+        let active = candidates
+            .iter()
+            .find(|c| Some((c.by, c.number)) == self.active);
+        let stays = active.is_some_and(|c| {
+            self.kind == QueueKind::Classic
+                || Some(c.priority) >= best.map(|b| b.1)
+                || !c.out.is_empty()
+        });
+        if !stays {
+            self.active = best.map(|b| b.0);
+        }
+    }
+
+    fn eligible(&self, c: &Consumer) -> bool {
+        let mut others = self.consumers.iter().filter(|o| !o.get && !o.cancelled);
+        let alone = !self.settings.single_active_consumer
+            || self.active == Some((c.by, c.number))
+                && (self.kind == QueueKind::Classic || others.all(|o| o.priority <= c.priority));
+        alone && !c.get && !c.cancelled && c.out.len() < c.window
+    }
+
+    /// After anything that may change who can be served.
+    fn refresh(&mut self) {
+        self.consumers
+            .retain(|c| !(c.get || c.cancelled) || !c.out.is_empty());
+        self.elect();
+        for c in self.consumers.clone() {
+            let key = (c.by, c.number);
+            let there = self.line.contains(&key);
+            match self.eligible(&c) {
+                true if !there => self.line.push(key),
+                false if there => self.line.retain(|k| *k != key),
+                _ => {}
+            }
+        }
+        let known: Vec<(u64, u32)> = self.consumers.iter().map(|c| (c.by, c.number)).collect();
+        self.line.retain(|k| known.contains(k));
+    }
+
+    fn dispatch(&mut self) {
+        while self.ready() > 0 {
+            let mut best: Option<(i32, usize)> = None;
+            for (at, key) in self.line.clone().into_iter().enumerate() {
+                let priority = self.consumer(key).priority;
+                if best.is_none_or(|(p, _)| priority > p) {
+                    best = Some((priority, at));
+                }
+            }
+            let Some((_, at)) = best else { return };
+            let Some(message) = self.take() else { return };
+            let key = self.line.remove(at);
+            self.hand(key, message);
+            self.refresh();
+        }
+    }
+
+    fn consumer(&mut self, key: (u64, u32)) -> &mut Consumer {
+        let mut all = self.consumers.iter_mut();
+        all.find(|c| (c.by, c.number) == key).unwrap()
+    }
+
+    fn hand(&mut self, key: (u64, u32), message: Waiting) {
+        let counts = self.kind == QueueKind::Quorum;
+        let c = self.consumer(key);
+        let id = c.next_id;
+        c.next_id += 1;
+        c.out.push((id, message.clone()));
+        self.handed.push(Handed {
+            by: key.0,
+            consumer: key.1,
+            id,
+            n: message.n,
+            attempts: counts.then_some(message.attempts),
+            redelivered: message.redelivered,
+        });
+    }
+
+    fn publish(&mut self, message: &Message) {
+        let n = number(message);
+        let body = message.body_len() as u64;
+        let refused = match (self.kind, self.settings.overflow) {
+            (_, Overflow::DropHead) => false,
+            (QueueKind::Classic, _) => self.over(1, body),
+            (QueueKind::Quorum, _) => self.blocked,
+        };
+        if refused {
+            return self.refused.push(n);
+        }
+        let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
+        let least = u64::from(self.kind == QueueKind::Quorum);
+        let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(least));
+        self.joined += 1;
+        self.waiting.push(Waiting {
+            n,
+            priority: message.priority().unwrap_or(0),
+            expires: ttl.map(|ttl| self.clock + ttl),
+            attempts: 0,
+            redelivered: false,
+            body,
+            joined: self.joined,
+        });
+    }
+
+    fn add(&mut self, by: u64, number: u32, spec: Option<&ConsumerSpec>) {
+        let window = match spec.map(|s| s.prefetch) {
+            None => 1,
+            Some(0) => 2000,
+            Some(asked) => asked as usize,
+        };
+        self.consumers.push(Consumer {
+            by,
+            number,
+            priority: spec.map_or(0, |s| s.priority),
+            window,
+            next_id: 1,
+            out: Vec::new(),
+            cancelled: false,
+            get: spec.is_none(),
+        });
+    }
+
+    fn settle(&mut self, key: (u64, u32), outcome: Outcome, ids: &[(u64, u64)]) {
+        for &(from, to) in ids {
+            let c = self.consumer(key);
+            let (taken, left): (Vec<_>, Vec<_>) = c
+                .out
+                .drain(..)
+                .partition(|(id, _)| (from..=to).contains(id));
+            c.out = left;
+            for (_, message) in taken {
+                match outcome {
+                    Outcome::Accepted => {}
+                    Outcome::Rejected => self.dead.push((DeadReason::Rejected, message.n)),
+                    Outcome::Requeue => self.give_back(message, true),
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, by: u64) {
+        let (mut mine, others): (Vec<Consumer>, Vec<Consumer>) =
+            self.consumers.drain(..).partition(|c| c.by == by);
+        self.consumers = others;
+        mine.sort_by_key(|c| c.number);
+        for (_, message) in mine.into_iter().flat_map(|c| c.out) {
+            self.give_back(message, false);
+        }
+    }
+
+    pub fn ask(&mut self, by: u64, body: &RequestBody) {
+        self.expire(true);
+        match body {
+            RequestBody::Publish(message) => {
+                self.publish(message);
+                if self.kind == QueueKind::Classic {
+                    self.dispatch();
+                }
+            }
+            RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
+            RequestBody::Cancel { consumer } => self.consumer((by, consumer.0)).cancelled = true,
+            RequestBody::Settle {
+                consumer,
+                outcome,
+                ids,
+            } => self.settle((by, consumer.0), *outcome, ids),
+            RequestBody::Get { consumer, .. } => {
+                let locked = self.kind == QueueKind::Quorum && self.settings.single_active_consumer;
+                let taken = if locked { None } else { self.take() };
+                if let Some(message) = taken {
+                    self.add(by, consumer.0, None);
+                    self.hand((by, consumer.0), message);
+                }
+            }
+            RequestBody::Purge => {
+                self.returned.clear();
+                self.waiting.clear();
+            }
+            RequestBody::Close => self.close(by),
+            other => panic!("{other:?} is not modelled"),
+        }
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.refresh();
+        // A classic queue looks at its limits before it serves, a quorum queue after.
+        if self.kind == QueueKind::Classic {
+            self.keep_limits();
+        }
+        self.dispatch();
+        self.expire(true);
+        if self.kind == QueueKind::Quorum {
+            self.keep_limits();
+        }
+    }
+
+    pub fn pass(&mut self, clock: u64) {
+        self.clock = clock;
+        self.expire(true);
+        self.finish();
+    }
+
+    pub fn configure(&mut self, settings: QueueSettings) {
+        self.settings = settings;
+        self.finish();
+    }
+
+    /// Classic: an orderly stop and a start. All messages of this model are persistent.
+    pub fn restart(&mut self) {
+        for c in std::mem::take(&mut self.consumers) {
+            self.waiting.extend(c.out.into_iter().map(|(_, w)| w));
+        }
+        for waiting in &mut self.waiting {
+            waiting.redelivered = true;
+        }
+        self.line.clear();
+        self.active = None;
+        self.keep_limits();
+        self.expire(true);
+    }
+}
+
+/// The number that a test's message carries.
+pub(crate) fn number(message: &Message) -> u64 {
+    u64::from_be_bytes(message.body()[..8].try_into().unwrap())
+}
+
+fn message(n: u64, priority: u8, ttl_ms: Option<u64>, len: usize) -> Message {
+    let mut body = n.to_be_bytes().to_vec();
+    body.resize(len, 7);
+    MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: true,
+        priority: Some(priority),
+        ttl_ms,
+        received: WALL,
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    }
+    .build(body.len(), [&body[..]])
+    .unwrap()
+}
+
+/// The publisher's clock is of no matter to the queue.
+const WALL: env::WallTime = env::WallTime(0);
+
+/// One random step; sessions are 0 to 4, of which 4 only publishes.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Publish {
+        priority: u8,
+        ttl_ms: Option<u64>,
+        len: usize,
+    },
+    Consume {
+        by: u64,
+        prefetch: u32,
+        priority: i32,
+    },
+    Cancel {
+        by: u64,
+    },
+    Settle {
+        by: u64,
+        outcome: u8,
+        pick: u8,
+        several: bool,
+    },
+    Get {
+        by: u64,
+    },
+    Close {
+        by: u64,
+    },
+    Pass {
+        ms: u64,
+    },
+    Limits {
+        length: Option<u64>,
+        bytes: Option<u64>,
+        reject: bool,
+    },
+    Purge,
+    /// Quorum: a checkpoint is written and read. Classic: an orderly restart.
+    Again,
+}
+
+pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
+    let by = 0u64..4;
+    let ttl = prop_oneof![3 => Just(None), 1 => (0u64..60).prop_map(Some)];
+    let len = prop_oneof![3 => Just(BODY), 1 => BODY..=long.max(BODY)];
+    prop_oneof![
+        10 => (0u8..12, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
+        3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
+        1 => by.clone().prop_map(|by| Step::Cancel { by }),
+        8 => (by.clone(), 0u8..6, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
+        2 => by.clone().prop_map(|by| Step::Get { by }),
+        1 => by.prop_map(|by| Step::Close { by }),
+        3 => (0u64..80).prop_map(|ms| Step::Pass { ms }),
+        1 => (proptest::option::of(0u64..8), proptest::option::of(0u64..90), any::<bool>()).prop_map(|(length, bytes, reject)| Step::Limits { length, bytes, reject }),
+        1 => Just(Step::Purge),
+        2 => Just(Step::Again),
+    ]
+}
+
+/// The queue that is compared with the naive one.
+pub(crate) trait Real {
+    fn ask(&mut self, by: u64, body: RequestBody) -> Output;
+    fn pass(&mut self, ms: u64) -> Output;
+    fn configure(&mut self, settings: &QueueSettings) -> Output;
+    fn again(&mut self) -> Output;
+    fn clock(&self) -> u64;
+    /// Ready and out.
+    fn counts(&self) -> (u64, u64);
+}
+
+/// Runs both through the same steps and compares what they do after each.
+pub(crate) struct Pair<R> {
+    pub real: R,
+    naive: Naive,
+    next_message: u64,
+    next_consumer: u32,
+    /// A session that closed comes back as another one.
+    sessions: Vec<u64>,
+    next_session: u64,
+}
+
+const PUBLISHER: u64 = 4;
+
+impl<R: Real> Pair<R> {
+    pub fn new(kind: QueueKind, settings: QueueSettings, real: R) -> Pair<R> {
+        let clock = real.clock();
+        Pair {
+            real,
+            naive: Naive::new(kind, settings, clock),
+            next_message: 1,
+            next_consumer: 1,
+            sessions: vec![10, 11, 12, 13],
+            next_session: 20,
+        }
+    }
+
+    pub fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let session = |by: u64| self.sessions[by as usize];
+        let (by, body) = match step {
+            Step::Publish {
+                priority,
+                ttl_ms,
+                len,
+            } => {
+                let n = self.next_message;
+                self.next_message += 1;
+                let message = message(n, priority, ttl_ms, len);
+                (PUBLISHER, RequestBody::Publish(message))
+            }
+            Step::Consume {
+                by,
+                prefetch,
+                priority,
+            } => {
+                let by = session(by);
+                (by, self.consume(prefetch, priority))
+            }
+            Step::Cancel { by } => {
+                let by = session(by);
+                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                    return Ok(());
+                };
+                let consumer = ConsumerId(number);
+                (by, RequestBody::Cancel { consumer })
+            }
+            Step::Settle {
+                by,
+                outcome,
+                pick,
+                several,
+            } => {
+                let by = session(by);
+                let Some(body) = self.settle(by, outcome, pick, several) else {
+                    return Ok(());
+                };
+                (by, body)
+            }
+            Step::Get { by } => {
+                let consumer = ConsumerId(self.next_consumer);
+                let by = session(by);
+                self.next_consumer += 1;
+                let no_ack = false;
+                (by, RequestBody::Get { consumer, no_ack })
+            }
+            Step::Close { by } => {
+                let closed = session(by);
+                self.sessions[by as usize] = self.next_session;
+                self.next_session += 1;
+                (closed, RequestBody::Close)
+            }
+            Step::Purge => (PUBLISHER, RequestBody::Purge),
+            other => return self.not_asked(other),
+        };
+        self.naive.ask(by, &body);
+        let out = self.real.ask(by, body);
+        self.compare(&out)
+    }
+
+    fn consume(&mut self, prefetch: u32, priority: i32) -> RequestBody {
+        let consumer = ConsumerId(self.next_consumer);
+        self.next_consumer += 1;
+        let spec = ConsumerSpec {
+            tag: "c".into(),
+            channel: 1,
+            prefetch,
+            no_ack: false,
+            exclusive: false,
+            priority,
+            arguments: Table::default(),
+        };
+        RequestBody::Consume { consumer, spec }
+    }
+
+    fn settle(&self, by: u64, outcome: u8, pick: u8, several: bool) -> Option<RequestBody> {
+        let held = self.naive.held_by(by);
+        let (consumer, id) = *held.get(pick as usize % held.len().max(1))?;
+        Some(RequestBody::Settle {
+            consumer: ConsumerId(consumer),
+            outcome: match outcome {
+                0 | 1 => Outcome::Requeue,
+                2 => Outcome::Rejected,
+                _ => Outcome::Accepted,
+            },
+            ids: vec![(if several { 1 } else { id }, id)],
+        })
+    }
+
+    fn not_asked(&mut self, step: Step) -> Result<(), TestCaseError> {
+        let out = match step {
+            Step::Pass { ms } => {
+                self.naive.pass(self.real.clock() + ms);
+                self.real.pass(ms)
+            }
+            Step::Limits {
+                length,
+                bytes,
+                reject,
+            } => {
+                let settings = QueueSettings {
+                    max_length: length,
+                    max_length_bytes: bytes,
+                    overflow: if reject {
+                        Overflow::RejectPublish
+                    } else {
+                        Overflow::DropHead
+                    },
+                    ..self.naive.settings.clone()
+                };
+                self.naive.configure(settings.clone());
+                self.real.configure(&settings)
+            }
+            _ => {
+                if self.naive.kind == QueueKind::Classic {
+                    self.naive.restart();
+                    self.sessions = (0..4).map(|n| self.next_session + n).collect();
+                    self.next_session += 4;
+                }
+                self.real.again()
+            }
+        };
+        self.compare(&out)
+    }
+
+    fn compare(&mut self, out: &Output) -> Result<(), TestCaseError> {
+        let mut handed = Vec::new();
+        for addressed in &out.events {
+            let Event::Deliver {
+                consumer,
+                deliveries,
+            } = &addressed.event
+            else {
+                continue;
+            };
+            handed.extend(deliveries.iter().map(|d| Handed {
+                by: addressed.session.number,
+                consumer: consumer.0,
+                id: d.id,
+                n: number(&d.message),
+                attempts: d.attempts,
+                redelivered: d.redelivered,
+            }));
+        }
+        // Events of different consumers may pass each other.
+        handed.sort();
+        self.naive.handed.sort();
+        prop_assert_eq!(&handed, &self.naive.handed);
+        let dead: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
+        prop_assert_eq!(&dead, &self.naive.dead);
+        let counts = (self.naive.ready(), self.naive.out());
+        prop_assert_eq!(self.real.counts(), counts);
+        prop_assert_eq!(&out.faults, &Vec::<String>::new());
+        self.naive.handed.clear();
+        self.naive.dead.clear();
+        Ok(())
+    }
+}

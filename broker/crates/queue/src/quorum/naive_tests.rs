@@ -1,0 +1,63 @@
+//! The machine against a queue of vectors.
+
+use super::command::Command;
+use super::machine::Machine;
+use super::tests::{Rig, settings};
+use crate::naive::{Pair, Real, step};
+use crate::{Output, QueueKind, QueueSettings, RequestBody};
+use env::WallTime;
+use proptest::prelude::*;
+
+impl Real for Rig {
+    fn ask(&mut self, by: u64, body: RequestBody) -> Output {
+        self.one(by, body)
+    }
+
+    fn pass(&mut self, ms: u64) -> Output {
+        self.wall += ms;
+        self.command(Command::Time(WallTime(self.wall)).encode())
+    }
+
+    fn configure(&mut self, settings: &QueueSettings) -> Output {
+        self.command(Command::Settings(settings.clone()).encode())
+    }
+
+    fn again(&mut self) -> Output {
+        let state = self.machine.snapshot();
+        let again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+        assert_eq!(again.snapshot(), state);
+        self.machine = again;
+        Output::default()
+    }
+
+    fn clock(&self) -> u64 {
+        self.wall
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        let stats = self.machine.stats();
+        (stats.ready, stats.unacknowledged)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn like_vectors(
+        steps in proptest::collection::vec(step(0), 1..120),
+        delivery_limit in prop_oneof![Just(None), (0u32..4).prop_map(Some)],
+        message_ttl_ms in proptest::option::of(20u64..100),
+        single_active_consumer: bool,
+    ) {
+        let settings = QueueSettings {
+            delivery_limit,
+            message_ttl_ms,
+            single_active_consumer,
+            ..settings()
+        };
+        let mut pair = Pair::new(QueueKind::Quorum, settings.clone(), Rig::new(settings));
+        for step in steps {
+            pair.run(step)?;
+        }
+    }
+}

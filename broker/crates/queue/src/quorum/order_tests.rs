@@ -1,0 +1,283 @@
+//! Who is next and what waits: priorities, requeueing, expiry, limits.
+
+use super::command::Command;
+use super::machine::Machine;
+use super::tests::{Rig, answers, deliveries, message, number, settings, spec};
+use crate::{
+    Answer, ConsumerId, DeadReason, Event, Outcome, Output, Overflow, QueueSettings, RequestBody,
+};
+use bytes::{BufMut, BytesMut};
+use env::WallTime;
+
+fn numbers(out: &Output) -> Vec<u64> {
+    let number = |d: &(u64, u32, crate::Delivery)| number(&d.2.message);
+    deliveries(out).iter().map(number).collect()
+}
+
+fn dead(out: &Output) -> Vec<(DeadReason, u64)> {
+    out.dead.iter().map(|d| (d.0, number(&d.1))).collect()
+}
+
+fn publish(n: u64, priority: u8, ttl_ms: Option<u64>) -> (u64, RequestBody) {
+    (9, RequestBody::Publish(message(n, Some(priority), ttl_ms)))
+}
+
+/// The numbers of the publishes that were refused so far, of session 9 that does nothing else.
+fn refused(out: &Output) -> Vec<u64> {
+    let last = out.events.iter().rev().find_map(|a| match &a.event {
+        Event::AppliedExcept { refused, .. } if a.session.number == 9 => Some(refused.clone()),
+        _ => None,
+    });
+    let all = last.unwrap_or_default();
+    all.iter().flat_map(|r| r.from..=r.to).collect()
+}
+
+fn get(rig: &mut Rig, consumer: u32) -> Output {
+    let consumer = ConsumerId(consumer);
+    let no_ack = false;
+    rig.one(8, RequestBody::Get { consumer, no_ack })
+}
+
+#[test]
+fn what_comes_back_goes_first_in_the_order_in_which_it_came() {
+    let mut rig = Rig::new(settings());
+    rig.batch((1..=4).map(|n| publish(n, 0, None)).collect());
+    rig.consume(1, 1, spec(3, 0));
+    rig.one(
+        1,
+        RequestBody::Cancel {
+            consumer: ConsumerId(1),
+        },
+    );
+    rig.batch(vec![publish(11, 9, None)]);
+    for id in [3, 1, 2] {
+        rig.settle(1, 1, Outcome::Requeue, id);
+    }
+    let out = rig.consume(2, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [3, 1, 2, 11, 4]);
+    let attempts: Vec<_> = deliveries(&out).iter().map(|d| d.2.attempts).collect();
+    assert_eq!(attempts, [Some(1), Some(1), Some(1), Some(0), Some(0)]);
+}
+
+#[test]
+fn without_a_delivery_limit_requeued_ones_go_to_the_end_and_lost_ones_to_the_front() {
+    let mut rig = Rig::new(QueueSettings {
+        delivery_limit: None,
+        ..settings()
+    });
+    rig.batch((1..=3).map(|n| publish(n, 0, None)).collect());
+    rig.consume(1, 1, spec(2, 0));
+    rig.one(
+        1,
+        RequestBody::Cancel {
+            consumer: ConsumerId(1),
+        },
+    );
+    rig.settle(1, 1, Outcome::Requeue, 1);
+    rig.batch(vec![publish(4, 0, None)]);
+    // The checkpoint keeps both places.
+    let state = rig.machine.snapshot();
+    rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+    assert_eq!(rig.machine.snapshot(), state);
+    rig.one(1, RequestBody::Close);
+    let state = rig.machine.snapshot();
+    rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
+    assert_eq!(rig.machine.live_indexes(), [1, 5]);
+    let out = rig.consume(2, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [2, 3, 1, 4]);
+    let redelivered: Vec<_> = deliveries(&out).iter().map(|d| d.2.redelivered).collect();
+    assert_eq!(redelivered, [true, false, true, false]);
+}
+
+#[test]
+fn a_requeued_one_at_the_end_takes_part_in_the_mix() {
+    let mut rig = Rig::new(QueueSettings {
+        delivery_limit: None,
+        ..settings()
+    });
+    rig.batch(vec![publish(1, 0, None)]);
+    rig.consume(1, 1, spec(1, 0));
+    rig.one(
+        1,
+        RequestBody::Cancel {
+            consumer: ConsumerId(1),
+        },
+    );
+    rig.batch((11..=14).map(|n| publish(n, 5, None)).collect());
+    // Behind all that is there, so no high one that is there may be passed.
+    rig.settle(1, 1, Outcome::Requeue, 1);
+    rig.batch((15..=17).map(|n| publish(n, 5, None)).collect());
+    let out = rig.consume(2, 1, spec(0, 0));
+    assert_eq!(numbers(&out), [11, 12, 13, 14, 1, 15, 16, 17]);
+}
+
+#[test]
+fn only_the_next_message_expires_and_no_expired_one_is_delivered() {
+    let mut rig = Rig::new(settings());
+    rig.batch(vec![
+        publish(11, 9, None),
+        publish(1, 0, Some(50)),
+        publish(2, 0, None),
+        publish(3, 0, Some(50)),
+    ]);
+    // Behind a high one that does not expire.
+    assert_eq!(rig.machine.next_expiry(), None);
+    let out = rig.command(Command::Time(WallTime(2000)).encode());
+    assert_eq!((dead(&out), rig.machine.stats().ready), (vec![], 4));
+    rig.wall = 2000;
+    let out = rig.consume(1, 1, spec(2, 0));
+    assert_eq!(numbers(&out), [11, 2]);
+    let expired = |n| (DeadReason::Expired, n);
+    assert_eq!(dead(&out), [expired(1), expired(3)]);
+}
+
+#[test]
+fn without_time_to_live_a_waiting_consumer_still_gets_it() {
+    let mut rig = Rig::new(settings());
+    rig.consume(1, 1, spec(1, 0));
+    let out = rig.batch(vec![publish(1, 0, Some(0)), publish(2, 0, Some(0))]);
+    assert_eq!((numbers(&out), dead(&out)), (vec![1], vec![]));
+    let next = rig.machine.next_expiry();
+    assert_eq!(next, Some(WallTime(rig.wall + 1)));
+    let out = rig.command(Command::Time(WallTime(rig.wall + 1)).encode());
+    assert_eq!(dead(&out), [(DeadReason::Expired, 2)]);
+}
+
+#[test]
+fn publishes_are_refused_from_the_first_over_the_limit_until_there_is_room_again() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(10),
+        overflow: Overflow::RejectPublish,
+        ..settings()
+    });
+    let out = rig.batch((1..=13).map(|n| publish(n, 0, None)).collect());
+    assert_eq!(refused(&out), [12, 13]);
+    for taken in 1..=2 {
+        get(&mut rig, taken);
+    }
+    // 9 are ready: less than the limit, but more than eight tenths of it. A checkpoint does not forget.
+    let state = rig.machine.snapshot();
+    rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
+    let out = rig.batch(vec![publish(14, 0, None)]);
+    assert_eq!(refused(&out), [12, 13, 14]);
+    get(&mut rig, 3);
+    let out = rig.batch(vec![publish(15, 0, None)]);
+    assert_eq!(
+        (refused(&out), rig.machine.stats().ready),
+        (vec![12, 13, 14], 9)
+    );
+}
+
+#[test]
+fn new_limits_hold_for_a_queue_that_is_full_already() {
+    let limited = |max_length, overflow| {
+        let settings = QueueSettings {
+            max_length,
+            overflow,
+            ..settings()
+        };
+        Command::Settings(settings).encode()
+    };
+    let mut rig = Rig::new(settings());
+    rig.batch((1..=6).map(|n| publish(n, 0, None)).collect());
+    rig.command(limited(Some(3), Overflow::RejectPublish));
+    assert_eq!(refused(&rig.batch(vec![publish(7, 0, None)])), [7]);
+    let out = rig.command(limited(Some(3), Overflow::DropHead));
+    let dropped = |n| (DeadReason::MaxLength, n);
+    assert_eq!(dead(&out), [dropped(1), dropped(2), dropped(3)]);
+    rig.command(limited(Some(2), Overflow::RejectPublish));
+    assert_eq!(refused(&rig.batch(vec![publish(8, 0, None)])), [7, 8]);
+    rig.command(limited(None, Overflow::RejectPublish));
+    rig.batch(vec![publish(9, 0, None)]);
+    assert_eq!(rig.machine.stats().ready, 4);
+}
+
+#[test]
+fn what_comes_back_counts_against_the_limit() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(2),
+        ..settings()
+    });
+    rig.batch(vec![publish(1, 0, None)]);
+    rig.consume(1, 1, spec(1, 0));
+    rig.batch(vec![publish(2, 0, None), publish(3, 0, None)]);
+    // No room for it, and it is the head.
+    let out = rig.one(1, RequestBody::Close);
+    assert_eq!(dead(&out), [(DeadReason::MaxLength, 1)]);
+    assert_eq!(rig.machine.stats().ready, 2);
+}
+
+#[test]
+fn get_is_refused_where_one_consumer_is_to_be_the_only_one() {
+    let mut rig = Rig::new(QueueSettings {
+        single_active_consumer: true,
+        ..settings()
+    });
+    rig.batch(vec![publish(1, 0, None)]);
+    let Answer::Refused { code, text } = answers(&get(&mut rig, 1)).remove(0) else {
+        panic!("a get of a single active consumer's queue is refused");
+    };
+    assert_eq!(code, 405);
+    assert_eq!(
+        text,
+        "cannot obtain access to locked queue 'q' in vhost '/'. basic.get operations are not supported by quorum \
+         queues with single active consumer"
+    );
+}
+
+#[test]
+fn the_listing_says_who_is_active() {
+    let mut rig = Rig::new(QueueSettings {
+        single_active_consumer: true,
+        ..settings()
+    });
+    let active = |rig: &Rig| -> Vec<(u64, bool)> {
+        let all = rig.machine.consumers();
+        all.iter().map(|c| (c.session.number, c.active)).collect()
+    };
+    rig.consume(1, 1, spec(1, 0));
+    rig.consume(2, 1, spec(1, 5));
+    assert_eq!(active(&rig), [(1, false), (2, true)]);
+    rig.batch(vec![publish(1, 0, None)]);
+    rig.consume(3, 1, spec(1, 9));
+    assert_eq!(active(&rig), [(1, false), (2, true), (3, false)]);
+    rig.settle(2, 1, Outcome::Accepted, 1);
+    assert_eq!(active(&rig), [(1, false), (2, false), (3, true)]);
+    rig.one(
+        3,
+        RequestBody::Cancel {
+            consumer: ConsumerId(1),
+        },
+    );
+    assert_eq!(active(&rig), [(1, false), (2, true)]);
+}
+
+/// Format 1: what came back was written by place, high ones first; there was nothing else to say about it.
+#[test]
+fn a_checkpoint_of_the_format_before_is_read() {
+    let mut old = BytesMut::new();
+    old.put_u8(1);
+    crate::codec::put_settings(&mut old, &settings());
+    let (clock, applied, unreadable, turn) = (5, 9, 0, 1);
+    old.put_slice(&[clock, applied, unreadable, turn]);
+    // One fresh message (entry 4, offset 30, 8 bytes, normal), two that came back (entry 3, offsets 20 and 25; the
+    // first high, one and two attempts).
+    old.put_slice(&[1, 4, 30, 8 << 2]);
+    old.put_slice(&[2, 3, 20, 8 << 2 | 1, 1, 3, 25, 8 << 2, 2]);
+    let (deleted, next_consumer, next_ticket, active, exclusive) = (0, 1, 1, 0, 0);
+    old.put_slice(&[deleted, next_consumer, next_ticket, active, exclusive]);
+    // No sessions, consumers, closed sessions, gone and suspended nodes.
+    old.put_slice(&[0; 5]);
+    let mut machine = Machine::restore("q".into(), old.freeze()).unwrap();
+    assert_eq!(machine.applied(), 9);
+    assert_eq!(machine.live_indexes(), [3, 4]);
+    assert_eq!(machine.snapshot().first(), Some(&2));
+    let next = |machine: &mut Machine| {
+        let taken = machine.ready.pop().unwrap();
+        (taken.item.offset, taken.item.high, taken.attempts)
+    };
+    assert_eq!(next(&mut machine), (20, true, 1));
+    assert_eq!(next(&mut machine), (25, false, 2));
+    assert_eq!(next(&mut machine), (30, false, 0));
+    assert_eq!(machine.stats().ready, 0);
+}
