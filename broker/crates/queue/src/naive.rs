@@ -471,13 +471,14 @@ pub(crate) fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
-fn message(n: u64, priority: u8, ttl_ms: Option<u64>, len: usize) -> Message {
+/// One that carries a number, in a body of at least [`BODY`] bytes.
+pub(crate) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>, len: usize) -> Message {
     let mut body = n.to_be_bytes().to_vec();
-    body.resize(len, 7);
+    body.resize(len.max(BODY), 7);
     MessageBuilder {
         protocol: Protocol::Amqp091,
         durable: true,
-        priority: Some(priority),
+        priority,
         ttl_ms,
         received: WALL,
         exchange: "",
@@ -486,6 +487,18 @@ fn message(n: u64, priority: u8, ttl_ms: Option<u64>, len: usize) -> Message {
     }
     .build(body.len(), [&body[..]])
     .unwrap()
+}
+
+pub(crate) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
+    ConsumerSpec {
+        tag: "c".into(),
+        channel: 1,
+        prefetch,
+        no_ack: false,
+        exclusive: false,
+        priority,
+        arguments: Table::default(),
+    }
 }
 
 /// The publisher's clock is of no matter to the queue.
@@ -597,7 +610,7 @@ impl<R: Real> Pair<R> {
             } => {
                 let n = self.next_message;
                 self.next_message += 1;
-                let message = message(n, priority, ttl_ms, len);
+                let message = message(n, Some(priority), ttl_ms, len);
                 (PUBLISHER, RequestBody::Publish(message))
             }
             Step::Consume {
@@ -652,15 +665,7 @@ impl<R: Real> Pair<R> {
     fn consume(&mut self, prefetch: u32, priority: i32) -> RequestBody {
         let consumer = ConsumerId(self.next_consumer);
         self.next_consumer += 1;
-        let spec = ConsumerSpec {
-            tag: "c".into(),
-            channel: 1,
-            prefetch,
-            no_ack: false,
-            exclusive: false,
-            priority,
-            arguments: Table::default(),
-        };
+        let spec = spec(prefetch, priority);
         RequestBody::Consume { consumer, spec }
     }
 

@@ -3,25 +3,8 @@
 use super::shelf::BUFFER_MESSAGES;
 use super::tests::{Rig, session, settings};
 use super::*;
+use crate::naive::{message, number, spec};
 use crate::{ConsumerId, DeadReason, Outcome};
-use message::{MessageBuilder, Protocol};
-
-fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>, len: usize) -> Message {
-    let mut body = n.to_be_bytes().to_vec();
-    body.resize(len.max(8), 7);
-    MessageBuilder {
-        protocol: Protocol::Amqp091,
-        durable: true,
-        priority,
-        ttl_ms,
-        received: WallTime(1000),
-        exchange: "",
-        routing_keys: &["q"],
-        properties: &[],
-    }
-    .build(body.len(), [&body[..]])
-    .unwrap()
-}
 
 fn up_to(max: u8) -> QueueSettings {
     QueueSettings {
@@ -36,7 +19,6 @@ fn publish(rig: &mut Rig, n: u64, priority: u8) -> Output {
 }
 
 fn dead(out: &Output) -> Vec<(DeadReason, u64)> {
-    let number = |m: &Message| u64::from_be_bytes(m.body()[..8].try_into().unwrap());
     out.dead.iter().map(|d| (d.0, number(&d.1))).collect()
 }
 
@@ -247,15 +229,7 @@ fn the_single_active_consumer_stays_until_it_goes_and_the_best_follows() {
         ..settings()
     });
     let consume = |rig: &mut Rig, by: u64, priority: i32| {
-        let spec = crate::ConsumerSpec {
-            tag: "c".into(),
-            channel: 1,
-            prefetch: 1,
-            no_ack: false,
-            exclusive: false,
-            priority,
-            arguments: message::Table::default(),
-        };
+        let spec = spec(1, priority);
         let consumer = ConsumerId(1);
         rig.ask(by, RequestBody::Consume { consumer, spec });
     };

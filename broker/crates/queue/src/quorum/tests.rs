@@ -2,13 +2,15 @@ use super::command::{Batch, Command};
 use super::machine::Machine;
 use super::ready::{Held, Ready};
 use super::{Effect, Effects, QuorumQueue};
+use crate::naive::BODY;
+pub(super) use crate::naive::{number, spec};
 use crate::{
     Answer, ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, Outcome, Output,
     Overflow, QueueSettings, Reject, Request, RequestBody, Resume, SessionId,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
-use message::{Message, MessageBuilder, Protocol, Table};
+use message::Message;
 use std::collections::BTreeMap;
 
 pub(super) fn settings() -> QueueSettings {
@@ -31,36 +33,8 @@ pub(super) fn session(number: u64) -> SessionId {
     }
 }
 
-pub(super) fn spec(prefetch: u32, priority: i32) -> ConsumerSpec {
-    ConsumerSpec {
-        tag: "c".into(),
-        channel: 1,
-        prefetch,
-        no_ack: false,
-        exclusive: false,
-        priority,
-        arguments: Table::default(),
-    }
-}
-
 pub(super) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>) -> Message {
-    let body = n.to_be_bytes();
-    MessageBuilder {
-        protocol: Protocol::Amqp091,
-        durable: true,
-        priority,
-        ttl_ms,
-        received: WallTime(0),
-        exchange: "",
-        routing_keys: &["q"],
-        properties: &[],
-    }
-    .build(body.len(), [&body[..]])
-    .unwrap()
-}
-
-pub(super) fn number(message: &Message) -> u64 {
-    u64::from_be_bytes(message.body()[..].try_into().unwrap())
+    crate::naive::message(n, priority, ttl_ms, BODY)
 }
 
 /// A machine with its log.
