@@ -171,6 +171,8 @@ impl Kind {
             Kind::Quorum { queue, log, first } => {
                 queue.flush(at, out);
                 while let Some(command) = queue.take_proposal() {
+                    // As the log has it: its bytes alone, not the room they were written in.
+                    let command = Bytes::copy_from_slice(&command);
                     log.push_back(command.clone());
                     queue.applied(*first + log.len() as u64 - 1, 1, &command);
                 }

@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 /// Messages in one chunk of a lane.
 const CHUNK: usize = 1024;
+/// An emptied lane keeps a chunk of at most this many for what comes next.
+const KEPT: usize = 16;
 /// High-priority messages in a row while normal ones wait (Q7).
 const HIGH_IN_A_ROW: u8 = 2;
 
@@ -80,6 +82,9 @@ impl Chunk {
 
     /// False when it has no room for this one.
     fn push(&mut self, held: &Held) -> bool {
+        if self.items.is_empty() {
+            self.base = held.index;
+        }
         let delta = held.index.checked_sub(self.base);
         let Some(delta) = delta.and_then(|d| u32::try_from(d).ok()) else {
             return false;
@@ -136,9 +141,22 @@ impl Lane {
         let held = chunk.get(chunk.front, self.high)?;
         chunk.front += 1;
         if chunk.front >= chunk.items.len() {
-            self.chunks.pop_front();
+            let kept = chunk.items.capacity() <= KEPT;
+            match self.chunks.len() {
+                1 if kept => self.empty_first(),
+                _ => drop(self.chunks.pop_front()),
+            }
         }
         Some(held)
+    }
+
+    /// A queue that is emptied as fast as it is filled needs no new memory for each message.
+    fn empty_first(&mut self) {
+        if let Some(chunk) = self.chunks.front_mut() {
+            chunk.items.clear();
+            chunk.expires.clear();
+            chunk.front = 0;
+        }
     }
 
     fn fresh(&self) -> impl Iterator<Item = Held> + '_ {
