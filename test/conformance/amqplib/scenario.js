@@ -235,6 +235,7 @@ check('errors close the channel, not the connection', () =>
       [406, `inequivalent arg 'durable' for queue '${taken}'`, (c) => c.assertQueue(taken, { durable: false, arguments: { 'x-queue-type': 'classic' } })],
       [406, `inequivalent arg 'x-max-length' for queue '${taken}'`, (c) => c.assertQueue(taken, { durable: true, maxLength: 3, arguments: { 'x-queue-type': 'classic' } })],
       [406, "inequivalent arg 'type' for exchange 'amq.fanout'", (c) => c.assertExchange('amq.fanout', 'direct')],
+      [406, "unknown exchange type 'no-such-type'", (c) => c.assertExchange(fresh('e'), 'no-such-type')],
       [404, "no exchange 'missing' in vhost '/'", (c) => (c.publish('missing', '', Buffer.from('')), c.checkQueue(taken))],
       [406, 'unknown delivery tag 9', (c) => (c.ack({ fields: { deliveryTag: 9 } }), c.checkQueue(taken))],
     ];
@@ -267,13 +268,6 @@ check('errors close the connection', async () => {
   }
 });
 
-/** True when no queue has this name. */
-async function isGone(connection, queue) {
-  const channel = await connection.createChannel();
-  channel.on('error', () => {});
-  return channel.checkQueue(queue).then(() => channel.close().then(() => false), (error) => error.code === 404);
-}
-
 check('exclusive, server-named and auto-delete queues go', () =>
   opened((channel, owner) => opened(async (watcher, connection) => {
     const { queue: exclusive } = await channel.assertQueue('', { exclusive: true });
@@ -281,7 +275,7 @@ check('exclusive, server-named and auto-delete queues go', () =>
     const { queue: automatic } = await channel.assertQueue(fresh('automatic'), { autoDelete: true });
     await channel.consume(automatic, () => {}, { consumerTag: 'only' });
     await channel.cancel('only');
-    await until(() => isGone(owner, automatic), 'the end of the queue without consumers');
+    await refused(404, automatic, channel.checkQueue(automatic));
     await refused(405, exclusive, watcher.checkQueue(exclusive));
     await owner.close();
     const again = await connection.createChannel();

@@ -242,6 +242,21 @@ def celery_runs_a_task_again_whose_process_died():
 
 
 @checks.check
+def celery_inspects_and_controls_its_workers():
+    tasks = application("classic")
+    worker("classic")
+    control, hostname = tasks.app.control, "classic@here"
+    assert control.ping([hostname], timeout=PATIENCE, limit=1) == [{hostname: {"ok": "pong"}}]
+    inspect = control.inspect([hostname], timeout=PATIENCE, limit=1)
+    assert "application.add" in inspect.registered()[hostname]
+    assert inspect.active_queues()[hostname][0]["name"] == "tasks-classic"
+    delayed = tasks.add.apply_async((1, 1), countdown=3600)
+    until(lambda: inspect.scheduled()[hostname], "the scheduled task")
+    control.revoke(delayed.id)
+    until(lambda: delayed.id in inspect.revoked()[hostname], "the revocation")
+
+
+@checks.check
 def celery_goes_on_after_the_node_was_killed():
     for kind in KINDS:
         tasks = application(kind)

@@ -304,6 +304,7 @@ def errors_close_the_channel_with_the_code_and_text():
         (403, f"queue '{taken}' in vhost '/' in exclusive use", lambda c: c.basic_consume(taken, lambda *_: None)),
         (406, f"inequivalent arg 'durable' for queue '{taken}' in vhost '/'", lambda c: c.queue_declare(taken)),
         (406, "inequivalent arg 'type' for exchange 'amq.topic' in vhost '/'", lambda c: c.exchange_declare("amq.topic", "fanout", durable=True)),
+        (406, "unknown exchange type 'no-such-type'", lambda c: c.exchange_declare(name("e"), "no-such-type")),
         (406, "invalid arg 'x-message-ttl'", lambda c: c.queue_declare(name("q"), durable=True, arguments={"x-message-ttl": "soon"})),
     ]
     for code, text, action in wrong:
@@ -334,16 +335,6 @@ def errors_close_the_connection_with_the_code_and_text():
         assert "prefetch_size!=0 (1)" in closed.text, closed.text
 
 
-def is_gone(queue):
-    """No queue has this name."""
-    try:
-        with Opened() as channel:
-            channel.queue_declare(queue, passive=True)
-        return False
-    except ChannelClosedByBroker as error:
-        return error.reply_code == 404
-
-
 @checks.check
 def exclusive_server_named_and_auto_delete_queues_go():
     with Opened() as watcher:
@@ -354,7 +345,8 @@ def exclusive_server_named_and_auto_delete_queues_go():
         automatic = channel.queue_declare(name("automatic"), auto_delete=True).method.queue
         tag = channel.basic_consume(automatic, lambda *_: None)
         channel.basic_cancel(tag)
-        until(lambda: is_gone(automatic), "the end of the queue without consumers")
+        with closed_with(404):
+            channel.queue_declare(automatic, passive=True)
         with closed_with(405):
             watcher.queue_declare(exclusive, passive=True)
         connection.close()

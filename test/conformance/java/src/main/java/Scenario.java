@@ -368,6 +368,7 @@ final class Scenario {
                 {405, "cannot obtain exclusive access to locked queue '" + exclusive, (Step) c -> c.basicGet(exclusive, false)},
                 {406, "inequivalent arg 'durable' for queue '" + taken, (Step) c -> c.queueDeclare(taken, false, false, false, null)},
                 {406, "inequivalent arg 'auto_delete' for exchange 'amq.topic'", (Step) c -> c.exchangeDeclare("amq.topic", "topic", true, true, null)},
+                {406, "unknown exchange type 'no-such-type'", (Step) c -> c.exchangeDeclare(fresh("e"), "no-such-type")},
                 {406, "unknown delivery tag 9", (Step) c -> { c.basicAck(9, false); c.basicGet(taken, false); }},
                 {404, "no exchange 'missing' in vhost '/'", (Step) c -> { c.basicPublish("missing", "", null, new byte[0]); c.basicGet(taken, false); }},
             };
