@@ -5,8 +5,8 @@ use crate::equivalence::Thing;
 use crate::{ExchangeRecord, QueueKind, QueueRecord, Refused, limits};
 use message::{Table, Value};
 
-/// Longest times in milliseconds: what an unsigned 32-bit timer holds.
-const MAX_EXPIRY_MS: i64 = 4_294_967_295;
+/// Longest times in milliseconds: ten years. RabbitMQ has no limit; here sums of times must fit.
+const MAX_EXPIRY_MS: i64 = 315_360_000_000;
 const MAX_PRIORITY: i64 = 255;
 
 /// What is wrong with a value, in RabbitMQ's words.

@@ -63,9 +63,12 @@ impl Channel {
                 consumer_tag,
                 no_wait,
             } => {
-                self.cancel(consumer_tag, link, cx);
+                let left = self.cancel(consumer_tag, link, cx);
                 if !no_wait {
                     cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
+                }
+                if let Some(queue) = left {
+                    self.leave_auto_delete(queue, link, cx);
                 }
                 Ok(())
             }
@@ -185,18 +188,27 @@ impl Channel {
         }
     }
 
-    fn cancel(&mut self, tag: &str, link: &mut Link, cx: &mut Cx<'_>) {
-        let Some(consumer) = self.consumers.remove(tag) else {
-            return;
-        };
-        let Some(subscription) = link.subscriptions.remove(&consumer.0) else {
-            return;
-        };
-        link.tell(cx, subscription.queue, RequestBody::Cancel { consumer });
+    /// The queue that the consumer was on, if there was one.
+    fn cancel(&mut self, tag: &str, link: &mut Link, cx: &mut Cx<'_>) -> Option<QueueId> {
+        let consumer = self.consumers.remove(tag)?;
+        let queue = link.subscriptions.remove(&consumer.0)?.queue;
+        link.tell(cx, queue, RequestBody::Cancel { consumer });
         if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
             self.end_replies(link, cx);
         }
         self.return_held(consumer, link);
+        Some(queue)
+    }
+
+    /// Whose last consumer an auto-delete queue was, does not see that queue again: the channel goes on when it is gone.
+    fn leave_auto_delete(&mut self, queue: QueueId, link: &mut Link, cx: &mut Cx<'_>) {
+        let Some(record) = cx.broker.tree().queue_by_id(queue).cloned() else {
+            return;
+        };
+        if record.auto_delete {
+            link.ask(cx, self.number, queue, RequestBody::Stat);
+            self.wait(Wait::Left { record }, 0, (60, 30), link, cx);
+        }
     }
 
     /// What the client has not seen of this consumer goes back.

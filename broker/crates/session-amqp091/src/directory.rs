@@ -105,11 +105,11 @@ pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
     }
 }
 
-/// 503 for a type that this broker does not have.
+/// 406 for a type that this broker does not have: it ends the channel, as since RabbitMQ 3.13.
 pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
     match routing::Kind::from_name(kind) {
         Some(_) => Ok(()),
-        None => refuse!(CommandInvalid, "unknown exchange type '{kind}'"),
+        None => refuse!(PreconditionFailed, "unknown exchange type '{kind}'"),
     }
 }
 

@@ -263,8 +263,8 @@ fn parse_expiration(text: &str) -> Outcome<u64> {
     }
 }
 
-/// As RabbitMQ's timers: 2^32 - 1 ms.
-const MAX_EXPIRY: u64 = 4_294_967_295;
+/// Ten years, in ms. RabbitMQ has no limit; here sums of times must fit.
+const MAX_EXPIRY: u64 = 315_360_000_000;
 
 fn send_return(channel: u16, message: &Message, link: &Link, out: &mut Outbox) {
     let method = Method::BasicReturn {
@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn expirations_are_read_as_rabbitmq_reads_them() {
         assert_eq!(parse_expiration("0"), Ok(0));
-        assert_eq!(parse_expiration("4294967295"), Ok(MAX_EXPIRY));
+        assert_eq!(parse_expiration("315360000000"), Ok(MAX_EXPIRY));
         for (text, why) in [
             ("", "no_integer"),
             ("abc", "no_integer"),
             ("1.5", "{leftover_string,\".5\"}"),
             ("-1", "{value_negative,-1}"),
-            ("4294967296", "{value_too_big,4294967296}"),
+            ("315360000001", "{value_too_big,315360000001}"),
             (
                 "99999999999999999999999",
                 "{value_too_big,99999999999999999999999}",

@@ -43,6 +43,12 @@ pub(crate) enum Wait {
         consumer: ConsumerId,
         no_ack: bool,
     },
+    /// How many consumers an auto-delete queue has after one of ours left it.
+    Left {
+        record: Arc<QueueRecord>,
+    },
+    /// The change that removes such a queue without consumers; its owner asks for the same.
+    Unused,
     /// A change that makes the queue behind direct replies.
     ReplyQueue {
         no_wait: bool,
@@ -90,6 +96,7 @@ impl Channel {
                 };
                 self.reply((!no_wait).then_some(reply), cx);
             }
+            (Wait::Unused, _) => {}
             (_, Err(refused)) => {
                 return Err(At {
                     failure: Failure::of_change(refused),
@@ -157,6 +164,15 @@ impl Channel {
                 };
                 self.change(change, wait, ids, link, cx);
             }
+            (Wait::Left { record }, Answer::Count { consumers: 0, .. }) => {
+                let change = Change::DeleteQueue {
+                    vhost: record.vhost.clone(),
+                    name: record.name.clone(),
+                    id: Some(record.id),
+                };
+                self.change(change, Wait::Unused, ids, link, cx);
+            }
+            (Wait::Left { .. }, _) => {}
             (Wait::Consume { consumer, no_wait }, Answer::Consuming) => {
                 self.consuming(consumer, no_wait, link, cx);
             }
@@ -272,6 +288,10 @@ impl Channel {
             return Ok(());
         }
         link.forget_asked(self.number);
+        // The queue goes when its owner is back.
+        if matches!(waiting.wait, Wait::Left { .. } | Wait::Unused) {
+            return Ok(());
+        }
         // Counts are a courtesy: the queue is there, only nobody can be asked.
         if matches!(waiting.wait, Wait::Stat { .. }) {
             self.waiting = Some(waiting);

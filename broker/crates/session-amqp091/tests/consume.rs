@@ -886,3 +886,44 @@ fn a_queue_may_have_a_timeout_of_its_own() {
         (0, 0),
     );
 }
+
+#[test]
+fn the_last_consumer_of_an_auto_delete_queue_takes_it_along() {
+    let mut conn = Conn::with_channel();
+    let mut declare = fake::queue_declare("q");
+    if let Method::QueueDeclare { auto_delete, .. } = &mut declare {
+        *auto_delete = true;
+    }
+    conn.send(1, declare);
+    conn.drain();
+    conn.consume(1, "q", "a", false);
+    conn.consume(1, "q", "b", false);
+    for (tag, there) in [("a", true), ("b", false)] {
+        let cancel = Method::BasicCancel {
+            consumer_tag: tag,
+            no_wait: false,
+        };
+        conn.send(1, cancel);
+        // What comes next on this channel sees what is left.
+        conn.send(1, consume("q", "again", false));
+        conn.expect(1, Method::BasicCancelOk { consumer_tag: tag });
+        if there {
+            conn.expect(
+                1,
+                Method::BasicConsumeOk {
+                    consumer_tag: "again",
+                },
+            );
+            conn.send(
+                1,
+                Method::BasicCancel {
+                    consumer_tag: "again",
+                    no_wait: true,
+                },
+            );
+        } else {
+            let text = "NOT_FOUND - no queue 'q' in vhost '/'";
+            conn.expect_channel_close(1, 404, text, (60, 20));
+        }
+    }
+}

@@ -348,9 +348,10 @@ fn the_broker_keeps_its_exchanges() {
     );
     conn.open_channel(1);
     conn.send(1, exchange_declare("e", "x-wheel"));
-    conn.expect_connection_close(
-        503,
-        "COMMAND_INVALID - unknown exchange type 'x-wheel'",
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - unknown exchange type 'x-wheel'",
         (40, 10),
     );
 }
