@@ -35,6 +35,9 @@ pub struct Limits {
     pub checkpoint_bytes: u64,
     /// ... this many entries, and at least half as many as the last one had live.
     pub checkpoint_entries: u64,
+    /// While the disk is short of space every group with anything new is asked for a checkpoint this often, whatever
+    /// the two bounds above: it lets go of what was settled.
+    pub short_checkpoint_ticks: u32,
     /// Entries below a checkpoint that stay for followers that are a little behind.
     pub retain_entries: u64,
     /// Entries in one message to a follower, in bytes; a single entry may go over it.
@@ -73,6 +76,7 @@ impl Default for Limits {
             max_memory_bytes: 256 << 20,
             checkpoint_bytes: 64 << 20,
             checkpoint_entries: 131_072,
+            short_checkpoint_ticks: 50,
             retain_entries: 1024,
             max_message_bytes: 256 << 10,
             max_inflight_messages: 128,

@@ -570,6 +570,11 @@ impl Group {
         }
     }
 
+    /// Whether anything was applied since the last checkpoint.
+    pub fn has_news(&self) -> bool {
+        self.log_entries > 0
+    }
+
     pub fn checkpoint_under_way(&self) -> bool {
         self.checkpointing || self.checkpoint_waiting.is_some()
     }

@@ -70,6 +70,12 @@ pub struct Host {
     incoming: BTreeMap<GroupId, Incoming>,
     /// Groups that want a flush.
     flushes: BTreeSet<GroupId>,
+    /// Removals that found the disk full, and the tick from which on they are tried again.
+    removals: Vec<(u64, JobFor)>,
+    /// Groups whose checkpoint found the disk full, and the tick from which on they are asked for another.
+    checkpoints: BTreeMap<GroupId, u64>,
+    /// The disk is short of space.
+    short: bool,
     memory: usize,
     last_tick: Option<Time>,
     ticks: u64,
@@ -107,6 +113,9 @@ impl Host {
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             flushes: BTreeSet::new(),
+            removals: Vec::new(),
+            checkpoints: BTreeMap::new(),
+            short: false,
             memory: 0,
             last_tick: None,
             ticks: 0,
@@ -174,6 +183,11 @@ impl Host {
     /// Whether the group's clock runs.
     pub fn is_awake(&self, group: GroupId) -> bool {
         self.awake.contains(&group)
+    }
+
+    /// Whether the disk is short of space: checkpoints come sooner then.
+    pub fn disk_is_short(&mut self, short: bool) {
+        self.short = short;
     }
 
     /// Has the group gone through at the next poll.
@@ -280,6 +294,7 @@ impl RaftHost for Host {
         self.memory -= gone.counted_bytes;
         self.awake.remove(&group);
         self.flushes.remove(&group);
+        self.checkpoints.remove(&group);
         self.rolls.forget(group);
         self.incoming.remove(&group);
         self.outgoing.retain(|(id, _), _| *id != group);

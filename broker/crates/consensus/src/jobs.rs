@@ -55,6 +55,8 @@ type Run = Box<dyn FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send>;
 /// A job and its name for errors.
 pub struct Job {
     what: String,
+    /// Bytes.
+    space: u64,
     run: Run,
 }
 
@@ -65,6 +67,14 @@ impl fmt::Debug for Job {
 }
 
 impl StorageJob for Job {
+    fn space(&self) -> u64 {
+        self.space
+    }
+
+    fn refuse(self: Box<Self>) -> JobResult {
+        Ok(Box::new(Outcome::Full))
+    }
+
     fn run(self: Box<Self>, disk: &dyn Disk) -> JobResult {
         match (self.run)(disk) {
             Ok(outcome) => Ok(Box::new(outcome)),
@@ -80,10 +90,12 @@ impl StorageJob for Job {
 fn job(
     what: &str,
     group: GroupId,
+    space: u64,
     run: impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static,
 ) -> Box<dyn StorageJob> {
     Box::new(Job {
         what: format!("{what} of group {:016x}", group.0),
+        space,
         run: Box::new(run),
     })
 }
@@ -105,7 +117,9 @@ pub fn flush(
     plan: FlushPlan,
     founding: Option<segment::Checkpoint>,
 ) -> Box<dyn StorageJob> {
-    job("flush", group, move |d| {
+    let entries = plan.entries.iter().map(|e| e.data.len() as u64 + 64);
+    let space = entries.sum::<u64>() + founding.as_ref().map_or(0, |_| FILE_BYTES);
+    job("flush", group, space, move |d| {
         if let Some(checkpoint) = &founding {
             segment::write_checkpoint(d, group, checkpoint)?;
         }
@@ -118,9 +132,17 @@ pub fn flush(
     })
 }
 
+/// What a file takes besides what is in it: its directory, a block that is not full.
+const FILE_BYTES: u64 = 16 << 10;
+
+fn checkpoint_bytes(checkpoint: &segment::Checkpoint) -> u64 {
+    checkpoint.state.len() as u64 + 20 * checkpoint.live.ranges().len() as u64 + FILE_BYTES
+}
+
 /// Writes a checkpoint, then removes older ones.
 pub fn checkpoint(group: GroupId, checkpoint: segment::Checkpoint) -> Box<dyn StorageJob> {
-    job("checkpoint", group, move |d| {
+    let space = checkpoint_bytes(&checkpoint);
+    job("checkpoint", group, space, move |d| {
         segment::write_checkpoint(d, group, &checkpoint)?;
         remove_older(d, group, checkpoint.index)?;
         Ok(Outcome::Checkpointed { checkpoint })
@@ -143,7 +165,9 @@ pub fn rewrite(
     sparse: Vec<Arc<Segment>>,
     keep: LiveSet,
 ) -> Box<dyn StorageJob> {
-    job("rewriting segments", group, move |d| {
+    // At most: what is dead in them is left out.
+    let space = sparse.iter().map(|s| s.meta().bytes).sum();
+    job("rewriting segments", group, space, move |d| {
         let mut segments = Vec::new();
         for old in &sparse {
             segments.extend(open(&disk, segment::rewrite(d, old, &keep)?)?);
@@ -156,7 +180,7 @@ pub fn rewrite(
 }
 
 pub fn remove_segments(group: GroupId, names: Vec<SegmentName>) -> Box<dyn StorageJob> {
-    job("removing segments", group, move |d| {
+    job("removing segments", group, 0, move |d| {
         for name in names {
             segment::delete_segment(d, group, name)?;
         }
@@ -165,7 +189,7 @@ pub fn remove_segments(group: GroupId, names: Vec<SegmentName>) -> Box<dyn Stora
 }
 
 pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
-    job("removing the files", group, move |d| {
+    job("removing the files", group, 0, move |d| {
         segment::delete_group(d, group)?;
         remove_staging(d, group)?;
         Ok(Outcome::Removed)
@@ -177,7 +201,7 @@ pub fn read(
     group: GroupId,
     run: impl FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send + 'static,
 ) -> Box<dyn StorageJob> {
-    job("reading the checkpoint", group, run)
+    job("reading the checkpoint", group, 0, run)
 }
 
 const STAGING: &str = "incoming";
@@ -188,11 +212,9 @@ fn staging_path(group: GroupId) -> String {
 
 fn io(path: &str, e: &std::io::Error) -> SegmentError {
     let (file, error) = (path.to_owned(), e.to_string());
-    match e.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-            SegmentError::Full { file, error }
-        }
-        _ => SegmentError::Io { file, error },
+    match env::disk::is_full(e) {
+        true => SegmentError::Full { file, error },
+        false => SegmentError::Io { file, error },
     }
 }
 
@@ -206,7 +228,7 @@ fn remove_staging(disk: &dyn Disk, group: GroupId) -> Result<(), SegmentError> {
 
 /// Adds a part of a received checkpoint to its staging file. Not synced: after a crash the transfer begins anew.
 pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
-    job("staging a checkpoint", group, move |d| {
+    job("staging a checkpoint", group, data.len() as u64, move |d| {
         let path = staging_path(group);
         let fail = |e: std::io::Error| io(&path, &e);
         if offset == 0 {
@@ -222,7 +244,7 @@ pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
 
 /// Forgets what was staged.
 pub fn unstage(group: GroupId) -> Box<dyn StorageJob> {
-    job("removing a staged checkpoint", group, move |d| {
+    job("removing a staged checkpoint", group, 0, move |d| {
         remove_staging(d, group)?;
         Ok(Outcome::Removed)
     })
@@ -235,7 +257,7 @@ pub fn install(
     contents: Contents,
     bytes: u64,
 ) -> Box<dyn StorageJob> {
-    job("installing a checkpoint", group, move |d| {
+    job("installing a checkpoint", group, bytes, move |d| {
         let path = staging_path(group);
         let file = d.open(&path).map_err(|e| io(&path, &e))?;
         let result = unpack(d, &disk, group, Reader::new(&*file, bytes), contents);

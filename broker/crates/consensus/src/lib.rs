@@ -149,7 +149,11 @@ pub enum Output {
 
 /// Blocking disk work that does not belong on a shard: flushing entries to segments, checkpoints, deletions.
 pub trait StorageJob: Send + std::fmt::Debug {
+    /// Bytes that it takes from the disk, roughly; 0 when it only reads or removes.
+    fn space(&self) -> u64;
     fn run(self: Box<Self>, disk: &dyn env::Disk) -> JobResult;
+    /// In place of [`StorageJob::run`], when there is too little space: what the host is to hear, which tries again later.
+    fn refuse(self: Box<Self>) -> JobResult;
 }
 
 /// What came of a job; opaque to the driver. `Err` is fatal to the node.

@@ -95,6 +95,157 @@ fn restart_is_the_same() {
     cluster.converge(GROUP);
 }
 
+/// Nothing new fits: checkpoints and flushes are tried again until there is space, and no file of the log goes before.
+#[test]
+fn a_full_disk_delays_checkpoints_and_loses_nothing() {
+    let mut cluster = Cluster::new(36, 1);
+    let id = NodeId(1);
+    cluster.create(GROUP, &voters([1]));
+    cluster.elect(GROUP);
+    for _ in 0..20 {
+        cluster.commit(GROUP, true, 100);
+    }
+    cluster.run(Duration::from_secs(5));
+    let used = |disk: &SimDisk| -> u64 { disk.files().iter().map(|(_, len)| len).sum() };
+    let before = cluster.nodes[&id].disk.files();
+    let disk = cluster.nodes[&id].disk.clone();
+    disk.set_capacity(Some(used(&disk)));
+    cluster.nodes.get_mut(&id).expect("there").checkpoint(GROUP);
+    let full = |c: &Cluster| {
+        let host = c.nodes[&id].host.as_ref().expect("runs");
+        host.counters().disk_full
+    };
+    let limit = Duration::from_secs(20);
+    cluster.until("several attempts", limit, |c| full(c) >= 3);
+    let names = |files: &[(String, u64)]| -> Vec<String> {
+        files.iter().map(|(path, _)| path.clone()).collect()
+    };
+    assert_eq!(
+        names(&disk.files()),
+        names(&before),
+        "nothing half done is left"
+    );
+    disk.set_capacity(None);
+    cluster.until("the checkpoint", limit, |_| {
+        disk.files()
+            .iter()
+            .any(|(path, _)| path.contains("/checkpoint-"))
+    });
+    // It does not go on trying what has been done.
+    cluster.run(Duration::from_secs(1));
+    let attempts = full(&cluster);
+    cluster.run(Duration::from_secs(20));
+    assert_eq!(full(&cluster), attempts);
+    cluster.crash(id);
+    cluster.start(id);
+    // Which ends the oldest.
+    cluster.converge(GROUP);
+    assert_eq!(cluster.nodes[&id].machines[&GROUP].live.len(), 19);
+}
+
+/// The disk fills up under load. What was committed before and after is there in the end, on every node.
+#[test]
+fn a_disk_that_is_full_now_and_then() {
+    let mut cluster = Cluster::new(37, 3);
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    for round in 0..6u64 {
+        for n in 0..120 {
+            cluster.commit(GROUP, n % 5 != 0, 100);
+        }
+        // Each in its turn is full, so that two others commit.
+        let id = NodeId(round % 3 + 1);
+        let disk = cluster.nodes[&id].disk.clone();
+        let used: u64 = disk.files().iter().map(|(_, len)| len).sum();
+        disk.set_capacity(Some(used));
+        for n in 0..120 {
+            cluster.commit(GROUP, n % 5 != 0, 100);
+        }
+        disk.set_capacity(None);
+    }
+    cluster.run(Duration::from_secs(10));
+    cluster.converge(GROUP);
+    let met = cluster.nodes.values().filter_map(|n| n.host.as_ref());
+    assert!(met.map(|h| h.counters().disk_full).sum::<u64>() > 0);
+    for id in cluster.ids() {
+        cluster.crash(id);
+        cluster.start(id);
+    }
+    cluster.converge(GROUP);
+    for node in cluster.nodes.values_mut() {
+        assert!(node.machines[&GROUP].live.len() > 800);
+        assert!(node.freed > 0 && node.log_files() <= 4);
+    }
+}
+
+/// A queue that was read empty gives its space back although its log is far from the bounds of a checkpoint.
+#[test]
+fn short_of_space_what_was_settled_goes_soon() {
+    let limits = consensus::Limits {
+        checkpoint_bytes: 1 << 30,
+        checkpoint_entries: 1 << 30,
+        ..small_limits()
+    };
+    let mut cluster = Cluster::with_limits(39, 1, limits);
+    let id = NodeId(1);
+    cluster.create(GROUP, &voters([1]));
+    cluster.elect(GROUP);
+    for _ in 0..400 {
+        cluster.commit(GROUP, true, 200);
+    }
+    cluster.run(Duration::from_secs(5));
+    let segments = |c: &Cluster| -> u64 {
+        let files = c.nodes[&id].disk.files().into_iter();
+        files
+            .filter(|(path, _)| path.ends_with(".seg"))
+            .map(|(_, len)| len)
+            .sum()
+    };
+    assert!(segments(&cluster) > 50_000);
+    // All of it is settled, as far as the state machine is concerned.
+    let node = cluster.nodes.get_mut(&id).expect("there");
+    node.machines.get_mut(&GROUP).expect("there").live.clear();
+    cluster.commit(GROUP, false, 0);
+    cluster.run(Duration::from_secs(5));
+    assert!(segments(&cluster) > 50_000);
+    let host = cluster.nodes.get_mut(&id).and_then(|n| n.host.as_mut());
+    host.expect("runs").disk_is_short(true);
+    let limit = Duration::from_secs(10);
+    cluster.until("space", limit, |c| segments(c) < 10_000);
+}
+
+/// A deleted group's records stay in the log until its files are gone, however long that takes.
+#[test]
+fn removals_that_find_the_disk_full_are_done_later() {
+    let mut cluster = Cluster::new(38, 1);
+    let id = NodeId(1);
+    cluster.create(GROUP, &voters([1]));
+    cluster.elect(GROUP);
+    for _ in 0..300 {
+        cluster.commit(GROUP, true, 100);
+    }
+    cluster.run(Duration::from_secs(5));
+    let of_group = |c: &Cluster| {
+        let files = c.nodes[&id].disk.files();
+        files.iter().any(|(path, _)| path.starts_with("segments/"))
+    };
+    assert!(of_group(&cluster));
+    let node = cluster.nodes.get_mut(&id).expect("there");
+    node.refuse_jobs = true;
+    node.host.as_mut().expect("runs").remove(GROUP);
+    node.groups.clear();
+    node.machines.clear();
+    cluster.run(Duration::from_secs(10));
+    assert!(of_group(&cluster));
+    cluster.nodes.get_mut(&id).expect("there").refuse_jobs = false;
+    let limit = Duration::from_secs(10);
+    cluster.until("the files go", limit, |c| !of_group(c));
+    cluster.run(Duration::from_secs(1));
+    cluster.crash(id);
+    cluster.start(id);
+    assert!(cluster.nodes[&id].status(GROUP).is_none());
+}
+
 #[test]
 fn removed_groups_leave_nothing_and_can_come_again() {
     let mut cluster = Cluster::new(34, 1);

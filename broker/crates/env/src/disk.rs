@@ -57,6 +57,14 @@ pub fn check_path(path: &str) -> io::Result<()> {
     ))
 }
 
+/// Whether a write failed for want of space, quota or file size: it may work later, and nothing is wrong with the disk.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
 /// The directory a path is in; `""` for the root's own children.
 pub fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)

@@ -32,12 +32,24 @@ pub enum DataDirError {
         #[source]
         error: IdentityError,
     },
-    #[error("data directory {path}: {error}")]
+    #[error("data directory {path}: {error}{}", what_to_do(.error))]
     Log {
         path: PathBuf,
         #[source]
         error: WalError,
     },
+}
+
+/// What helps when the log says no: nothing is thrown away without a person's word.
+fn what_to_do(error: &WalError) -> &'static str {
+    match error {
+        WalError::Corrupt { .. } => {
+            "\nNothing was changed. A single node: put a copy of the directory in its place. A node of a cluster \
+             whose others are up: move the directory away and start the node again; it joins as a new one and gets \
+             its data from them."
+        }
+        _ => "",
+    }
 }
 
 /// The locked directory. Other processes are kept out until it is dropped.

@@ -1,6 +1,7 @@
 //! The thread of the write-ahead log: what all shards want durable, one sync for everything that waits (Q3, Q10).
 
 use consensus::WalToken;
+use env::Disk;
 use reactor::{Inbound, Receiver, Sender, ToWal, Wake};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +11,31 @@ use wal::{WalError, Writer};
 /// Bytes that wait for a full disk; with more the shards' rings are left full, and clients wait.
 const MAX_QUEUED: u64 = 64 << 20;
 
+/// With less free space than this publishers wait, whatever `disk_free_limit` says: the rest is for settlements,
+/// deletions and the checkpoints that free the log.
+pub(crate) const KEEP_FREE: u64 = 32 << 20;
+
+/// Free space above the bound, in parts of it, from which on publishers go on.
+const CLEAR_AT: u64 = 2;
+
 /// How soon a full disk is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(250);
 
 /// How long the thread sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What the thread tells the node about the disk: true when it is full, false when there is space again.
+/// What the thread tells the node about the disk: true when it is (all but) full, false when there is space again.
 pub type DiskFull = Box<dyn FnMut(bool) + Send>;
+
+/// The disk that the log is on.
+pub struct Space {
+    pub disk: Arc<dyn Disk>,
+    /// For people.
+    pub directory: String,
+    /// Bytes; see [`KEEP_FREE`].
+    pub keep_free: u64,
+    pub on_full: DiskFull,
+}
 
 pub struct LogThread {
     writer: Writer<(usize, WalToken)>,
@@ -26,8 +44,11 @@ pub struct LogThread {
     /// Newest file that each shard no longer needs.
     freed: Vec<u64>,
     deleted: u64,
+    /// A write found no space.
     full: bool,
-    on_full: DiskFull,
+    /// There is less than there should be.
+    short: bool,
+    space: Space,
     durable: Vec<(usize, WalToken)>,
 }
 
@@ -37,7 +58,7 @@ impl LogThread {
         writer: Writer<(usize, WalToken)>,
         rings: Vec<Receiver<ToWal>>,
         shards: Vec<Sender<Inbound>>,
-        on_full: DiskFull,
+        space: Space,
     ) -> LogThread {
         LogThread {
             writer,
@@ -46,7 +67,8 @@ impl LogThread {
             shards,
             deleted: 0,
             full: false,
-            on_full,
+            short: false,
+            space,
             durable: Vec::new(),
         }
     }
@@ -65,7 +87,7 @@ impl LogThread {
                 continue;
             }
             let backlog = self.shards.iter().any(|s| s.backlog() > 0);
-            wake.wait(match (backlog, self.full) {
+            wake.wait(match (backlog, self.full || self.short) {
                 (true, _) => Duration::from_millis(1),
                 (false, true) => FULL_RETRY,
                 (false, false) => IDLE,
@@ -76,6 +98,9 @@ impl LogThread {
     /// Takes what waits, writes a part of it under one sync and answers. True when more waits.
     pub fn turn(&mut self) -> Result<bool, WalError> {
         self.take();
+        if self.short || !self.writer.is_idle() {
+            self.look_at_space()?;
+        }
         if !self.writer.is_idle() {
             let progress = self.writer.step(&mut self.durable)?;
             self.note_full(progress.full);
@@ -122,18 +147,69 @@ impl LogThread {
         self.durable.clear();
     }
 
+    /// Short of space files are short too, so that what settled messages need is soon in one that can go.
+    fn look_at_space(&mut self) -> Result<(), WalError> {
+        let Ok(free) = self.space.disk.available() else {
+            // Unknown is taken for enough: the write itself will tell.
+            return Ok(());
+        };
+        let bound = match self.short {
+            true => self.space.keep_free * CLEAR_AT,
+            false => self.space.keep_free,
+        };
+        if (free < bound) == self.short {
+            return Ok(());
+        }
+        let before = self.alarmed();
+        self.short = !self.short;
+        let directory = &self.space.directory;
+        if self.short {
+            tracing::warn!(
+                event = "wal.disk_short",
+                directory,
+                free,
+                "publishers wait until there is space"
+            );
+        } else {
+            tracing::info!(event = "wal.disk_has_space", directory, free);
+        }
+        self.tell_space(before);
+        match self.writer.wal().save_space(self.short) {
+            // It was to give space; without, it is as it was.
+            Err(error) if !error.is_fatal() => Ok(()),
+            other => other,
+        }
+    }
+
     fn note_full(&mut self, full: bool) {
-        if full != self.full {
-            self.full = full;
-            if full {
-                tracing::error!(
-                    event = "wal.disk_full",
-                    "nothing is confirmed until there is space"
-                );
-            } else {
-                tracing::info!(event = "wal.disk_has_space");
-            }
-            (self.on_full)(full);
+        if full == self.full {
+            return;
+        }
+        let before = self.alarmed();
+        self.full = full;
+        let directory = &self.space.directory;
+        if full {
+            let error = self.writer.full_error();
+            tracing::error!(
+                event = "wal.disk_full",
+                directory,
+                error,
+                "nothing is confirmed until there is space"
+            );
+        } else {
+            tracing::info!(event = "wal.disk_written_again", directory);
+        }
+        self.tell_space(before);
+    }
+
+    fn alarmed(&self) -> bool {
+        self.full || self.short
+    }
+
+    fn tell_space(&mut self, before: bool) {
+        let now = self.alarmed();
+        if before != now {
+            (self.space.on_full)(now);
         }
     }
 
@@ -195,10 +271,15 @@ mod tests {
         let (shards, from_wal) = (0..2).map(|_| reactor::ring(1024, wake.clone())).unzip();
         let full = Arc::new(Mutex::new(Vec::new()));
         let seen = full.clone();
-        let on_full = Box::new(move |on| seen.lock().expect("lock").push(on));
+        let space = Space {
+            disk: Arc::new(disk.clone()),
+            directory: "simulated".to_owned(),
+            keep_free: 0,
+            on_full: Box::new(move |on| seen.lock().expect("lock").push(on)),
+        };
         Ok(Rig {
             disk,
-            thread: LogThread::new(Writer::new(wal), rings, shards, on_full),
+            thread: LogThread::new(Writer::new(wal), rings, shards, space),
             to_wal,
             from_wal,
             full,
@@ -289,6 +370,35 @@ mod tests {
             .map(|e| e.index)
             .collect();
         assert_eq!(indexes, (1..=40).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    #[test]
+    fn short_of_space_publishers_wait_and_settlements_go_on() -> Result {
+        let mut rig = rig(SimDisk::new())?;
+        rig.thread.space.keep_free = 1 << 20;
+        rig.to_wal[0].send(append(2, 1, 100_000));
+        rig.thread.turn()?;
+        assert!(rig.full.lock().map_err(|e| e.to_string())?.is_empty());
+        let used = |disk: &SimDisk| -> u64 { disk.files().iter().map(|(_, len)| len).sum() };
+        rig.disk.set_capacity(Some(used(&rig.disk) + 900_000));
+        // Still written, all of it.
+        for i in 2..=5 {
+            rig.to_wal[0].send(append(2, i, 10_000));
+            assert!(!rig.thread.turn()?);
+        }
+        assert_eq!(
+            said(&mut rig.from_wal[0]).last().map(String::as_str),
+            Some("durable 5")
+        );
+        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true]);
+        // Just over the bound is not enough, or it would go on and off all the time.
+        rig.disk.set_capacity(Some(used(&rig.disk) + (3 << 19)));
+        rig.thread.turn()?;
+        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true]);
+        rig.disk.set_capacity(Some(used(&rig.disk) + (5 << 19)));
+        rig.thread.turn()?;
+        assert_eq!(*rig.full.lock().map_err(|e| e.to_string())?, [true, false]);
         Ok(())
     }
 

@@ -7,9 +7,10 @@ use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError, split};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
 use crate::links::LinkStatus;
+use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
 use crate::tls::{Tls, TlsError};
-use control::ControlRequest;
+use control::{ControlRequest, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::{NodeRecord, UserRecord};
@@ -62,7 +63,7 @@ pub struct NodeParts {
     pub make_shard: MakeShard,
     /// None: no HTTP on this node.
     pub serve_control: Option<ServeControl>,
-    /// Gets the ports as JSON when all listeners are up.
+    /// Gets the ports as JSON when the node serves.
     pub ready_file: Option<PathBuf>,
 }
 
@@ -98,8 +99,12 @@ pub fn run(parts: NodeParts, channel: (Sender<Notice>, Receiver<Notice>)) -> Res
     node.live(&inbox)
 }
 
+/// How often a node that has just started looks whether it serves.
+const READY_POLL: Duration = Duration::from_millis(25);
+
 struct Node {
     config: Config,
+    notices: Sender<Notice>,
     name: String,
     address: String,
     shards: u16,
@@ -154,20 +159,25 @@ impl Node {
         let wiring = Wiring {
             shards,
             clock: clock.clone(),
-            notices,
+            notices: notices.clone(),
             status,
             wal,
             newest_file: recovered.files.last().copied().unwrap_or(0),
             disk: data.disk(),
+            directory: config.data_dir.display().to_string(),
             tls,
             listener: cluster,
-            peering: peering_config(&config, &identity, &name, &address, rng.next_u64()),
+            peering: PeeringConfig {
+                shards,
+                ..peering_config(&config, &identity, &name, &address, rng.next_u64())
+            },
             persist: Box::new(data.persist()),
             peer_buffer: config.limits.peer_buffer,
         };
         let threads = Threads::start(wiring).map_err(io_error("threads"))?;
         Ok(Node {
             config,
+            notices,
             name,
             address,
             shards,
@@ -189,13 +199,7 @@ impl Node {
             return Ok(());
         };
         let alarms = self.start_shards(&cluster)?;
-        self.write_ready_file()?;
-        tracing::info!(
-            event = "node.ready",
-            name = self.name,
-            cluster = id_text(cluster.id)
-        );
-        self.watch_until_stopped(inbox, &alarms)?;
+        self.watch_until_stopped(inbox, &alarms, &cluster)?;
         self.drain(inbox)?;
         self.threads.stop(self.config.shutdown_timeout);
         if let Some(file) = &self.ready_file {
@@ -231,6 +235,7 @@ impl Node {
             }
             Notice::DiskFull(_)
             | Notice::MemoryWatermark(_)
+            | Notice::Ready
             | Notice::Adopted
             | Notice::Stop
             | Notice::Report(_, Report::Drained) => Ok(()),
@@ -348,18 +353,44 @@ impl Node {
         &self,
         inbox: &Receiver<Notice>,
         alarms: &Alarms,
+        cluster: &ClusterRecord,
     ) -> Result<(), NodeError> {
         let mut watch = crate::watch::Watch::new(self.data.disk(), &self.config);
+        let mut ready = false;
         loop {
             watch.look(alarms);
-            match inbox.recv_timeout(crate::watch::EVERY) {
+            let patience = match ready {
+                true => crate::watch::EVERY,
+                false => {
+                    self.ask_readiness();
+                    READY_POLL
+                }
+            };
+            match inbox.recv_timeout(patience) {
                 Ok(Notice::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Notice::Ready) if !ready => {
+                    ready = true;
+                    self.write_ready_file()?;
+                    let cluster = id_text(cluster.id);
+                    tracing::info!(event = "node.ready", name = self.name, cluster);
+                }
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
                 Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(notice) => self.ordinary(notice)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// A [`Notice::Ready`] follows if the node serves by now.
+    fn ask_readiness(&self) {
+        let notices = self.notices.clone();
+        let reply = Box::new(move |readiness| {
+            if readiness == Readiness::Ready {
+                let _ = notices.send(Notice::Ready);
+            }
+        });
+        self.door.ask(ControlRequest::Readiness { reply });
     }
 
     /// Clients are told and leaders move away; at the latest after the timeout it goes on.
@@ -458,8 +489,8 @@ fn peering_config(
     name: &str,
     address: &str,
     seed: u64,
-) -> crate::peering::PeeringConfig {
-    crate::peering::PeeringConfig {
+) -> PeeringConfig {
+    PeeringConfig {
         cluster_name: config.cluster.name.clone(),
         node: identity.node,
         incarnation: identity.incarnation,
@@ -470,6 +501,7 @@ fn peering_config(
         initial_size: config.cluster.initial_size,
         heartbeat: config.cluster.heartbeat,
         timeout: config.cluster.peer_timeout,
+        shards: config.shards,
         seed,
     }
 }

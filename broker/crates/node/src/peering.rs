@@ -54,6 +54,8 @@ pub struct PeeringConfig {
     pub initial_size: usize,
     pub heartbeat: Duration,
     pub timeout: Duration,
+    /// Shards of this node.
+    pub shards: u16,
     pub seed: u64,
 }
 
@@ -257,6 +259,7 @@ impl Peering {
             name: self.config.name.clone(),
             address: self.config.address.clone(),
             peers_hash: self.peers_hash,
+            shards: self.config.shards,
         };
         let frame = Frame::Hello(hello);
         self.actions.push_back(Action::Send { link, frame });
@@ -306,6 +309,14 @@ impl Peering {
         }
         if hello.node == self.config.node {
             return self.met_itself(link, &hello);
+        }
+        if hello.shards != self.config.shards {
+            let why = format!(
+                "{} runs {} shards and {} runs {}: all nodes of a cluster need the same `shards`",
+                self.config.name, self.config.shards, hello.name, hello.shards
+            );
+            self.why.clone_from(&why);
+            return self.refuse(link, &why);
         }
         let ours = self.cluster();
         if ours != 0 && hello.cluster != 0 && ours != hello.cluster {

@@ -133,6 +133,8 @@ fn read_tls(
             Ok(0) => return Ok(0),
             Ok(plain) => input.extend_from_slice(scratch.get(..plain).unwrap_or_default()),
             Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(n),
+            // Closed without TLS's own word for it, as by a process that was killed. Frames have lengths: a cut one shows.
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
             Err(e) => return Err(e),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::jobs::JobThread;
 use crate::links::{self, LinkParts, LinkStatus, LinkThread, Persist};
-use crate::log_thread::LogThread;
+use crate::log_thread::{KEEP_FREE, LogThread, Space};
 use crate::peering::{Peering, PeeringConfig};
 use crate::tls::Tls;
 use env::{Clock, Disk};
@@ -31,6 +31,8 @@ pub enum Notice {
     Stop,
     /// The node belongs to a cluster now.
     Adopted,
+    /// It serves: it knows its cluster's users and queues, and a leader for changes of them.
+    Ready,
     DiskFull(bool),
     /// From outside: the share of memory from which on the alarm is on, until the node ends.
     MemoryWatermark(f64),
@@ -49,6 +51,8 @@ pub(crate) struct Wiring {
     /// Newest file of the log that was read back; 0: none.
     pub newest_file: u64,
     pub disk: Arc<dyn Disk>,
+    /// Where that is, for people.
+    pub directory: String,
     pub tls: Option<Tls>,
     pub listener: Option<TcpListener>,
     pub peering: PeeringConfig,
@@ -140,8 +144,13 @@ impl Threads {
         let mut threads = Threads::idle(&wiring, ends, mailboxes, links_wake.clone());
         threads.storage_wakes = vec![log_wake.clone(), job_wake.clone()];
         let notices = wiring.notices.clone();
-        let on_full = Box::new(move |full| drop(notices.send(Notice::DiskFull(full))));
-        let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, on_full);
+        let space = Space {
+            disk: wiring.disk.clone(),
+            directory: wiring.directory,
+            keep_free: KEEP_FREE,
+            on_full: Box::new(move |full| drop(notices.send(Notice::DiskFull(full)))),
+        };
+        let log = LogThread::new(Writer::new(wiring.wal), wal_rx, from_wal_tx, space);
         threads.start_log(log, log_wake)?;
         threads.start_jobs(JobThread::new(wiring.disk, job_rx, from_jobs_tx), job_wake)?;
         let parts = LinkParts {

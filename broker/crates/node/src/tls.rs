@@ -191,10 +191,26 @@ mod tests {
 
     type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+    /// A directory that goes with its test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Result<Scratch> {
+            let name = format!("posthorn-tls-{}-{test}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&dir)?;
+            Ok(Scratch(dir))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
     /// An authority with one certificate for the usages given; the files' names begin with `name`.
-    fn files(name: &str, usages: &[ExtendedKeyUsagePurpose]) -> Result<AuthFiles> {
-        let dir = std::env::temp_dir().join(format!("posthorn-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)?;
+    fn files(dir: &Scratch, name: &str, usages: &[ExtendedKeyUsagePurpose]) -> Result<AuthFiles> {
         let ca_key = KeyPair::generate()?;
         let mut ca = CertificateParams::new(Vec::<String>::new())?;
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -205,7 +221,7 @@ mod tests {
         node.extended_key_usages = usages.to_vec();
         let pem = node.signed_by(&key, &issuer)?.pem();
         let write = |what: &str, text: &str| -> Result<PathBuf> {
-            let path = dir.join(format!("{name}-{what}.pem"));
+            let path = dir.0.join(format!("{name}-{what}.pem"));
             std::fs::write(&path, text)?;
             Ok(path)
         };
@@ -258,13 +274,14 @@ mod tests {
 
     #[test]
     fn only_nodes_of_the_same_authority_shake_hands() -> Result<()> {
-        let good = Tls::load(&files("good", &both())?)?;
-        let other = Tls::load(&files("other", &both())?)?;
+        let dir = Scratch::new("authority")?;
+        let good = Tls::load(&files(&dir, "good", &both())?)?;
+        let other = Tls::load(&files(&dir, "other", &both())?)?;
         // The name that is dialled is in no certificate, and that is all right.
         assert!(shake(&good, &good)?);
         assert!(!shake(&good, &other)?);
         assert!(!shake(&other, &good)?);
-        let server_only = files("server-only", &[ExtendedKeyUsagePurpose::ServerAuth])?;
+        let server_only = files(&dir, "server-only", &[ExtendedKeyUsagePurpose::ServerAuth])?;
         let server_only = Tls::load(&server_only)?;
         assert!(
             !shake(&server_only, &server_only)?,
@@ -275,9 +292,10 @@ mod tests {
 
     #[test]
     fn a_half_foreign_node_is_refused_by_either_side() -> Result<()> {
+        let dir = Scratch::new("foreign")?;
         // Trusts our authority, but is signed by another: we must not let it in, neither as client nor as server.
-        let ours = files("ours", &both())?;
-        let theirs = files("theirs", &both())?;
+        let ours = files(&dir, "ours", &both())?;
+        let theirs = files(&dir, "theirs", &both())?;
         let spy = AuthFiles {
             cacertfile: ours.cacertfile.clone(),
             ..theirs
@@ -290,11 +308,12 @@ mod tests {
 
     #[test]
     fn new_files_are_taken_and_broken_ones_are_not() -> Result<()> {
-        let first = files("rotate", &both())?;
+        let dir = Scratch::new("rotate")?;
+        let first = files(&dir, "rotate", &both())?;
         let mut tls = Tls::load(&first)?;
         let before = Tls::load(&first)?;
         // The same paths under a new authority, with times that differ for sure.
-        let again = files("rotate", &both())?;
+        let again = files(&dir, "rotate", &both())?;
         let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5_000_000_000);
         for path in [&again.cacertfile, &again.certfile, &again.keyfile] {
             std::fs::File::options()
@@ -313,7 +332,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_file() -> Result<()> {
-        let good = files("named", &both())?;
+        let dir = Scratch::new("errors")?;
+        let good = files(&dir, "named", &both())?;
         let broken = AuthFiles {
             keyfile: good.cacertfile.clone(),
             ..good

@@ -2,6 +2,7 @@
 
 use crate::alarms::{Alarms, Cause, memory_limit, resident};
 use crate::config::Config;
+use crate::log_thread::KEEP_FREE;
 use env::Disk;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ impl Watch {
     pub fn new(disk: Arc<dyn Disk>, config: &Config) -> Watch {
         Watch {
             disk,
-            disk_free_limit: config.disk_free_limit,
+            disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
             memory: memory_limit(),
             memory_watermark: config.memory_watermark,
         }

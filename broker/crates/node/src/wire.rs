@@ -6,7 +6,7 @@ use env::{Incarnation, NodeId};
 use shard::Route;
 
 /// Version of the link protocol; nodes of another version refuse each other.
-pub const FORMAT: u16 = 1;
+pub const FORMAT: u16 = 2;
 
 /// Begins every HELLO, so that a client on the wrong port is known at once.
 const MAGIC: [u8; 4] = *b"PHNL";
@@ -54,6 +54,8 @@ pub struct Hello {
     pub address: String,
     /// Fingerprint of `cluster.peers` and the initial size.
     pub peers_hash: u64,
+    /// How many shards it runs: frames go to the shard of the same number.
+    pub shards: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,6 +90,7 @@ pub fn encode(frame: &Frame) -> Bytes {
             out.put_u64_le(hello.node.0);
             out.put_u64_le(hello.incarnation.0);
             out.put_u64_le(hello.peers_hash);
+            out.put_u16_le(hello.shards);
             put_text(&mut out, &hello.cluster_name);
             put_text(&mut out, &hello.name);
             put_text(&mut out, &hello.address);
@@ -198,6 +201,7 @@ fn hello_fields(body: &mut Bytes) -> Option<Hello> {
         node: NodeId(body.try_get_u64_le().ok().filter(|id| *id != 0)?),
         incarnation: Incarnation(body.try_get_u64_le().ok()?),
         peers_hash: body.try_get_u64_le().ok()?,
+        shards: body.try_get_u16_le().ok()?,
         cluster_name: get_text(body)?,
         name: get_text(body)?,
         address: get_text(body)?,
@@ -283,6 +287,7 @@ mod tests {
                 name: "c-0".into(),
                 address: "c-0.nodes:25672".into(),
                 peers_hash: 77,
+                shards: 2,
             }),
             Frame::Welcome(ClusterRecord {
                 id: 9,

@@ -5,7 +5,7 @@ use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
 use node::config::{Config, ConfigErrors, Sources, load};
 use node::{NodeParts, Notice, ShardMaterial};
 use shard::ShardDriver;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -76,6 +76,8 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
 
 /// The first SIGTERM or SIGINT drains, the second ends the process at once.
 fn watch_signals(notices: Sender<Notice>) -> std::io::Result<()> {
+    // A file over its size limit is to be an error of the write (EFBIG), not the end of the process.
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new()
         .name("signals".to_owned())

@@ -1,76 +1,10 @@
 //! The program as a process: exit codes, errors, ready file, signals, one process per directory.
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+mod program;
 
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Result<Scratch> {
-        let path =
-            std::env::temp_dir().join(format!("posthorn-process-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Ended with the test, whatever becomes of it.
-struct Serving(Child);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn posthorn() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_posthorn"));
-    command.env_clear().stdin(Stdio::null());
-    command
-}
-
-fn serve(dir: &Path, ready: &Path) -> Command {
-    let mut command = posthorn();
-    command
-        .arg("serve")
-        .arg("--data-dir")
-        .arg(dir)
-        .arg("--ready-file")
-        .arg(ready);
-    for key in [
-        "listeners.tcp.default",
-        "management.tcp.port",
-        "prometheus.tcp.port",
-    ] {
-        command.arg("--set").arg(format!("{key}=127.0.0.1:0"));
-    }
-    command
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn wait_for(path: &Path) -> Result<String> {
-    for _ in 0..3000 {
-        if let Ok(text) = std::fs::read_to_string(path) {
-            return Ok(text);
-        }
-        std::thread::park_timeout(Duration::from_millis(10));
-    }
-    Err("not ready in time".into())
-}
+use program::{Result, Scratch, Serving, posthorn, serve, stderr, wait_for};
+use std::process::{Command, Stdio};
 
 #[test]
 fn configuration_errors_are_exit_code_2_and_name_the_place() -> Result<()> {
@@ -108,6 +42,16 @@ fn configuration_errors_are_exit_code_2_and_name_the_place() -> Result<()> {
             .status
             .success()
     );
+    std::fs::write(&file, "listeners.tcp.defualt = 5672\n")?;
+    let unknown = posthorn()
+        .arg("serve")
+        .arg("--config")
+        .arg(&file)
+        .output()?;
+    assert_eq!(unknown.status.code(), Some(2));
+    let text = stderr(&unknown);
+    let wanted = format!("{name}:1: unknown key `listeners.tcp.defualt`");
+    assert!(text.contains(&wanted), "{text}");
     let reference = posthorn().args(["config", "reference"]).output()?;
     assert!(String::from_utf8_lossy(&reference.stdout).contains("| `cluster.peers` |"));
     Ok(())

@@ -53,11 +53,9 @@ pub enum SegmentError {
 impl SegmentError {
     pub(crate) fn io(file: &str, error: &io::Error) -> SegmentError {
         let (file, text) = (file.to_owned(), error.to_string());
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                SegmentError::Full { file, error: text }
-            }
-            _ => SegmentError::Io { file, error: text },
+        match env::disk::is_full(error) {
+            true => SegmentError::Full { file, error: text },
+            false => SegmentError::Io { file, error: text },
         }
     }
 

@@ -516,6 +516,10 @@ impl Owners {
         self.host.job_done(id, result);
     }
 
+    pub fn disk_is_short(&mut self, short: bool) {
+        self.host.disk_is_short(short);
+    }
+
     pub fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {
         self.host.peer_up(node, incarnation);
         self.each_queue(|owned, at, out| match owned {

@@ -377,6 +377,9 @@ impl ShardDriver for Shard {
             AlarmReason::Memory
         };
         let me = self.core.me();
+        if reason == AlarmReason::Disk {
+            self.core.owners.disk_is_short(on);
+        }
         self.set_alarm(reason, me, on);
         if self.core.config.index == 0 {
             let peers: Vec<_> = self.core.peers.all_up().collect();

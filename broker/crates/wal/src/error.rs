@@ -1,4 +1,5 @@
 use env::NodeId;
+use env::disk::is_full;
 use std::io;
 
 /// Why the log could not do as asked. All but [`WalError::Full`] and [`WalError::TooLarge`] end the node.
@@ -76,11 +77,4 @@ impl WalError {
     pub fn is_fatal(&self) -> bool {
         !matches!(self, WalError::Full { .. } | WalError::TooLarge { .. })
     }
-}
-
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
 }

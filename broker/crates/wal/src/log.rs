@@ -1,9 +1,10 @@
 //! Writing the log.
 
-use crate::error::{WalError, is_full};
+use crate::error::WalError;
 use crate::format::{self, Encoder, NEW_FILE, SEAL_BYTES, TERMINATOR};
 use crate::recover::{HardState, Reader, Recovered, read_header};
 use crate::{GroupId, MAX_RECORD_BYTES, Record, RecordBody};
+use env::disk::is_full;
 use env::{Disk, File, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,9 @@ pub struct WalConfig {
     /// Chance that no client can know, drawn anew at each start.
     pub salt: u64,
 }
+
+/// A file's bound while space is short ([`Wal::save_space`]).
+const SHORT_FILE_BYTES: u64 = 4 << 20;
 
 impl WalConfig {
     pub fn new(node: NodeId, salt: u64) -> WalConfig {
@@ -67,6 +71,8 @@ pub struct Wal {
     scratch: Vec<u8>,
     /// Not yet reported.
     rolled: Option<Rolled>,
+    /// Space is short.
+    saves_space: bool,
     stopped: Option<String>,
 }
 
@@ -122,6 +128,7 @@ impl Wal {
             carried: BTreeMap::new(),
             scratch: Vec::new(),
             rolled: None,
+            saves_space: false,
             stopped: None,
         };
         let recovered = wal.recover(files)?;
@@ -252,6 +259,31 @@ impl Wal {
         self.stop_if_fatal(result)
     }
 
+    /// While on, files are short and none is kept for use again: what settled records need is soon in a complete file
+    /// that can go, and deleting it gives the disk its space back.
+    pub fn save_space(&mut self, on: bool) -> Result<(), WalError> {
+        self.check_running()?;
+        self.saves_space = on;
+        match on {
+            true => self.drop_spares(),
+            false => Ok(()),
+        }
+    }
+
+    fn max_file_bytes(&self) -> u64 {
+        match self.saves_space {
+            true => self.config.max_file_bytes.min(SHORT_FILE_BYTES),
+            false => self.config.max_file_bytes,
+        }
+    }
+
+    fn spare_files(&self) -> usize {
+        match self.saves_space {
+            true => 0,
+            false => self.config.spare_files,
+        }
+    }
+
     /// Numbers of all files, ascending; the last is the one being written to.
     pub fn files(&self) -> Vec<u64> {
         let active = self.active.as_ref().map(|a| a.number);
@@ -277,12 +309,12 @@ impl Wal {
     /// Sees to it that the active file takes `bytes` more, a seal and a terminator.
     fn make_room(&mut self, bytes: u64) -> Result<(), WalError> {
         let needed = bytes + SEAL_BYTES + TERMINATOR;
-        let max = self.config.max_file_bytes;
-        let fits = self.active.as_ref().is_some_and(|a| {
-            a.position == a.first_position || a.position + needed <= max.max(a.first_position * 2)
-        });
-        if !fits {
-            self.start_file()?;
+        if !self.fits(needed, self.max_file_bytes()) {
+            match self.start_file() {
+                // Rather a long file than none.
+                Err(WalError::Full { .. }) if self.fits(needed, self.config.max_file_bytes) => {}
+                other => other?,
+            }
         }
         match self.grow(needed) {
             Err(WalError::Full { .. }) if !self.spares.is_empty() => {
@@ -293,9 +325,15 @@ impl Wal {
         }
     }
 
+    fn fits(&self, needed: u64, max: u64) -> bool {
+        self.active.as_ref().is_some_and(|a| {
+            a.position == a.first_position || a.position + needed <= max.max(a.first_position * 2)
+        })
+    }
+
     fn grow(&mut self, needed: u64) -> Result<(), WalError> {
         let step = self.config.grow_bytes.max(1);
-        let limit = self.config.max_file_bytes;
+        let limit = self.max_file_bytes();
         let Some(active) = &mut self.active else {
             return Ok(());
         };

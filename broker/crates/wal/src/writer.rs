@@ -11,6 +11,8 @@ pub struct Writer<T> {
     wal: Wal,
     queue: VecDeque<Batch<T>>,
     queued_bytes: u64,
+    /// What the disk said when it was full last.
+    full_error: String,
 }
 
 struct Batch<T> {
@@ -34,6 +36,7 @@ impl<T> Writer<T> {
             wal,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            full_error: String::new(),
         }
     }
 
@@ -56,6 +59,11 @@ impl<T> Writer<T> {
         self.queued_bytes
     }
 
+    /// What the disk said when [`Progress::full`] was told last.
+    pub fn full_error(&self) -> &str {
+        &self.full_error
+    }
+
     pub fn wal(&mut self) -> &mut Wal {
         &mut self.wal
     }
@@ -72,7 +80,8 @@ impl<T> Writer<T> {
                     progress.rolled = rolled;
                     break;
                 }
-                Err(WalError::Full { .. }) => {
+                Err(WalError::Full { error }) => {
+                    self.full_error = error;
                     // A smaller part may still fit.
                     progress.full = true;
                     count /= 2;

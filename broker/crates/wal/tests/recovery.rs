@@ -584,3 +584,68 @@ proptest! {
         prop_assert!(open(&disk, 1).is_err());
     }
 }
+
+/// Short of space the log goes on in short files, keeps none for use again, and rather makes a file longer than fail.
+#[test]
+fn saving_space_makes_short_files() -> Result<(), WalError> {
+    let disk = SimDisk::new();
+    let config = WalConfig {
+        max_file_bytes: 16 << 20,
+        ..WalConfig::new(NodeId(1), 7)
+    };
+    let (mut wal, _) = Wal::open(Arc::new(disk.clone()), config.clone())?;
+    let mut index = 0;
+    let mut write = |wal: &mut Wal, bytes: usize| -> Result<(), WalError> {
+        index += 1;
+        let data = Bytes::from(vec![5; bytes]);
+        let entry = Entry {
+            index,
+            term: 1,
+            kind: 0,
+            data,
+        };
+        let body = RecordBody::Entry(entry);
+        wal.append(&[Record {
+            group: GroupId(3),
+            body,
+        }])?;
+        wal.sync()
+    };
+    for _ in 0..6 {
+        write(&mut wal, 1 << 20)?;
+    }
+    assert_eq!(wal.files().len(), 1);
+    wal.save_space(true)?;
+    for _ in 0..9 {
+        write(&mut wal, 1 << 20)?;
+    }
+    assert_eq!(wal.files().len(), 4, "one of 6 MiB, three of 3");
+    // No other file fits. What the newest one has taken from the disk is still used.
+    let used: u64 = disk.files().iter().map(|(_, len)| len).sum();
+    disk.set_capacity(Some(used));
+    while write(&mut wal, 100 << 10).is_ok() {}
+    disk.set_capacity(Some(used + (1 << 20)));
+    for _ in 0..5 {
+        write(&mut wal, 100 << 10)?;
+    }
+    disk.set_capacity(None);
+    let files = wal.files();
+    wal.delete_through(files[files.len() - 2])?;
+    let spare = |disk: &SimDisk| disk.files().iter().any(|(f, _)| f.ends_with(".spare"));
+    assert!(!spare(&disk));
+    wal.save_space(false)?;
+    for _ in 0..20 {
+        write(&mut wal, 1 << 20)?;
+    }
+    let files = wal.files();
+    wal.delete_through(files[0])?;
+    assert!(spare(&disk));
+    drop(wal);
+    let (_, recovered) = Wal::open(Arc::new(disk), config)?;
+    let group = recovered.groups.get(&GroupId(3));
+    assert_eq!(
+        group.and_then(|g| g.entries.last()).map(|e| e.index),
+        Some(index)
+    );
+    Ok(())
+}

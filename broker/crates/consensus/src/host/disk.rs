@@ -10,13 +10,13 @@ use crate::store::keep_set;
 use crate::{GroupId, JobId, JobResult, Output, StorageJob, entry};
 use bytes::Bytes;
 use env::NodeId;
-use segment::LiveSet;
+use segment::{LiveSet, SegmentName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use wal::RecordBody;
 
 /// Whom a job is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobFor {
     Flush {
         group: GroupId,
@@ -31,7 +31,10 @@ pub enum JobFor {
         epoch: u64,
     },
     /// Files that nobody refers to.
-    Cleanup,
+    Cleanup {
+        group: GroupId,
+        garbage: Garbage,
+    },
     Deletion {
         group: GroupId,
     },
@@ -44,6 +47,14 @@ pub enum JobFor {
         group: GroupId,
         id: u64,
     },
+}
+
+/// What can go without anybody waiting for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Garbage {
+    Segments(Vec<SegmentName>),
+    /// What was received of a checkpoint.
+    Staged,
 }
 
 impl Host {
@@ -73,16 +84,78 @@ impl Host {
         };
         if matches!(outcome, Outcome::Full) {
             self.counters.disk_full += 1;
+            if matches!(whose, JobFor::Cleanup { .. } | JobFor::Deletion { .. }) {
+                // Some file systems need space to give space.
+                return self.removals.push((self.later(), whose));
+            }
         }
         match whose {
             JobFor::Flush { group, epoch } => self.flush_done(group, epoch, outcome),
             JobFor::Checkpoint { group, epoch } => self.checkpoint_done(group, epoch, outcome),
             JobFor::Rewrite { group, epoch } => self.rewrite_done(group, epoch, outcome),
-            JobFor::Cleanup => {}
+            JobFor::Cleanup { .. } => {}
             JobFor::Deletion { group } => self.deletion_done(group),
             JobFor::Outgoing { group, to, id } => self.outgoing_read(group, to, id, outcome),
             JobFor::Incoming { group, id } => self.incoming_staged(group, id, outcome),
         }
+    }
+
+    /// When what found the disk full is tried again, in ticks.
+    fn later(&self) -> u64 {
+        self.ticks + u64::from(self.config.limits.flush_delay_ticks)
+    }
+
+    pub(super) fn delete_files(&mut self, group: GroupId) {
+        let job = jobs::remove_group(group);
+        self.start_job(JobFor::Deletion { group }, job);
+    }
+
+    pub(super) fn clean_up(&mut self, group: GroupId, garbage: Garbage) {
+        let job = match &garbage {
+            Garbage::Segments(names) => jobs::remove_segments(group, names.clone()),
+            // A new transfer may have begun since; a file that it needs is not for this to remove.
+            Garbage::Staged if self.incoming.contains_key(&group) => return,
+            Garbage::Staged => jobs::unstage(group),
+        };
+        self.start_job(JobFor::Cleanup { group, garbage }, job);
+    }
+
+    /// Tries again what found the disk full.
+    pub(super) fn retry_full(&mut self) {
+        let now = self.ticks;
+        let due = self.removals.extract_if(.., |(at, _)| *at <= now);
+        for (_, whose) in due.collect::<Vec<_>>() {
+            match whose {
+                JobFor::Deletion { group } => self.delete_files(group),
+                JobFor::Cleanup { group, garbage } => self.clean_up(group, garbage),
+                _ => {}
+            }
+        }
+        let due: Vec<GroupId> = self
+            .checkpoints
+            .extract_if(.., |_, at| *at <= now)
+            .map(|(id, _)| id)
+            .collect();
+        due.into_iter().for_each(|id| self.ask_for_checkpoint(id));
+    }
+
+    fn ask_for_checkpoint(&mut self, id: GroupId) {
+        let group = self.groups.get_mut(&id);
+        if let Some(group) = group.filter(|g| !g.checkpoint_under_way()) {
+            group.tell_due(&mut self.sink);
+        }
+    }
+
+    /// While the disk is short of space: checkpoints of all groups that have anything new, for what they let go.
+    pub(super) fn reclaim(&mut self) {
+        let every = u64::from(self.config.limits.short_checkpoint_ticks.max(1));
+        if !self.short || !self.ticks.is_multiple_of(every) {
+            return;
+        }
+        let news = self.groups.values().filter(|g| g.has_news());
+        let mut ids: Vec<GroupId> = news.map(|g| g.id).collect();
+        ids.sort_unstable();
+        ids.into_iter().for_each(|id| self.ask_for_checkpoint(id));
     }
 
     fn replica(&mut self, group: GroupId, epoch: u64) -> Option<&mut Group> {
@@ -159,12 +232,20 @@ impl Host {
     fn checkpoint_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
         let margin = self.config.limits.retain_entries;
         let pin = self.pin(id);
+        let later = self.later();
+        let after_that = later + (later - self.ticks);
         let Some(group) = self.replica(id, epoch) else {
             return;
         };
         group.busy = false;
         group.checkpointing = false;
-        if let Outcome::Checkpointed { checkpoint: file } = outcome {
+        if matches!(outcome, Outcome::Full) {
+            if let Some(flush) = &mut group.flush {
+                // It is much smaller with the checkpoint, for which the owner gets its time again.
+                flush.at_tick = after_that;
+            }
+            self.checkpoints.insert(id, later);
+        } else if let Outcome::Checkpointed { checkpoint: file } = outcome {
             let Some(checkpoint) = Checkpoint::from_file(&file) else {
                 return;
             };
@@ -208,8 +289,7 @@ impl Host {
             self.start_job(JobFor::Rewrite { group: id, epoch }, job);
         }
         if !dead.is_empty() {
-            let job = jobs::remove_segments(id, dead);
-            self.start_job(JobFor::Cleanup, job);
+            self.clean_up(id, Garbage::Segments(dead));
         }
     }
 
@@ -226,8 +306,7 @@ impl Host {
             if pin.is_some() {
                 group.doomed.extend(old);
             } else {
-                let job = jobs::remove_segments(id, old);
-                self.start_job(JobFor::Cleanup, job);
+                self.clean_up(id, Garbage::Segments(old));
             }
         }
         self.next_group_job(id);
@@ -256,7 +335,7 @@ impl Host {
     }
 
     fn flush_done(&mut self, id: GroupId, epoch: u64, outcome: Outcome) {
-        let later = self.ticks + u64::from(self.config.limits.flush_delay_ticks);
+        let later = self.later();
         let Some(group) = self.replica(id, epoch) else {
             return;
         };

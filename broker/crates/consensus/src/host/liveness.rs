@@ -21,9 +21,12 @@ pub struct Peer {
 impl Host {
     pub(super) fn next_tick(&self) -> Option<Time> {
         let idle = self.awake.is_empty()
+            && !self.short
             && self.outgoing.is_empty()
             && self.incoming.is_empty()
-            && self.flushes.is_empty();
+            && self.flushes.is_empty()
+            && self.removals.is_empty()
+            && self.checkpoints.is_empty();
         match self.last_tick {
             None => Some(Time::ZERO),
             Some(_) if idle => None,
@@ -63,6 +66,8 @@ impl Host {
             }
             self.sleep_if_settled(id);
         }
+        self.retry_full();
+        self.reclaim();
         self.flush_late();
         self.tick_transfers();
     }

@@ -2,7 +2,7 @@
 
 use super::Host;
 use crate::sink::Waiting;
-use crate::{GroupId, Output, WalToken, jobs};
+use crate::{GroupId, Output, WalToken};
 
 impl Host {
     pub(super) fn go_through(&mut self, out: &mut Vec<Output>) {
@@ -85,10 +85,7 @@ impl Host {
                 }
             }
             Waiting::Relogged { file } => self.rolls.relogged(file),
-            Waiting::Deleted { group } => {
-                let job = jobs::remove_group(group);
-                self.start_job(super::JobFor::Deletion { group }, job);
-            }
+            Waiting::Deleted { group } => self.delete_files(group),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Checkpoints on their way between hosts.
 
 use super::Host;
-use super::disk::JobFor;
+use super::disk::{Garbage, JobFor};
 use crate::codec::{Offer, Transfer};
 use crate::entry;
 use crate::jobs::{self, Outcome};
@@ -319,8 +319,7 @@ impl Host {
     fn drop_incoming(&mut self, id: GroupId) {
         if self.incoming.remove(&id).is_some() {
             self.counters.failed_transfers += 1;
-            let job = jobs::unstage(id);
-            self.start_job(JobFor::Cleanup, job);
+            self.clean_up(id, Garbage::Staged);
         }
     }
 

@@ -68,6 +68,7 @@ pub fn small_limits() -> Limits {
     Limits {
         checkpoint_bytes: 16 << 10,
         checkpoint_entries: 60,
+        short_checkpoint_ticks: 10,
         retain_entries: 8,
         max_message_bytes: 1 << 10,
         max_inflight_messages: 8,

@@ -35,6 +35,8 @@ pub struct Node {
     /// Ignores that checkpoints are due.
     pub lazy: bool,
     pub freed: u64,
+    /// Jobs find no space, whatever they do.
+    pub refuse_jobs: bool,
 }
 
 impl Node {
@@ -53,6 +55,7 @@ impl Node {
             max_file_bytes: 24 << 10,
             lazy: false,
             freed: 0,
+            refuse_jobs: false,
         }
     }
 
@@ -117,7 +120,10 @@ impl Node {
         if rng.chance(self.disk_speed, 100)
             && let Some((id, job)) = self.jobs.pop_front()
         {
-            let result = job.run(&self.disk);
+            let result = match self.refuse_jobs {
+                true => job.refuse(),
+                false => job.run(&self.disk),
+            };
             if let Err(error) = &result {
                 panic!("{error}");
             }
@@ -178,7 +184,11 @@ impl Node {
                 assert!(up_to > self.freed || self.freed == 0, "freed again");
                 self.freed = up_to;
                 if let Some(writer) = self.writer.as_mut() {
-                    writer.wal().delete_through(up_to).expect("files go");
+                    match writer.wal().delete_through(up_to) {
+                        // The next one takes these with it.
+                        Err(WalError::Full { .. }) => {}
+                        other => other.expect("files go"),
+                    }
                 }
             }
             Output::Send { .. } | Output::Failed { .. } => {}

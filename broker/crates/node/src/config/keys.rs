@@ -309,7 +309,7 @@ pub const KEYS: &[Key] = &[
         name: "disk_free_limit.absolute",
         accepts: BYTES,
         default: "50MB",
-        doc: "Free disk space below which publishers are blocked.",
+        doc: "Free disk space below which publishers are blocked. Below 32 MiB they always are: that is kept for settlements and for freeing the log.",
         set: |c, _, v| parse_bytes(v).map(|b| c.disk_free_limit = b),
     },
     Key {

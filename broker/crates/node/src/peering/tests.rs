@@ -41,8 +41,36 @@ fn config(i: usize, of: usize) -> PeeringConfig {
         initial_size: 0,
         heartbeat: HEARTBEAT,
         timeout: TIMEOUT,
+        shards: 2,
         seed: i as u64,
     }
+}
+
+#[test]
+fn another_number_of_shards_is_refused_by_name() {
+    let mut odd = config(1, 2);
+    odd.shards = 3;
+    let (mut peering, mut other) = (Peering::new(config(0, 2)), Peering::new(odd));
+    let link = LinkId(1);
+    assert!(peering.accepted(link) && other.accepted(link));
+    let hello = std::iter::from_fn(|| other.poll()).find_map(|a| match a {
+        Action::Send { frame, .. } => Some(frame),
+        _ => None,
+    });
+    peering.frame(link, hello.expect("says hello"));
+    let said: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
+    let refused = said.iter().find_map(|a| match a {
+        Action::Send {
+            frame: Frame::Refused(why),
+            ..
+        } => Some(why.as_str()),
+        _ => None,
+    });
+    let why = "n0 runs 2 shards and n1 runs 3: all nodes of a cluster need the same `shards`";
+    assert_eq!(refused, Some(why));
+    assert!(said.contains(&Action::Close { link }), "{said:?}");
+    assert_eq!(peering.waiting(), Some(why));
+    assert!(!peering.identified(link));
 }
 
 impl World {

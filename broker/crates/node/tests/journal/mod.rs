@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
-use control::ControlRequest;
+use control::{ControlRequest, Readiness};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use node::config::{Sources, load};
@@ -194,7 +194,11 @@ impl ShardDriver for Journal {
     }
     fn wal_rolled(&mut self, _: u64) {}
     fn job_done(&mut self, _: JobId, _: JobResult) {}
-    fn control(&mut self, _: ControlRequest) {}
+    fn control(&mut self, request: ControlRequest) {
+        if let ControlRequest::Readiness { reply } = request {
+            reply(Readiness::Ready);
+        }
+    }
     fn join_requested(&mut self, node: NodeRecord) {
         self.joined.push(node.name.to_string());
     }

@@ -1,10 +1,11 @@
 //! Starting, completing, deleting and using again the log's files.
 
 use super::{Active, Rolled, Wal};
-use crate::error::{WalError, is_full};
+use crate::error::WalError;
 use crate::format::{self, Encoder, HEADER_BYTES, Header, NEW_FILE, SEAL_BYTES, TERMINATOR};
 use crate::{Record, RecordBody};
 use env::File;
+use env::disk::is_full;
 
 impl Wal {
     /// Completes the file that is written to, if any, and starts the next.
@@ -179,7 +180,7 @@ impl Wal {
     }
 
     fn may_keep(&self, path: &str) -> Result<bool, WalError> {
-        if self.spares.len() >= self.config.spare_files {
+        if self.spares.len() >= self.spare_files() {
             return Ok(false);
         }
         let len = self.disk.open(path).and_then(|f| f.len());

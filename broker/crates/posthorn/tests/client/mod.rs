@@ -1,0 +1,291 @@
+//! An AMQP 0.9.1 client that does one thing after the other.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use crate::program::Result;
+use bytes::{Bytes, BytesMut};
+use codec_amqp091::{
+    FrameKind, Method, PROTOCOL_HEADER, Properties, encode_body, encode_content_header,
+    encode_method, parse_frame,
+};
+use message::{Table, Value};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+const FRAME_MAX: u32 = 131_072;
+
+/// Nothing takes as long as this; a test that hangs is to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Client {
+    stream: TcpStream,
+    input: BytesMut,
+    /// What connection.blocked said, while it is in force.
+    pub blocked: Option<String>,
+    /// Publisher's sequence numbers: sent, confirmed, refused.
+    pub sent: u64,
+    pub confirmed: BTreeSet<u64>,
+    pub refused: BTreeSet<u64>,
+    /// Delivery tags and bodies, oldest first.
+    pub delivered: Vec<(u64, Bytes)>,
+}
+
+impl Client {
+    /// The error is what the server closed the connection with.
+    pub fn open(address: &str, user: &str, password: &str, vhost: &str) -> Result<Client> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut client = Client {
+            stream,
+            input: BytesMut::new(),
+            blocked: None,
+            sent: 0,
+            confirmed: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            delivered: Vec::new(),
+        };
+        client.stream.write_all(&PROTOCOL_HEADER)?;
+        client.until("connection.start")?;
+        let mut able = Table::default();
+        able.set("connection.blocked", Value::Bool(true));
+        able.set("authentication_failure_close", Value::Bool(true));
+        let mut properties = Table::default();
+        properties.set("capabilities", Value::Table(able));
+        client.send(
+            0,
+            &Method::ConnectionStartOk {
+                client_properties: properties,
+                mechanism: "PLAIN",
+                response: format!("\0{user}\0{password}").as_bytes(),
+                locale: "en_US",
+            },
+        )?;
+        client.until("connection.tune")?;
+        client.send(
+            0,
+            &Method::ConnectionTuneOk {
+                channel_max: 10,
+                frame_max: FRAME_MAX,
+                heartbeat: 0,
+            },
+        )?;
+        let virtual_host = vhost;
+        client.send(0, &Method::ConnectionOpen { virtual_host })?;
+        client.until("connection.open-ok")?;
+        client.ask(&Method::ChannelOpen {}, "channel.open-ok")?;
+        Ok(client)
+    }
+
+    /// As guest, with publisher confirms.
+    pub fn publisher(address: &str) -> Result<Client> {
+        let mut client = Client::open(address, "guest", "guest", "/")?;
+        client.ask(
+            &Method::ConfirmSelect { no_wait: false },
+            "confirm.select-ok",
+        )?;
+        Ok(client)
+    }
+
+    fn send(&mut self, channel: u16, method: &Method<'_>) -> Result<()> {
+        let mut bytes = BytesMut::new();
+        encode_method(&mut bytes, channel, method);
+        Ok(self.stream.write_all(&bytes)?)
+    }
+
+    /// Sends on channel 1.
+    pub fn tell(&mut self, method: &Method<'_>) -> Result<()> {
+        self.send(1, method)
+    }
+
+    pub fn ask(&mut self, method: &Method<'_>, answer: &str) -> Result<()> {
+        self.tell(method)?;
+        self.until(answer)
+    }
+
+    fn until(&mut self, name: &str) -> Result<()> {
+        while self.step()? != name {}
+        Ok(())
+    }
+
+    pub fn until_true(&mut self, done: impl Fn(&Client) -> bool) -> Result<()> {
+        while !done(self) {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self) -> Result<(FrameKind, Bytes)> {
+        loop {
+            let whole = parse_frame(&self.input, FRAME_MAX)?;
+            let whole = whole.map(|f| (f.kind, Bytes::copy_from_slice(f.payload), f.wire_len()));
+            if let Some((kind, payload, len)) = whole {
+                drop(self.input.split_to(len));
+                return Ok((kind, payload));
+            }
+            let mut piece = [0; 64 << 10];
+            let n = self.stream.read(&mut piece)?;
+            if n == 0 {
+                return Err("the server closed the socket".into());
+            }
+            self.input.extend_from_slice(&piece[..n]);
+        }
+    }
+
+    /// Takes one method and says which.
+    pub fn step(&mut self) -> Result<&'static str> {
+        let (kind, payload) = self.frame()?;
+        if kind == FrameKind::Heartbeat {
+            return Ok("heartbeat");
+        }
+        let method = Method::decode(&payload)?;
+        let name = method.name();
+        match method {
+            Method::BasicAck {
+                delivery_tag,
+                multiple,
+            } => note(&mut self.confirmed, &self.refused, delivery_tag, multiple),
+            Method::BasicNack {
+                delivery_tag,
+                multiple,
+                ..
+            } => note(&mut self.refused, &self.confirmed, delivery_tag, multiple),
+            Method::ConnectionBlocked { reason } => self.blocked = Some(reason.to_owned()),
+            Method::ConnectionUnblocked {} => self.blocked = None,
+            Method::BasicDeliver { delivery_tag, .. } => {
+                let body = self.content()?;
+                self.delivered.push((delivery_tag, body));
+            }
+            Method::ConnectionClose {
+                reply_code,
+                reply_text,
+                ..
+            }
+            | Method::ChannelClose {
+                reply_code,
+                reply_text,
+                ..
+            } => return Err(format!("{reply_code} {reply_text}").into()),
+            _ => {}
+        }
+        Ok(name)
+    }
+
+    fn content(&mut self) -> Result<Bytes> {
+        let (_, header) = self.frame()?;
+        let size = codec_amqp091::ContentHeader::decode(&header)?.body_size;
+        let mut body = BytesMut::new();
+        while (body.len() as u64) < size {
+            body.extend_from_slice(&self.frame()?.1);
+        }
+        Ok(body.freeze())
+    }
+
+    pub fn declare(&mut self, queue: &str, kind: &str) -> Result<()> {
+        let mut arguments = Table::default();
+        arguments.set("x-queue-type", kind.into());
+        let declare = Method::QueueDeclare {
+            queue,
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            no_wait: false,
+            arguments,
+        };
+        self.ask(&declare, "queue.declare-ok")
+    }
+
+    pub fn delete(&mut self, queue: &str) -> Result<()> {
+        let delete = Method::QueueDelete {
+            queue,
+            if_unused: false,
+            if_empty: false,
+            no_wait: false,
+        };
+        self.ask(&delete, "queue.delete-ok")
+    }
+
+    /// A persistent message whose body is the publisher's number and `size` bytes more.
+    pub fn publish(&mut self, queue: &str, size: usize) -> Result<()> {
+        self.sent += 1;
+        let mut body = self.sent.to_le_bytes().to_vec();
+        body.resize(8 + size, self.sent as u8);
+        let mut properties = BytesMut::new();
+        let persistent = Properties {
+            delivery_mode: Some(2),
+            ..Properties::default()
+        };
+        persistent.encode(&mut properties);
+        let publish = Method::BasicPublish {
+            exchange: "",
+            routing_key: queue,
+            mandatory: false,
+            immediate: false,
+        };
+        let mut bytes = BytesMut::new();
+        encode_method(&mut bytes, 1, &publish);
+        encode_content_header(&mut bytes, 1, body.len() as u64, &properties);
+        encode_body(&mut bytes, 1, &body, FRAME_MAX);
+        Ok(self.stream.write_all(&bytes)?)
+    }
+
+    pub fn unconfirmed(&self) -> u64 {
+        self.sent - (self.confirmed.len() + self.refused.len()) as u64
+    }
+
+    /// Publishes and waits for every confirm.
+    pub fn publish_all(&mut self, queue: &str, count: u64, size: usize) -> Result<()> {
+        for _ in 0..count {
+            self.publish(queue, size)?;
+            self.until_true(|c| c.unconfirmed() < 4)?;
+        }
+        self.until_true(|c| c.unconfirmed() == 0)
+    }
+
+    /// Consumes and acknowledges one by one until every number of `wanted` has come; returns all that came.
+    pub fn consume(&mut self, queue: &str, wanted: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
+        let qos = Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 20,
+            global: false,
+        };
+        self.ask(&qos, "basic.qos-ok")?;
+        let consume = Method::BasicConsume {
+            queue,
+            consumer_tag: "tag",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments: Table::default(),
+        };
+        self.ask(&consume, "basic.consume-ok")?;
+        let mut came = BTreeSet::new();
+        while !came.is_superset(wanted) {
+            self.until_true(|c| !c.delivered.is_empty())?;
+            for (delivery_tag, body) in std::mem::take(&mut self.delivered) {
+                let number = body.first_chunk().ok_or("a body of ours is longer")?;
+                came.insert(u64::from_le_bytes(*number));
+                let multiple = false;
+                self.tell(&Method::BasicAck {
+                    delivery_tag,
+                    multiple,
+                })?;
+            }
+        }
+        // Whoever gets the answer knows that the acknowledgements before it were taken.
+        let cancel = Method::BasicCancel {
+            consumer_tag: "tag",
+            no_wait: false,
+        };
+        self.ask(&cancel, "basic.cancel-ok")?;
+        Ok(came)
+    }
+}
+
+fn note(into: &mut BTreeSet<u64>, others: &BTreeSet<u64>, tag: u64, multiple: bool) {
+    let first = if multiple { 1 } else { tag };
+    into.extend((first..=tag).filter(|t| !others.contains(t)));
+}
