@@ -1,11 +1,13 @@
 //! Users' credentials and rights: password hashes, permissions, SASL mechanisms (O5, A9-1). No I/O.
 #![forbid(unsafe_code)]
 
+mod guesses;
 mod password;
 mod pattern;
 mod sasl;
 mod verified;
 
+pub use guesses::{FAILURES, Guesses, PENALTY, WATCHED};
 pub use password::{BadHash, SALT_LEN, hash, hash_with, verify};
 pub use pattern::{BadPattern, MAX_PATTERN, Pattern};
 pub use sasl::{Credentials, Mechanism, SaslError, amqplain, plain};
@@ -35,6 +37,11 @@ impl std::fmt::Debug for PasswordHash {
 }
 
 impl HashAlgorithm {
+    /// Whether checking a password takes milliseconds, on purpose.
+    pub fn is_costly(self) -> bool {
+        self == HashAlgorithm::Argon2id
+    }
+
     /// The name the HTTP API uses (`hashing_algorithm`).
     pub fn name(self) -> &'static str {
         match self {

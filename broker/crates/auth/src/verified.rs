@@ -31,6 +31,16 @@ impl Verified {
         }
     }
 
+    /// Names this pair of stored hash and password, here alone.
+    pub fn fingerprint(&self, hash: &PasswordHash, password: &[u8]) -> [u8; 32] {
+        self.digest(hash, password)
+    }
+
+    /// [`Verified::knows`] by fingerprint.
+    pub fn has(&self, fingerprint: &[u8; 32]) -> bool {
+        self.known.contains(fingerprint)
+    }
+
     /// As [`verify`], at the cost of one SHA-256 for what was right before.
     pub fn verify(&mut self, hash: &PasswordHash, password: &[u8]) -> bool {
         if self.knows(hash, password) {
@@ -50,7 +60,11 @@ impl Verified {
 
     /// Notes a success that was verified elsewhere.
     pub fn remember(&mut self, hash: &PasswordHash, password: &[u8]) {
-        let digest = self.digest(hash, password);
+        self.add(self.digest(hash, password));
+    }
+
+    /// [`Verified::remember`] by fingerprint.
+    pub fn add(&mut self, digest: [u8; 32]) {
         if !self.known.insert(digest) {
             return;
         }

@@ -260,6 +260,30 @@ fn fallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
+/// Descriptors that this process may have open. Raises its own limit to what the system allows it first.
+#[expect(unsafe_code, reason = "std has no getrlimit")]
+pub fn descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is the struct that the call writes.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let raised = libc::rlimit {
+        rlim_cur: limit.rlim_max,
+        ..limit
+    };
+    // SAFETY: `raised` is the struct that the call reads. Refused: the limit stays as it is.
+    let refused = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } != 0;
+    Ok(if refused {
+        limit.rlim_cur
+    } else {
+        limit.rlim_max
+    })
+}
+
 #[expect(unsafe_code, reason = "std has no statvfs")]
 fn available(path: &Path) -> io::Result<u64> {
     let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;

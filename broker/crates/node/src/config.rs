@@ -81,6 +81,8 @@ pub struct Limits {
     pub consumer_timeout_ms: Option<u64>,
     pub max_connections: usize,
     pub accepts_per_turn: usize,
+    /// 0: no bound.
+    pub accepts_per_second: u32,
     pub peer_buffer: usize,
 }
 
@@ -122,6 +124,7 @@ impl Default for Config {
                 consumer_timeout_ms: Some(1_800_000),
                 max_connections: 1_000_000,
                 accepts_per_turn: 64,
+                accepts_per_second: 5000,
                 peer_buffer: 64 << 20,
             },
             disk_free_limit: 50_000_000,

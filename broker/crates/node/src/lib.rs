@@ -3,6 +3,7 @@
 
 pub mod addresses;
 pub mod alarms;
+mod checks;
 pub mod config;
 pub mod control_door;
 pub mod data_dir;

@@ -2,6 +2,7 @@
 
 use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause, cpus};
+use crate::checks::CheckPool;
 use crate::config::Config;
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError, split};
@@ -15,7 +16,7 @@ use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::{NodeRecord, UserRecord};
 use reactor::Report;
-use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits};
+use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits, StartCheck};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpListener;
@@ -34,6 +35,8 @@ pub struct ShardMaterial {
     pub config: ShardConfig,
     pub recovered: RecoveredShard,
     pub disk: Arc<dyn Disk>,
+    /// For `Shard::check_elsewhere`.
+    pub checks: StartCheck,
     pub now: Time,
     pub wall: WallTime,
 }
@@ -250,17 +253,12 @@ impl Node {
             let first = first.try_clone().map_err(io_error("amqp listener"))?;
             self.ports.push(("amqp", first));
         }
-        let loop_config = reactor::LoopConfig {
-            max_connections: self
-                .config
-                .limits
-                .max_connections
-                .div_ceil(usize::from(self.shards)),
-            accepts_per_turn: self.config.limits.accepts_per_turn,
-            max_partial: self.config.limits.frame_max as usize * 2 + (64 << 10),
-            ..reactor::LoopConfig::default()
-        };
-        for (index, part) in (0u16..).zip(split(recovered, self.shards)) {
+        let loop_config = self.loop_config();
+        let pool = CheckPool::start(cpus()).map_err(io_error("login threads"))?;
+        let mailboxes = self.threads.mailboxes();
+        let parts = (0u16..).zip(split(recovered, self.shards)).zip(&mailboxes);
+        for ((index, part), mailbox) in parts {
+            let checks = pool.for_shard(mailbox.clone());
             let config = self.shard_config(index, founding.clone());
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
             let clock = self.clock.clone();
@@ -271,17 +269,37 @@ impl Node {
                         config,
                         recovered: part,
                         disk,
+                        checks,
                         now: clock.now(),
                         wall: clock.wall(),
                     })
                 })
                 .map_err(io_error("shard thread"))?;
         }
-        let alarms = Arc::new(Alarms::new(self.threads.mailboxes()));
-        if let Some(first) = self.threads.mailboxes().into_iter().next() {
-            self.door.open(first);
+        if let Some(first) = mailboxes.first() {
+            self.door.open(first.clone());
         }
-        Ok(alarms)
+        Ok(Arc::new(Alarms::new(mailboxes)))
+    }
+
+    /// Each shard's part of what the node allows.
+    fn loop_config(&self) -> reactor::LoopConfig {
+        let limits = &self.config.limits;
+        let shards = usize::from(self.shards);
+        let descriptors = env::real::descriptor_limit().unwrap_or_else(|error| {
+            tracing::warn!(event = "node.descriptors_unknown", %error);
+            u64::MAX
+        });
+        let for_clients = for_clients(descriptors);
+        tracing::info!(event = "node.descriptors", limit = descriptors, for_clients);
+        reactor::LoopConfig {
+            max_connections: limits.max_connections.div_ceil(shards),
+            accepts_per_turn: limits.accepts_per_turn,
+            accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
+            rest_at: (for_clients / shards).max(1),
+            max_partial: limits.frame_max as usize * 2 + (64 << 10),
+            ..reactor::LoopConfig::default()
+        }
     }
 
     fn shard_config(&mut self, index: u16, founding: Option<Founding>) -> ShardConfig {
@@ -434,6 +452,16 @@ impl Node {
         });
         write_whole(path, &format!("{text}\n")).map_err(io_error("ready file"))
     }
+}
+
+/// Descriptors that clients do not get: files of the log, of queues and of groups, peers, the HTTP API. A node whose log
+/// cannot open its next file must end.
+const KEEP_DESCRIPTORS: u64 = 512;
+
+/// How many of a process's descriptors may be client connections; at least half of them.
+fn for_clients(limit: u64) -> usize {
+    let left = limit.saturating_sub(KEEP_DESCRIPTORS).max(limit / 2);
+    usize::try_from(left).unwrap_or(usize::MAX)
 }
 
 /// Readers see all of it or nothing.

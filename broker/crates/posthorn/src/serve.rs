@@ -67,10 +67,13 @@ fn make_shard(material: ShardMaterial) -> Result<Box<dyn ShardDriver>, String> {
         config,
         recovered,
         disk,
+        checks,
         now,
         wall,
     } = material;
-    let shard = shard::Shard::new(config, recovered, disk, now, wall).map_err(|e| e.to_string())?;
+    let shard = shard::Shard::new(config, recovered, disk, now, wall);
+    let mut shard = shard.map_err(|e| e.to_string())?;
+    shard.check_elsewhere(checks);
     Ok(Box::new(shard))
 }
 

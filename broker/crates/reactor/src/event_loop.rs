@@ -2,6 +2,7 @@
 
 use crate::connection::{Connection, Phase};
 use crate::listener::{BindError, Listener, bind};
+use crate::pace::Pace;
 use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
 use crate::ring::Receiver;
 use crate::scratch::Scratch;
@@ -30,7 +31,7 @@ const BACKLOG_PAUSE: usize = 1024;
 /// How soon a full ring is tried again.
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 
-/// How long accepting rests after the process ran out of descriptors or kernel memory.
+/// How long accepting rests when there are no more descriptors or no kernel memory, before the next look.
 pub(crate) const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// How long a connection that ends may take to receive its last bytes and close its side.
@@ -43,6 +44,11 @@ pub struct LoopConfig {
     pub max_connections: usize,
     /// Connections accepted per listener and turn: a storm of reconnects is taken in between other work (M9).
     pub accepts_per_turn: usize,
+    /// Connections accepted per second by this shard; 0: no bound (M9).
+    pub accepts_per_second: u32,
+    /// With this many connections accepting rests until one ends; further ones wait in the kernel's backlog. For limits
+    /// that are not a policy, like that of descriptors.
+    pub rest_at: usize,
     /// Bytes of a frame that is not whole yet. Above the largest frame that a session accepts.
     pub max_partial: usize,
     /// A connection with more than this to be written is not read.
@@ -56,6 +62,8 @@ impl Default for LoopConfig {
         LoopConfig {
             max_connections: 1 << 20,
             accepts_per_turn: 64,
+            accepts_per_second: 0,
+            rest_at: usize::MAX,
             max_partial: 1 << 20,
             outbox_pause: 4 << 20,
             outbox_limit: 256 << 20,
@@ -111,6 +119,9 @@ pub struct ShardLoop {
     /// Whether the driver wants its listeners open.
     pub(crate) listening: bool,
     pub(crate) accept_rest_until: Option<Time>,
+    pub(crate) pace: Pace,
+    /// Why nothing is accepted, as it was logged.
+    pub(crate) resting: bool,
     pub(crate) refusing: bool,
     pub(crate) connections: Slab<Connection>,
     pub(crate) next_serial: u64,
@@ -137,6 +148,7 @@ impl ShardLoop {
     }
 
     pub fn new(parts: LoopParts) -> Result<ShardLoop, LoopError> {
+        let accepts_per_second = parts.config.accepts_per_second;
         let mut this = ShardLoop {
             driver: parts.driver,
             config: parts.config,
@@ -151,6 +163,8 @@ impl ShardLoop {
             listeners: Vec::new(),
             listening: true,
             accept_rest_until: None,
+            pace: Pace::per_second(accepts_per_second),
+            resting: false,
             refusing: false,
             connections: Slab::new(),
             next_serial: 0,
@@ -278,6 +292,7 @@ impl ShardLoop {
             Inbound::PeerFrame { from, frame } => self.driver.peer_frame(from, frame),
             Inbound::Join(node) => self.driver.join_requested(node),
             Inbound::Alarm { reason, on } => self.driver.alarm(reason, on),
+            Inbound::Checked { id, right } => self.driver.checked(id, right),
             Inbound::Control(request) => self.driver.control(request),
             Inbound::ShutDown if !self.shutting_down => {
                 self.shutting_down = true;

@@ -7,6 +7,7 @@
 mod connection;
 mod event_loop;
 mod listener;
+mod pace;
 mod ports;
 mod ring;
 mod scratch;

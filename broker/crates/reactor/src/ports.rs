@@ -7,7 +7,7 @@ use consensus::{JobId, JobResult, StorageJob, WalToken};
 use control::ControlRequest;
 use env::{Incarnation, NodeId};
 use metadata::NodeRecord;
-use shard::Route;
+use shard::{CheckId, Route};
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -40,6 +40,11 @@ pub enum Inbound {
     Alarm {
         reason: &'static str,
         on: bool,
+    },
+    /// A password check is done.
+    Checked {
+        id: CheckId,
+        right: bool,
     },
     Control(ControlRequest),
     /// Begin to drain; the loop reports [`crate::Report::Drained`].

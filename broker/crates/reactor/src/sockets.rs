@@ -73,14 +73,31 @@ impl ShardLoop {
 
     fn accept_some(&mut self, i: usize) -> bool {
         for _ in 0..self.config.accepts_per_turn {
-            let Some(listener) = self.listeners.get_mut(i).filter(|l| l.ready) else {
+            if !self.listeners.get(i).is_some_and(|l| l.ready) {
+                return false;
+            }
+            if self.connections.len() >= self.config.rest_at {
+                self.rest(i, "as many connections as descriptors allow");
+                return false;
+            }
+            if let Err(again) = self.pace.look(self.now) {
+                self.accept_rest_until = Some(again);
+                return false;
+            }
+            let Some(listener) = self.listeners.get_mut(i) else {
                 return false;
             };
             let Some(socket) = &listener.socket else {
                 return false;
             };
             match socket.accept() {
-                Ok((socket, peer)) => self.admit(socket, peer),
+                Ok((socket, peer)) => {
+                    self.pace.took(self.now);
+                    if std::mem::take(&mut self.resting) {
+                        tracing::info!(event = "listener.accepts_again", address = %listener.address);
+                    }
+                    self.admit(socket, peer);
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     listener.ready = false;
                     return false;
@@ -92,13 +109,27 @@ impl ShardLoop {
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    tracing::warn!(event = "listener.accept_failed", address = %listener.address, %error);
-                    self.accept_rest_until = Some(self.now + ACCEPT_REST);
+                    self.rest(i, &error.to_string());
                     return false;
                 }
             }
         }
         true
+    }
+
+    /// Nothing can be accepted for now. Said once, until it can.
+    fn rest(&mut self, i: usize, why: &str) {
+        self.accept_rest_until = Some(self.now + ACCEPT_REST);
+        let Some(listener) = self.listeners.get(i).filter(|_| !self.resting) else {
+            return;
+        };
+        self.resting = true;
+        tracing::warn!(
+            event = "listener.accept_rests",
+            address = %listener.address,
+            connections = self.connections.len(),
+            why
+        );
     }
 
     fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr) {

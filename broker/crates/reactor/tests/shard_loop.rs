@@ -209,3 +209,49 @@ fn a_fatal_driver_ends_the_loop() -> Result {
     node.join();
     Ok(())
 }
+
+/// As when descriptors run out: whoever comes then waits and is served when another has gone.
+#[test]
+fn accepting_rests_at_its_limit_and_goes_on() -> Result {
+    let config = LoopConfig {
+        rest_at: 3,
+        ..LoopConfig::default()
+    };
+    let node = Harness::start(config)?;
+    let mut served: Vec<TcpStream> = (0..3)
+        .map(|_| connect(&node))
+        .collect::<std::io::Result<_>>()?;
+    for client in &mut served {
+        client.write_all(b"here\n")?;
+        assert_eq!(read_line(client)?, "here");
+    }
+    let mut waiting = connect(&node)?;
+    waiting.write_all(b"at last\n")?;
+    for client in &mut served {
+        client.write_all(b"still here\n")?;
+        assert_eq!(read_line(client)?, "still here");
+    }
+    node.wait_for_connections(3)?;
+    served.pop();
+    assert_eq!(read_line(&mut waiting)?, "at last");
+    Ok(())
+}
+
+#[test]
+fn a_storm_of_connections_is_taken_in_at_the_rate() -> Result {
+    let config = LoopConfig {
+        accepts_per_second: 200,
+        ..LoopConfig::default()
+    };
+    let node = Harness::start(config)?;
+    let mut clients: Vec<TcpStream> = (0..100)
+        .map(|_| connect(&node))
+        .collect::<std::io::Result<_>>()?;
+    for client in &mut clients {
+        client.write_all(b"me too\n")?;
+    }
+    for client in &mut clients {
+        assert_eq!(read_line(client)?, "me too");
+    }
+    Ok(())
+}

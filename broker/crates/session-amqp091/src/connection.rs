@@ -2,7 +2,7 @@
 
 use crate::channel::{At, Channel, State};
 use crate::failure::{Code, Failure, Outcome};
-use crate::handshake::SILENT_CLOSE_DELAY;
+use crate::handshake::{Login, SILENT_CLOSE_DELAY};
 use crate::link::{Cx, Link};
 use crate::{Limits, SessionConfig};
 use bytes::{Buf, BytesMut};
@@ -24,6 +24,8 @@ pub(crate) enum Phase {
     Header,
     /// connection.start is out.
     Starting,
+    /// The client's password is being checked.
+    Verifying,
     /// connection.tune is out.
     Tuning,
     /// connection.open is awaited.
@@ -59,6 +61,8 @@ pub struct AmqpSession {
     end_token: u64,
     /// connection.close is to be read next, and waits.
     stalled: bool,
+    /// Whose password is being checked, while it is.
+    pub(crate) login: Option<Box<Login>>,
     /// connection.blocked has been sent.
     told_blocked: bool,
     /// The channel whose held deliveries were written last.
@@ -88,6 +92,7 @@ impl AmqpSession {
             input: BytesMut::new(),
             end_token: 0,
             stalled: false,
+            login: None,
             told_blocked: false,
             pumped_last: 0,
             published_last: 0,
@@ -125,11 +130,13 @@ impl AmqpSession {
     }
 
     fn is_paused(&self) -> bool {
-        self.phase == Phase::Running
-            && (self.stalled
-                || self.link.blocked
-                || self.link.congested
-                || self.link.held > self.link.limits.held)
+        // The client's password is being checked.
+        (self.phase == Phase::Verifying && self.login.is_some())
+            || self.phase == Phase::Running
+                && (self.stalled
+                    || self.link.blocked
+                    || self.link.congested
+                    || self.link.held > self.link.limits.held)
     }
 
     /// Whole frames from the front of the input, until one makes it stop.
@@ -428,10 +435,10 @@ impl AmqpSession {
     }
 
     /// A failure of the connection. To who has not logged in nothing is said, except as the standard demands.
-    fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
+    pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
         let told = match self.phase {
-            Phase::Header | Phase::Starting => {
-                failure.code == Code::AccessRefused
+            Phase::Header | Phase::Starting | Phase::Verifying => {
+                matches!(failure.code, Code::AccessRefused | Code::ConnectionForced)
                     && self.link.capabilities.authentication_failure_close
             }
             _ => true,
@@ -559,6 +566,7 @@ impl AmqpSession {
                 });
             }
             Notice::Relieved => self.link.behind = false,
+            Notice::Verified { right } => self.verified(right, cx),
             Notice::Blocked(alarm) => self.alarm(alarm, cx),
             Notice::Close { text } => self.force(&text, cx),
             Notice::Shutdown => {

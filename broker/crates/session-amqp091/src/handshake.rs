@@ -7,6 +7,7 @@ use crate::link::{Capabilities, Cx};
 use auth::{Credentials, Mechanism};
 use codec_amqp091::{FRAME_MIN_SIZE, Method};
 use message::{Table, Value};
+use session::Verdict;
 use std::time::Duration;
 
 /// Who failed to log in waits this long for the end, so that guessing is slow.
@@ -95,24 +96,63 @@ impl AmqpSession {
                 "unknown authentication mechanism '{mechanism}'"
             ),
         };
-        let verdict = match credentials {
-            Ok(credentials) => self.verify(&credentials, cx).map(|()| credentials),
+        let login = Login {
+            mechanism: mechanism.to_owned(),
+            user: match &credentials {
+                Ok(credentials) => credentials.user.clone(),
+                Err(_) => String::new(),
+            },
+        };
+        let verdict = match &credentials {
+            Ok(credentials) => self.verify(credentials, cx),
             Err(error) => Err(error.to_string()),
         };
-        let credentials = match verdict {
-            Ok(credentials) => credentials,
-            Err(why) => {
-                tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
-                // The reason stays in the log.
-                refuse!(
-                    AccessRefused,
-                    "Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
-                );
+        match verdict {
+            Ok(Verdict::Right) => self.welcome(&login, cx),
+            Ok(Verdict::Wrong) => self.turn_away(&login, &login.wrong_password()),
+            Ok(Verdict::Later) => {
+                self.login = Some(Box::new(login));
+                self.phase = Phase::Verifying;
+                Ok(())
             }
+            Ok(Verdict::Busy) => refuse!(
+                ConnectionForced,
+                "too many logins are waiting to be checked; try again"
+            ),
+            Err(why) => self.turn_away(&login, &why),
+        }
+    }
+
+    /// The node has checked a password.
+    pub(crate) fn verified(&mut self, right: bool, cx: &mut Cx<'_>) {
+        let Some(login) = self.login.take() else {
+            return;
         };
-        self.link.user = credentials.user.as_str().into();
-        self.link.impersonator =
-            directory::has_tag(cx.broker.tree(), &credentials.user, "impersonator");
+        if self.phase != Phase::Verifying {
+            return;
+        }
+        let outcome = match right {
+            true => self.welcome(&login, cx),
+            false => self.turn_away(&login, &login.wrong_password()),
+        };
+        if let Err(failure) = outcome {
+            self.refuse(&failure, START_OK, cx);
+        }
+    }
+
+    /// The reason stays in the log.
+    fn turn_away(&self, login: &Login, why: &str) -> Outcome {
+        let mechanism = &login.mechanism;
+        tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
+        refuse!(
+            AccessRefused,
+            "Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+        );
+    }
+
+    fn welcome(&mut self, login: &Login, cx: &mut Cx<'_>) -> Outcome {
+        self.link.user = login.user.as_str().into();
+        self.link.impersonator = directory::has_tag(cx.broker.tree(), &login.user, "impersonator");
         let limits = &self.config.limits;
         let tune = Method::ConnectionTune {
             channel_max: limits.channel_max,
@@ -124,7 +164,7 @@ impl AmqpSession {
         Ok(())
     }
 
-    fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<(), String> {
+    fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<Verdict, String> {
         let Credentials { user, password } = credentials;
         if password.is_empty() {
             return Err(format!("user '{user}' gave an empty password"));
@@ -135,11 +175,7 @@ impl AmqpSession {
         if !self.config.peer_is_loopback && at_home.any(|name| **name == **user) {
             return Err(format!("user '{user}' can only connect via localhost"));
         }
-        if cx.broker.verify(&hash, password) {
-            Ok(())
-        } else {
-            Err(format!("user '{user}' gave a wrong password"))
-        }
+        Ok(cx.broker.verify(user, &hash, password))
     }
 
     fn tune(&mut self, channel_max: u16, frame_max: u32, heartbeat: u16) -> Outcome {
@@ -194,6 +230,22 @@ impl AmqpSession {
     pub(crate) fn update_secret(&mut self, reason: &str, cx: &mut Cx<'_>) {
         tracing::info!(peer = %self.config.peer, user = %self.link.user, reason, "secret updated");
         cx.send(0, &Method::ConnectionUpdateSecretOk {});
+    }
+}
+
+/// Class and method ids of what asks for a check.
+const START_OK: (u16, u16) = (10, 11);
+
+/// A login whose password is being checked elsewhere. The client is not read meanwhile.
+#[derive(Debug)]
+pub(crate) struct Login {
+    mechanism: String,
+    user: String,
+}
+
+impl Login {
+    fn wrong_password(&self) -> String {
+        format!("user '{}' gave a wrong password", self.user)
     }
 }
 

@@ -6,7 +6,7 @@ use codec_amqp091::{Method, PROTOCOL_HEADER};
 use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
 use metadata::Change;
-use session::{Notice, Session, Standing};
+use session::{Notice, Session, Standing, Verdict};
 use session_amqp091::{Logins, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +80,59 @@ fn another_protocols_header_is_answered_with_ours() {
             (&PROTOCOL_HEADER[..], Standing::Closing)
         );
     }
+}
+
+/// The password is checked elsewhere: the client waits, and what it sends too early waits with it.
+#[test]
+fn a_check_that_takes_its_time() {
+    for right in [true, false] {
+        let mut conn = started();
+        conn.broker.verdict = Some(Verdict::Later);
+        conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+        conn.expect_nothing();
+        assert_eq!(conn.standing, Standing::Paused);
+        let tune_ok = Method::ConnectionTuneOk {
+            channel_max: 2047,
+            frame_max: 131_072,
+            heartbeat: 10,
+        };
+        conn.send(0, tune_ok);
+        conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
+        conn.expect_nothing();
+        conn.broker.notices.push_back(Notice::Verified { right });
+        conn.settle();
+        if right {
+            assert_eq!(conn.next_method(), (0, "connection.tune"));
+            assert_eq!(conn.next_method(), (0, "connection.open-ok"));
+        } else {
+            let text = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the \
+                        broker logfile.";
+            conn.expect_connection_close(403, text, (10, 11));
+        }
+    }
+}
+
+#[test]
+fn a_check_that_never_ends_is_ended_by_the_handshakes_timeout() {
+    let mut conn = started();
+    conn.broker.verdict = Some(Verdict::Later);
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+    conn.pass(Duration::from_secs(11));
+    assert_eq!(conn.standing, Standing::Closing);
+    conn.broker
+        .notices
+        .push_back(Notice::Verified { right: true });
+    conn.settle();
+    conn.expect_nothing();
+}
+
+#[test]
+fn too_many_checks_are_said_to_be_no_ones_fault() {
+    let mut conn = started();
+    conn.broker.verdict = Some(Verdict::Busy);
+    conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
+    let text = "CONNECTION_FORCED - too many logins are waiting to be checked; try again";
+    conn.expect_connection_close(320, text, (10, 11));
 }
 
 #[test]

@@ -56,10 +56,25 @@ pub trait Broker {
     /// Counts a channel as one of the user's; the limit when there may be no more.
     fn open_channel(&mut self) -> Result<(), u64>;
     fn close_channel(&mut self);
-    /// Whether this is the password. A node that remembers what was right before (`auth::Verified`) answers cheaper.
-    fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
-        auth::verify(hash, password)
+    /// Whether this is the password of `user`. A session asks for one at a time.
+    fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+        let _ = user;
+        match auth::verify(hash, password) {
+            true => Verdict::Right,
+            false => Verdict::Wrong,
+        }
     }
+}
+
+/// What a node says to a password at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Right,
+    Wrong,
+    /// The check takes its time elsewhere: [`Notice::Verified`] tells.
+    Later,
+    /// Too many checks wait. The client should come again.
+    Busy,
 }
 
 /// What a session is told.
@@ -95,6 +110,8 @@ pub enum Notice {
     Relieved,
     /// An alarm went on (with its reason) or off.
     Blocked(Option<&'static str>),
+    /// What came of a check that was [`Verdict::Later`].
+    Verified { right: bool },
     /// An operator, or a limit, ends this connection.
     Close { text: String },
     /// The node stops: tell the client (320) and end.

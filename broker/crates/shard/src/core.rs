@@ -5,6 +5,7 @@ use crate::config::ShardConfig;
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
 use crate::joiners::Joiners;
+use crate::logins::Logins;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
 use crate::stats::StatsRequests;
@@ -81,8 +82,7 @@ pub struct Core {
     /// Queues whose `SetQueueMembers` is on its way.
     pub replacing: BTreeSet<QueueId>,
     pub reconcile_at: Time,
-    /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
-    pub verified: auth::Verified,
+    pub passwords: Logins,
     /// Sessions of this shard that are logged in, for users' limits.
     pub logins: HashMap<u64, Login, FixedState>,
 }

@@ -13,6 +13,7 @@ mod critical;
 mod directory;
 mod frame;
 mod joiners;
+mod logins;
 mod membership;
 mod owners;
 mod peers;
@@ -24,6 +25,7 @@ mod turn;
 mod view;
 
 pub use config::{Founding, RecoveredShard, ShardConfig, ShardLimits};
+pub use logins::{Check, CheckId, StartCheck};
 pub use shard::Shard;
 
 use bytes::{Bytes, BytesMut};
@@ -121,6 +123,8 @@ pub trait ShardDriver {
     fn control(&mut self, request: ControlRequest);
     /// A node that the handshake showed to be new in this cluster asks to be a member. Shard 0 only.
     fn join_requested(&mut self, node: NodeRecord);
+    /// What came of a password check that was begun through [`StartCheck`].
+    fn checked(&mut self, _id: CheckId, _right: bool) {}
     /// Disk or memory alarm of this node on or off.
     fn alarm(&mut self, reason: &'static str, on: bool);
     /// SIGTERM: tell clients, move leaders. Drained when `drained_fully` is true.

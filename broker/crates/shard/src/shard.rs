@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::frame::{AlarmReason, Frame};
 use crate::sessions::{Sessions, Slot, is_loopback};
 use crate::view::View;
-use crate::{ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver};
+use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::ControlRequest;
@@ -59,6 +59,11 @@ impl Shard {
         }
     }
 
+    /// Costly password checks are done by `start`, not on the thread that steps the shard.
+    pub fn check_elsewhere(&mut self, start: StartCheck) {
+        self.core.passwords.check_elsewhere(start);
+    }
+
     pub fn core(&self) -> &Core {
         &self.core
     }
@@ -76,6 +81,7 @@ impl Shard {
         let mut view = View {
             core: &mut self.core,
             number: slot.number,
+            peer: slot.info.peer,
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         let after = slot.standing;
@@ -284,6 +290,7 @@ impl ShardDriver for Shard {
         let mut view = View {
             core: &mut self.core,
             number: slot.number,
+            peer: slot.info.peer,
         };
         slot.session.gone(&mut view);
         self.core.session_gone(slot.number);
@@ -358,6 +365,15 @@ impl ShardDriver for Shard {
             return;
         }
         self.core.owners.job_done(id, result);
+    }
+
+    fn checked(&mut self, id: CheckId, right: bool) {
+        let core = &mut self.core;
+        for session in core.passwords.checked(core.now, id, right) {
+            // One that has ended meanwhile is not there to hear it.
+            core.notices
+                .push_back((session, Notice::Verified { right }));
+        }
     }
 
     fn control(&mut self, request: ControlRequest) {

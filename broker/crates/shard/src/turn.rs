@@ -5,6 +5,7 @@ use crate::core::{Core, Login, Outgoing};
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
 use crate::joiners::Joiners;
+use crate::logins::Logins;
 use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
@@ -55,7 +56,7 @@ impl Shard {
             part.copy_from_slice(&rng.next_u64().to_le_bytes());
         }
         let mut core = Core {
-            verified: auth::Verified::new(key),
+            passwords: Logins::new(key),
             rng: Box::new(rng),
             now,
             wall,

@@ -6,11 +6,13 @@ use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, QueueId, QueueKind, SessionId, Tree};
 use queue::RequestBody;
-use session::{Broker, Pace, PublishTag, RequestSeq};
+use session::{Broker, Pace, PublishTag, RequestSeq, Verdict};
+use std::net::SocketAddr;
 
 pub struct View<'a> {
     pub core: &'a mut Core,
     pub number: u64,
+    pub peer: SocketAddr,
 }
 
 impl Broker for View<'_> {
@@ -76,7 +78,10 @@ impl Broker for View<'_> {
         self.core.close_channel(self.number);
     }
 
-    fn verify(&mut self, hash: &auth::PasswordHash, password: &[u8]) -> bool {
-        self.core.verified.verify(hash, password)
+    fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+        let client = (self.number, self.peer);
+        let core = &mut *self.core;
+        core.passwords
+            .verify(core.now, client, user, (hash, password))
     }
 }

@@ -306,6 +306,13 @@ pub const KEYS: &[Key] = &[
         set: |c, _, v| number(v, 1, 65535).map(|n| c.limits.accepts_per_turn = n),
     },
     Key {
+        name: "accepts_per_second",
+        accepts: "0 to 1000000; 0: no bound",
+        default: "5000",
+        doc: "New connections of this node per second; the others wait. Paces a storm of reconnects.",
+        set: |c, _, v| number(v, 0, 1_000_000).map(|n| c.limits.accepts_per_second = n),
+    },
+    Key {
         name: "disk_free_limit.absolute",
         accepts: BYTES,
         default: "50MB",

@@ -14,7 +14,7 @@ use metadata::{
     UserRecord,
 };
 use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, Reject, RequestBody};
-use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing};
+use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Verdict};
 use session_amqp091::{AmqpSession, SessionConfig};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct FakeBroker {
     pub notices: VecDeque<Notice>,
     pub alarm: Option<&'static str>,
     pub draining: bool,
+    /// In place of an answer to a password.
+    pub verdict: Option<Verdict>,
     pub admits: bool,
     pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
@@ -84,6 +86,7 @@ impl FakeBroker {
             notices: VecDeque::new(),
             alarm: None,
             draining: false,
+            verdict: None,
             admits: true,
             channels_left: 10_000,
             silent: false,
@@ -426,6 +429,13 @@ impl Broker for FakeBroker {
     }
     fn close_channel(&mut self) {
         self.channels_left += 1;
+    }
+    fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+        let right = match auth::verify(hash, password) {
+            true => Verdict::Right,
+            false => Verdict::Wrong,
+        };
+        self.verdict.unwrap_or(right)
     }
 }
 
