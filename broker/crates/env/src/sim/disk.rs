@@ -2,10 +2,12 @@
 
 use super::inode::Inode;
 use crate::disk::{check_path, parent};
-use crate::{Disk, File, Rng, SeededRng};
+use crate::{Disk, File};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+mod injection;
 
 /// What was asked of the disk since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub struct SimDisk {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     /// A file without a name stays until the next crash, for handles that are still open.
     inodes: BTreeMap<u64, Inode>,
@@ -42,7 +44,7 @@ struct State {
     counters: Counters,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Faults {
     gone: bool,
     /// Successful syncs left before every later one fails.
@@ -133,6 +135,8 @@ impl Names {
     }
 }
 
+const GONE: &str = "the directory is gone";
+
 fn error(kind: ErrorKind, what: &str, path: &str) -> io::Error {
     io::Error::new(kind, format!("{path}: {what} (simulated)"))
 }
@@ -141,7 +145,7 @@ impl State {
     fn check(&self, path: &str) -> io::Result<()> {
         check_path(path)?;
         if self.faults.gone {
-            return Err(error(ErrorKind::NotFound, "the directory is gone", path));
+            return Err(error(ErrorKind::NotFound, GONE, path));
         }
         self.powered(path)
     }
@@ -216,119 +220,6 @@ impl SimDisk {
     fn state(&self) -> MutexGuard<'_, State> {
         // A test that panicked elsewhere leaves the tree whole: every change is made under one guard.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Power fails and comes back: unsynced sectors and names survive as chance has it. Injected faults stay, but for
-    /// [`SimDisk::cut_power_after`].
-    pub fn crash(&self, rng: &mut SeededRng) {
-        let state = &mut *self.state();
-        state.faults.changes_left = None;
-        let mut left: BTreeMap<String, u64> = BTreeMap::new();
-        for change in &state.pending {
-            *left.entry(change.dir().to_owned()).or_default() += 1;
-        }
-        for count in left.values_mut() {
-            *count = rng.below(*count + 1);
-        }
-        for change in std::mem::take(&mut state.pending) {
-            if let Some(count) = left.get_mut(change.dir()).filter(|c| **c > 0) {
-                *count -= 1;
-                state.durable.apply(&change);
-            }
-        }
-        state.durable.drop_orphans();
-        state.now = state.durable.clone();
-        let named: BTreeSet<u64> = state.now.files.values().copied().collect();
-        state.inodes.retain(|number, _| named.contains(number));
-        for inode in state.inodes.values_mut() {
-            inode.crash(rng);
-        }
-        state.life += 1;
-    }
-
-    /// The process ends and the machine stays: everything written is kept, handles fail.
-    pub fn restart(&self) {
-        self.state().life += 1;
-    }
-
-    /// Bytes the disk holds in all; `None`: no limit.
-    pub fn set_capacity(&self, bytes: Option<u64>) {
-        self.state().capacity = bytes;
-    }
-
-    /// After `n` more successful syncs each one fails; `None`: no fault.
-    pub fn fail_syncs_after(&self, n: Option<u64>) {
-        self.state().faults.syncs_left = n;
-    }
-
-    /// Syncs say yes and do nothing, as of a drive that ignores flushes: what rests on them is then lost by a crash.
-    pub fn set_lying(&self, on: bool) {
-        self.state().faults.lies = on;
-    }
-
-    /// The power goes off with the `n`th change of the disk from now (a write, sync, new name, ...): it may happen
-    /// or not, and nothing works until [`SimDisk::crash`].
-    pub fn cut_power_after(&self, n: Option<u64>) {
-        self.state().faults.changes_left = n;
-    }
-
-    pub fn power_is_off(&self) -> bool {
-        self.state().faults.changes_left == Some(0)
-    }
-
-    /// As on file systems that never overwrite in place: every write takes new space, `allocate` or not.
-    pub fn set_copy_on_write(&self, on: bool) {
-        self.state().faults.copies_on_write = on;
-    }
-
-    /// Reads of this file fail (or no longer do).
-    pub fn set_unreadable(&self, path: &str, unreadable: bool) {
-        let mut state = self.state();
-        if unreadable {
-            state.faults.unreadable.insert(path.to_owned());
-        } else {
-            state.faults.unreadable.remove(path);
-        }
-    }
-
-    /// The whole directory stops answering (or comes back).
-    pub fn set_gone(&self, gone: bool) {
-        self.state().faults.gone = gone;
-    }
-
-    /// Everything is lost: an empty disk, handles fail.
-    pub fn wipe(&self) {
-        let mut state = self.state();
-        let life = state.life + 1;
-        let counters = state.counters;
-        *state = State {
-            life,
-            counters,
-            capacity: state.capacity,
-            ..State::default()
-        };
-    }
-
-    /// Flips the bits of `mask` in a stored byte; false when there is no such byte.
-    pub fn flip(&self, path: &str, offset: u64, mask: u8) -> bool {
-        let state = &mut *self.state();
-        let inode = state.now.files.get(path);
-        inode
-            .and_then(|i| state.inodes.get_mut(i))
-            .is_some_and(|i| i.flip(offset, mask))
-    }
-
-    /// Cuts a stored file off at `len`; false when there is no such file.
-    pub fn lose_end(&self, path: &str, len: u64) -> bool {
-        let state = &mut *self.state();
-        let inode = state.now.files.get(path);
-        match inode.and_then(|i| state.inodes.get_mut(i)) {
-            Some(inode) => {
-                inode.lose_end(len);
-                true
-            }
-            None => false,
-        }
     }
 
     pub fn counters(&self) -> Counters {
@@ -502,7 +393,10 @@ impl SimFile {
     fn with<T>(&self, act: impl FnOnce(&mut State, &mut Inode) -> io::Result<T>) -> io::Result<T> {
         let state = &mut *self.disk.state();
         state.powered(&self.path)?;
-        if state.faults.gone || state.life != self.life {
+        if state.faults.gone {
+            return Err(error(ErrorKind::NotFound, GONE, &self.path));
+        }
+        if state.life != self.life {
             return Err(error(ErrorKind::NotFound, "handle is dead", &self.path));
         }
         // Taken out for the call so that `act` can see both; nothing else runs under the guard.

@@ -12,6 +12,10 @@ pub struct Inode {
     durable_len: u64,
     /// Sector number to its durable content (zeros where the file was shorter). Absent: as in `data`.
     undo: BTreeMap<u64, Box<[u8; SECTOR as usize]>>,
+    /// Offsets and masks of flipped bits in `data`.
+    flipped: BTreeMap<u64, u8>,
+    /// The same of what `undo` keeps and `data` has no more.
+    flipped_before: BTreeMap<u64, u8>,
 }
 
 impl Inode {
@@ -52,6 +56,7 @@ impl Inode {
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) {
         let end = offset + bytes.len() as u64;
         self.keep_old(offset, end);
+        self.write_over_flips(offset, end);
         if end > self.len() {
             self.data.resize(end as usize, 0);
         }
@@ -61,11 +66,13 @@ impl Inode {
     /// Both ways. New bytes are zero, and zero after a crash as well: file systems do not show old blocks.
     pub fn set_len(&mut self, len: u64) {
         self.keep_old(len, self.len());
+        self.write_over_flips(len, u64::MAX);
         self.data.resize(len as usize, 0);
     }
 
     pub fn sync(&mut self) {
         self.undo.clear();
+        self.flipped_before.clear();
         self.durable_len = self.len();
     }
 
@@ -84,6 +91,10 @@ impl Inode {
             if survives {
                 continue;
             }
+            let flips = self
+                .flipped_before
+                .range(number * SECTOR..(number + 1) * SECTOR);
+            self.flipped.extend(flips);
             let from = (number * SECTOR).min(whole) as usize;
             let to = ((number + 1) * SECTOR).min(whole) as usize;
             self.data[from..to].copy_from_slice(&content[..to - from]);
@@ -94,6 +105,8 @@ impl Inode {
             _ => old.min(new) + rng.below(whole - old.min(new) + 1),
         };
         self.data.resize(len as usize, 0);
+        self.flipped.split_off(&len);
+        self.flipped_before.clear();
         self.durable_len = len;
     }
 
@@ -106,15 +119,34 @@ impl Inode {
             return false;
         };
         *byte ^= mask;
+        let flipped = self.flipped.entry(offset).or_default();
+        *flipped ^= mask;
+        if *flipped == 0 {
+            self.flipped.remove(&offset);
+        }
         if let Some(old) = self.undo.get_mut(&(offset / SECTOR)) {
             old[(offset % SECTOR) as usize] ^= mask;
         }
         true
     }
 
+    /// Whether bits are other than they were written.
+    pub fn is_damaged(&self) -> bool {
+        !self.flipped.is_empty()
+    }
+
+    fn write_over_flips(&mut self, from: u64, to: u64) {
+        while let Some((offset, mask)) = self.flipped.range(from..to).next() {
+            let (offset, mask) = (*offset, *mask);
+            self.flipped.remove(&offset);
+            self.flipped_before.insert(offset, mask);
+        }
+    }
+
     /// Loses the end of what is stored, durable at once.
     pub fn lose_end(&mut self, len: u64) {
         self.data.truncate(len as usize);
+        self.write_over_flips(len, u64::MAX);
         self.sync();
     }
 }

@@ -134,6 +134,37 @@ fn injected_faults_show() {
 }
 
 #[test]
+fn damage_is_known_until_it_is_written_over_for_good() {
+    let disk = SimDisk::new();
+    let file = disk.create("f").expect("create");
+    disk.sync_dir("").expect("sync");
+    file.write_at(0, &[1; 2000]).expect("write");
+    file.sync_data().expect("sync");
+    assert!(disk.flip("f", 700, 4));
+    assert_eq!(disk.damaged(), ["f"]);
+    assert!(disk.flip("f", 700, 4));
+    assert_eq!(disk.damaged(), [""; 0], "flipped back");
+    assert!(disk.flip("f", 700, 4));
+    let before = disk.copy();
+    file.write_at(600, &[2; 200]).expect("write");
+    assert_eq!(disk.damaged(), [""; 0]);
+    assert_eq!(before.damaged(), ["f"], "a copy is another disk");
+    let unsynced = disk.copy();
+    file.sync_data().expect("sync");
+    let mut back = 0;
+    for seed in 0..20 {
+        let (a, b) = (unsynced.copy(), disk.copy());
+        a.crash(&mut SeededRng::new(seed));
+        b.crash(&mut SeededRng::new(seed));
+        let flipped = read_all(&a, "f")[700] == 1 ^ 4;
+        assert_eq!(a.damaged().len(), usize::from(flipped));
+        assert_eq!(b.damaged(), [""; 0]);
+        back += usize::from(flipped);
+    }
+    assert!((1..20).contains(&back));
+}
+
+#[test]
 fn the_power_goes_off_in_the_middle() {
     let disk = SimDisk::new();
     let file = disk.create("f").expect("create");
