@@ -4,6 +4,7 @@ use crate::config::MAX_MEMBERS;
 use crate::{Membership, MembershipChange};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::NodeId;
+use env::planted::{self, Bug};
 use raft::eraftpb::{self, ConfChange, ConfChangeType, ConfState, EntryType};
 
 /// A command, or Raft's own empty entry.
@@ -65,6 +66,7 @@ pub fn encode_change(change: MembershipChange) -> Bytes {
     let (kind, node) = match change {
         MembershipChange::Promote(node) => (0, node),
         MembershipChange::Remove(node) => (1, node),
+        MembershipChange::AddLearner(node) if planted::is(Bug::LearnerVotes) => (0, node),
         MembershipChange::AddLearner(node) => (2, node),
     };
     let mut data = BytesMut::with_capacity(13);

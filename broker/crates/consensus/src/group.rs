@@ -7,6 +7,7 @@ use crate::snapshot::Checkpoint;
 use crate::store::LogStore;
 use crate::{Committed, GroupId, GroupStatus, Limits, Membership, Output, ProposeError};
 use bytes::Bytes;
+use env::planted::{self, Bug};
 use env::{NodeId, Rng, SeededRng};
 use raft::eraftpb::{self, ConfChangeType, EntryType, Message, MessageType};
 use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
@@ -547,11 +548,15 @@ impl Group {
     fn record_hard_state(&mut self, sink: &mut Sink) {
         let state = self.raw.raft.hard_state();
         self.logged_commit = state.commit;
+        let vote = match planted::is(Bug::VoteNotPersisted) {
+            true => 0,
+            false => state.vote,
+        };
         sink.record(
             self.id,
             RecordBody::HardState {
                 term: state.term,
-                vote: state.vote,
+                vote,
                 commit: state.commit,
             },
         );

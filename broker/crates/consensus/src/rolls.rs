@@ -1,6 +1,7 @@
 //! Which files of the write-ahead log are still needed, and by whom.
 
 use crate::GroupId;
+use env::planted::{self, Bug};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug)]
@@ -12,6 +13,12 @@ struct Roll {
     deletions: BTreeSet<GroupId>,
     /// What was written again is not durable yet.
     relogging: bool,
+}
+
+impl Roll {
+    fn is_free(&self) -> bool {
+        self.groups.is_empty() && self.deletions.is_empty() && !self.relogging
+    }
 }
 
 /// Completed files, oldest first.
@@ -71,7 +78,7 @@ impl Rolls {
         while self
             .rolls
             .front()
-            .is_some_and(|r| r.groups.is_empty() && r.deletions.is_empty() && !r.relogging)
+            .is_some_and(|r| r.is_free() || planted::is(Bug::LogFileFreedEarly))
         {
             free = self.rolls.pop_front().map(|r| r.file);
         }

@@ -8,6 +8,7 @@ use crate::jobs::FlushPlan;
 use crate::snapshot::Checkpoint;
 use crate::{GroupId, Membership, ReadError};
 use bytes::Bytes;
+use env::planted::{self, Bug};
 use raft::eraftpb::{self, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use segment::LiveSet;
@@ -285,7 +286,8 @@ impl LogStore {
         self.compacted = Position { index: to, term };
         while self.mem.front().is_some_and(|e| e.index <= to) {
             let Some(e) = self.mem.pop_front() else { break };
-            if e.index > self.flushed && self.live_tail.contains(e.index) {
+            let live = self.live_tail.contains(e.index) && !planted::is(Bug::LiveEntryForgotten);
+            if e.index > self.flushed && live {
                 self.retained.insert(e.index, e);
             } else {
                 self.mem_bytes -= cost(&e);

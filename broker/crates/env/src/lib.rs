@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod disk;
+pub mod planted;
 pub mod real;
 pub mod rng;
 pub mod sim;

@@ -1,6 +1,11 @@
 //! The program: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn config` checks and explains its configuration.
 #![forbid(unsafe_code)]
 
+const _: () = assert!(
+    !env::planted::POSSIBLE,
+    "bugs that the simulator is tested with are no part of the program: build without the feature `planted`"
+);
+
 mod control_plane;
 mod ctl;
 mod serve;

@@ -4,6 +4,7 @@ use super::{
     Bytes, Committed, ConfChangeType, Group, MEMBERSHIP, NodeId, Output, RecordBody, Sink,
 };
 use super::{Waiting, entry};
+use env::planted::{self, Bug};
 use raft::Ready;
 use raft::eraftpb::Message;
 
@@ -64,7 +65,7 @@ impl Group {
     fn take_ready(&mut self, mut ready: Ready, sink: &mut Sink, wanted: &mut WantedTransfers) {
         let messages = ready.take_messages();
         let persisted = ready.take_persisted_messages();
-        let committed = ready.take_committed_entries();
+        let mut committed = ready.take_committed_entries();
         let number = ready.number();
         let before = sink.records.len();
         let installs = !ready.snapshot().is_empty();
@@ -82,6 +83,9 @@ impl Group {
         let state_changed = ready.must_sync() && ready.hs().is_some();
         if state_changed || installs || (newer_commit && !entries.is_empty()) {
             self.record_hard_state(sink);
+        }
+        if planted::is(Bug::LeaderAnswersAlone) {
+            self.answer_alone(&entries, &mut committed);
         }
         self.raw.mut_store().append(entries.into_iter());
         self.raw.advance_append_async(ready);
@@ -106,6 +110,17 @@ impl Group {
         self.stalled
             .extend(committed.into_iter().map(entry::from_raft));
         self.apply(sink);
+    }
+
+    /// [`Bug::LeaderAnswersAlone`]: a leader's entries are applied as they come, and not again once committed.
+    fn answer_alone(&mut self, entries: &[wal::Entry], committed: &mut Vec<raft::eraftpb::Entry>) {
+        committed.retain(|e| e.index > self.applied);
+        let next = committed.last().map_or(self.applied, |e| e.index) + 1;
+        let plain = entries.iter().all(|e| e.kind != MEMBERSHIP);
+        let follows = entries.first().is_some_and(|e| e.index == next);
+        if self.is_leader() && plain && follows && self.stalled.is_empty() {
+            committed.extend(entries.iter().map(entry::to_raft));
+        }
     }
 
     /// A batch is durable.

@@ -6,6 +6,7 @@ use crate::format::{self, Encoder, HEADER_BYTES, Header, NEW_FILE, SEAL_BYTES, T
 use crate::{Record, RecordBody};
 use env::File;
 use env::disk::is_full;
+use env::planted::{self, Bug};
 
 impl Wal {
     /// Completes the file that is written to, if any, and starts the next.
@@ -38,9 +39,11 @@ impl Wal {
         self.disk
             .rename(&temporary, &next.path)
             .map_err(|e| WalError::sync(&next.path, &e))?;
-        self.disk
-            .sync_dir(format::DIR)
-            .map_err(|e| WalError::sync(format::DIR, &e))?;
+        if !planted::is(Bug::NameNotSynced) {
+            self.disk
+                .sync_dir(format::DIR)
+                .map_err(|e| WalError::sync(format::DIR, &e))?;
+        }
         self.active = Some(next);
         self.next_sequence = sequence;
         self.durable = sequence - 1;
@@ -106,7 +109,9 @@ impl Wal {
             let checkpointed = carried
                 .checkpointed
                 .map(|(index, term)| RecordBody::Checkpointed { index, term });
-            let hard_state = carried.hard_state.map(|h| RecordBody::HardState {
+            let hard_state = carried.hard_state;
+            let hard_state = hard_state.filter(|_| !planted::is(Bug::StateNotRepeated));
+            let hard_state = hard_state.map(|h| RecordBody::HardState {
                 term: h.term,
                 vote: h.vote,
                 commit: h.commit,

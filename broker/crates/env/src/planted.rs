@@ -1,0 +1,109 @@
+//! Bugs that the simulator must catch: `sim --selfcheck` switches each on in turn and looks whether a rule breaks.
+//!
+//! Without the cargo feature `planted` (the program never has it) [`is`] is a constant, and the lines that ask it
+//! cost nothing. With it the switch is one for the whole process.
+
+macro_rules! bugs {
+    ($($bug:ident $name:literal $breaks:literal,)*) => {
+        /// What can be broken on purpose.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Bug {
+            $(#[doc = $breaks] $bug,)*
+        }
+
+        impl Bug {
+            /// Every one of them.
+            pub const ALL: &[Bug] = &[$(Bug::$bug,)*];
+
+            /// As `sim --planted` takes it.
+            pub fn name(self) -> &'static str {
+                match self { $(Bug::$bug => $name,)* }
+            }
+
+            /// What is wrong with it on.
+            pub fn breaks(self) -> &'static str {
+                match self { $(Bug::$bug => $breaks,)* }
+            }
+
+            /// The bug of this name.
+            pub fn named(name: &str) -> Option<Bug> {
+                Bug::ALL.iter().copied().find(|b| b.name() == name)
+            }
+        }
+    };
+}
+
+bugs! {
+    ConfirmBeforeFsync "confirm-before-fsync" "the log calls records durable that were not synced",
+    FailedFsyncForgotten "failed-fsync-forgotten" "a failed fsync counts as done",
+    NameNotSynced "name-not-synced" "the name of a new log file is not made durable",
+    ChecksumIgnored "checksum-ignored" "damaged records of the log are believed",
+    StateNotRepeated "state-not-repeated" "a new log file does not repeat the groups' hard states",
+    SuffixKept "suffix-kept" "entries that a new leader's replaced come back at a restart",
+    LogFileFreedEarly "log-file-freed-early" "a log file goes before its entries are in segments",
+    SegmentChecksumIgnored "segment-checksum-ignored" "damaged entries of segments are believed",
+    SegmentDeletedTooFar "segment-deleted-too-far" "the last entry of a segment does not count when it is deleted",
+    LiveEntryForgotten "live-entry-forgotten" "an entry that is still read leaves memory before it is in a segment",
+    SnapshotWithoutTail "snapshot-without-tail" "a transferred checkpoint comes without the newest live entry",
+    VoteNotPersisted "vote-not-persisted" "a restarted node has forgotten whom it voted for",
+    LeaderAnswersAlone "leader-answers-alone" "a leader applies and answers what no majority has",
+    LearnerVotes "learner-votes" "a learner counts as a voter at once",
+    OldIdentity "old-identity" "a node that lost its disk comes back under its old id",
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    /// One more than the bug's number; 0: none.
+    static ON: AtomicU8 = AtomicU8::new(0);
+
+    /// Whether bugs can be switched on in this build.
+    pub const POSSIBLE: bool = true;
+
+    pub fn is(bug: Bug) -> bool {
+        ON.load(Ordering::Relaxed) == bug as u8 + 1
+    }
+
+    /// Switches it on, and any other off, in the whole process. False: not in this build.
+    pub fn plant(bug: Bug) -> bool {
+        ON.store(bug as u8 + 1, Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+mod switch {
+    /// Whether bugs can be switched on in this build.
+    pub const POSSIBLE: bool = false;
+
+    /// Never.
+    #[inline(always)]
+    pub const fn is(_: super::Bug) -> bool {
+        false
+    }
+
+    /// Switches it on, and any other off, in the whole process. False: not in this build.
+    pub fn plant(_: super::Bug) -> bool {
+        false
+    }
+}
+
+pub use switch::*;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_and_nothing_is_on() {
+        for bug in Bug::ALL {
+            assert_eq!(Bug::named(bug.name()), Some(*bug));
+            assert!(!is(*bug));
+            assert!(!bug.breaks().is_empty());
+        }
+        assert_eq!(Bug::named("none"), None);
+    }
+}
