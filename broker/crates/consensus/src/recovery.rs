@@ -1,9 +1,9 @@
 //! A group after a restart: what the write-ahead log had, checkpoint and segment files, put together or refused.
 
-use crate::GroupId;
 use crate::entry::{self, FOUNDING, FOUNDING_KIND};
 use crate::snapshot::Checkpoint;
 use crate::store::{LogStore, Segments};
+use crate::{GroupId, ReadError};
 use bytes::Bytes;
 use env::Disk;
 use raft::eraftpb::HardState;
@@ -137,12 +137,14 @@ fn restore_live(
     wal: &RecoveredGroup,
 ) -> Result<(), RecoveryError> {
     for index in live.iter() {
-        if store.segments().contains(index) {
+        if store.segments().surely_hold(index) {
             continue;
         }
         let found = wal.entries.binary_search_by_key(&index, |e| e.index);
         match found.ok().and_then(|at| wal.entries.get(at)) {
             Some(entry) => store.retain(entry.clone()),
+            // A segment with holes. Whether it is in one shows when it is read.
+            None if store.segments().span(index) => {}
             None => {
                 return Err(RecoveryError::Missing {
                     group,
@@ -165,15 +167,13 @@ fn restore_tail(
     let tail: Vec<&Entry> = wal.entries.iter().filter(|e| e.index > begin).collect();
     let first_in_log = tail.first().map_or(u64::MAX, |e| e.index);
     let mut next = begin + 1;
-    while store.segments().contains(next) {
+    let damaged = |e: ReadError| RecoveryError::Damaged {
+        group,
+        what: e.to_string(),
+    };
+    while store.segments().hold(next).map_err(damaged)? {
         if next < first_in_log {
-            let entry = store
-                .segments()
-                .read(next)
-                .map_err(|e| RecoveryError::Damaged {
-                    group,
-                    what: e.to_string(),
-                })?;
+            let entry = store.segments().read(next).map_err(damaged)?;
             store.append(std::iter::once(entry));
         }
         next += 1;
@@ -186,6 +186,13 @@ fn restore_tail(
                 index,
                 commit,
             });
+        }
+        if store
+            .term_of(index - 1)
+            .is_some_and(|before| before > e.term)
+        {
+            let what = format!("entry {index} is of an older term than the one before it");
+            return Err(RecoveryError::Damaged { group, what });
         }
         store.append(std::iter::once(e.clone()));
     }
@@ -219,4 +226,89 @@ fn restore_hard_state(
     }
     store.set_hard_state(state);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Membership;
+    use env::NodeId;
+    use env::sim::SimDisk;
+
+    #[test]
+    fn a_log_whose_terms_go_down_is_refused() {
+        let members = Membership {
+            voters: vec![NodeId(1)],
+            learners: Vec::new(),
+        };
+        let entry = |index, term| Entry {
+            index,
+            term,
+            kind: entry::NORMAL,
+            data: Bytes::from_static(b"x"),
+        };
+        let log = |terms: [u64; 2]| RecoveredGroup {
+            hard_state: Some(wal::HardState {
+                term: 9,
+                vote: 0,
+                commit: 1,
+            }),
+            entries: vec![
+                entry::founding_entry(&members),
+                entry(2, terms[0]),
+                entry(3, terms[1]),
+            ],
+            ..RecoveredGroup::default()
+        };
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        restore(&disk, GroupId(7), log([3, 4])).expect("whole");
+        let error = restore(&disk, GroupId(7), log([4, 3])).expect_err("not a log");
+        assert!(error.to_string().contains("entry 3 is of an older term"));
+    }
+
+    /// A transfer that a crash cut off leaves a segment without a checkpoint: the leader's live entries, with holes
+    /// where this log has entries of its own.
+    #[test]
+    fn holes_of_a_leftover_segment_hide_nothing() {
+        let group = GroupId(7);
+        let members = Membership {
+            voters: vec![NodeId(1)],
+            learners: Vec::new(),
+        };
+        let entry = |index| Entry {
+            index,
+            term: 2,
+            kind: entry::NORMAL,
+            data: Bytes::from(format!("command {index}")),
+        };
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        segment::write_segments(&*disk, group, [entry(2), entry(9)]).expect("writes");
+        let log = RecoveredGroup {
+            hard_state: Some(wal::HardState {
+                term: 2,
+                vote: 0,
+                commit: 7,
+            }),
+            entries: std::iter::once(entry::founding_entry(&members))
+                .chain((2..=7).map(entry))
+                .collect(),
+            ..RecoveredGroup::default()
+        };
+        let restored = restore(&disk, group, log.clone()).expect("whole");
+        let store = restored.expect("there").store;
+        assert_eq!(store.first_unflushed(), 3, "the rest is in the log alone");
+        let checkpoint = Checkpoint {
+            position: crate::entry::Position { index: 6, term: 2 },
+            membership: members.clone(),
+            on_disk: true,
+        };
+        let live = LiveSet::from_sorted([2, 4]);
+        let file = checkpoint.to_file(live, Bytes::new());
+        segment::write_checkpoint(&*disk, group, &file).expect("writes");
+        let restored = restore(&disk, group, log).expect("whole");
+        let store = restored.expect("there").store;
+        for index in [2, 4, 7] {
+            assert_eq!(store.read(index).map(|e| e.index), Ok(index));
+        }
+    }
 }

@@ -78,6 +78,11 @@ impl Segment {
         &self.meta
     }
 
+    /// Whether it holds every entry from its first to its last.
+    pub fn is_dense(&self) -> bool {
+        self.meta.last - self.meta.name.first < u64::from(self.meta.count)
+    }
+
     /// Whether the footer was damaged: worth a warning and a rewrite.
     pub fn rebuilt(&self) -> bool {
         self.rebuilt
@@ -126,7 +131,7 @@ impl Segment {
         Ok(())
     }
 
-    /// The term that the entry at `index` has, when the segment holds one.
+    /// The term that an entry at `index` has, if the segment holds one: between its first and its last it need not.
     pub fn term(&self, index: u64) -> Option<u64> {
         if index > self.meta.last {
             return None;

@@ -2,6 +2,7 @@
 
 use crate::ReadError;
 use crate::entry::MAX_NUMBER;
+use env::planted::{self, Bug};
 use segment::{LiveSet, Segment, SegmentError, SegmentName};
 use std::sync::Arc;
 use wal::{Entry, GroupId};
@@ -41,8 +42,28 @@ impl Segments {
         &self.list
     }
 
-    pub fn contains(&self, index: u64) -> bool {
+    /// Whether some segment goes from below `index` to above it. It need not hold that entry: what a transfer that was
+    /// cut off left behind has holes.
+    pub fn span(&self, index: u64) -> bool {
         self.list.iter().any(|s| s.term(index).is_some())
+    }
+
+    /// Whether an entry is there for certain, without a look at the disk.
+    pub fn surely_hold(&self, index: u64) -> bool {
+        let mut covering = self.list.iter().filter(|s| s.term(index).is_some());
+        covering.any(|s| s.is_dense())
+    }
+
+    /// Whether an entry is there; reads it when that is the only way to tell.
+    pub fn hold(&self, index: u64) -> Result<bool, ReadError> {
+        if self.surely_hold(index) {
+            return Ok(true);
+        }
+        match self.read(index) {
+            Ok(_) => Ok(true),
+            Err(ReadError::Gone) => Ok(false),
+            Err(damaged) => Err(damaged),
+        }
     }
 
     pub fn read(&self, index: u64) -> Result<Entry, ReadError> {
@@ -66,7 +87,8 @@ impl Segments {
         let mut garbage = Garbage::default();
         for segment in &self.list {
             let meta = segment.meta();
-            let alive = keep.count_in(meta.name.first, meta.last);
+            let last = meta.last - u64::from(planted::is(Bug::SegmentDeletedTooFar));
+            let alive = keep.count_in(meta.name.first, last);
             if alive == 0 {
                 garbage.dead.push(meta.name);
             } else if alive.saturating_mul(2) < u64::from(meta.count) || segment.rebuilt() {
