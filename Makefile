@@ -46,7 +46,7 @@ test-envtest: ## the operator against a real API server
 test-e2e: ## pods on the local cluster
 	@hack/test e2e
 
-.PHONY: sim
+.PHONY: sim sim-selfcheck
 sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 	@$(CARGO) build -q --release $(BROKER) -p sim
 	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
@@ -54,6 +54,12 @@ sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 .PHONY: faults
 faults: ## faults drawn by SEED=n, one or two at a time, for SECONDS=600
 	@PROFILE=release test/faults/run -seed $(or $(SEED),1) -duration $(or $(SECONDS),600)s mixed
+
+# The build with bugs gets a name of its own: each bug runs in a process that this program starts.
+sim-selfcheck: ## plants bugs one at a time; each must be caught within SEEDS=2000 seeds
+	@$(CARGO) build -q --release $(BROKER) -p sim --features planted
+	@cp $(CARGO_TARGET_DIR)/release/sim $(CARGO_TARGET_DIR)/release/sim-planted
+	@$(CARGO_TARGET_DIR)/release/sim-planted --selfcheck --seeds $(or $(SEEDS),2000)
 
 ##@ Build
 .PHONY: build broker operator demo-client image

@@ -13,6 +13,8 @@ pub(crate) struct Machine<P> {
     pub life: Option<Life<P>>,
     /// Added to each write's duration.
     pub stall: std::time::Duration,
+    /// Milliseconds that its wall clock is ahead.
+    pub clock_error: i64,
 }
 
 /// From a start to the next stop.
@@ -40,6 +42,7 @@ impl<P: Process> Machine<P> {
             incarnation: Incarnation(0),
             life: None,
             stall: std::time::Duration::ZERO,
+            clock_error: 0,
         }
     }
 }

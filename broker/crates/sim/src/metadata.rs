@@ -1,11 +1,12 @@
 //! The first workload: the metadata group. Nodes with a log, a Raft host and the tree; clients that change it;
 //! faults all along; and the rules that must hold.
 
-mod chaos;
 mod clients;
+mod operator;
 mod oracle;
 mod replica;
 mod run;
+mod shelf;
 
 pub use replica::{Note, Replica, Reply, Request};
 pub use run::{Options, Report, run};

@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use wal::{WalConfig, WalError, Writer};
 
+mod faults;
+#[cfg(test)]
+mod tests;
+
 /// A rule that the run broke, or an error that no injected fault explains.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at {:.6} s: {what}", at.0 as f64 / 1e9)]
@@ -51,6 +55,15 @@ pub trait Scenario: Sized {
         node: NodeId,
         note: <Self::Process as Process>::Note,
     ) -> Result<(), String>;
+    /// A node found a flipped bit, named the file and ended, as it must. Whoever runs the cluster replaces it.
+    fn damaged(
+        &mut self,
+        _world: &mut World<Self>,
+        node: NodeId,
+        error: &str,
+    ) -> Result<(), String> {
+        Err(format!("node {} ends: {error}", node.0))
+    }
     /// Whether the run is over.
     fn done(&mut self, world: &World<Self>) -> bool;
 }
@@ -95,6 +108,10 @@ enum Event<S: Scenario> {
     },
     Start(NodeId),
     Stop(NodeId, Stop),
+    Resume {
+        node: NodeId,
+        life: Incarnation,
+    },
     Timer(S::Timer),
 }
 
@@ -129,6 +146,10 @@ pub struct World<S: Scenario> {
     pace: SeededRng,
     pub trace: Trace,
     actions: Vec<Action<S::Process>>,
+    /// Processes that stand still, and what waits for them.
+    held: BTreeMap<NodeId, Vec<Event<S>>>,
+    /// The newest machine's.
+    youngest: NodeId,
 }
 
 const DETECTOR_PERIOD: Duration = Duration::from_millis(100);
@@ -142,6 +163,8 @@ impl<S: Scenario> World<S> {
             machines: (1..=config.nodes)
                 .map(|n| (NodeId(n), Machine::new()))
                 .collect(),
+            held: BTreeMap::new(),
+            youngest: NodeId(config.nodes),
             config,
             scheduler: Scheduler::default(),
             net: Network::new(rng.fork()),
@@ -166,6 +189,13 @@ impl<S: Scenario> World<S> {
     pub fn process(&self, node: NodeId) -> Option<&S::Process> {
         let machine = self.machines.get(&node)?;
         machine.life.as_ref().map(|life| &life.process)
+    }
+
+    /// Has the software on a node that is up do something.
+    pub fn with_process(&mut self, node: NodeId, act: impl FnOnce(&mut S::Process)) {
+        if let Some(life) = self.life(node) {
+            act(&mut life.process);
+        }
     }
 
     pub fn disk(&self, node: NodeId) -> Option<&SimDisk> {
@@ -241,6 +271,9 @@ impl<S: Scenario> World<S> {
 
     fn handle(&mut self, scenario: &mut S, event: Event<S>) -> Result<(), String> {
         let now = self.now();
+        let Some(event) = self.hold(event) else {
+            return Ok(());
+        };
         match event {
             Event::Tick { node, life } => self.tick(scenario, node, life),
             Event::Frame { link, lives, frame } => self.frame(scenario, link, lives, frame),
@@ -265,6 +298,13 @@ impl<S: Scenario> World<S> {
             Event::Start(node) => self.start(scenario, node),
             Event::Stop(node, stop) => {
                 self.stop(node, stop);
+                Ok(())
+            }
+            Event::Resume { node, life } => {
+                if self.incarnation(node) == Some(life) {
+                    self.trace.event(now, "resume", node.0, &life);
+                    self.resume(node);
+                }
                 Ok(())
             }
             Event::Timer(timer) => {
@@ -324,7 +364,7 @@ impl<S: Scenario> World<S> {
             });
         let (wal, process) = match started {
             Ok(both) => both,
-            Err(error) => return self.storage_failed(node, &error),
+            Err(error) => return self.ended(scenario, node, &error),
         };
         machine.life = Some(Life {
             process,
@@ -346,6 +386,7 @@ impl<S: Scenario> World<S> {
         if machine.life.take().is_none() {
             return;
         }
+        self.held.remove(&node);
         self.trace.event(now, "stop", node.0, &stop);
         match stop {
             Stop::Power => machine.disk.crash(&mut self.rng),
@@ -355,10 +396,11 @@ impl<S: Scenario> World<S> {
 
     fn tick(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
         let now = self.now();
+        let error = self.machines.get(&node).map_or(0, |m| m.clock_error);
         let Some(running) = self.this_life(node, life) else {
             return Ok(());
         };
-        let wall = WallTime(WALL_EPOCH + now.0 / 1_000_000);
+        let wall = WallTime((WALL_EPOCH + now.0 / 1_000_000).saturating_add_signed(error));
         running.process.tick(now, wall);
         self.plan(self.config.tick, Event::Tick { node, life });
         self.pump(scenario, node)
@@ -397,7 +439,7 @@ impl<S: Scenario> World<S> {
         let mut durable = Vec::new();
         let progress = match running.writer.step(&mut durable) {
             Ok(progress) => progress,
-            Err(error) => return self.storage_failed(node, &error.to_string()),
+            Err(error) => return self.ended(scenario, node, &error.to_string()),
         };
         if let Some(rolled) = progress.rolled {
             running.process.wal_rolled(rolled.file);
@@ -424,7 +466,7 @@ impl<S: Scenario> World<S> {
         let more = !running.jobs.is_empty();
         let result = job.run(&disk);
         if let Err(error) = &result {
-            return self.storage_failed(node, &error.to_string());
+            return self.ended(scenario, node, &error.to_string());
         }
         if let Some(running) = self.this_life(node, life) {
             running.process.job_done(id, result);
@@ -436,34 +478,20 @@ impl<S: Scenario> World<S> {
         self.pump(scenario, node)
     }
 
-    /// The node ends, as it must; only an injected fault excuses it.
-    fn storage_failed(&mut self, node: NodeId, error: &str) -> Result<(), String> {
-        let now = self.now();
-        let Some(machine) = self.machines.get_mut(&node) else {
-            return Ok(());
-        };
-        let injected = ["fsync failed (simulated)", "no space left (simulated)"];
-        let excused = machine.disk.power_is_off() || injected.iter().any(|i| error.contains(i));
-        if !excused {
-            return Err(format!("storage of node {} failed: {error}", node.0));
-        }
-        self.trace.event(now, "disk fault", node.0, &error);
-        machine.life = None;
-        machine.disk.fail_syncs_after(None);
-        machine.disk.crash(&mut self.rng);
-        Ok(())
-    }
-
     /// Everyone looks at everyone.
     fn detect(&mut self, scenario: &mut S) -> Result<(), String> {
         let now = self.now();
         for node in self.nodes() {
+            if self.is_paused(node) {
+                continue;
+            }
             for other in self.nodes() {
                 let (there, back) = ((node, other), (other, node));
                 let slow = self.net.delay(there) + self.net.delay(back);
                 let open = self.net.passes(there) && self.net.passes(back);
                 let incarnation = self.incarnation(other);
-                let heard = incarnation.filter(|_| open && slow < self.config.detection);
+                let answers = open && slow < self.config.detection && !self.is_paused(other);
+                let heard = incarnation.filter(|_| answers);
                 let patience = match incarnation {
                     // A closed connection is noticed at once.
                     None if open => Duration::ZERO,
@@ -561,7 +589,7 @@ impl<S: Scenario> World<S> {
                     .map(|l| l.writer.wal().delete_through(up_to));
                 match freed {
                     Some(Err(error)) if !matches!(error, WalError::Full { .. }) => {
-                        self.storage_failed(node, &error.to_string())?;
+                        self.ended(scenario, node, &error.to_string())?;
                     }
                     _ => {}
                 }
@@ -575,7 +603,7 @@ impl<S: Scenario> World<S> {
                 scenario.note(self, node, note)?;
             }
             Action::Fatal(error) => {
-                return Err(format!("node {} gave up: {error}", node.0));
+                self.ended(scenario, node, &error)?;
             }
         }
         Ok(())
@@ -583,12 +611,15 @@ impl<S: Scenario> World<S> {
 
     fn send(&mut self, from: NodeId, life: Incarnation, to: NodeId, frame: Bytes) {
         let link = (from, to);
-        let arrives = self.net.send(self.now(), link);
-        if let (Some(arrives), Some(other)) = (arrives, self.incarnation(to)) {
+        let arrivals = self.net.send(self.now(), link);
+        let Some(other) = self.incarnation(to) else {
+            return;
+        };
+        for arrives in arrivals.into_iter().flatten() {
             let event = Event::Frame {
                 link,
                 lives: (life, other),
-                frame,
+                frame: frame.clone(),
             };
             self.scheduler.at(arrives, event);
         }

@@ -56,11 +56,22 @@ fn the_rules_hold_under_every_seed_and_a_seed_is_one_run() {
         sum(|r| r.starts),
         sum(|r| r.terms),
         sum(|r| r.restores),
+        sum(|r| r.faults),
+        sum(|r| r.damaged),
+        sum(|r| r.replaced),
     ];
-    let meant = [100 * SEEDS, 5 * SEEDS, 2 * SEEDS, SEEDS];
+    let meant = [
+        100 * SEEDS,
+        5 * SEEDS,
+        2 * SEEDS,
+        SEEDS,
+        8 * SEEDS,
+        SEEDS / 10,
+        SEEDS / 4,
+    ];
     assert!(
         reached.iter().zip(meant).all(|(r, m)| *r > m),
-        "answers, starts, terms, restored checkpoints: {reached:?}, meant were {meant:?}"
+        "answers, starts, terms, restored checkpoints, faults, damaged and replaced nodes: {reached:?}, meant were {meant:?}"
     );
 }
 

@@ -4,10 +4,11 @@
 //! - What a client was told is applied is applied there, for ever; later requests of it lie behind.
 //! - At most one leader in a term.
 //! - Trees after the same index are the same.
+//! - Nobody is a member who was not asked to be one, and nobody votes before that was asked for.
 
 use super::replica::Note;
 use env::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Command {
@@ -29,9 +30,38 @@ pub struct Oracle {
     /// By client: index of its last request that was answered.
     answered: BTreeMap<u64, u64>,
     answers: u64,
+    /// Who may be a member, and who may vote.
+    invited: BTreeSet<NodeId>,
+    promoted: BTreeSet<NodeId>,
 }
 
 impl Oracle {
+    /// The first members, or one that was asked to become one.
+    pub fn invited(&mut self, node: NodeId) {
+        self.invited.insert(node);
+    }
+
+    /// From here on it may vote.
+    pub fn promoted(&mut self, node: NodeId) {
+        self.promoted.insert(node);
+    }
+
+    /// The node is gone for good.
+    pub fn gone(&mut self, node: NodeId) {
+        self.applied.remove(&node);
+    }
+
+    fn members(&self, voters: &[NodeId], learners: &[NodeId]) -> Result<(), String> {
+        let early = voters.iter().find(|n| !self.promoted.contains(n));
+        if let Some(node) = early {
+            return Err(format!("node {} votes and was never promoted", node.0));
+        }
+        match learners.iter().find(|n| !self.invited.contains(n)) {
+            Some(node) => Err(format!("node {} learns and was never asked to", node.0)),
+            None => Ok(()),
+        }
+    }
+
     /// A new life has applied nothing.
     pub fn started(&mut self, node: NodeId) {
         self.applied.insert(node, 0);
@@ -54,6 +84,7 @@ impl Oracle {
                 self.apply(node, *index, command)?;
                 self.digest(node, *index, *digest)
             }
+            Note::Members { voters, learners } => self.members(voters, learners),
             Note::Restored { index, tree } => self.restore(node, *index, *tree),
             Note::Leads { term } => match self.leaders.insert(*term, node) {
                 Some(other) if other != node => Err(format!(
@@ -217,6 +248,24 @@ mod tests {
         oracle
             .note(B, &applied(2, 1, None))
             .expect("a new life starts over");
+    }
+
+    #[test]
+    fn nobody_votes_uninvited() {
+        let members = |voters: &[NodeId], learners: &[NodeId]| Note::Members {
+            voters: voters.to_vec(),
+            learners: learners.to_vec(),
+        };
+        let mut oracle = Oracle::default();
+        oracle.invited(A);
+        oracle.promoted(A);
+        oracle.note(A, &members(&[A], &[])).expect("the first");
+        oracle.note(A, &members(&[A], &[B])).expect_err("not asked");
+        oracle.invited(B);
+        oracle.note(A, &members(&[A], &[B])).expect("asked");
+        oracle.note(A, &members(&[A, B], &[])).expect_err("learner");
+        oracle.promoted(B);
+        oracle.note(A, &members(&[A, B], &[])).expect("promoted");
     }
 
     #[test]

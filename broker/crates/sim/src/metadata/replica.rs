@@ -1,11 +1,12 @@
 //! A node with the metadata group alone: what shard 0 does, without sessions and queues.
 
+use super::shelf::Shelf;
 use crate::process::{Action, Process};
 use crate::world::Start;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{
-    GroupId, Host, HostConfig, JobId, JobResult, Limits, Membership, Output, ProposeError,
-    RaftHost, WalToken,
+    GroupId, GroupStatus, Host, HostConfig, JobId, JobResult, Limits, Membership, MembershipChange,
+    Output, ProposeError, RaftHost, ReadError, WalToken,
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{Change, Tree};
@@ -51,11 +52,19 @@ pub enum Note {
     },
     /// This node leads in this term.
     Leads { term: u64 },
+    /// The members, as this node goes by from now on.
+    Members {
+        voters: Vec<NodeId>,
+        learners: Vec<NodeId>,
+    },
 }
 
 pub struct Replica {
     host: Host,
     tree: Tree,
+    shelf: Shelf,
+    /// Draws what is read again, once all that the host had to say is carried out.
+    read_due: Option<u32>,
     applied: u64,
     /// (client, number) of changes that were proposed here and not seen applied.
     proposed: BTreeSet<(u64, u64)>,
@@ -84,6 +93,8 @@ impl Replica {
         Ok(Replica {
             host,
             tree: Tree::default(),
+            shelf: Shelf::default(),
+            read_due: None,
             applied: 0,
             proposed: BTreeSet::new(),
             outputs: Vec::new(),
@@ -93,6 +104,46 @@ impl Replica {
 
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    pub fn status(&self) -> Option<GroupStatus> {
+        self.host.status(GROUP)
+    }
+
+    /// Asked of the leader. What is refused is asked again by whoever wants it.
+    pub fn change_members(&mut self, change: MembershipChange) {
+        let _ = self.host.change_membership(GROUP, change);
+    }
+
+    fn snapshot(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.shelf.encode(&mut out);
+        out.put_slice(&self.tree.snapshot());
+        out.freeze()
+    }
+
+    fn restore(&mut self, index: u64, state: &Bytes) -> Result<(), String> {
+        let mut rest = &state[..];
+        self.shelf = Shelf::decode(&mut rest).ok_or("checkpoint: the shelf is cut off")?;
+        let tree = state.slice(state.len() - rest.len()..);
+        self.tree = Tree::restore(&tree).map_err(|e| format!("checkpoint: {e:?}"))?;
+        self.applied = index;
+        Ok(())
+    }
+
+    /// Reads one of the commands that must still be there.
+    fn read_again(&self, chance: u32) -> Result<(), String> {
+        let Some((index, hash)) = self.shelf.sample(chance) else {
+            return Ok(());
+        };
+        let command = self.host.read(GROUP, index).map_err(|e| match e {
+            ReadError::Gone => format!("live entry {index} is gone"),
+            damaged => damaged.to_string(),
+        })?;
+        if crc32fast::hash(&command) != hash {
+            return Err(format!("live entry {index} reads as something else"));
+        }
+        Ok(())
     }
 
     fn output(&mut self, output: Output) -> Result<(), String> {
@@ -109,8 +160,7 @@ impl Replica {
                 }
             }
             Output::Restore { index, state, .. } => {
-                self.tree = Tree::restore(&state).map_err(|e| format!("checkpoint: {e:?}"))?;
-                self.applied = index;
+                self.restore(index, &state)?;
                 let tree = self.tree.applied();
                 self.actions
                     .push(Action::Note(Note::Restored { index, tree }));
@@ -123,10 +173,15 @@ impl Replica {
                 }
             }
             Output::CheckpointDue { group } => {
-                let state = self.tree.snapshot();
-                self.host.checkpoint(group, self.applied, state, Vec::new());
+                let (state, live) = (self.snapshot(), self.shelf.live());
+                self.host.checkpoint(group, self.applied, state, live);
             }
-            Output::Membership { .. } => {}
+            Output::Membership { membership, .. } => {
+                self.actions.push(Action::Note(Note::Members {
+                    voters: membership.voters,
+                    learners: membership.learners,
+                }));
+            }
             Output::Failed { group, error } => {
                 return Err(format!("group {group:?}: {error}"));
             }
@@ -139,12 +194,17 @@ impl Replica {
         // Refused or not: the same on every node, which the digest shows.
         let _ = self.tree.apply(index, &change);
         self.applied = index;
+        let hash = crc32fast::hash(command);
+        self.shelf.apply(index, hash);
+        if (hash >> 8).is_multiple_of(4) {
+            self.read_due = Some(hash >> 10);
+        }
         let due = index.is_multiple_of(DIGEST_PERIOD);
         self.actions.push(Action::Note(Note::Applied {
             index,
             client,
             number,
-            hash: crc32fast::hash(command),
+            hash,
             digest: due.then(|| self.tree.digest()),
         }));
         if self.proposed.remove(&(client, number)) {
@@ -243,6 +303,11 @@ impl Process for Replica {
             }
         }
         self.outputs = outputs;
+        if let Some(chance) = self.read_due.take()
+            && let Err(error) = self.read_again(chance)
+        {
+            self.actions.push(Action::Fatal(error));
+        }
         out.append(&mut self.actions);
     }
 }

@@ -1,11 +1,13 @@
 //! One run: faults for a while, then quiet, then the account.
 
-use super::chaos::{Fault, calm};
 use super::clients::Client;
+use super::operator::Operator;
 use super::oracle::Oracle;
 use super::replica::{Note, Replica, Reply};
+use crate::faults::{Fault, Kind, Plan, calm};
 use crate::world::{Scenario, Start, Violation, World, WorldConfig};
 use env::{NodeId, Rng, SeededRng, Time};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// What is the same for every seed.
@@ -17,6 +19,8 @@ pub struct Options {
     pub chaos: Duration,
     /// Disks say that they synced and did not. The rules must not hold then.
     pub lying_disks: bool,
+    /// Faults that are left out.
+    pub without: BTreeSet<Kind>,
     /// Prints every event.
     pub loud: bool,
 }
@@ -28,6 +32,7 @@ impl Default for Options {
             clients: 4,
             chaos: Duration::from_secs(20),
             lying_disks: false,
+            without: BTreeSet::new(),
             loud: false,
         }
     }
@@ -48,6 +53,11 @@ pub struct Report {
     pub starts: u64,
     /// Trees replaced by a checkpoint.
     pub restores: u64,
+    pub faults: u64,
+    /// Nodes that found a flipped bit and ended.
+    pub damaged: u64,
+    /// Nodes that took another one's place for good.
+    pub replaced: u64,
     pub ended: Time,
 }
 
@@ -79,7 +89,10 @@ enum Timer {
 }
 
 struct Run {
+    founders: Vec<NodeId>,
     nodes: Vec<NodeId>,
+    plan: Plan,
+    operator: Operator,
     clients: Vec<Client>,
     rng: SeededRng,
     oracle: Oracle,
@@ -88,6 +101,8 @@ struct Run {
     goals: Vec<u64>,
     starts: u64,
     restores: u64,
+    faults: u64,
+    damaged: u64,
 }
 
 /// Runs the workload under `seed`.
@@ -99,17 +114,28 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     let mut world: World<Run> = World::new(config, seed, options.loud);
     let mut rng = world.rng.fork();
     let nodes = world.nodes();
+    let plan = Plan::new(&mut rng, &options.without);
+    let mut oracle = Oracle::default();
+    for node in &nodes {
+        oracle.invited(*node);
+        oracle.promoted(*node);
+    }
     let mut scenario = Run {
         clients: (0..options.clients)
             .map(|id| Client::new(NodeId(1 + id % options.nodes), rng.fork()))
             .collect(),
+        founders: nodes.clone(),
         nodes: nodes.clone(),
+        plan,
+        operator: Operator::default(),
         rng,
-        oracle: Oracle::default(),
+        oracle,
         quiet: false,
         goals: Vec::new(),
         starts: 0,
         restores: 0,
+        faults: 0,
+        damaged: 0,
     };
     for node in nodes {
         if let Some(disk) = world.disk(node) {
@@ -160,8 +186,43 @@ impl Run {
             terms: self.oracle.terms(),
             starts: self.starts,
             restores: self.restores,
+            faults: self.faults,
+            damaged: self.damaged,
+            replaced: self.operator.done,
             ended: world.now(),
         })
+    }
+
+    fn strike(&mut self, world: &mut World<Run>) -> Result<(), String> {
+        let now = world.now();
+        let Some(fault) = self.plan.next(&mut self.rng, &self.nodes) else {
+            world.trace.event(now, "left out", 0, &());
+            return Ok(());
+        };
+        if fault.takes_data() && !self.all_have_their_data(world) {
+            return Ok(());
+        }
+        world.trace.event(now, "fault", 0, &fault);
+        self.faults += 1;
+        match fault {
+            Fault::LostDisk(node) => self.replace(world, node),
+            other => other.happen(world)?,
+        }
+        Ok(())
+    }
+
+    /// No more than a minority may lose what it was told: at most one node here, until another one is in its place.
+    fn all_have_their_data(&self, world: &World<Run>) -> bool {
+        !self.operator.is_busy() && !self.nodes.iter().any(|n| world.is_damaged(*n))
+    }
+
+    fn replace(&mut self, world: &mut World<Run>, old: NodeId) {
+        if let Some(new) = world.replace(old) {
+            self.oracle.gone(old);
+            self.operator.begin(old, new);
+            self.nodes = world.nodes();
+            world.start_in(Duration::ZERO, new);
+        }
     }
 
     fn wants_more(&self, client: u64) -> bool {
@@ -191,7 +252,7 @@ impl Scenario for Run {
     fn start(&mut self, start: Start) -> Result<Replica, String> {
         self.starts += 1;
         self.oracle.started(start.node);
-        Replica::start(start, &self.nodes)
+        Replica::start(start, &self.founders)
     }
 
     fn timer(&mut self, world: &mut World<Run>, timer: Timer) -> Result<(), String> {
@@ -207,15 +268,13 @@ impl Scenario for Run {
             }
             Timer::Fault => {
                 if !self.quiet {
-                    let fault = Fault::random(&mut self.rng, &self.nodes);
-                    let now = world.now();
-                    world.trace.event(now, "fault", 0, &fault);
-                    fault.happen(world);
+                    self.strike(world)?;
                     let pause = Duration::from_millis(50 + self.rng.below(900));
                     world.timer_in(pause, Timer::Fault);
                 }
             }
             Timer::Watch => {
+                self.operator.act(world, &mut self.oracle);
                 for node in world.nodes() {
                     if world.process(node).is_none() && (self.quiet || self.rng.chance(1, 4)) {
                         world.start_in(Duration::ZERO, node);
@@ -267,8 +326,20 @@ impl Scenario for Run {
         self.oracle.note(node, &note)
     }
 
+    fn damaged(
+        &mut self,
+        world: &mut World<Run>,
+        node: NodeId,
+        _error: &str,
+    ) -> Result<(), String> {
+        self.damaged += 1;
+        self.replace(world, node);
+        Ok(())
+    }
+
     fn done(&mut self, world: &World<Run>) -> bool {
         self.quiet
+            && !self.operator.is_busy()
             && (0..self.clients.len() as u64).all(|c| !self.wants_more(c))
             && self.nodes.iter().all(|n| world.process(*n).is_some())
             && self.oracle.all_caught_up(&self.nodes)

@@ -1,0 +1,307 @@
+//! Faults: what goes wrong, how often, and how it gets well again.
+
+use crate::world::{Scenario, Stop, World};
+use env::{NodeId, Rng, SeededRng};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal $weight:literal,)*) => {
+        /// Kinds of faults, each of which can be left out of a run.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Kind {
+            $($kind,)*
+        }
+
+        impl Kind {
+            /// Every one of them.
+            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+
+            /// As `sim --without` takes it.
+            pub fn name(self) -> &'static str {
+                match self { $(Kind::$kind => $name,)* }
+            }
+
+            /// How often it comes, measured by the others.
+            fn weight(self) -> u64 {
+                match self { $(Kind::$kind => $weight,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    Calm "calm" 6,
+    Partition "partitions" 4,
+    Bridge "bridges" 1,
+    OneWay "one-way-cuts" 2,
+    Slow "slow-links" 1,
+    Loss "losses" 1,
+    Duplication "duplication" 1,
+    Reordering "reordering" 1,
+    Kill "kills" 1,
+    Power "power-cuts" 4,
+    Pause "pauses" 2,
+    Clock "clock-jumps" 1,
+    Fsync "failed-fsyncs" 1,
+    SlowDisk "slow-disks" 1,
+    FullDisk "full-disks" 1,
+    LostDirectory "lost-directories" 1,
+    BitFlip "bit-flips" 2,
+    LostDisk "lost-disks" 1,
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Kind, String> {
+        let known = || Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>();
+        let found = Kind::ALL.iter().find(|k| k.name() == name);
+        found
+            .copied()
+            .ok_or_else(|| format!("no such fault; there are {}", known().join(", ")))
+    }
+}
+
+/// What goes wrong next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing passes between these and the others.
+    Partition(Vec<NodeId>),
+    /// Nothing passes between two of them; the others see both.
+    Bridge(NodeId, NodeId),
+    /// Nothing passes one way.
+    OneWay(NodeId, NodeId),
+    Slow(NodeId, NodeId, Duration),
+    /// Frames lost in 1000, everywhere.
+    Loss(u64),
+    /// Frames in 1000 that arrive twice.
+    Duplication(u64),
+    /// Frames in 1000 that others overtake.
+    Reordering(u64),
+    Stop(NodeId, Stop),
+    /// The power goes in the middle of the disk's n-th work from now.
+    PowerCut(NodeId, u64),
+    /// The process stands still for so long.
+    Pause(NodeId, Duration),
+    /// The wall clock jumps by so many milliseconds.
+    Clock(NodeId, i64),
+    /// The n-th sync from now fails.
+    FailedSync(NodeId, u64),
+    /// Each write takes this much longer.
+    Stall(NodeId, Duration),
+    /// The disk has this much room left.
+    Full(NodeId, u64),
+    /// The data directory does not answer any more.
+    LostDirectory(NodeId),
+    /// The node ends; meanwhile a bit of what it stored flips.
+    BitFlip(NodeId, Stop),
+    /// The node ends and does not get its disk back.
+    LostDisk(NodeId),
+    /// The net and the disks are well again.
+    Calm,
+}
+
+/// How often each kind comes in a run. Every seed has rates of its own, and some kinds not at all: what a fault
+/// hides in one run shows in another.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    weights: Vec<(Kind, u64)>,
+    without: BTreeSet<Kind>,
+}
+
+impl Plan {
+    /// A kind in `without` is drawn as often as ever and then left out, so that the rest of the run stays as near to
+    /// what it was as can be.
+    pub fn new(rng: &mut SeededRng, without: &BTreeSet<Kind>) -> Plan {
+        let weigh = |kind: &Kind| match kind {
+            Kind::Calm => (*kind, kind.weight()),
+            _ => (*kind, kind.weight() * rng.below(4)),
+        };
+        Plan {
+            weights: Kind::ALL.iter().map(weigh).collect(),
+            without: without.clone(),
+        }
+    }
+
+    /// The next fault; none when it is one that is left out.
+    pub fn next(&self, rng: &mut SeededRng, nodes: &[NodeId]) -> Option<Fault> {
+        let total = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut at = rng.below(total);
+        let drawn = self.weights.iter().find(|(_, weight)| {
+            let found = at < *weight;
+            at = at.saturating_sub(*weight);
+            found
+        });
+        let kind = drawn.map_or(Kind::Calm, |(kind, _)| *kind);
+        let fault = Fault::random(kind, rng, nodes);
+        (!self.without.contains(&kind)).then_some(fault)
+    }
+}
+
+impl Fault {
+    pub fn random(kind: Kind, rng: &mut SeededRng, nodes: &[NodeId]) -> Fault {
+        let mut two = rng.fork();
+        let mut node = || {
+            let at = two.below(nodes.len() as u64) as usize;
+            nodes.get(at).copied().unwrap_or_default()
+        };
+        let (a, b) = (node(), node());
+        let end = match rng.chance(1, 2) {
+            true => Stop::Kill,
+            false => Stop::Power,
+        };
+        let mut ms = |from: u64, spread: u64| Duration::from_millis(from + rng.below(spread));
+        match kind {
+            Kind::Calm => Fault::Calm,
+            Kind::Partition if end == Stop::Kill => Fault::Partition(vec![a]),
+            Kind::Partition => {
+                let side = nodes.iter().copied().filter(|_| rng.chance(1, 2));
+                Fault::Partition(side.collect())
+            }
+            Kind::Bridge => Fault::Bridge(a, b),
+            Kind::OneWay => Fault::OneWay(a, b),
+            Kind::Slow => Fault::Slow(a, b, ms(20, 800)),
+            Kind::Loss => Fault::Loss(10 + rng.below(300)),
+            Kind::Duplication => Fault::Duplication(10 + rng.below(300)),
+            Kind::Reordering => Fault::Reordering(10 + rng.below(300)),
+            Kind::Kill => Fault::Stop(a, Stop::Kill),
+            Kind::Power if end == Stop::Power => Fault::Stop(a, Stop::Power),
+            Kind::Power => Fault::PowerCut(a, 1 + rng.below(25)),
+            Kind::Pause => Fault::Pause(a, ms(50, 4_000)),
+            Kind::Clock => Fault::Clock(a, rng.below(7_200_000) as i64 - 3_600_000),
+            Kind::Fsync => Fault::FailedSync(a, rng.below(6)),
+            Kind::SlowDisk if end == Stop::Power => Fault::Stall(a, ms(1_000, 4_000)),
+            Kind::SlowDisk => Fault::Stall(a, ms(0, 700)),
+            Kind::FullDisk => Fault::Full(a, rng.below(40 << 10)),
+            Kind::LostDirectory => Fault::LostDirectory(a),
+            Kind::BitFlip => Fault::BitFlip(a, end),
+            Kind::LostDisk => Fault::LostDisk(a),
+        }
+    }
+
+    /// Whether it takes a node's data for good, so that no more than a minority may have it at a time.
+    pub fn takes_data(&self) -> bool {
+        matches!(self, Fault::BitFlip(..) | Fault::LostDisk(..))
+    }
+
+    /// `Err`: a flipped bit would go unnoticed.
+    pub fn happen<S: Scenario>(&self, world: &mut World<S>) -> Result<(), String> {
+        match self {
+            Fault::Partition(side) => {
+                for a in world.nodes() {
+                    for b in world.nodes() {
+                        if side.contains(&a) != side.contains(&b) {
+                            world.net.cut((a, b));
+                        }
+                    }
+                }
+            }
+            Fault::Bridge(a, b) => {
+                world.net.cut((*a, *b));
+                world.net.cut((*b, *a));
+            }
+            Fault::OneWay(from, to) => world.net.cut((*from, *to)),
+            Fault::Slow(from, to, by) => world.net.slow_down((*from, *to), *by),
+            Fault::Loss(in_1000) => world.net.lose(*in_1000),
+            Fault::Duplication(in_1000) => world.net.duplicate(*in_1000),
+            Fault::Reordering(in_1000) => world.net.reorder(*in_1000),
+            Fault::Stop(node, stop) => world.stop(*node, *stop),
+            Fault::Pause(node, time) => world.pause(*node, *time),
+            Fault::Clock(node, by) => world.jump_clock(*node, *by),
+            Fault::Stall(node, by) => world.stall_disk(*node, *by),
+            Fault::BitFlip(node, stop) => {
+                world.stop(*node, *stop);
+                world.flip_bit(*node)?;
+            }
+            Fault::LostDisk(node) => {
+                if let Some(new) = world.replace(*node) {
+                    world.start_in(Duration::ZERO, new);
+                }
+            }
+            Fault::PowerCut(..)
+            | Fault::FailedSync(..)
+            | Fault::Full(..)
+            | Fault::LostDirectory(_) => self.strike_disk(world),
+            Fault::Calm => calm(world),
+        }
+        Ok(())
+    }
+
+    fn strike_disk<S: Scenario>(&self, world: &World<S>) {
+        let (Fault::PowerCut(node, _)
+        | Fault::FailedSync(node, _)
+        | Fault::Full(node, _)
+        | Fault::LostDirectory(node)) = self
+        else {
+            return;
+        };
+        let Some(disk) = world.disk(*node) else {
+            return;
+        };
+        match self {
+            Fault::PowerCut(_, n) => disk.cut_power_after(Some(*n)),
+            Fault::FailedSync(_, n) => disk.fail_syncs_after(Some(*n)),
+            Fault::Full(_, room) => {
+                let used: u64 = disk.files().iter().map(|(_, len)| len).sum();
+                disk.set_capacity(Some(used + room));
+            }
+            _ => disk.set_gone(true),
+        }
+    }
+}
+
+/// Everything is well again; nodes that are down stay down, and what was lost or damaged stays so.
+pub fn calm<S: Scenario>(world: &mut World<S>) {
+    world.net.heal();
+    for node in world.nodes() {
+        world.stall_disk(node, Duration::ZERO);
+        if let Some(disk) = world.disk(node) {
+            disk.fail_syncs_after(None);
+            disk.set_capacity(None);
+            disk.set_gone(false);
+            if !disk.power_is_off() {
+                disk.cut_power_after(None);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+
+    fn draw(seed: u64, without: &[Kind]) -> Vec<Option<Fault>> {
+        let mut rng = SeededRng::new(seed);
+        let plan = Plan::new(&mut rng, &without.iter().copied().collect());
+        (0..200).map(|_| plan.next(&mut rng, &NODES)).collect()
+    }
+
+    #[test]
+    fn what_is_left_out_leaves_the_rest_as_it_was() {
+        for seed in 0..20 {
+            let all = draw(seed, &[]);
+            let fewer = draw(seed, &[Kind::Partition]);
+            for (one, other) in all.iter().zip(&fewer) {
+                match one {
+                    Some(Fault::Partition(_)) => assert_eq!(*other, None),
+                    _ => assert_eq!(one, other),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_comes_in_some_run_and_is_missing_in_another() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.name().parse(), Ok(*kind));
+            let with = (0..40).filter(|seed| draw(*seed, &[*kind]).contains(&None));
+            let with = with.count();
+            assert!(with >= 15, "{}: {with}", kind.name());
+            assert!(with <= 38 || *kind == Kind::Calm, "{}: {with}", kind.name());
+        }
+        assert!("nothing".parse::<Kind>().is_err());
+    }
+}

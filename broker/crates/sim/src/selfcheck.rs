@@ -1,0 +1,68 @@
+//! Whether the simulator sees: each planted bug must break a rule.
+
+use env::planted::Bug;
+use std::ops::Range;
+use std::process::{Command, ExitCode};
+
+/// How a bug was caught.
+struct Catch {
+    seed: u64,
+    /// The rule's own words.
+    rule: String,
+}
+
+/// Prints a table of all bugs. Each runs in a process of its own: the switch is one for the whole process, and a bug
+/// may end it.
+pub fn run(seeds: &Range<u64>) -> ExitCode {
+    println!("| bug | what it breaks | seeds | caught by |");
+    println!("|---|---|---|---|");
+    let mut missed = 0;
+    for bug in Bug::ALL {
+        let (count, rule) = match hunt(*bug, seeds) {
+            Ok(Some(catch)) => ((catch.seed - seeds.start + 1).to_string(), catch.rule),
+            Ok(None) => {
+                missed += 1;
+                (
+                    format!("> {}", seeds.end - seeds.start),
+                    "NOT CAUGHT".to_owned(),
+                )
+            }
+            Err(error) => {
+                eprintln!("{}: {error}", bug.name());
+                return ExitCode::FAILURE;
+            }
+        };
+        println!("| {} | {} | {count} | {rule} |", bug.name(), bug.breaks());
+    }
+    println!("{} bugs caught, {missed} not", Bug::ALL.len() - missed);
+    match missed {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn hunt(bug: Bug, seeds: &Range<u64>) -> std::io::Result<Option<Catch>> {
+    let range = format!("{}..{}", seeds.start, seeds.end);
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--planted", bug.name(), "--seeds", &range])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().find_map(caught) {
+        None if !output.status.success() => {
+            let why = String::from_utf8_lossy(&output.stderr);
+            Err(std::io::Error::other(format!("{}: {why}", output.status)))
+        }
+        found => Ok(found),
+    }
+}
+
+/// `seed 7: FAILED: at 3.1 s: why (more)`
+fn caught(line: &str) -> Option<Catch> {
+    let (seed, rule) = line.strip_prefix("seed ")?.split_once(": FAILED: ")?;
+    let rule = rule.split_once(" s: ").map_or(rule, |(_, rule)| rule);
+    let rule = rule.rsplit_once(" (newest").map_or(rule, |(rule, _)| rule);
+    Some(Catch {
+        seed: seed.parse().ok()?,
+        rule: rule.replace('|', "/"),
+    })
+}
