@@ -175,6 +175,7 @@ mod tests {
             is_loopback(&ConnectionInfo {
                 peer: peer.parse().unwrap(),
                 local,
+                tls: false,
             })
         };
         for peer in [
