@@ -109,9 +109,7 @@ impl Wal {
             let checkpointed = carried
                 .checkpointed
                 .map(|(index, term)| RecordBody::Checkpointed { index, term });
-            let hard_state = carried.hard_state;
-            let hard_state = hard_state.filter(|_| !planted::is(Bug::StateNotRepeated));
-            let hard_state = hard_state.map(|h| RecordBody::HardState {
+            let hard_state = carried.hard_state.map(|h| RecordBody::HardState {
                 term: h.term,
                 vote: h.vote,
                 commit: h.commit,
