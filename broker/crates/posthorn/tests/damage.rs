@@ -49,6 +49,37 @@ fn flip(path: &Path, offset: u64) -> Result<()> {
     Ok(file.write_all(&[byte])?)
 }
 
+/// Starts the node again, expects the log line and all messages but the newest, which may be what was cut.
+fn recovers_all_but_the_newest(scratch: &Path, dir: &Path, count: u64) -> Result<()> {
+    let (ready, log) = (scratch.join("ready"), scratch.join("log"));
+    let _node = Serving(serve(dir, &ready).stderr(File::create(&log)?).spawn()?);
+    let mut consumer = Client::open(&address(&ready, "amqp")?, "guest", "guest", "/")?;
+    consumer.consume("orders", &(1..count).collect())?;
+    let log = std::fs::read_to_string(&log)?;
+    let torn = log.lines().find(|l| l.contains("wal.torn_tail"));
+    let torn = torn.ok_or("the log says nothing of it")?;
+    assert!(torn.contains(".wal") && torn.contains("offset="), "{torn}");
+    Ok(())
+}
+
+#[test]
+fn a_torn_last_record_is_given_up_and_told() -> Result<()> {
+    let scratch = Scratch::new("torn")?;
+    let dir = killed_with_messages(&scratch.0, 50)?;
+    let (file, last) = newest_log(&dir)?;
+    flip(&file, last)?;
+    recovers_all_but_the_newest(&scratch.0, &dir, 50)
+}
+
+#[test]
+fn a_log_that_is_cut_off_in_its_last_record_recovers() -> Result<()> {
+    let scratch = Scratch::new("cut")?;
+    let dir = killed_with_messages(&scratch.0, 50)?;
+    let (file, last) = newest_log(&dir)?;
+    File::options().write(true).open(file)?.set_len(last)?;
+    recovers_all_but_the_newest(&scratch.0, &dir, 50)
+}
+
 #[test]
 fn damage_in_the_middle_of_the_log_is_refused_and_nothing_is_touched() -> Result<()> {
     let scratch = Scratch::new("middle")?;

@@ -1,5 +1,8 @@
 //! The queues that this shard owns or holds a replica of, and the consensus host behind the quorum queues.
 
+#[cfg(test)]
+mod tests;
+
 use crate::core::FixedState;
 use crate::frame::OwnerStats;
 use crate::membership::Step;
@@ -187,8 +190,9 @@ impl Owners {
         let queue = QuorumQueue::new(label(record), FIRST_SETTINGS);
         self.queues
             .insert(record.id, Owned::Quorum(Box::new(queue)));
+        // Before what this very turn has brought: a replica passes over entries that come after newer ones.
         let held = self.held.remove(&record.id).unwrap_or_default();
-        self.queue_out.extend(held);
+        self.queue_out.splice(0..0, held);
     }
 
     /// `Err` is to be told to whoever looks: the queue's files are damaged beyond use or cannot be reached.

@@ -1,0 +1,68 @@
+use super::*;
+use consensus::{HostConfig, Limits};
+use env::sim::SimDisk;
+use message::Table;
+use metadata::QueueKind;
+
+fn owners() -> Owners {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let config = HostConfig {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        seed: 1,
+        limits: Limits::default(),
+    };
+    let host = Host::new(config, Arc::clone(&disk), BTreeMap::new()).expect("an empty disk");
+    Owners::new(NodeId(1), host, disk)
+}
+
+fn record(kind: QueueKind) -> QueueRecord {
+    QueueRecord {
+        id: QueueId(7),
+        vhost: "/".into(),
+        name: "q".into(),
+        kind,
+        durable: true,
+        auto_delete: false,
+        exclusive: None,
+        arguments: Table::default(),
+        members: vec![NodeId(1)],
+        declared_by: "guest".into(),
+    }
+}
+
+fn committed(index: u64) -> HostOutput {
+    HostOutput::Committed {
+        group: GroupId(7),
+        entries: vec![Committed {
+            index,
+            term: 1,
+            command: Bytes::new(),
+        }],
+    }
+}
+
+/// At a start a queue's log may be read before the metadata log tells of the queue; the turn that tells of it may bring
+/// newer entries of the queue too.
+#[test]
+fn what_was_held_for_a_queue_is_applied_before_what_is_newer() {
+    let mut owners = owners();
+    let record = record(QueueKind::Quorum);
+    for index in [1, 2] {
+        owners.queue_out.push(committed(index));
+    }
+    owners.turn(&mut Vec::new());
+    assert!(owners.recovering());
+    owners.queue_out.push(committed(3));
+    owners.open_quorum(&record, false);
+    let order: Vec<u64> = owners
+        .queue_out
+        .iter()
+        .filter_map(|output| match output {
+            HostOutput::Committed { entries, .. } => entries.first().map(|e| e.index),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order, [1, 2, 3]);
+    assert!(!owners.recovering());
+}
