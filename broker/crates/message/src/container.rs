@@ -2,17 +2,23 @@
 //!
 //! ```text
 //! version u8 | protocol u8 | flags u8 | priority u8 | received_ms u64 | [ttl_ms u64]
-//! exchange: u8 len, bytes | key count u8, then each: u8 len, bytes | properties: u32 len, bytes | body: the rest
+//! exchange: u8 len, bytes | key count u8, then each: u8 len, bytes | [blind keys u8] | [deaths: u32 len, bytes]
+//! properties: u32 len, bytes | body: the rest
 //! ```
+//! A message without blind keys and deaths is of version 1, any other of version 2.
 
+use crate::deaths::Deaths;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::WallTime;
 
-/// Version byte of the layout.
-const VERSION: u8 = 1;
+/// Version bytes of the layout: as it was first, and with what a message may have since.
+const PLAIN: u8 = 1;
+const EXTENDED: u8 = 2;
 const DURABLE: u8 = 1;
 const HAS_PRIORITY: u8 = 2;
 const HAS_TTL: u8 = 4;
+const HAS_BLIND: u8 = 8;
+const HAS_DEATHS: u8 = 16;
 /// version, protocol, flags, priority, received.
 const FIXED: usize = 12;
 
@@ -49,6 +55,8 @@ pub enum DecodeError {
     Protocol(u8),
     #[error("message container holds a name that is not UTF-8")]
     Utf8,
+    #[error("message container holds a damaged history")]
+    Deaths,
 }
 
 /// An immutable message. Cloning counts a reference.
@@ -57,6 +65,8 @@ pub struct Message {
     raw: Bytes,
     /// Where the first key's length byte is.
     keys: u32,
+    /// What is between the keys and the properties.
+    extras: u32,
     properties: u32,
     body: u32,
 }
@@ -64,20 +74,29 @@ pub struct Message {
 impl Message {
     /// Reads a stored or received container; the buffer is shared, not copied.
     pub fn decode(raw: Bytes) -> Result<Message, DecodeError> {
-        let mut at = Cursor { raw: &raw, at: 0 };
+        let mut at = Cursor::new(&raw);
         let version = at.u8()?;
-        if version != VERSION {
-            return Err(DecodeError::Version(version));
-        }
         let protocol = at.u8()?;
         Protocol::from_byte(protocol).ok_or(DecodeError::Protocol(protocol))?;
         let flags = at.u8()?;
+        let extended = flags & (HAS_BLIND | HAS_DEATHS) != 0;
+        if version != if extended { EXTENDED } else { PLAIN } {
+            return Err(DecodeError::Version(version));
+        }
         at.skip(9 + if flags & HAS_TTL != 0 { 8 } else { 0 })?;
         at.name()?;
         let count = at.u8()?;
         let keys = at.at;
         for _ in 0..count {
             at.name()?;
+        }
+        let extras = at.at;
+        if flags & HAS_BLIND != 0 {
+            at.u8()?;
+        }
+        if flags & HAS_DEATHS != 0 {
+            let len = at.u32()? as usize;
+            at.skip(len)?;
         }
         let len = at.u32()? as usize;
         let properties = at.at;
@@ -86,6 +105,7 @@ impl Message {
         let offset = |n: usize| u32::try_from(n).map_err(|_| DecodeError::Short);
         Ok(Message {
             keys: offset(keys)?,
+            extras: offset(extras)?,
             properties: offset(properties)?,
             body: offset(body)?,
             raw,
@@ -144,6 +164,72 @@ impl Message {
         self.routing_keys().next().unwrap_or("")
     }
 
+    /// How many of the routing keys, the last ones, are BCC's: nobody is told of them.
+    fn blind_keys(&self) -> usize {
+        match self.raw[2] & HAS_BLIND {
+            0 => 0,
+            _ => self.raw[self.extras as usize].into(),
+        }
+    }
+
+    /// Died and came here through a dead letter exchange. Its properties are as published nonetheless: of the time to
+    /// live [`Message::ttl_ms`] is the truth.
+    pub fn has_died(&self) -> bool {
+        self.raw[2] & HAS_DEATHS != 0
+    }
+
+    /// Its history; None also when that is damaged.
+    pub fn deaths(&self) -> Option<Deaths> {
+        if !self.has_died() {
+            return None;
+        }
+        let blind = usize::from(self.raw[2] & HAS_BLIND != 0);
+        let start = self.extras as usize + blind + 4;
+        // In front of the properties' length.
+        let section = self
+            .raw
+            .get(start..(self.properties as usize).checked_sub(4)?)?;
+        Deaths::decode(section).ok()
+    }
+
+    /// The keys that may be told: without BCC's.
+    pub fn open_routing_keys(&self) -> impl Iterator<Item = &str> {
+        let count = usize::from(self.raw[self.keys as usize - 1]);
+        let open = count.saturating_sub(self.blind_keys());
+        self.routing_keys().take(open)
+    }
+
+    /// The same message on its way through a dead letter exchange: without a time to live, with its history, and with
+    /// this key instead of all its own if there is one. One copy of the body.
+    pub fn dead_lettered(
+        &self,
+        exchange: &str,
+        routing_key: Option<&str>,
+        deaths: &Deaths,
+    ) -> Result<Message, DecodeError> {
+        let own: Vec<&str>;
+        let (keys, blind): (&[&str], usize) = match &routing_key {
+            Some(key) => (std::slice::from_ref(key), 0),
+            None => {
+                own = self.routing_keys().collect();
+                (own.as_slice(), self.blind_keys())
+            }
+        };
+        let properties = self.properties();
+        let builder = MessageBuilder {
+            protocol: self.protocol(),
+            durable: self.durable(),
+            priority: self.priority(),
+            ttl_ms: None,
+            received: self.received(),
+            exchange,
+            routing_keys: keys,
+            properties: &properties,
+        };
+        let body = self.body();
+        builder.lay_out(blind, Some(deaths), body.len(), [&body[..]])
+    }
+
     /// The properties in the source protocol's encoding (0.9.1: property flags and property list of the content header).
     pub fn properties(&self) -> Bytes {
         self.raw.slice(self.properties as usize..self.body as usize)
@@ -180,17 +266,46 @@ impl MessageBuilder<'_> {
         body_len: usize,
         body: impl IntoIterator<Item = &'b [u8]>,
     ) -> Result<Message, DecodeError> {
+        self.lay_out(0, None, body_len, body)
+    }
+
+    /// The same; the last `blind_keys` of the routing keys are BCC's.
+    pub fn build_blind<'b>(
+        &self,
+        blind_keys: usize,
+        body_len: usize,
+        body: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<Message, DecodeError> {
+        self.lay_out(blind_keys, None, body_len, body)
+    }
+
+    fn lay_out<'b>(
+        &self,
+        blind_keys: usize,
+        deaths: Option<&Deaths>,
+        body_len: usize,
+        body: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<Message, DecodeError> {
+        let history = deaths.map(|deaths| {
+            let mut out = BytesMut::new();
+            deaths.encode(&mut out);
+            out
+        });
+        let extras = 5 + history.as_ref().map_or(0, BytesMut::len);
         let names: usize = self.routing_keys.iter().map(|k| k.len() + 1).sum();
         let mut raw = BytesMut::with_capacity(
-            FIXED + 8 + 6 + self.exchange.len() + names + self.properties.len() + body_len,
+            FIXED + 8 + 6 + self.exchange.len() + names + extras + self.properties.len() + body_len,
         );
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        raw.put_u8(VERSION);
+        let extended = blind_keys > 0 || history.is_some();
+        raw.put_u8(if extended { EXTENDED } else { PLAIN });
         raw.put_u8(self.protocol as u8);
         raw.put_u8(
             flag(self.durable, DURABLE)
                 | flag(self.priority.is_some(), HAS_PRIORITY)
-                | flag(self.ttl_ms.is_some(), HAS_TTL),
+                | flag(self.ttl_ms.is_some(), HAS_TTL)
+                | flag(blind_keys > 0, HAS_BLIND)
+                | flag(history.is_some(), HAS_DEATHS),
         );
         raw.put_u8(self.priority.unwrap_or(0));
         raw.put_u64(self.received.0);
@@ -204,6 +319,14 @@ impl MessageBuilder<'_> {
         for key in &self.routing_keys[..count] {
             put_name(&mut raw, key)?;
         }
+        let extras = raw.len() as u32;
+        if blind_keys > 0 {
+            raw.put_u8(blind_keys.min(count) as u8);
+        }
+        if let Some(history) = &history {
+            raw.put_u32(history.len() as u32);
+            raw.put_slice(history);
+        }
         raw.put_u32(u32::try_from(self.properties.len()).map_err(|_| DecodeError::Short)?);
         let properties = raw.len() as u32;
         raw.put_slice(self.properties);
@@ -214,6 +337,7 @@ impl MessageBuilder<'_> {
         Ok(Message {
             raw: raw.freeze(),
             keys,
+            extras,
             properties,
             body: at,
         })
@@ -226,12 +350,16 @@ fn put_name(raw: &mut BytesMut, name: &str) -> Result<(), DecodeError> {
     Ok(())
 }
 
-struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     raw: &'a [u8],
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
+    pub fn new(raw: &'a [u8]) -> Cursor<'a> {
+        Cursor { raw, at: 0 }
+    }
+
     fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let end = self.at.checked_add(n).ok_or(DecodeError::Short)?;
         let part = self.raw.get(self.at..end).ok_or(DecodeError::Short)?;
@@ -243,7 +371,7 @@ impl<'a> Cursor<'a> {
         self.take(n).map(|_| ())
     }
 
-    fn u8(&mut self) -> Result<u8, DecodeError> {
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.take(1)?[0])
     }
 
@@ -251,17 +379,20 @@ impl<'a> Cursor<'a> {
         Ok(self.take(4)?.get_u32())
     }
 
-    fn name(&mut self) -> Result<(), DecodeError> {
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        Ok(self.take(8)?.get_u64())
+    }
+
+    pub fn name(&mut self) -> Result<&'a str, DecodeError> {
         let len = self.u8()? as usize;
-        std::str::from_utf8(self.take(len)?)
-            .map(|_| ())
-            .map_err(|_| DecodeError::Utf8)
+        std::str::from_utf8(self.take(len)?).map_err(|_| DecodeError::Utf8)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deaths::{DeadReason, Dying};
     use proptest::prelude::*;
 
     proptest! {
@@ -269,26 +400,49 @@ mod tests {
         fn what_is_built_is_read_back(
             durable: bool, priority: Option<u8>, ttl_ms: Option<u64>, received: u64,
             exchange in "[a-zé.]{0,60}", keys in proptest::collection::vec("[a-z.]{0,40}", 0..4),
-            properties: Vec<u8>, body: Vec<u8>,
+            properties: Vec<u8>, body: Vec<u8>, blind in 0usize..4, died: bool, key: Option<bool>,
         ) {
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
             let built = MessageBuilder {
                 protocol: Protocol::Amqp091, durable, priority, ttl_ms, received: WallTime(received),
                 exchange: &exchange, routing_keys: &keys, properties: &properties,
-            }.build(body.len(), [&body[..]]).unwrap();
+            }.build_blind(blind.min(keys.len()), body.len(), [&body[..]]).unwrap();
             let read = Message::decode(built.as_bytes().clone()).unwrap();
             prop_assert_eq!(&read, &built);
-            prop_assert_eq!(read.exchange(), exchange);
-            prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), keys);
+            prop_assert_eq!(read.exchange(), &exchange[..]);
+            prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), &keys[..]);
             prop_assert_eq!((read.durable(), read.priority(), read.ttl_ms()), (durable, priority, ttl_ms));
             prop_assert_eq!(&read.properties()[..], &properties[..]);
             prop_assert_eq!(&read.body()[..], &body[..]);
+            let open = keys.len() - blind.min(keys.len());
+            prop_assert_eq!(read.open_routing_keys().collect::<Vec<_>>(), &keys[..open]);
+            prop_assert_eq!(read.deaths(), None);
+            if !died {
+                return Ok(());
+            }
+            let mut deaths = Deaths::default();
+            deaths.record(&Dying {
+                queue: "q", reason: DeadReason::Expired, exchange: &exchange, ttl_ms,
+                routing_keys: read.open_routing_keys().collect(), at: WallTime(received),
+            });
+            let key = key.map(|_| "other");
+            let dead = read.dead_lettered("dlx", key, &deaths).unwrap();
+            let read = Message::decode(dead.as_bytes().clone()).unwrap();
+            prop_assert_eq!(&read, &dead);
+            prop_assert_eq!(read.deaths(), Some(deaths));
+            prop_assert_eq!((read.exchange(), read.durable(), read.ttl_ms()), ("dlx", durable, None));
+            let told = if key.is_some() { vec!["other"] } else { keys[..open].to_vec() };
+            prop_assert_eq!(read.open_routing_keys().collect::<Vec<_>>(), told);
+            let all = if key.is_some() { vec!["other"] } else { keys };
+            prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), all);
+            prop_assert_eq!((&read.properties()[..], &read.body()[..]), (&properties[..], &body[..]));
         }
 
         #[test]
         fn no_bytes_make_it_panic(raw: Vec<u8>) {
             if let Ok(m) = Message::decode(Bytes::from(raw)) {
                 let _ = (m.exchange().len(), m.routing_keys().count(), m.properties(), m.body(), m.ttl_ms());
+                let _ = (m.open_routing_keys().count(), m.deaths());
             }
         }
     }

@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod container;
+mod deaths;
 mod value;
 
 pub use container::{DecodeError, Message, MessageBuilder, Protocol};
+pub use deaths::{DeadReason, Death, Deaths, Dying};
 pub use value::{Table, Value};

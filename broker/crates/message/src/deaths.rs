@@ -1,0 +1,354 @@
+//! What a message died of, where and how often (Q12): 0.9.1's `x-death`, AMQP 1.0's `x-opt-deaths`, in the encoding of
+//! neither. Kept in the container beside the properties, which stay as they were published.
+//!
+//! ```text
+//! records u8 | first u8 | exchange of the last death: name | each record, the most recent first:
+//!   queue: name | reason u8 | exchange: name | count u64 | first ms u64 | last ms u64
+//!   flags u8 | [ttl ms u64] | keys u8, each: name
+//! name: u8 len, bytes
+//! ```
+
+use crate::container::{Cursor, DecodeError};
+use bytes::{BufMut, BytesMut};
+use env::WallTime;
+use std::sync::Arc;
+
+/// Records kept at most. A message that dies of more is remembered by its first death and its latest ones.
+pub const MAX_RECORDS: usize = 64;
+/// Bytes of routing keys kept in one record at most, so that a history always fits into a content header.
+pub const MAX_KEY_BYTES: usize = 512;
+
+const HAS_TTL: u8 = 1;
+
+/// Why a message left a queue without having been accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum DeadReason {
+    Rejected = 1,
+    Expired = 2,
+    MaxLength = 3,
+    DeliveryLimit = 4,
+}
+
+impl DeadReason {
+    pub const ALL: [DeadReason; 4] = [
+        DeadReason::Rejected,
+        DeadReason::Expired,
+        DeadReason::MaxLength,
+        DeadReason::DeliveryLimit,
+    ];
+
+    /// As headers and metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeadReason::Rejected => "rejected",
+            DeadReason::Expired => "expired",
+            DeadReason::MaxLength => "maxlen",
+            DeadReason::DeliveryLimit => "delivery_limit",
+        }
+    }
+
+    pub fn from_byte(byte: u8) -> Option<DeadReason> {
+        DeadReason::ALL.into_iter().find(|r| *r as u8 == byte)
+    }
+}
+
+/// Deaths in one queue of one reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Death {
+    pub queue: Arc<str>,
+    pub reason: DeadReason,
+    /// The exchange and keys (with those of CC, without those of BCC) it came through before the first of these deaths.
+    pub exchange: Arc<str>,
+    pub routing_keys: Vec<Arc<str>>,
+    pub count: u64,
+    pub first: WallTime,
+    pub last: WallTime,
+    /// The time to live it was published with, which dead lettering takes away.
+    pub ttl_ms: Option<u64>,
+}
+
+/// What is recorded of one death.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dying<'a> {
+    pub queue: &'a str,
+    pub reason: DeadReason,
+    pub exchange: &'a str,
+    pub routing_keys: Vec<&'a str>,
+    pub ttl_ms: Option<u64>,
+    pub at: WallTime,
+}
+
+/// See the module. Never empty once something is recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deaths {
+    /// The most recent first.
+    records: Vec<Death>,
+    /// Which of them was the very first.
+    first: usize,
+    last_exchange: Arc<str>,
+}
+
+impl Deaths {
+    /// The most recent first.
+    pub fn records(&self) -> &[Death] {
+        &self.records
+    }
+
+    pub fn first(&self) -> Option<&Death> {
+        self.records.get(self.first)
+    }
+
+    pub fn last(&self) -> Option<&Death> {
+        self.records.first()
+    }
+
+    /// The exchange it came through before its last death; its record has that of the first death of this kind.
+    pub fn last_exchange(&self) -> &str {
+        &self.last_exchange
+    }
+
+    /// Adds a death, which becomes the most recent.
+    pub fn record(&mut self, dying: &Dying<'_>) {
+        self.last_exchange = dying.exchange.into();
+        let same = |d: &Death| d.reason == dying.reason && *d.queue == *dying.queue;
+        if let Some(at) = self.records.iter().position(same) {
+            if let Some(moved) = self.records.get_mut(..=at) {
+                moved.rotate_right(1);
+            }
+            self.first = match self.first {
+                first if first == at => 0,
+                first if first < at => first + 1,
+                first => first,
+            };
+            if let Some(death) = self.records.first_mut() {
+                death.count = death.count.saturating_add(1);
+                death.last = dying.at;
+            }
+            return;
+        }
+        self.forget();
+        self.first = if self.records.is_empty() {
+            0
+        } else {
+            self.first + 1
+        };
+        self.records.insert(0, new_record(dying));
+    }
+
+    /// Makes room for one more: the first death stays known.
+    fn forget(&mut self) {
+        if self.records.len() < MAX_RECORDS {
+            return;
+        }
+        let last = self.records.len() - 1;
+        if self.first == last {
+            self.records.remove(last - 1);
+            self.first -= 1;
+        } else {
+            self.records.remove(last);
+        }
+    }
+
+    /// Whether to go to this queue would close a cycle that no client had a hand in: it died there before, and since then
+    /// (that death included) of nothing that a client did. More such deaths in a row than can be remembered count as one.
+    pub fn is_cycle(&self, queue: &str) -> bool {
+        let automatic = |d: &&Death| d.reason != DeadReason::Rejected;
+        let recent = self.records.iter().take_while(automatic);
+        let mut length = 0;
+        for death in recent {
+            length += 1;
+            if *death.queue == *queue {
+                return true;
+            }
+        }
+        length >= MAX_RECORDS - 1
+    }
+
+    pub(crate) fn encode(&self, out: &mut BytesMut) {
+        out.put_u8(self.records.len().min(MAX_RECORDS) as u8);
+        out.put_u8(self.first.min(MAX_RECORDS) as u8);
+        put_short(out, &self.last_exchange);
+        for death in self.records.iter().take(MAX_RECORDS) {
+            put_short(out, &death.queue);
+            out.put_u8(death.reason as u8);
+            put_short(out, &death.exchange);
+            out.put_u64(death.count);
+            out.put_u64(death.first.0);
+            out.put_u64(death.last.0);
+            out.put_u8(if death.ttl_ms.is_some() { HAS_TTL } else { 0 });
+            if let Some(ttl) = death.ttl_ms {
+                out.put_u64(ttl);
+            }
+            out.put_u8(death.routing_keys.len().min(255) as u8);
+            for key in death.routing_keys.iter().take(255) {
+                put_short(out, key);
+            }
+        }
+    }
+
+    pub(crate) fn decode(raw: &[u8]) -> Result<Deaths, DecodeError> {
+        let mut from = Cursor::new(raw);
+        let count = usize::from(from.u8()?);
+        let mut deaths = Deaths {
+            first: from.u8()?.into(),
+            last_exchange: from.name()?.into(),
+            records: Vec::with_capacity(count.min(MAX_RECORDS)),
+        };
+        for _ in 0..count {
+            deaths.records.push(take_record(&mut from)?);
+        }
+        if count > MAX_RECORDS || deaths.first >= count {
+            return Err(DecodeError::Deaths);
+        }
+        Ok(deaths)
+    }
+}
+
+fn new_record(dying: &Dying<'_>) -> Death {
+    let mut room = MAX_KEY_BYTES;
+    let fits = |key: &&&str| {
+        let left = room.checked_sub(key.len());
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let routing_keys = dying.routing_keys.iter().take(255).take_while(fits);
+    Death {
+        queue: dying.queue.into(),
+        reason: dying.reason,
+        exchange: dying.exchange.into(),
+        routing_keys: routing_keys.map(|key| Arc::from(*key)).collect(),
+        count: 1,
+        first: dying.at,
+        last: dying.at,
+        ttl_ms: dying.ttl_ms,
+    }
+}
+
+fn take_record(from: &mut Cursor<'_>) -> Result<Death, DecodeError> {
+    Ok(Death {
+        queue: from.name()?.into(),
+        reason: DeadReason::from_byte(from.u8()?).ok_or(DecodeError::Deaths)?,
+        exchange: from.name()?.into(),
+        count: from.u64()?,
+        first: WallTime(from.u64()?),
+        last: WallTime(from.u64()?),
+        ttl_ms: match from.u8()? & HAS_TTL {
+            0 => None,
+            _ => Some(from.u64()?),
+        },
+        routing_keys: {
+            let count = from.u8()?;
+            let keys = (0..count).map(|_| Ok(Arc::from(from.name()?)));
+            keys.collect::<Result<_, DecodeError>>()?
+        },
+    })
+}
+
+/// Names of queues and exchanges and routing keys have at most 255 bytes everywhere; a longer one would be cut.
+fn put_short(out: &mut BytesMut, name: &str) {
+    let end = name.floor_char_boundary(255);
+    let name = name.get(..end).unwrap_or("");
+    out.put_u8(name.len() as u8);
+    out.put_slice(name.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn die(deaths: &mut Deaths, queue: &str, reason: DeadReason, at: u64) {
+        deaths.record(&Dying {
+            queue,
+            reason,
+            exchange: &format!("x{at}"),
+            routing_keys: vec!["k"],
+            ttl_ms: None,
+            at: WallTime(at),
+        });
+    }
+
+    fn names(deaths: &Deaths) -> Vec<(&str, DeadReason, u64)> {
+        let each = deaths.records().iter();
+        each.map(|d| (&*d.queue, d.reason, d.count)).collect()
+    }
+
+    #[test]
+    fn deaths_are_counted_by_queue_and_reason_the_most_recent_first() {
+        use DeadReason::{Expired, Rejected};
+        let mut deaths = Deaths::default();
+        die(&mut deaths, "a", Expired, 1);
+        die(&mut deaths, "b", Rejected, 2);
+        die(&mut deaths, "a", Rejected, 3);
+        die(&mut deaths, "a", Expired, 4);
+        assert_eq!(
+            names(&deaths),
+            [("a", Expired, 2), ("a", Rejected, 1), ("b", Rejected, 1)]
+        );
+        let first = deaths.first().unwrap();
+        assert_eq!((&*first.queue, &*first.exchange), ("a", "x1"));
+        assert_eq!((first.first, first.last), (WallTime(1), WallTime(4)));
+        assert_eq!(deaths.last_exchange(), "x4");
+    }
+
+    #[test]
+    fn a_cycle_is_one_without_a_rejection_since() {
+        use DeadReason::{Expired, MaxLength, Rejected};
+        let mut deaths = Deaths::default();
+        die(&mut deaths, "a", Expired, 1);
+        die(&mut deaths, "b", MaxLength, 2);
+        assert!(deaths.is_cycle("a") && deaths.is_cycle("b") && !deaths.is_cycle("c"));
+        die(&mut deaths, "c", Rejected, 3);
+        assert!(!deaths.is_cycle("a") && !deaths.is_cycle("c"));
+        die(&mut deaths, "d", Expired, 4);
+        assert!(deaths.is_cycle("d") && !deaths.is_cycle("c"));
+    }
+
+    #[test]
+    fn a_long_history_keeps_its_first_death_and_ends_a_long_cycle() {
+        let mut deaths = Deaths::default();
+        die(&mut deaths, "origin", DeadReason::Rejected, 0);
+        for n in 1..=2 * MAX_RECORDS as u64 {
+            let queue = format!("q{n}");
+            assert_eq!(deaths.is_cycle(&queue), n >= MAX_RECORDS as u64, "{n}");
+            die(&mut deaths, &queue, DeadReason::Expired, n);
+            assert_eq!(&*deaths.first().unwrap().queue, "origin");
+            assert!(deaths.records().len() <= MAX_RECORDS);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_history_is_what_a_naive_one_says_and_survives_its_encoding(
+            steps in proptest::collection::vec((0u8..5, 0usize..4), 1..60)
+        ) {
+            let mut deaths = Deaths::default();
+            let mut naive: Vec<(u8, DeadReason)> = Vec::new();
+            for (at, (queue, reason)) in steps.iter().enumerate() {
+                let reason = DeadReason::ALL[*reason];
+                die(&mut deaths, &queue.to_string(), reason, at as u64);
+                naive.push((*queue, reason));
+            }
+            let mut seen = BTreeSet::new();
+            let recent: Vec<_> = naive.iter().rev().filter(|k| seen.insert(**k)).collect();
+            prop_assert_eq!(deaths.records().len(), recent.len());
+            for (death, key) in deaths.records().iter().zip(&recent) {
+                let count = naive.iter().filter(|k| k == key).count() as u64;
+                prop_assert_eq!(&*death.queue, key.0.to_string());
+                prop_assert_eq!((death.reason, death.count), (key.1, count));
+            }
+            let first = deaths.first().unwrap();
+            prop_assert_eq!((&*first.queue, first.reason), (&*naive[0].0.to_string(), naive[0].1));
+            let mut out = BytesMut::new();
+            deaths.encode(&mut out);
+            prop_assert_eq!(Deaths::decode(&out).unwrap(), deaths);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(raw: Vec<u8>) {
+            let _ = Deaths::decode(&raw);
+        }
+    }
+}
