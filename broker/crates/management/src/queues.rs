@@ -81,10 +81,14 @@ fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
     });
     // Figures of a queue that nobody answers for are left out rather than invented.
     if let Some(stats) = stats {
-        shown["messages"] = object!(stats.ready + stats.unacknowledged);
+        shown["messages"] = object!(stats.ready + stats.unacknowledged + stats.dead);
         shown["messages_ready"] = object!(stats.ready);
         shown["messages_unacknowledged"] = object!(stats.unacknowledged);
-        shown["message_bytes"] = object!(stats.bytes);
+        shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
+        if record.kind == QueueKind::Quorum {
+            shown["messages_dlx"] = object!(stats.dead);
+            shown["message_bytes_dlx"] = object!(stats.dead_bytes);
+        }
         shown["consumers"] = object!(stats.consumers);
     }
     shown

@@ -25,7 +25,7 @@ pub use arguments::queue_kind;
 pub use codec::DecodeError;
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
-pub use settings::{DEFAULT_DELIVERY_LIMIT, Overflow, QueueSettings};
+pub use settings::{DEFAULT_DELIVERY_LIMIT, DeadLettering, Overflow, QueueSettings};
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 
 use env::{Incarnation, NodeId};

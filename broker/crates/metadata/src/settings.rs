@@ -1,13 +1,13 @@
 //! What a queue's arguments and policies come to.
 
 use crate::policy_keys::stricter;
-use crate::{QueueKind, QueueRecord, Tree};
+use crate::{EffectivePolicy, Name, QueueKind, QueueRecord, Tree};
 use message::Value;
 
 /// Failed deliveries that a quorum queue allows unless it says otherwise (Q9).
 pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;
 
-/// Settings of a queue, field by field those of `queue::QueueSettings`.
+/// Settings of a queue: those of `queue::QueueSettings` and, for its owner, the way of its dead messages and its lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {
     pub max_length: Option<u64>,
@@ -19,12 +19,73 @@ pub struct QueueSettings {
     pub single_active_consumer: bool,
     /// Classic: the highest priority; all are alike without.
     pub max_priority: Option<u8>,
+    pub dead_letter: DeadLettering,
+    /// Where dead messages go, if anywhere: an exchange of the queue's vhost, which need not exist.
+    pub dead_letter_exchange: Option<Name>,
+    /// The key they go there with; None is their own keys.
+    pub dead_letter_routing_key: Option<Name>,
+    /// How long the queue may be unused before it is deleted.
+    pub expires_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
     DropHead,
     RejectPublish,
+    /// Classic only: what is refused goes to the dead letter exchange.
+    RejectPublishDlx,
+}
+
+/// What becomes of dead messages (Q12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadLettering {
+    /// No dead letter exchange is named: they are gone.
+    Off,
+    AtMostOnce,
+    /// Quorum only: kept until every queue behind the exchange has confirmed.
+    AtLeastOnce,
+}
+
+/// What argument or policy says under a key; where both do the queue's own argument holds.
+fn text_of<'a>(policy: &'a EffectivePolicy, queue: &'a QueueRecord, key: &str) -> Option<&'a str> {
+    let argument = queue.arguments.get(&format!("x-{key}"));
+    let said = argument.or_else(|| policy.definition.get(key));
+    said.and_then(Value::as_str)
+}
+
+fn overflow(policy: &EffectivePolicy, queue: &QueueRecord) -> Overflow {
+    let said = match queue.kind {
+        QueueKind::Classic => text_of(policy, queue, "overflow"),
+        QueueKind::Quorum => {
+            let policies = policy.definition.get("overflow");
+            let said = policies.or_else(|| queue.arguments.get("x-overflow"));
+            said.and_then(Value::as_str)
+        }
+    };
+    match (said, queue.kind) {
+        (Some("reject-publish"), _) => Overflow::RejectPublish,
+        (Some("reject-publish-dlx"), QueueKind::Classic) => Overflow::RejectPublishDlx,
+        // What a quorum queue cannot do is as if it had not been said.
+        _ => Overflow::DropHead,
+    }
+}
+
+fn dead_lettering(
+    policy: &EffectivePolicy,
+    queue: &QueueRecord,
+    overflow: Overflow,
+) -> DeadLettering {
+    if text_of(policy, queue, "dead-letter-exchange").is_none() {
+        return DeadLettering::Off;
+    }
+    let strategy = text_of(policy, queue, "dead-letter-strategy");
+    match (queue.kind, strategy, overflow) {
+        (QueueKind::Quorum, Some("at-least-once"), Overflow::RejectPublish) => {
+            DeadLettering::AtLeastOnce
+        }
+        // To keep what is dead and to drop what is too much do not go together.
+        _ => DeadLettering::AtMostOnce,
+    }
 }
 
 impl Tree {
@@ -37,8 +98,8 @@ impl Tree {
         known.filter_map(|n| u64::try_from(n).ok()).min()
     }
 
-    /// Where argument and policy both name a limit the smaller holds. For `overflow` a classic queue goes by its
-    /// argument, a quorum queue by the policy.
+    /// Where argument and policy both name a limit the smaller holds; of texts the argument does, but for a quorum queue's
+    /// `overflow` the policy.
     pub fn queue_settings(&self, queue: &QueueRecord) -> QueueSettings {
         let policy = self.effective_policy(queue);
         let limit = |key: &str| -> Option<i64> {
@@ -51,12 +112,7 @@ impl Tree {
             }
         };
         let natural = |key: &str| limit(key).and_then(|n| u64::try_from(n).ok());
-        let said = policy.definition.get("overflow");
-        let argued = queue.arguments.get("x-overflow");
-        let overflow = match queue.kind {
-            QueueKind::Classic => argued.or(said),
-            QueueKind::Quorum => said.or(argued),
-        };
+        let overflow = overflow(&policy, queue);
         let delivery_limit = match (queue.kind, limit("delivery-limit")) {
             (QueueKind::Classic, _) => None,
             (QueueKind::Quorum, None) => Some(DEFAULT_DELIVERY_LIMIT),
@@ -67,10 +123,7 @@ impl Tree {
         QueueSettings {
             max_length: natural("max-length"),
             max_length_bytes: natural("max-length-bytes"),
-            overflow: match overflow.and_then(Value::as_str) {
-                Some("reject-publish" | "reject-publish-dlx") => Overflow::RejectPublish,
-                _ => Overflow::DropHead,
-            },
+            overflow,
             delivery_limit,
             message_ttl_ms: natural("message-ttl"),
             single_active_consumer: queue.arguments.get("x-single-active-consumer")
@@ -79,6 +132,11 @@ impl Tree {
                 QueueKind::Classic => max_priority(queue),
                 QueueKind::Quorum => None,
             },
+            dead_letter: dead_lettering(&policy, queue, overflow),
+            dead_letter_exchange: text_of(&policy, queue, "dead-letter-exchange").map(Name::from),
+            dead_letter_routing_key: text_of(&policy, queue, "dead-letter-routing-key")
+                .map(Name::from),
+            expires_ms: natural("expires"),
         }
     }
 }

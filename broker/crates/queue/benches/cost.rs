@@ -12,8 +12,8 @@ use queue::classic::ClassicQueue;
 use queue::client::QueueClient;
 use queue::quorum::QuorumQueue;
 use queue::{
-    ConsumerId, ConsumerSpec, Event, Moment, Outcome, Output, Overflow, Queue, QueueId, QueueKind,
-    QueueSettings, Request, RequestBody, SessionId, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, Event, Moment, Outcome, Output, Overflow, Queue,
+    QueueId, QueueKind, QueueSettings, Request, RequestBody, SessionId, ToQueue,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
@@ -89,6 +89,7 @@ fn settings(max_priority: Option<u8>) -> QueueSettings {
         message_ttl_ms: None,
         single_active_consumer: false,
         max_priority,
+        dead_letter: DeadLettering::Off,
     }
 }
 

@@ -26,8 +26,10 @@ pub struct Addressed {
 pub struct Output {
     /// In order per session.
     pub events: Vec<Addressed>,
-    /// Messages that left the queue without having been accepted, for dead lettering.
+    /// Messages that left the queue without having been accepted, to be passed on at most once.
     pub dead: Vec<(DeadReason, Message)>,
+    /// The same, but kept by the queue under these numbers until they have been passed on.
+    pub kept_dead: Vec<(u64, DeadReason, Message)>,
     /// Damage and failures to be logged; the queue goes on with what it has.
     pub faults: Vec<String>,
 }
@@ -73,7 +75,10 @@ impl Output {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.dead.is_empty() && self.faults.is_empty()
+        self.events.is_empty()
+            && self.dead.is_empty()
+            && self.kept_dead.is_empty()
+            && self.faults.is_empty()
     }
 }
 
@@ -112,5 +117,9 @@ pub trait Queue {
     /// New effective settings; no effect when they are the old ones.
     fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output);
     fn stats(&self) -> QueueStats;
+    /// It has consumers that can be reached.
+    fn in_use(&self) -> bool;
+    /// Dead messages wait to be taken and passed on.
+    fn has_dead(&self) -> bool;
     fn consumers(&self) -> Vec<ConsumerInfo>;
 }

@@ -19,6 +19,7 @@ pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId};
+pub use message::DeadReason;
 use message::{Message, Table};
 pub use metadata::{Name, QueueId, QueueKind, SessionId};
 
@@ -163,15 +164,6 @@ pub struct Refusal {
     pub why: Reject,
 }
 
-/// Why a message left a queue without having been accepted (Q12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadReason {
-    Rejected,
-    Expired,
-    MaxLength,
-    DeliveryLimit,
-}
-
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
     pub id: u64,
@@ -204,7 +196,11 @@ pub struct QueueStats {
     pub ready: u64,
     pub unacknowledged: u64,
     pub consumers: u32,
+    /// Of what is ready and unacknowledged.
     pub bytes: u64,
+    /// Dead messages that the queue keeps until they have been passed on, and their bytes.
+    pub dead: u64,
+    pub dead_bytes: u64,
 }
 
 /// Settings that a queue takes from its arguments and its effective policy (the smaller of both where both name one).
@@ -219,12 +215,27 @@ pub struct QueueSettings {
     pub single_active_consumer: bool,
     /// Classic: the highest priority; all are alike without.
     pub max_priority: Option<u8>,
+    pub dead_letter: DeadLettering,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
     DropHead,
     RejectPublish,
+    /// Classic only: what is not taken is dead of `MaxLength`.
+    RejectPublishDlx,
+}
+
+/// What becomes of dead messages (Q12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadLettering {
+    /// They are gone.
+    Off,
+    /// The owner passes them on once ([`Output::dead`]).
+    AtMostOnce,
+    /// Quorum only: they stay until the owner says that they have been passed on
+    /// ([`QuorumQueue::passed_on`](quorum::QuorumQueue::passed_on)).
+    AtLeastOnce,
 }
 
 /// A life of a node that will never speak again.

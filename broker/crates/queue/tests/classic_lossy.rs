@@ -10,8 +10,8 @@ use queue::classic::ClassicQueue;
 use queue::client::{QueueClient, Told};
 use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
 use queue::{
-    ConsumerId, ConsumerSpec, Moment, Output, Overflow, Queue, QueueId, QueueKind, QueueSettings,
-    RequestBody, SessionId,
+    ConsumerId, ConsumerSpec, DeadLettering, Moment, Output, Overflow, Queue, QueueId, QueueKind,
+    QueueSettings, RequestBody, SessionId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -64,6 +64,7 @@ impl World {
             message_ttl_ms: None,
             single_active_consumer: false,
             max_priority: None,
+            dead_letter: DeadLettering::Off,
         };
         let disk = Arc::new(SimDisk::new());
         let at = Moment::default();

@@ -9,8 +9,8 @@ use queue::client::{QueueClient, Told};
 use queue::codec::{decode_events, decode_to_queue, encode_events, encode_to_queue};
 use queue::quorum::QuorumQueue;
 use queue::{
-    Answer, ConsumerId, ConsumerSpec, Moment, Outcome, Output, Overflow, Queue, QueueKind,
-    QueueSettings, RequestBody, SessionId, ToQueue,
+    Answer, ConsumerId, ConsumerSpec, DeadLettering, Moment, Outcome, Output, Overflow, Queue,
+    QueueKind, QueueSettings, RequestBody, SessionId, ToQueue,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -45,6 +45,7 @@ fn settings() -> QueueSettings {
         message_ttl_ms: None,
         single_active_consumer: false,
         max_priority: None,
+        dead_letter: DeadLettering::AtMostOnce,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Messages to the client: basic.deliver and basic.get-ok with their content.
 
 use crate::channel::{Channel, Held};
+use crate::deaths;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::unacked::Origin;
@@ -39,14 +40,20 @@ fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Ou
         _ => bytes::Bytes::from_static(&[0, 0]),
     };
     let attempts = delivery.attempts.filter(|&n| n > 0);
-    let edited = attempts.and_then(|n| Some((n, Properties::decode(&properties).ok()?)));
-    if let Some((attempts, decoded)) = edited {
-        let edit = HeaderEdit {
+    let changed = attempts.is_some() || message.has_died();
+    let edited = changed.then(|| Properties::decode(&properties).ok());
+    if let Some(mut decoded) = edited.flatten() {
+        let mut edits = Vec::new();
+        if let Some(deaths) = message.deaths() {
+            decoded.expiration = None;
+            edits = deaths::edits(&deaths);
+        }
+        edits.extend(attempts.map(|attempts| HeaderEdit {
             key: "x-delivery-count",
             value: Some(Value::I64(attempts.into())),
-        };
+        }));
         link.scratch.clear();
-        decoded.encode_edited(&[edit], &mut link.scratch);
+        decoded.encode_edited(&edits, &mut link.scratch);
         encode_content_header(out.tail(), channel, size, &link.scratch);
     } else {
         encode_content_header(out.tail(), channel, size, &properties);

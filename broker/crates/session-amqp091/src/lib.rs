@@ -12,6 +12,7 @@ mod confirms;
 mod connection;
 mod consume;
 mod content;
+mod deaths;
 mod deliver;
 mod directory;
 mod failure;
@@ -27,6 +28,7 @@ mod unacked;
 mod wait;
 
 pub use connection::AmqpSession;
+pub use deaths::routing_headers;
 pub use limits::{Limits, Logins, SessionConfig};
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ fn route(
         Some(text) => Some(parse_expiration(text)?),
         None => None,
     };
-    let copied = copy_keys(&copies)?;
+    let (copied, blind) = copy_keys(&copies)?;
     let mut keys: SmallVec<[&str; 4]> = SmallVec::new();
     keys.push(assembly.routing_key());
     keys.extend(copied.iter().filter_map(|v| v.as_str()));
@@ -108,7 +108,7 @@ fn route(
         routing_keys: &keys,
         properties: raw,
     };
-    let message = match builder.build(body.len(), [body]) {
+    let message = match builder.build_blind(blind, body.len(), [body]) {
         Ok(message) => message,
         Err(error) => refuse!(PreconditionFailed, "invalid message: {error}"),
     };
@@ -179,11 +179,13 @@ fn rewrite<'a>(
     Ok(Some(out))
 }
 
-/// More keys to route by: the strings in the CC and BCC headers.
-fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<Vec<Value>> {
+/// More keys to route by: the strings in the CC and BCC headers; and how many, the last ones, are BCC's.
+fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<(Vec<Value>, usize)> {
     let mut keys = Vec::new();
+    let mut open = 0;
     // CC's before BCC's, whatever their order in the table.
     for name in ["CC", "BCC"] {
+        open = keys.len();
         for entry in copies.iter().filter(|c| c.key == name) {
             match entry.decode() {
                 Ok(Value::Array(values))
@@ -200,7 +202,8 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<Vec<Value>> {
             }
         }
     }
-    Ok(keys)
+    let blind = keys.len() - open;
+    Ok((keys, blind))
 }
 
 fn check_topics(

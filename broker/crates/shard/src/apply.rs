@@ -98,7 +98,7 @@ impl Core {
         }
         match record.kind {
             QueueKind::Classic => {
-                let settings = crate::turn::settings_of(&self.tree, record);
+                let settings = crate::turn::queue_part(&self.tree.queue_settings(record));
                 self.owners.open_classic(record, &settings);
             }
             QueueKind::Quorum => self.owners.open_quorum(record, declared),
@@ -108,6 +108,7 @@ impl Core {
 
     fn queue_removed(&mut self, record: &QueueRecord) {
         self.owners.remove(record.id);
+        self.dead_letters.forget(record.id);
         self.clients_queue_removed(record.id);
     }
 

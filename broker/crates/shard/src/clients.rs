@@ -19,12 +19,16 @@ struct Link {
     full: bool,
     /// The entry in `Clients::due`.
     due: Option<Time>,
+    /// Bytes of messages on their way, as counted in its session.
+    bytes: usize,
 }
 
 #[derive(Default)]
 struct SessionLinks {
     queues: HashMap<QueueId, Link, FixedState>,
     full: usize,
+    /// Of messages on their way to all of them.
+    bytes: usize,
     /// The session is over: each link goes when its queue knows.
     closing: bool,
 }
@@ -46,6 +50,18 @@ impl Clients {
         // Some may be behind again.
         relieved.retain(|n| self.sessions.get(n).is_none_or(|s| s.full == 0));
         relieved
+    }
+
+    /// Bytes of messages on their way from this session.
+    pub fn in_flight_bytes(&self, number: u64) -> usize {
+        self.sessions.get(&number).map_or(0, |s| s.bytes)
+    }
+
+    pub fn link_is_full(&self, number: u64, queue: QueueId) -> bool {
+        let session = self.sessions.get(&number);
+        session
+            .and_then(|s| s.queues.get(&queue))
+            .is_some_and(|l| l.client.is_full())
     }
 
     pub fn wake_at(&self) -> Option<Time> {
@@ -81,6 +97,7 @@ impl Clients {
         if let Some(at) = link.due {
             self.due.remove(&(at, number, queue));
         }
+        session.bytes -= link.bytes;
         if link.full {
             session.full -= 1;
             if session.full == 0 {
@@ -164,6 +181,7 @@ impl Core {
                     kind: record.kind,
                     full: false,
                     due: None,
+                    bytes: 0,
                 })
             }
         })
@@ -189,6 +207,9 @@ impl Core {
     }
 
     fn tell(&mut self, number: u64, queue: QueueId, word: Told<PublishTag>) {
+        if self.is_dead_letter_session(number) {
+            return self.dead_letter_told(queue, word);
+        }
         let notice = match word {
             Told::Published(tag) => Notice::Published { queue, tag },
             Told::NotPublished(tag, why) => Notice::NotPublished { queue, tag, why },
@@ -221,12 +242,19 @@ impl Core {
     }
 
     fn keep_books(&mut self, number: u64, queue: QueueId) -> Pace {
+        let passes_on = self.is_dead_letter_session(number);
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return Pace::Steady;
         };
         let Some(link) = session.queues.get_mut(&queue) else {
             return Pace::Steady;
         };
+        let bytes = link.client.in_flight_bytes();
+        if bytes < link.bytes && passes_on {
+            self.dead_letters.relieve();
+        }
+        session.bytes = session.bytes - link.bytes + bytes;
+        link.bytes = bytes;
         let full = link.client.is_full();
         if full != link.full {
             link.full = full;

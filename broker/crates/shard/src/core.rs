@@ -2,6 +2,7 @@
 
 use crate::clients::Clients;
 use crate::config::ShardConfig;
+use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
 use crate::joiners::Joiners;
@@ -59,6 +60,7 @@ pub struct Core {
     pub directory: Option<Directory>,
     pub clients: Clients,
     pub owners: Owners,
+    pub dead_letters: DeadLetters,
     pub peers: Peers,
     pub alarms: Alarms,
     pub stats: StatsRequests,

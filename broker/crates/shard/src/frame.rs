@@ -284,6 +284,8 @@ fn encode_stats(out: &mut BytesMut, token: u64, last: bool, stats: &[OwnerStats]
         out.put_u64(s.stats.unacknowledged);
         out.put_u32(s.stats.consumers);
         out.put_u64(s.stats.bytes);
+        out.put_u64(s.stats.dead);
+        out.put_u64(s.stats.dead_bytes);
     }
 }
 
@@ -296,27 +298,24 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
     if count > MAX_STATS {
         return Err(FrameError);
     }
-    let mut stats = Vec::with_capacity(count.min(frame.len() / 38 + 1));
+    let mut stats = Vec::with_capacity(count.min(frame.len() / 54 + 1));
     for _ in 0..count {
         let queue = QueueId(u64(&mut frame)?);
         let members = nodes(&mut frame)?;
         let online = nodes(&mut frame)?;
-        let (ready, unacknowledged, consumers, bytes) = (
-            u64(&mut frame)?,
-            u64(&mut frame)?,
-            u32(&mut frame)?,
-            u64(&mut frame)?,
-        );
+        let figures = QueueStats {
+            ready: u64(&mut frame)?,
+            unacknowledged: u64(&mut frame)?,
+            consumers: u32(&mut frame)?,
+            bytes: u64(&mut frame)?,
+            dead: u64(&mut frame)?,
+            dead_bytes: u64(&mut frame)?,
+        };
         stats.push(OwnerStats {
             queue,
             members,
             online,
-            stats: QueueStats {
-                ready,
-                unacknowledged,
-                consumers,
-                bytes,
-            },
+            stats: figures,
         });
     }
     Ok(Frame::StatsReply { token, last, stats })

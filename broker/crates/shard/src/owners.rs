@@ -5,6 +5,7 @@ mod tests;
 
 use crate::core::FixedState;
 use crate::frame::OwnerStats;
+use crate::lease::Leases;
 use crate::membership::Step;
 use crate::peers::Peers;
 use bytes::Bytes;
@@ -17,7 +18,10 @@ use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
 use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue};
-use queue::{Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings, SessionId, ToQueue};
+use queue::{
+    DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings,
+    RequestBody, SessionId, ToQueue,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -33,6 +37,7 @@ const FIRST_SETTINGS: QueueSettings = QueueSettings {
     message_ttl_ms: None,
     single_active_consumer: false,
     max_priority: None,
+    dead_letter: DeadLettering::Off,
 };
 
 struct Classic {
@@ -114,6 +119,9 @@ pub struct Owners {
     queue_out: Vec<HostOutput>,
     events: Vec<(SessionId, QueueId, Event)>,
     unused: Vec<QueueId>,
+    leases: Leases,
+    /// Queues with dead messages to be taken.
+    dying: BTreeSet<QueueId>,
     out: Output,
     at: Moment,
 }
@@ -134,6 +142,8 @@ impl Owners {
             queue_out: Vec::new(),
             events: Vec::new(),
             unused: Vec::new(),
+            leases: Leases::default(),
+            dying: BTreeSet::new(),
             out: Output::default(),
             at: Moment::default(),
         }
@@ -239,6 +249,8 @@ impl Owners {
         self.held.remove(&queue);
         self.set_wake(queue, None);
         self.touched.remove(&queue);
+        self.leases.set(queue, None);
+        self.dying.remove(&queue);
     }
 
     /// Replicas of queues that the tree, being newer than they are, does not have any more.
@@ -254,6 +266,58 @@ impl Owners {
         }
     }
 
+    pub fn has(&self, queue: QueueId) -> bool {
+        self.queues.contains_key(&queue)
+    }
+
+    /// How long the queue may be unused.
+    pub fn set_expires(&mut self, queue: QueueId, expires_ms: Option<u64>) {
+        self.leases.set(queue, expires_ms);
+        self.touched.insert(queue);
+    }
+
+    /// Queues whose dead messages wait to be taken.
+    pub fn take_dying(&mut self) -> BTreeSet<QueueId> {
+        std::mem::take(&mut self.dying)
+    }
+
+    /// Takes dead messages out of a queue that has some: `most` of them and about so many bytes.
+    pub fn take_dead(&mut self, queue: QueueId, most: usize, most_bytes: usize, out: &mut Output) {
+        let group = GroupId(queue.0);
+        match self.queues.get_mut(&queue) {
+            Some(Owned::Classic(classic)) => {
+                classic.queue.take_dead(self.at, most, most_bytes, out)
+            }
+            Some(Owned::Quorum(quorum)) => {
+                let host = &self.host;
+                quorum.take_dead(most, most_bytes, &mut |i| host.read(group, i).ok(), out);
+            }
+            None => return,
+        }
+        self.touched.insert(queue);
+        self.out.events.append(&mut out.events);
+        self.out.faults.append(&mut out.faults);
+        self.note_events(queue);
+    }
+
+    /// One that a queue keeps until it has been passed on, once more.
+    pub fn read_dead(&self, queue: QueueId, id: u64) -> Option<(DeadReason, message::Message)> {
+        match self.queues.get(&queue)? {
+            Owned::Classic(_) => None,
+            Owned::Quorum(quorum) => {
+                let group = GroupId(queue.0);
+                quorum.read_dead(id, &mut |index| self.host.read(group, index).ok())
+            }
+        }
+    }
+
+    pub fn passed_on(&mut self, queue: QueueId, id: u64) {
+        if let Some(Owned::Quorum(quorum)) = self.queues.get_mut(&queue) {
+            quorum.passed_on(id);
+            self.touched.insert(queue);
+        }
+    }
+
     pub fn configure(&mut self, queue: QueueId, settings: &QueueSettings) {
         if let Some(owned) = self.queues.get_mut(&queue) {
             owned.queue().configure(self.at, settings, &mut self.out);
@@ -262,6 +326,11 @@ impl Owners {
     }
 
     pub fn step(&mut self, queue: QueueId, message: ToQueue) {
+        if let ToQueue::Request(request) = &message
+            && let RequestBody::Get { .. } | RequestBody::Stat = request.body
+        {
+            self.leases.renew(queue, self.at.now);
+        }
         match self.queues.get_mut(&queue) {
             Some(owned) => {
                 owned.queue().step(self.at, message, &mut self.out);
@@ -287,8 +356,6 @@ impl Owners {
         for fault in self.out.faults.drain(..) {
             tracing::error!(event = "queue_fault", queue = queue.0, fault);
         }
-        // No queue has a dead letter exchange: declarations and policies that name one are refused so far.
-        self.out.dead.clear();
     }
 
     /// Takes what the host has; true when there was anything.
@@ -439,11 +506,22 @@ impl Owners {
             classic.used |= consumers > 0;
         }
         let wake = owned.queue().wake_at();
+        if owned.queue().has_dead() {
+            self.dying.insert(queue);
+        }
+        if !self.leases.is_empty() {
+            let here = match owned {
+                Owned::Classic(_) => true,
+                Owned::Quorum(quorum) => quorum.leads(),
+            };
+            let expiring = here && !owned.queue().in_use();
+            self.leases.note(queue, self.at.now, expiring);
+        }
         self.note_events(queue);
         self.set_wake(queue, wake);
     }
 
-    /// Auto-delete queues whose last consumer went in this turn.
+    /// Queues to be deleted: auto-delete ones whose last consumer went in this turn, and those whose lease has ended.
     pub fn take_unused(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unused)
     }
@@ -478,12 +556,16 @@ impl Owners {
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        self.due.first().map(|(at, _)| *at)
+        let due = self.due.first().map(|(at, _)| *at);
+        [due, self.leases.wake_at()].into_iter().flatten().min()
     }
 
     /// Queues whose time has come, and those that the log had no room for.
     pub fn tick(&mut self) {
         self.touched.append(&mut self.blocked);
+        while let Some(queue) = self.leases.take_ended(self.at.now) {
+            self.unused.push(queue);
+        }
         while let Some((at, queue)) = self
             .due
             .first()

@@ -10,6 +10,8 @@ use std::collections::BinaryHeap;
 
 /// The key that the control plane's own session has in its number; no driver reaches it.
 pub const CONTROL_KEY: u64 = KEY_MASK;
+/// The same for the session that publishes dead messages.
+pub const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 const SERIAL_MASK: u64 = (1 << 32) - 1;

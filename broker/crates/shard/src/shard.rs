@@ -109,6 +109,7 @@ impl Shard {
                 worked = true;
             }
             worked |= self.core.poll_groups();
+            worked |= self.core.pass_on_dead();
             while let Some((from, number, queue, event)) = self.core.events.pop_front() {
                 self.core.take_event(from, number, queue, event);
                 worked = true;
@@ -419,6 +420,7 @@ impl ShardDriver for Shard {
     }
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
+        self.core.dead_letters.begin_turn();
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }

@@ -2,6 +2,7 @@
 
 use crate::config::{RecoveredShard, ShardConfig};
 use crate::core::{Core, Login, Outgoing};
+use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::frame::Frame;
 use crate::joiners::Joiners;
@@ -14,7 +15,7 @@ use env::rng::SeededRng;
 use env::{Disk, Incarnation, Rng, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, QueueId, Refused, Tree};
-use queue::{Moment, Overflow, QueueSettings, ToQueue};
+use queue::{DeadLettering, Moment, Overflow, QueueSettings, ToQueue};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,7 @@ impl Shard {
             directory,
             clients: Clients::default(),
             owners,
+            dead_letters: DeadLetters::default(),
             peers: Peers::default(),
             alarms: crate::peers::Alarms::default(),
             stats: crate::stats::StatsRequests::default(),
@@ -183,14 +185,16 @@ impl Core {
 
     /// The settings that arguments and policies give a queue now.
     pub fn refresh_settings(&mut self, queue: QueueId) {
-        let Some(settings) = self
-            .tree
-            .queue_by_id(queue)
-            .map(|r| settings_of(&self.tree, r))
-        else {
+        if !self.owners.has(queue) {
+            return;
+        }
+        let Some(record) = self.tree.queue_by_id(queue) else {
             return;
         };
-        self.owners.configure(queue, &settings);
+        let settings = self.tree.queue_settings(record);
+        self.dead_letters.set_way(record, &settings);
+        self.owners.set_expires(queue, settings.expires_ms);
+        self.owners.configure(queue, &queue_part(&settings));
     }
 
     pub fn tick(&mut self) {
@@ -200,6 +204,7 @@ impl Core {
         };
         self.owners.set_time(at);
         self.owners.tick();
+        self.dead_letters.tick(self.now);
         self.tick_clients();
         self.tick_directory();
         for token in self.stats.late(self.now) {
@@ -246,6 +251,7 @@ impl Core {
             self.owners.wake_at(),
             self.owners.host_wake(),
             self.clients.wake_at(),
+            self.dead_letters.wake_at(self.now),
             directory,
             self.stats.wake_at(),
             Some(self.reconcile_at),
@@ -301,19 +307,24 @@ impl Core {
     }
 }
 
-/// `metadata` and `queue` have the same fields; the first knows policies, the second what they do.
-pub fn settings_of(tree: &Tree, record: &metadata::QueueRecord) -> QueueSettings {
-    let s = tree.queue_settings(record);
+/// `metadata` knows policies, `queue` what they do.
+pub fn queue_part(s: &metadata::QueueSettings) -> QueueSettings {
     QueueSettings {
         max_length: s.max_length,
         max_length_bytes: s.max_length_bytes,
         overflow: match s.overflow {
             metadata::Overflow::DropHead => Overflow::DropHead,
             metadata::Overflow::RejectPublish => Overflow::RejectPublish,
+            metadata::Overflow::RejectPublishDlx => Overflow::RejectPublishDlx,
         },
         delivery_limit: s.delivery_limit,
         message_ttl_ms: s.message_ttl_ms,
         single_active_consumer: s.single_active_consumer,
         max_priority: s.max_priority,
+        dead_letter: match s.dead_letter {
+            metadata::DeadLettering::Off => DeadLettering::Off,
+            metadata::DeadLettering::AtMostOnce => DeadLettering::AtMostOnce,
+            metadata::DeadLettering::AtLeastOnce => DeadLettering::AtLeastOnce,
+        },
     }
 }

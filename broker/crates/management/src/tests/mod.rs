@@ -346,6 +346,7 @@ impl Server {
             unacknowledged,
             consumers: 1,
             bytes: 100 * ready,
+            ..QueueStats::default()
         };
         fake.stats.insert(id, stats);
     }

@@ -245,3 +245,63 @@ fn priorities_are_an_argument_of_classic_queues() {
     log.declare(queue("none"));
     assert_eq!(settings(&log, "none").max_priority, None);
 }
+
+#[test]
+fn dead_letters_take_the_queues_word_and_then_the_policys() {
+    use crate::DeadLettering::{AtLeastOnce, AtMostOnce, Off};
+    let mut log = Log::new();
+    let with = |record: QueueRecord, list: &[(&str, Value)]| {
+        let mut arguments = record.arguments.clone();
+        for (key, value) in list {
+            arguments.set(key, value.clone());
+        }
+        QueueRecord {
+            arguments,
+            ..record
+        }
+    };
+    let reject = ("x-overflow", Value::from("reject-publish"));
+    let surely = ("x-dead-letter-strategy", Value::from("at-least-once"));
+    let dlx = ("x-dead-letter-exchange", Value::from("own"));
+    log.declare(with(quorum("sure"), &[surely.clone(), reject.clone()]));
+    log.declare(with(quorum("head"), &[surely, dlx.clone()]));
+    let dlx_reject = ("x-overflow", Value::from("reject-publish-dlx"));
+    log.declare(with(quorum("cannot"), std::slice::from_ref(&dlx_reject)));
+    log.declare(with(queue("can"), &[dlx_reject, dlx]));
+    log.declare(with(
+        queue("lease"),
+        &[("x-expires", Value::I32(500)), reject],
+    ));
+    assert_eq!(settings(&log, "sure").dead_letter, Off);
+    log.ok(Change::PutPolicy(policy(
+        "p",
+        "",
+        &[
+            ("dead-letter-exchange", Value::from("theirs")),
+            ("dead-letter-routing-key", Value::from("key")),
+            ("overflow", Value::from("drop-head")),
+            ("expires", Value::I64(900)),
+        ],
+    )));
+    let of = |name: &str| {
+        let s = settings(&log, name);
+        let exchange = s.dead_letter_exchange.map(|x| x.to_string());
+        (exchange.unwrap_or_default(), s.dead_letter, s.overflow)
+    };
+    let (own, theirs) = ("own".to_owned(), "theirs".to_owned());
+    // A quorum queue's overflow is the policy's, a classic queue's its own.
+    assert_eq!(of("sure"), (theirs.clone(), AtMostOnce, Overflow::DropHead));
+    assert_eq!(of("head"), (own.clone(), AtMostOnce, Overflow::DropHead));
+    assert_eq!(of("can"), (own, AtMostOnce, Overflow::RejectPublishDlx));
+    assert_eq!(of("lease"), (theirs, AtMostOnce, Overflow::RejectPublish));
+    let lease = settings(&log, "lease");
+    assert_eq!(lease.expires_ms, Some(500));
+    assert_eq!(lease.dead_letter_routing_key.as_deref(), Some("key"));
+    log.ok(Change::PutPolicy(policy(
+        "p",
+        "",
+        &[("dead-letter-exchange", Value::from("theirs"))],
+    )));
+    assert_eq!(settings(&log, "sure").dead_letter, AtLeastOnce);
+    assert_eq!(settings(&log, "cannot").overflow, Overflow::DropHead);
+}

@@ -112,6 +112,11 @@ impl<I> Checkout<I> {
         self.consumers.values().filter(shown).map(info).collect()
     }
 
+    /// Has a consumer that can be reached.
+    pub fn in_use(&self) -> bool {
+        !self.candidates.is_empty()
+    }
+
     fn is_active(&self, consumer: &Consumer<I>) -> bool {
         self.active
             .and_then(|number| self.consumers.get(&number))

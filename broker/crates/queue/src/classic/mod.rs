@@ -8,6 +8,7 @@
 //! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
 //! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
 
+mod graveyard;
 #[cfg(test)]
 mod naive_tests;
 mod place;
@@ -25,8 +26,8 @@ pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, Store, begins_anew};
 use crate::{
-    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId, QueueKind,
-    QueueSettings, QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
+    ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId,
+    QueueKind, QueueSettings, QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
 };
 use env::{Disk, NodeId, Time, WallTime};
 use message::Message;
@@ -105,6 +106,7 @@ impl ClassicQueue {
         let dir = format!("classic/{:016x}", id.0);
         let mut shelf = Shelf::new(disk, dir, settings.max_priority.unwrap_or(0));
         shelf.message_ttl_ms = settings.message_ttl_ms;
+        shelf.graveyard.open = settings.dead_letter != DeadLettering::Off;
         ClassicQueue {
             // Attempts are not counted here (Q9 is the quorum queue's).
             checkout: Checkout::new(
@@ -171,6 +173,13 @@ impl ClassicQueue {
         }
     }
 
+    /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`Output::dead`].
+    pub fn take_dead(&mut self, at: Moment, most: usize, most_bytes: usize, out: &mut Output) {
+        self.begin(at);
+        self.shelf.take_dead(most, most_bytes, out);
+        self.finish(out);
+    }
+
     fn request(&mut self, request: Request, out: &mut Output) {
         let Request { session, seq, body } = request;
         match self.checkout.admit(&mut self.shelf, session, seq) {
@@ -222,7 +231,10 @@ impl ClassicQueue {
         let body = message.body_len() as u64;
         let refused = if self.checkout.deleted || self.full {
             Some(Reject::Unavailable)
-        } else if self.settings.overflow == Overflow::RejectPublish && self.over(1, body) {
+        } else if self.settings.overflow != Overflow::DropHead && self.over(1, body) {
+            if self.settings.overflow == Overflow::RejectPublishDlx {
+                self.shelf.graveyard.bury_refused(&message);
+            }
             Some(Reject::MaxLength)
         } else {
             None
@@ -313,7 +325,6 @@ impl ClassicQueue {
         self.dirty.append(&mut self.shelf.safer);
         let left = &mut self.shelf.output;
         out.events.append(&mut left.events);
-        out.dead.append(&mut left.dead);
         out.faults.append(&mut left.faults);
     }
 
@@ -429,6 +440,8 @@ impl Queue for ClassicQueue {
         }
         self.settings = settings.clone();
         self.shelf.message_ttl_ms = settings.message_ttl_ms;
+        let dead_letter = settings.dead_letter != DeadLettering::Off;
+        self.shelf.open_graveyard(dead_letter);
         self.checkout
             .set_limits(settings.single_active_consumer, None);
         self.serve();
@@ -441,7 +454,16 @@ impl Queue for ClassicQueue {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.shelf.bytes(),
+            ..QueueStats::default()
         }
+    }
+
+    fn in_use(&self) -> bool {
+        self.checkout.in_use()
+    }
+
+    fn has_dead(&self) -> bool {
+        !self.shelf.graveyard.is_empty()
     }
 
     fn consumers(&self) -> Vec<ConsumerInfo> {

@@ -18,6 +18,7 @@ impl Real for Rig {
     fn configure(&mut self, settings: &QueueSettings) -> Output {
         let mut out = Output::default();
         self.queue.configure(self.at, settings, &mut out);
+        self.take_dead(&mut out);
         out
     }
 
@@ -25,6 +26,7 @@ impl Real for Rig {
         self.restart(true);
         let mut out = Output::default();
         self.queue.flush(self.at, &mut out);
+        self.take_dead(&mut out);
         out
     }
 

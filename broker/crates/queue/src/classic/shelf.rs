@@ -6,6 +6,7 @@
 
 mod lanes;
 
+use super::graveyard::Graveyard;
 use super::place::{Draft, Place};
 use super::segments::Segments;
 use crate::checkout::{Back, Handed, Store, Taken};
@@ -77,6 +78,7 @@ pub(super) struct Shelf {
     pub wall: WallTime,
     /// Some of what is ready may expire.
     pub may_expire: bool,
+    pub graveyard: Graveyard,
     /// Sessions for which something became safe.
     pub safer: BTreeSet<SessionId>,
     pub output: Output,
@@ -103,6 +105,7 @@ impl Shelf {
             message_ttl_ms: None,
             wall: WallTime(0),
             may_expire: false,
+            graveyard: Graveyard::default(),
             safer: BTreeSet::new(),
             output: Output::default(),
             stalled: false,
@@ -247,7 +250,7 @@ impl Shelf {
         Ok(())
     }
 
-    fn note(&mut self, result: io::Result<()>) {
+    pub(super) fn note(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.output
                 .faults
@@ -270,7 +273,7 @@ impl Shelf {
         self.slots.get_mut(usize::try_from(at).ok()?)
     }
 
-    fn message(&mut self, seq: u64) -> io::Result<Message> {
+    pub(super) fn message(&mut self, seq: u64) -> io::Result<Message> {
         if let Some((at_hand, message)) = &self.hand
             && *at_hand == seq
         {
@@ -322,6 +325,7 @@ impl Shelf {
             *lane = Lane::default();
         }
         self.held.clear();
+        self.graveyard.clear();
         self.buffered = 0;
         self.ready = 0;
         self.ready_bytes = 0;
@@ -337,7 +341,7 @@ impl Shelf {
     }
 
     /// Settled or dropped: out of the buffer, or out of its segment.
-    fn finish(&mut self, item: &Item) {
+    pub(super) fn finish(&mut self, item: &Item) {
         self.hand = None;
         if let Some(slot) = self.slot(item.seq) {
             let len = slot.message.take().map_or(0, |m| m.as_bytes().len());
@@ -390,11 +394,13 @@ impl Store for Shelf {
     }
 
     fn dead(&mut self, item: Item, reason: DeadReason) {
-        match self.message(item.seq) {
-            Ok(message) => self.output.dead.push((reason, message)),
-            Err(error) => self.note(Err(error)),
+        if !self.graveyard.open {
+            return self.settled(item);
         }
-        self.settled(item);
+        self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
+        let at_hand = self.hand.as_ref().filter(|(seq, _)| *seq == item.seq);
+        let message = at_hand.map(|(_, message)| message);
+        self.graveyard.bury(item, reason, message);
     }
 
     fn deliver(&mut self, handed: Handed, item: &Item) {

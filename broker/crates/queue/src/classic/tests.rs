@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Answer, ConsumerId, ConsumerSpec, DeadReason, Delivery, Outcome};
+use crate::{Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Outcome};
 use env::rng::SeededRng;
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId};
@@ -15,6 +15,7 @@ pub(super) fn settings() -> QueueSettings {
         message_ttl_ms: None,
         single_active_consumer: false,
         max_priority: None,
+        dead_letter: DeadLettering::AtMostOnce,
     }
 }
 
@@ -81,7 +82,13 @@ impl Rig {
         self.queue
             .step(self.at, ToQueue::Request(request), &mut out);
         self.queue.flush(self.at, &mut out);
+        self.take_dead(&mut out);
         out
+    }
+
+    pub fn take_dead(&mut self, out: &mut Output) {
+        self.queue.take_dead(self.at, usize::MAX, usize::MAX, out);
+        self.queue.flush(self.at, out);
     }
 
     fn publish(&mut self, n: u64, durable: bool, len: usize) -> Output {
@@ -120,6 +127,7 @@ impl Rig {
         self.at.wall.0 += time.as_millis() as u64;
         let mut out = Output::default();
         self.queue.tick(self.at, &mut out);
+        self.take_dead(&mut out);
         out
     }
 

@@ -3,8 +3,8 @@
 use super::reader::{put_message, put_optional, put_signed, put_text, put_varint};
 use super::{CodecError, Reader, VERSION, put_table, take_table};
 use crate::{
-    ConsumerId, ConsumerSpec, Outcome, Overflow, QueueSettings, Request, RequestBody, Resume,
-    SessionId, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, Outcome, Overflow, QueueSettings, Request,
+    RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -121,11 +121,7 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
                 Outcome::Requeue => 1,
                 Outcome::Rejected => 2,
             });
-            put_varint(out, ids.len() as u64);
-            for (from, to) in ids {
-                put_varint(out, *from);
-                put_varint(out, to.saturating_sub(*from));
-            }
+            put_ranges(out, ids);
         }
         RequestBody::Get { consumer, no_ack } => {
             put_consumer(out, GET, *consumer);
@@ -158,7 +154,7 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
         SETTLE => RequestBody::Settle {
             consumer: take_consumer(reader)?,
             outcome: take_outcome(reader)?,
-            ids: take_ids(reader)?,
+            ids: take_ranges(reader)?,
         },
         GET => RequestBody::Get {
             consumer: take_consumer(reader)?,
@@ -210,7 +206,16 @@ fn take_outcome(reader: &mut Reader) -> Result<Outcome, CodecError> {
     }
 }
 
-fn take_ids(reader: &mut Reader) -> Result<Vec<(u64, u64)>, CodecError> {
+/// Inclusive ranges.
+pub(crate) fn put_ranges(out: &mut BytesMut, ids: &[(u64, u64)]) {
+    put_varint(out, ids.len() as u64);
+    for (from, to) in ids {
+        put_varint(out, *from);
+        put_varint(out, to.saturating_sub(*from));
+    }
+}
+
+pub(crate) fn take_ranges(reader: &mut Reader) -> Result<Vec<(u64, u64)>, CodecError> {
     let count = reader.count(2)?;
     let mut ids = Vec::with_capacity(count);
     for _ in 0..count {
@@ -256,15 +261,41 @@ pub fn put_settings(out: &mut BytesMut, settings: &QueueSettings) {
     put_optional(out, settings.max_length_bytes);
     put_optional(out, settings.message_ttl_ms);
     put_optional(out, settings.delivery_limit.map(u64::from));
-    out.put_u8(match settings.overflow {
+    let overflow = match settings.overflow {
         Overflow::DropHead => 0,
         Overflow::RejectPublish => 1,
-    });
+        Overflow::RejectPublishDlx => 2,
+    };
+    let dead_letter = match settings.dead_letter {
+        DeadLettering::Off => 0,
+        DeadLettering::AtMostOnce => 1,
+        DeadLettering::AtLeastOnce => 2,
+    };
+    // The upper half was 0 before there was dead lettering.
+    out.put_u8(overflow | dead_letter << 4);
     out.put_u8(settings.single_active_consumer.into());
 }
 
+fn take_ways(reader: &mut Reader) -> Result<(Overflow, DeadLettering), CodecError> {
+    let both = reader.u8()?;
+    let unknown = |what, found| Err(CodecError::Kind { what, found });
+    let overflow = match both & 0xf {
+        0 => Overflow::DropHead,
+        1 => Overflow::RejectPublish,
+        2 => Overflow::RejectPublishDlx,
+        found => return unknown("overflow", found),
+    };
+    let dead_letter = match both >> 4 {
+        0 => DeadLettering::Off,
+        1 => DeadLettering::AtMostOnce,
+        2 => DeadLettering::AtLeastOnce,
+        found => return unknown("dead lettering", found),
+    };
+    Ok((overflow, dead_letter))
+}
+
 pub fn take_settings(reader: &mut Reader) -> Result<QueueSettings, CodecError> {
-    Ok(QueueSettings {
+    let mut settings = QueueSettings {
         max_length: reader.optional()?,
         max_length_bytes: reader.optional()?,
         message_ttl_ms: reader.optional()?,
@@ -272,18 +303,13 @@ pub fn take_settings(reader: &mut Reader) -> Result<QueueSettings, CodecError> {
             Some(limit) => Some(u32::try_from(limit).map_err(|_| CodecError::Range)?),
             None => None,
         },
-        overflow: match reader.u8()? {
-            0 => Overflow::DropHead,
-            1 => Overflow::RejectPublish,
-            found => {
-                return Err(CodecError::Kind {
-                    what: "overflow",
-                    found,
-                });
-            }
-        },
-        single_active_consumer: reader.bool()?,
+        overflow: Overflow::DropHead,
+        single_active_consumer: false,
         // Only settings of quorum queues are written; those have no such thing.
         max_priority: None,
-    })
+        dead_letter: DeadLettering::Off,
+    };
+    (settings.overflow, settings.dead_letter) = take_ways(reader)?;
+    settings.single_active_consumer = reader.bool()?;
+    Ok(settings)
 }

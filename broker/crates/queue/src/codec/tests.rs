@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    Answer, ConsumerId, ConsumerSpec, Delivery, Event, Outcome, Overflow, QueueSettings, Refusal,
-    Reject, Request, RequestBody, Resume, SessionId, ToQueue,
+    Answer, ConsumerId, ConsumerSpec, DeadLettering, Delivery, Event, Outcome, Overflow,
+    QueueSettings, Refusal, Reject, Request, RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
@@ -204,11 +204,13 @@ proptest! {
     #[test]
     fn settings_are_read_back(
         max_length: Option<u64>, max_length_bytes: Option<u64>, delivery_limit: Option<u32>,
-        message_ttl_ms: Option<u64>, reject: bool, single_active_consumer: bool,
+        message_ttl_ms: Option<u64>, overflow in 0usize..3, dead_letter in 0usize..3, single_active_consumer: bool,
     ) {
+        use DeadLettering::{AtLeastOnce, AtMostOnce, Off};
         let settings = QueueSettings {
             max_length, max_length_bytes, delivery_limit, message_ttl_ms, single_active_consumer,
-            overflow: if reject { Overflow::RejectPublish } else { Overflow::DropHead },
+            overflow: [Overflow::DropHead, Overflow::RejectPublish, Overflow::RejectPublishDlx][overflow],
+            dead_letter: [Off, AtMostOnce, AtLeastOnce][dead_letter],
             max_priority: None,
         };
         let mut out = BytesMut::new();

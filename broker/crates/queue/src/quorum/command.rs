@@ -6,13 +6,14 @@
 //! time:      wall ms u64
 //! settings:  settings            gone node: node u64, incarnation u64
 //! suspected, trusted: node u64   gone session: session
+//! passed on: count varint | each: first number varint, how many more varint
 //! ```
 //! A run is consecutive requests of one session. A publish's message is a `u32` length and the container's bytes: the
 //! offset of that length is all the machine remembers of where a message is.
 
 use crate::codec::{
-    self, CodecError, Reader, VERSION, put_body, put_session, put_settings, take_session,
-    take_settings,
+    self, CodecError, Reader, VERSION, put_body, put_ranges, put_session, put_settings,
+    take_ranges, take_session, take_settings,
 };
 use crate::{GoneNode, QueueSettings, Request, RequestBody, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -30,6 +31,7 @@ const GONE_NODE: u8 = 4;
 const SUSPECTED: u8 = 5;
 const TRUSTED: u8 = 6;
 const GONE_SESSION: u8 = 7;
+const PASSED_ON: u8 = 8;
 /// Version, kind, wall clock.
 const BATCH_HEADER: usize = 10;
 
@@ -43,6 +45,8 @@ pub enum Command {
     NodeSuspected(NodeId),
     NodeTrusted(NodeId),
     GoneSession(SessionId),
+    /// Dead messages, by inclusive ranges of their numbers, that every queue they go to has confirmed.
+    PassedOn(Vec<(u64, u64)>),
 }
 
 impl Command {
@@ -74,6 +78,10 @@ impl Command {
             Command::GoneSession(session) => {
                 out.put_u8(GONE_SESSION);
                 put_session(&mut out, *session);
+            }
+            Command::PassedOn(ranges) => {
+                out.put_u8(PASSED_ON);
+                put_ranges(&mut out, ranges);
             }
         }
         out.freeze()
@@ -186,6 +194,7 @@ pub(super) fn decode(command: &Bytes) -> Result<Decoded, CodecError> {
         SUSPECTED => Command::NodeSuspected(NodeId(reader.u64()?)),
         TRUSTED => Command::NodeTrusted(NodeId(reader.u64()?)),
         GONE_SESSION => Command::GoneSession(take_session(&mut reader)?),
+        PASSED_ON => Command::PassedOn(take_ranges(&mut reader)?),
         found => {
             return Err(CodecError::Kind {
                 what: "command",

@@ -3,6 +3,7 @@
 use crate::{ConsumerId, DeadReason, Delivery, Event, Output, SessionId};
 use bytes::Bytes;
 use message::Message;
+use std::collections::VecDeque;
 
 /// Where in the log a message is: the entry, and the offset of its length in the entry's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,24 +27,22 @@ pub enum Effect {
         left: u64,
         at: Place,
     },
-    DeadLetter {
-        reason: DeadReason,
-        at: Place,
-    },
 }
 
 /// Collects effects, or drops them.
 #[derive(Debug, Default)]
 pub struct Effects {
     pub list: Vec<Effect>,
+    /// Dead messages to be passed on once, until somebody takes them.
+    dead: VecDeque<(DeadReason, Place)>,
     wanted: bool,
 }
 
 impl Effects {
     pub fn wanted() -> Effects {
         Effects {
-            list: Vec::new(),
             wanted: true,
+            ..Effects::default()
         }
     }
 
@@ -57,27 +56,52 @@ impl Effects {
         }
     }
 
+    pub(super) fn dead(&mut self, reason: DeadReason, at: Place) {
+        if self.wanted {
+            self.dead.push_back((reason, at));
+        }
+    }
+
+    pub(super) fn has_dead(&self) -> bool {
+        !self.dead.is_empty()
+    }
+
+    /// Log entries of dead messages that nobody has taken yet.
+    pub(super) fn dead_indexes(&self) -> impl Iterator<Item = u64> {
+        self.dead.iter().map(|(_, at)| at.index)
+    }
+
+    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes.
+    pub fn take_dead(
+        &mut self,
+        most: usize,
+        most_bytes: usize,
+        read: &mut dyn FnMut(u64) -> Option<Bytes>,
+        out: &mut Output,
+    ) {
+        let mut log = Commands::new(read);
+        let mut room = most_bytes;
+        while out.dead.len() < most && room > 0 {
+            let Some((reason, at)) = self.dead.pop_front() else {
+                return;
+            };
+            match log.message(at) {
+                Ok(message) => {
+                    room = room.saturating_sub(message.as_bytes().len());
+                    out.dead.push((reason, message));
+                }
+                Err(fault) => out.faults.push(fault),
+            }
+        }
+    }
+
     /// Turns effects into events, reading messages from entries' commands. Deliveries to one consumer that follow
     /// each other become one event. What cannot be read is named in `out.faults` and stays out to its consumer.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> Option<Bytes>, out: &mut Output) {
-        // Messages of one entry come one after the other.
-        let mut entry: Option<(u64, Bytes)> = None;
-        let mut fetch = |at: Place| -> Result<Message, String> {
-            if entry.as_ref().is_none_or(|(index, _)| *index != at.index) {
-                entry = read(at.index).map(|command| (at.index, command));
-            }
-            let (_, command) = entry
-                .as_ref()
-                .ok_or_else(|| format!("log entry {} cannot be read", at.index))?;
-            slice(command, at)
-        };
+        let mut log = Commands::new(read);
         for effect in self.list.drain(..) {
             match effect {
                 Effect::Event { session, event } => out.event(session, event),
-                Effect::DeadLetter { reason, at } => match fetch(at) {
-                    Ok(message) => out.dead.push((reason, message)),
-                    Err(fault) => out.faults.push(fault),
-                },
                 Effect::Deliver {
                     session,
                     consumer,
@@ -86,7 +110,7 @@ impl Effects {
                     attempts,
                     left,
                     at,
-                } => match fetch(at) {
+                } => match log.message(at) {
                     Ok(message) => out.deliver(
                         session,
                         consumer,
@@ -105,7 +129,34 @@ impl Effects {
     }
 }
 
-fn slice(command: &Bytes, at: Place) -> Result<Message, String> {
+/// Messages of one entry come one after the other: it is read once.
+struct Commands<'r> {
+    read: &'r mut dyn FnMut(u64) -> Option<Bytes>,
+    entry: Option<(u64, Bytes)>,
+}
+
+impl<'r> Commands<'r> {
+    fn new(read: &'r mut dyn FnMut(u64) -> Option<Bytes>) -> Commands<'r> {
+        Commands { read, entry: None }
+    }
+
+    fn message(&mut self, at: Place) -> Result<Message, String> {
+        if self
+            .entry
+            .as_ref()
+            .is_none_or(|(index, _)| *index != at.index)
+        {
+            self.entry = (self.read)(at.index).map(|command| (at.index, command));
+        }
+        let (_, command) = self
+            .entry
+            .as_ref()
+            .ok_or_else(|| format!("log entry {} cannot be read", at.index))?;
+        slice(command, at)
+    }
+}
+
+pub(super) fn slice(command: &Bytes, at: Place) -> Result<Message, String> {
     let mut reader = crate::codec::Reader::starting_at(command.clone(), at.offset as usize);
     reader
         .message()

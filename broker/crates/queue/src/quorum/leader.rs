@@ -4,6 +4,7 @@
 //! group, and at the end of its turn calls [`QuorumQueue::resolve`] with a way to read the log.
 
 use super::command::{Batch, Command};
+use super::dead_letter::Passing;
 use super::effects::Effects;
 use super::machine::Machine;
 use super::snapshot::RestoreError;
@@ -43,13 +44,14 @@ struct Progress {
 #[derive(Debug)]
 pub struct QuorumQueue {
     label: Name,
-    machine: Machine,
-    effects: Effects,
-    leads: bool,
+    pub(super) machine: Machine,
+    pub(super) effects: Effects,
+    pub(super) leads: bool,
     leader: Option<NodeId>,
     term: u64,
     /// An entry of this leader's own term is applied, so all of its predecessors' are.
-    caught_up: bool,
+    pub(super) caught_up: bool,
+    pub(super) passing: Passing,
     batch: Batch,
     proposals: VecDeque<Bytes>,
     waiting_bytes: usize,
@@ -80,6 +82,7 @@ impl QuorumQueue {
             leader: None,
             term: 0,
             caught_up: false,
+            passing: Passing::default(),
             batch: Batch::default(),
             proposals: VecDeque::new(),
             waiting_bytes: 0,
@@ -109,10 +112,16 @@ impl QuorumQueue {
     }
 
     pub fn checkpoint(&self) -> Checkpoint {
+        let mut live = self.machine.live_indexes();
+        if self.effects.has_dead() {
+            live.extend(self.effects.dead_indexes());
+            live.sort_unstable();
+            live.dedup();
+        }
         Checkpoint {
             index: self.machine.applied(),
             state: self.machine.snapshot(),
-            live: self.machine.live_indexes(),
+            live,
         }
     }
 
@@ -125,6 +134,7 @@ impl QuorumQueue {
         let led = std::mem::replace(&mut self.leads, leads);
         self.term = term;
         self.caught_up = false;
+        self.passing = Passing::default();
         self.batch = Batch::default();
         self.proposals.clear();
         self.waiting_bytes = 0;
@@ -213,7 +223,7 @@ impl QuorumQueue {
         !self.proposals.is_empty() || !self.batch.is_empty()
     }
 
-    fn propose(&mut self, command: &Command) {
+    pub(super) fn propose(&mut self, command: &Command) {
         // In order: requests that came before are applied before.
         self.seal_batch();
         let command = command.encode();
@@ -286,6 +296,15 @@ impl QuorumQueue {
         }
     }
 
+    /// Sees to it that an entry of this leader's own term is applied soon.
+    pub(super) fn hurry(&mut self) {
+        if self.time_proposed.is_none() {
+            let wall = self.at.wall;
+            self.time_proposed = Some(wall);
+            self.propose(&Command::Time(wall));
+        }
+    }
+
     fn settle_settings(&mut self) {
         let Some(desired) = &self.desired else { return };
         if self.configuring || desired == self.machine.settings() {
@@ -352,6 +371,7 @@ impl Queue for QuorumQueue {
 
     fn flush(&mut self, at: Moment, _out: &mut Output) {
         self.at = at;
+        self.log_passed_on();
         self.seal_batch();
     }
 
@@ -395,6 +415,14 @@ impl Queue for QuorumQueue {
 
     fn stats(&self) -> QueueStats {
         self.machine.stats()
+    }
+
+    fn in_use(&self) -> bool {
+        self.machine.in_use()
+    }
+
+    fn has_dead(&self) -> bool {
+        QuorumQueue::has_dead(self)
     }
 
     fn consumers(&self) -> Vec<ConsumerInfo> {

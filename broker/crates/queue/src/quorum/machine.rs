@@ -1,6 +1,7 @@
 //! The replicated state of a quorum queue.
 
 use super::command::{Command, Decoded, decode, take_request, take_run};
+use super::dead_letter::DeadLetters;
 use super::effects::{Effect, Effects, Place};
 use super::ready::{Held, Ready};
 use crate::checkout::{Admission, Back, Checkout, Handed, Store, Taken};
@@ -31,6 +32,7 @@ pub struct Machine {
     /// Over a limit with reject-publish: nothing is taken until there is room again.
     pub(super) blocked: bool,
     pub(super) checkout: Checkout<Held>,
+    pub(super) dead: DeadLetters,
     /// The request that is being applied.
     at: Place,
     /// Commands that could not be read (written by no program of ours).
@@ -41,6 +43,7 @@ pub struct Machine {
 struct Shelf<'a> {
     ready: &'a mut Ready,
     out_bytes: &'a mut u64,
+    dead: &'a mut DeadLetters,
     effects: &'a mut Effects,
     clock: u64,
     at: Place,
@@ -109,8 +112,7 @@ impl Shelf<'_> {
     }
 
     fn bury(&mut self, item: &Held, reason: DeadReason) {
-        let at = item.place();
-        self.effects.push(Effect::DeadLetter { reason, at });
+        self.dead.bury(item, reason, self.effects);
     }
 }
 
@@ -130,6 +132,7 @@ impl Machine {
                 settings.single_active_consumer,
                 settings.delivery_limit,
             ),
+            dead: DeadLetters::new(settings.dead_letter),
             settings,
             unreadable: 0,
         }
@@ -140,6 +143,7 @@ impl Machine {
         let shelf = Shelf {
             ready: &mut self.ready,
             out_bytes: &mut self.out_bytes,
+            dead: &mut self.dead,
             effects,
             clock: self.clock,
             at: self.at,
@@ -171,6 +175,9 @@ impl Machine {
             self.unreadable += 1;
         }
         self.serve(effects);
+        if self.checkout.deleted {
+            self.dead.clear();
+        }
     }
 
     /// Hands out what is ready; of what is left goes what has expired and what is too much.
@@ -272,10 +279,16 @@ impl Machine {
         });
     }
 
+    /// Messages and bytes that the limits are for: what is ready, and what is dead and not passed on yet.
+    fn counted(&self) -> (u64, u64) {
+        let length = self.ready.len() + self.dead.len();
+        (length, self.ready.bytes() + self.dead.bytes())
+    }
+
     fn over_limits(&self) -> bool {
         let over = |limit: Option<u64>, is: u64| limit.is_some_and(|limit| is > limit);
-        over(self.settings.max_length, self.ready.len())
-            || over(self.settings.max_length_bytes, self.ready.bytes())
+        let (length, bytes) = self.counted();
+        over(self.settings.max_length, length) || over(self.settings.max_length_bytes, bytes)
     }
 
     fn has_room_again(&self) -> bool {
@@ -284,15 +297,16 @@ impl Machine {
                 u128::from(is) * 10 <= u128::from(limit) * u128::from(RESUME_TENTHS)
             })
         };
-        room(self.settings.max_length, self.ready.len())
-            && room(self.settings.max_length_bytes, self.ready.bytes())
+        let (length, bytes) = self.counted();
+        room(self.settings.max_length, length) && room(self.settings.max_length_bytes, bytes)
     }
 
     /// Drops heads while there is too much, or holds off new messages from the first that is too much on until there
-    /// is room again (Q13). Only what is ready counts.
+    /// is room again (Q13). What is out does not count.
     fn keep_limits(&mut self, effects: &mut Effects) {
         match self.settings.overflow {
-            Overflow::RejectPublish => {
+            // A quorum queue is not configured to pass on what it refuses.
+            Overflow::RejectPublish | Overflow::RejectPublishDlx => {
                 self.blocked = if self.blocked {
                     !self.has_room_again()
                 } else {
@@ -326,8 +340,10 @@ impl Machine {
             Command::Settings(settings) => {
                 self.checkout
                     .set_limits(settings.single_active_consumer, settings.delivery_limit);
+                self.dead.set_mode(settings.dead_letter, effects);
                 self.settings = settings;
             }
+            Command::PassedOn(ranges) => self.dead.passed_on(&ranges),
             Command::GoneNode(gone) => {
                 let (checkout, mut shelf) = self.parts(effects);
                 checkout.gone_node(&mut shelf, gone);
@@ -382,6 +398,7 @@ impl Machine {
             .chain(returned)
             .chain(postponed)
             .chain(out)
+            .chain(self.dead.kept().map(|(_, held, _)| held.index))
         {
             if live.last() != Some(&index) {
                 live.push(index);
@@ -446,7 +463,14 @@ impl Machine {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.ready.bytes() + self.out_bytes,
+            dead: self.dead.len(),
+            dead_bytes: self.dead.bytes(),
         }
+    }
+
+    /// Somebody consumes, or would if its node could be reached again: a node that is suspected does not count.
+    pub fn in_use(&self) -> bool {
+        self.checkout.in_use()
     }
 
     pub fn consumers(&self) -> Vec<ConsumerInfo> {

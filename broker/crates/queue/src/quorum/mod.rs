@@ -5,6 +5,9 @@
 //! commands and turns the machine's effects into events for sessions.
 
 mod command;
+mod dead_letter;
+#[cfg(test)]
+mod dead_letter_tests;
 mod effects;
 mod leader;
 mod machine;
@@ -20,6 +23,7 @@ mod snapshot;
 mod tests;
 
 pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
+pub use dead_letter::{MAX_PASSING, MAX_PASSING_BYTES};
 pub use effects::{Effect, Effects, Place};
 pub use leader::{Checkpoint, QuorumQueue};
 pub use machine::Machine;

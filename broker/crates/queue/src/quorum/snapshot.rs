@@ -2,6 +2,7 @@
 //!
 //! Versioned; written in one order only, so that replicas with the same history have the same bytes.
 
+use super::dead_letter::DeadLetters;
 use super::effects::Place;
 use super::machine::Machine;
 use super::ready::{Held, Ready, Returned};
@@ -10,15 +11,17 @@ use crate::codec::{
     CodecError, Reader, put_answer, put_refusal, put_session, put_settings, put_spec, put_varint,
     take_answer, take_refusal, take_session, take_settings, take_spec,
 };
-use crate::{ConsumerId, Name, SessionId};
+use crate::{ConsumerId, DeadReason, Name, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read.
+/// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read. One
+/// with dead messages has them behind all else, and a number of its own, so that no program passes them over.
 const FORMAT: u8 = 2;
 const FORMAT_1: u8 = 1;
+const WITH_DEAD: u8 = 3;
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -30,7 +33,8 @@ pub struct RestoreError(#[from] CodecError);
 impl Machine {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(FORMAT);
+        let dead = self.dead.next() > 1;
+        out.put_u8(if dead { WITH_DEAD } else { FORMAT });
         put_settings(&mut out, &self.settings);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
@@ -39,6 +43,9 @@ impl Machine {
         out.put_u8(self.blocked.into());
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
+        if dead {
+            put_dead(&mut out, &self.dead);
+        }
         out.freeze()
     }
 
@@ -46,7 +53,7 @@ impl Machine {
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let mut reader = Reader::new(state);
         let format = match reader.u8()? {
-            known @ (FORMAT_1 | FORMAT) => known,
+            known @ (FORMAT_1 | FORMAT | WITH_DEAD) => known,
             other => return Err(CodecError::Version(other).into()),
         };
         let mut machine = Machine::new(label, take_settings(&mut reader)?);
@@ -62,6 +69,9 @@ impl Machine {
             take_postponed(&mut reader, &mut machine.ready)?;
         }
         take_checkout(&mut reader, &mut machine.checkout)?;
+        if format == WITH_DEAD {
+            take_dead(&mut reader, &mut machine.dead)?;
+        }
         let out = machine.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
         machine.out_bytes = out.sum();
@@ -137,6 +147,29 @@ fn take_postponed(reader: &mut Reader, ready: &mut Ready) -> Result<(), CodecErr
         let held = take_held(reader)?;
         ready.postpone(held, reader.varint32()?, after);
     }
+    Ok(())
+}
+
+fn put_dead(out: &mut BytesMut, dead: &DeadLetters) {
+    put_varint(out, dead.next());
+    put_varint(out, dead.len());
+    for (id, held, reason) in dead.kept() {
+        put_varint(out, id);
+        out.put_u8(reason as u8);
+        put_held(out, held);
+    }
+}
+
+fn take_dead(reader: &mut Reader, dead: &mut DeadLetters) -> Result<(), CodecError> {
+    let next = reader.varint()?;
+    for _ in 0..reader.count(5)? {
+        let id = reader.varint()?;
+        let found = reader.u8()?;
+        let what = "death";
+        let reason = DeadReason::from_byte(found).ok_or(CodecError::Kind { what, found })?;
+        dead.keep(id, take_held(reader)?, reason);
+    }
+    dead.number_from(next);
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use super::{Effect, Effects, QuorumQueue};
 use crate::naive::BODY;
 pub(super) use crate::naive::{number, spec};
 use crate::{
-    Answer, ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, Outcome, Output,
-    Overflow, QueueSettings, Reject, Request, RequestBody, Resume, SessionId,
+    Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Event, GoneNode,
+    Outcome, Output, Overflow, QueueSettings, Reject, Request, RequestBody, Resume, SessionId,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -22,6 +22,7 @@ pub(super) fn settings() -> QueueSettings {
         message_ttl_ms: None,
         single_active_consumer: false,
         max_priority: None,
+        dead_letter: DeadLettering::AtMostOnce,
     }
 }
 
@@ -68,7 +69,9 @@ impl Rig {
     fn resolve(&mut self, mut effects: Effects) -> Output {
         let mut out = std::mem::take(&mut self.out);
         let log = &self.log;
-        effects.resolve(&mut |index| log.get(index as usize - 1).cloned(), &mut out);
+        let mut read = |index: u64| log.get(index as usize - 1).cloned();
+        effects.resolve(&mut read, &mut out);
+        effects.take_dead(usize::MAX, usize::MAX, &mut read, &mut out);
         assert_eq!(out.faults, Vec::<String>::new());
         out
     }
@@ -93,7 +96,7 @@ impl Rig {
         self.batch(vec![(number, body)])
     }
 
-    fn publish(&mut self, numbers: impl IntoIterator<Item = u64>) -> Output {
+    pub fn publish(&mut self, numbers: impl IntoIterator<Item = u64>) -> Output {
         let publish = |n| (9, RequestBody::Publish(message(n, None, None)));
         self.batch(numbers.into_iter().map(publish).collect())
     }

@@ -1,0 +1,108 @@
+//! Dead messages of a classic queue that nobody has taken yet (Q12): neither ready nor out, and on the disk until then.
+//!
+//! Memory: where they are, and of a few the message, so that one that is taken at once is not read again.
+
+use super::shelf::{Item, Shelf};
+use crate::{DeadReason, Output};
+use message::Message;
+use std::collections::VecDeque;
+
+/// Bytes of messages kept at hand. Refused publishes, which are nowhere else, are gone beyond it.
+pub const MAX_AT_HAND_BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Grave {
+    /// None: it was refused and never was in the queue.
+    item: Option<Item>,
+    reason: DeadReason,
+    message: Option<Message>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Graveyard {
+    /// There is somebody to take them; else dead messages are gone.
+    pub open: bool,
+    graves: VecDeque<Grave>,
+    at_hand: usize,
+}
+
+impl Graveyard {
+    pub fn is_empty(&self) -> bool {
+        self.graves.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.graves.clear();
+        self.at_hand = 0;
+    }
+
+    pub fn bury(&mut self, item: Item, reason: DeadReason, message: Option<&Message>) {
+        let message = message.filter(|m| self.has_room(m)).cloned();
+        self.add(Some(item), reason, message);
+    }
+
+    /// A publish that was not taken.
+    pub fn bury_refused(&mut self, message: &Message) {
+        if self.open && self.has_room(message) {
+            self.add(None, DeadReason::MaxLength, Some(message.clone()));
+        }
+    }
+
+    fn has_room(&self, message: &Message) -> bool {
+        self.at_hand == 0 || self.at_hand + message.as_bytes().len() <= MAX_AT_HAND_BYTES
+    }
+
+    fn add(&mut self, item: Option<Item>, reason: DeadReason, message: Option<Message>) {
+        self.at_hand += message.as_ref().map_or(0, |m| m.as_bytes().len());
+        self.graves.push_back(Grave {
+            item,
+            reason,
+            message,
+        });
+    }
+
+    fn dig(&mut self) -> Option<Grave> {
+        let grave = self.graves.pop_front()?;
+        let len = grave.message.as_ref().map_or(0, |m| m.as_bytes().len());
+        self.at_hand -= len;
+        Some(grave)
+    }
+}
+
+impl Shelf {
+    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. With that the queue is done with them.
+    pub fn take_dead(&mut self, most: usize, most_bytes: usize, out: &mut Output) {
+        let mut room = most_bytes;
+        while out.dead.len() < most && room > 0 {
+            let Some(grave) = self.graveyard.dig() else {
+                return;
+            };
+            let message = match (grave.message, &grave.item) {
+                (Some(message), _) => Ok(message),
+                (None, Some(item)) => self.message(item.seq),
+                (None, None) => continue,
+            };
+            match message {
+                Ok(message) => {
+                    room = room.saturating_sub(message.as_bytes().len());
+                    out.dead.push((grave.reason, message));
+                }
+                Err(error) => self.note(Err(error)),
+            }
+            if let Some(item) = &grave.item {
+                self.finish(item);
+            }
+        }
+    }
+
+    /// Where dead messages go changed. With nobody to take them they are gone.
+    pub fn open_graveyard(&mut self, open: bool) {
+        self.graveyard.open = open;
+        while !open && let Some(grave) = self.graveyard.dig() {
+            if let Some(item) = &grave.item {
+                self.finish(item);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+use super::command::Command;
+use super::machine::Machine;
+use super::tests::{Rig, message, number, settings, spec};
+use super::{MAX_PASSING, QuorumQueue};
+use crate::{
+    DeadLettering, DeadReason, Event, Moment, Outcome, Output, Overflow, Queue, QueueSettings,
+    RequestBody,
+};
+use bytes::Bytes;
+use env::{NodeId, WallTime};
+
+fn kept() -> QueueSettings {
+    QueueSettings {
+        overflow: Overflow::RejectPublish,
+        dead_letter: DeadLettering::AtLeastOnce,
+        ..settings()
+    }
+}
+
+fn configured(rig: &mut Rig, dead_letter: DeadLettering) -> Vec<u64> {
+    let settings = QueueSettings {
+        dead_letter,
+        ..kept()
+    };
+    let out = rig.command(Command::Settings(settings).encode());
+    out.dead.iter().map(|d| number(&d.1)).collect()
+}
+
+#[test]
+fn kept_messages_are_neither_ready_nor_out_and_take_room() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(3),
+        ..kept()
+    });
+    rig.publish(1..=2);
+    rig.consume(1, 1, spec(1, 0));
+    let out = rig.settle(1, 1, Outcome::Rejected, 1);
+    assert!(out.dead.is_empty());
+    let stats = rig.machine.stats();
+    assert_eq!((stats.ready, stats.unacknowledged), (0, 1));
+    assert_eq!((stats.dead, stats.dead_bytes), (1, 8));
+    assert_eq!(rig.machine.live_indexes(), [1]);
+    // One dead and three ready: too much.
+    rig.publish(3..=5);
+    let out = rig.publish([6]);
+    let refused = |e: &Event| matches!(e, Event::AppliedExcept { .. });
+    assert!(out.events.iter().any(|a| refused(&a.event)));
+    rig.command(Command::PassedOn(vec![(1, 1)]).encode());
+    assert_eq!(rig.machine.stats().dead, 0);
+    rig.publish([7]);
+    assert_eq!(rig.machine.stats().ready, 3, "three are not yet few enough");
+    rig.settle(1, 1, Outcome::Accepted, 2);
+    rig.publish([8]);
+    assert_eq!(rig.machine.stats().ready, 3);
+}
+
+#[test]
+fn checkpoints_carry_what_is_kept_and_plain_ones_are_as_before() {
+    let mut rig = Rig::new(kept());
+    rig.publish(1..=3);
+    assert_eq!(rig.machine.snapshot()[0], 2);
+    rig.consume(1, 1, spec(5, 0));
+    rig.settle(1, 1, Outcome::Rejected, 2);
+    rig.settle(1, 1, Outcome::Rejected, 1);
+    let state = rig.machine.snapshot();
+    assert_eq!(state[0], 3);
+    let twin = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+    assert_eq!(twin.snapshot(), state);
+    assert_eq!(twin.stats(), rig.machine.stats());
+    assert_eq!(twin.live_indexes(), [1]);
+    for cut in 0..state.len() {
+        let _ = Machine::restore("".into(), state.slice(..cut));
+    }
+    // Numbers go on where they were, or a late command would take away another message.
+    rig.command(Command::PassedOn(vec![(1, 2)]).encode());
+    let state = rig.machine.snapshot();
+    let mut twin = Machine::restore("queue 'q' in vhost '/'".into(), state).unwrap();
+    let late = Command::PassedOn(vec![(1, 2)]).encode();
+    let reject = rig.settle(1, 1, Outcome::Rejected, 3);
+    assert!(reject.dead.is_empty());
+    let command = rig.log.last().unwrap().clone();
+    let index = rig.log.len() as u64;
+    let mut effects = super::Effects::unwanted();
+    twin.apply(index, &command, &mut effects);
+    twin.apply(index + 1, &late, &mut effects);
+    assert_eq!(twin.stats().dead, 1);
+}
+
+#[test]
+fn another_strategy_passes_on_what_was_kept_and_none_drops_it() {
+    let mut rig = Rig::new(kept());
+    rig.publish(1..=4);
+    rig.consume(1, 1, spec(5, 0));
+    rig.settle(1, 1, Outcome::Rejected, 1);
+    rig.settle(1, 1, Outcome::Rejected, 2);
+    assert!(configured(&mut rig, DeadLettering::AtLeastOnce).is_empty());
+    assert_eq!(configured(&mut rig, DeadLettering::AtMostOnce), [1, 2]);
+    assert_eq!(rig.machine.stats().dead, 0);
+    assert!(configured(&mut rig, DeadLettering::AtLeastOnce).is_empty());
+    rig.settle(1, 1, Outcome::Rejected, 3);
+    assert_eq!(rig.machine.stats().dead, 1);
+    assert!(configured(&mut rig, DeadLettering::Off).is_empty());
+    let stats = rig.machine.stats();
+    assert_eq!((stats.dead, stats.dead_bytes), (0, 0));
+    assert!(rig.settle(1, 1, Outcome::Rejected, 4).dead.is_empty());
+    assert!(rig.machine.live_indexes().is_empty());
+}
+
+/// A lone leader that has applied a log.
+struct Leader {
+    queue: QuorumQueue,
+    log: Vec<Bytes>,
+}
+
+impl Leader {
+    fn of(rig: &Rig, settings: QueueSettings) -> Leader {
+        let mut leader = Leader {
+            queue: QuorumQueue::new("queue 'q' in vhost '/'".into(), settings),
+            log: Vec::new(),
+        };
+        let out = &mut Output::default();
+        leader.queue.leadership(1, Some(NodeId(1)), true, out);
+        for command in &rig.log {
+            leader.apply(command.clone());
+        }
+        leader
+    }
+
+    fn apply(&mut self, command: Bytes) {
+        self.log.push(command);
+        let index = self.log.len() as u64;
+        self.queue.applied(index, 1, &self.log[index as usize - 1]);
+    }
+
+    fn take(&mut self, most: usize, most_bytes: usize) -> Output {
+        let log = &self.log;
+        let mut read = |index: u64| log.get(index as usize - 1).cloned();
+        let mut out = Output::default();
+        self.queue.take_dead(most, most_bytes, &mut read, &mut out);
+        out
+    }
+
+    fn turn(&mut self) {
+        self.queue.flush(Moment::default(), &mut Output::default());
+        while let Some(command) = self.queue.take_proposal() {
+            self.apply(command);
+        }
+    }
+}
+
+fn expired(count: u64, settings: QueueSettings) -> Leader {
+    let mut rig = Rig::new(settings.clone());
+    for n in 1..=count {
+        rig.one(9, RequestBody::Publish(message(n, None, Some(1))));
+    }
+    rig.command(Command::Time(WallTime(5000)).encode());
+    Leader::of(&rig, settings)
+}
+
+#[test]
+fn a_window_is_handed_out_and_moves_on_as_messages_are_passed_on() {
+    let all = MAX_PASSING as u64 + 10;
+    let mut leader = expired(all, kept());
+    let first = leader.take(usize::MAX, usize::MAX);
+    assert_eq!(first.kept_dead.len(), MAX_PASSING);
+    assert_eq!(first.kept_dead[0].1, DeadReason::Expired);
+    assert!(!leader.queue.has_dead());
+    leader.queue.passed_on(3);
+    leader.queue.passed_on(1);
+    leader.queue.passed_on(1);
+    leader.turn();
+    assert_eq!(leader.queue.stats().dead, all - 2);
+    assert!(leader.queue.has_dead());
+    let next = leader.take(usize::MAX, usize::MAX).kept_dead;
+    let next: Vec<_> = next.iter().map(|d| (d.0, number(&d.2))).collect();
+    let w = MAX_PASSING as u64;
+    assert_eq!(next, [(w + 1, w + 1), (w + 2, w + 2)]);
+    let log = leader.log.clone();
+    let mut read = |index: u64| log.get(index as usize - 1).cloned();
+    assert_eq!(leader.queue.read_dead(1, &mut read), None);
+    assert_eq!(number(&leader.queue.read_dead(2, &mut read).unwrap().1), 2);
+}
+
+#[test]
+fn what_is_passed_on_once_is_taken_bit_by_bit_and_survives_a_checkpoint_meanwhile() {
+    let mut leader = expired(10, settings());
+    assert_eq!(leader.queue.checkpoint().live, (1..=10).collect::<Vec<_>>());
+    let mut taken = Vec::new();
+    while leader.queue.has_dead() {
+        let out = leader.take(4, 1);
+        assert_eq!(out.dead.len(), 1, "one is more than a byte");
+        taken.extend(out.dead.iter().map(|d| number(&d.1)));
+    }
+    assert_eq!(taken, (1..=10).collect::<Vec<_>>());
+    assert_eq!(leader.queue.checkpoint().live, Vec::<u64>::new());
+}
+
+#[test]
+fn a_follower_hands_nothing_out() {
+    let mut leader = expired(3, kept());
+    let out = &mut Output::default();
+    leader.queue.leadership(2, Some(NodeId(2)), false, out);
+    assert!(!leader.queue.has_dead());
+    assert!(leader.take(9, 9).is_empty());
+    // Nor does a new leader that may not know yet what was passed on.
+    leader.queue.leadership(3, Some(NodeId(1)), true, out);
+    assert!(!leader.queue.has_dead());
+    leader.queue.flush(Moment::default(), out);
+    assert!(leader.queue.has_proposals(), "it finds out");
+}

@@ -1,0 +1,68 @@
+//! A dead message's history as 0.9.1 clients see it (Q12): the `x-death` header and its companions, in RabbitMQ's form.
+
+use codec_amqp091::{HeaderEdit, Properties};
+use message::{Death, Deaths, Message, Protocol, Table, Value};
+
+/// Headers that a message has from its deaths; what its publisher had put there gives way.
+pub(crate) fn headers(deaths: &Deaths) -> Vec<(&'static str, Value)> {
+    let records = deaths.records().iter().map(record).collect();
+    let mut headers = vec![("x-death", Value::Array(records))];
+    headers.extend(companions(deaths));
+    headers
+}
+
+/// The ones a headers exchange can match.
+fn companions(deaths: &Deaths) -> Vec<(&'static str, Value)> {
+    let mut headers = Vec::new();
+    if let Some(first) = deaths.first() {
+        headers.push(("x-first-death-exchange", Value::from(&*first.exchange)));
+        headers.push(("x-first-death-queue", Value::from(&*first.queue)));
+        headers.push(("x-first-death-reason", Value::from(first.reason.name())));
+    }
+    if let Some(last) = deaths.last() {
+        headers.push(("x-last-death-exchange", Value::from(deaths.last_exchange())));
+        headers.push(("x-last-death-queue", Value::from(&*last.queue)));
+        headers.push(("x-last-death-reason", Value::from(last.reason.name())));
+    }
+    headers
+}
+
+fn record(death: &Death) -> Value {
+    let mut table = Table::default();
+    // RabbitMQ puts it first, when there is one.
+    if let Some(ttl) = death.ttl_ms {
+        table.set("original-expiration", Value::from(&*ttl.to_string()));
+    }
+    let count = i64::try_from(death.count).unwrap_or(i64::MAX);
+    table.set("count", Value::I64(count));
+    table.set("reason", Value::from(death.reason.name()));
+    table.set("queue", Value::from(&*death.queue));
+    table.set("time", Value::Timestamp(death.first.0 / 1000));
+    table.set("exchange", Value::from(&*death.exchange));
+    let keys = death.routing_keys.iter().map(|key| Value::from(&**key));
+    table.set("routing-keys", Value::Array(keys.collect()));
+    Value::Table(table)
+}
+
+/// The headers that a message is routed by when it goes through a dead letter exchange: its own, and what it died of.
+pub fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
+    let properties = message.properties();
+    let own = match message.protocol() {
+        Protocol::Amqp091 => Properties::decode(&properties).and_then(|p| p.header_table()),
+        _ => Ok(Table::default()),
+    };
+    let mut table = own.unwrap_or_default();
+    for (key, value) in companions(deaths) {
+        table.set(key, value);
+    }
+    table
+}
+
+/// What dead lettering changes of the properties on the way to a client; their stored form is the publisher's.
+pub(crate) fn edits(deaths: &Deaths) -> Vec<HeaderEdit<'static>> {
+    let edit = |(key, value)| HeaderEdit {
+        key,
+        value: Some(value),
+    };
+    headers(deaths).into_iter().map(edit).collect()
+}

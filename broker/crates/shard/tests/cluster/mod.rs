@@ -1,0 +1,490 @@
+//! Nodes of one shard each, in one thread and in time that the test moves, and clients that speak AMQP 0.9.1 to them.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use auth::{HashAlgorithm, hash_with};
+use bytes::{Bytes, BytesMut};
+use codec_amqp091::{
+    ContentHeader, FrameKind, Method, PROTOCOL_HEADER, Properties, encode_body,
+    encode_content_header, encode_method, parse_frame,
+};
+use control::{ControlRequest, QueueFacts};
+use env::sim::SimDisk;
+use env::{Incarnation, NodeId, Time, WallTime};
+use message::{Table, Value};
+use metadata::{Change, NodeRecord, QueueId, UserRecord};
+use shard::{
+    ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard, ShardConfig,
+    ShardDriver, ShardLimits,
+};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Time moves in steps of this.
+const STEP: Duration = Duration::from_millis(10);
+/// Steps that a condition is waited for.
+const PATIENCE: usize = 6000;
+const FRAME_MAX: u32 = 131_072;
+
+struct Node {
+    shard: Shard,
+    disk: SimDisk,
+    up: bool,
+}
+
+pub struct Cluster {
+    nodes: Vec<Node>,
+    frames: VecDeque<(usize, NodeId, Bytes)>,
+    now: Time,
+    pub wall: WallTime,
+    connections: usize,
+}
+
+impl Cluster {
+    /// A cluster that is ready.
+    pub fn new(size: usize) -> Cluster {
+        let founders: Vec<NodeRecord> = (1..=size as u64).map(record).collect();
+        let wall = WallTime(1_700_000_000_000);
+        let make = |at: usize| {
+            let disk = SimDisk::new();
+            let config = config(at as u64 + 1, &founders);
+            let recovered = RecoveredShard::default();
+            let shard = Shard::new(config, recovered, Arc::new(disk.clone()), Time(1), wall);
+            Node {
+                shard: shard.expect("a new shard"),
+                disk,
+                up: true,
+            }
+        };
+        let mut cluster = Cluster {
+            nodes: (0..size).map(make).collect(),
+            frames: VecDeque::new(),
+            now: Time(1),
+            wall,
+            connections: 0,
+        };
+        for at in 0..size {
+            for other in (0..size).filter(|other| *other != at) {
+                let peer = NodeId(other as u64 + 1);
+                cluster.nodes[at].shard.peer_up(peer, Incarnation(1));
+            }
+        }
+        for at in 0..size {
+            cluster.until("ready", |c| c.is_ready(at).then_some(()));
+        }
+        cluster
+    }
+
+    fn ask<T: Send + 'static>(
+        &mut self,
+        at: usize,
+        request: impl FnOnce(control::Reply<T>) -> ControlRequest,
+    ) -> T {
+        let (tell, told) = mpsc::channel();
+        let reply = Box::new(move |answer| drop(tell.send(answer)));
+        self.nodes[at].shard.control(request(reply));
+        self.until("answer", |_| told.try_recv().ok())
+    }
+
+    fn is_ready(&mut self, at: usize) -> bool {
+        let (tell, told) = mpsc::channel();
+        let reply = Box::new(move |answer| drop(tell.send(answer)));
+        self.nodes[at]
+            .shard
+            .control(ControlRequest::Readiness { reply });
+        told.try_recv() == Ok(control::Readiness::Ready)
+    }
+
+    pub fn change(&mut self, change: Change) {
+        let done = self.ask(0, |reply| ControlRequest::Change { change, reply });
+        done.expect("the change is made");
+    }
+
+    /// Figures of a queue, None when there is no such queue.
+    pub fn queue(&mut self, at: usize, name: &str) -> Option<QueueFacts> {
+        let id = self.ask(at, |reply| {
+            let name = name.to_owned();
+            ControlRequest::Read(Box::new(move |tree| {
+                reply(tree.queue("/", &name).map(|q| q.id));
+            }))
+        });
+        let only: Option<QueueId> = Some(id?);
+        let facts = self.ask(at, |reply| ControlRequest::Queues { only, reply });
+        facts.into_iter().next()
+    }
+
+    pub fn ready(&mut self, at: usize, name: &str) -> u64 {
+        let stats = self.queue(at, name).and_then(|q| q.stats);
+        stats.map_or(0, |s| s.ready)
+    }
+
+    /// Everything that follows without time passing.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut worked = false;
+            for at in 0..self.nodes.len() {
+                worked |= self.carry_on(at);
+            }
+            while let Some((from, to, frame)) = self.frames.pop_front() {
+                let from_node = NodeId(from as u64 + 1);
+                let node = &mut self.nodes[to.0 as usize - 1];
+                if node.up {
+                    node.shard.peer_frame(from_node, frame);
+                }
+            }
+            if !worked {
+                return;
+            }
+        }
+        panic!("never settles");
+    }
+
+    fn carry_on(&mut self, at: usize) -> bool {
+        let node = &mut self.nodes[at];
+        if !node.up {
+            return false;
+        }
+        node.shard.tick(self.now, self.wall);
+        let mut effects = Vec::new();
+        node.shard.poll(&mut effects);
+        let mut worked = false;
+        for effect in effects {
+            match effect {
+                Effect::Append { token, .. } => node.shard.durable(token),
+                Effect::Job { id, job } => {
+                    let result = job.run(&node.disk);
+                    node.shard.job_done(id, result);
+                }
+                Effect::Peer { to, frame, .. } => self.frames.push_back((at, to, frame)),
+                Effect::Fatal(text) => panic!("node {at} failed: {text}"),
+                Effect::Shard { .. } => panic!("there is one shard"),
+                Effect::Flush(_)
+                | Effect::Listen(_)
+                | Effect::WalFree { .. }
+                | Effect::Nodes(_) => continue,
+            }
+            worked = true;
+        }
+        worked
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        self.settle();
+        while self.now < end {
+            self.now = self.now + STEP;
+            self.wall.0 += STEP.as_millis() as u64;
+            self.settle();
+        }
+    }
+
+    /// Lets time pass until there is something.
+    pub fn until<T>(&mut self, what: &str, mut f: impl FnMut(&mut Cluster) -> Option<T>) -> T {
+        self.settle();
+        for _ in 0..PATIENCE {
+            if let Some(found) = f(self) {
+                return found;
+            }
+            self.pass(STEP);
+        }
+        panic!("not {what} in time");
+    }
+
+    /// A node is gone for good.
+    pub fn kill(&mut self, at: usize) {
+        self.nodes[at].up = false;
+        for node in self.nodes.iter_mut().filter(|n| n.up) {
+            node.shard.peer_down(NodeId(at as u64 + 1));
+        }
+    }
+
+    /// A client on a node, with channel 1.
+    pub fn client(&mut self, at: usize) -> Client {
+        self.connections += 1;
+        let client = Client {
+            at,
+            key: ConnectionKey(self.connections),
+            input: BytesMut::new(),
+            got: BytesMut::new(),
+        };
+        let info = ConnectionInfo {
+            peer: SocketAddr::from(([127, 0, 0, 1], 50_000)),
+            local: SocketAddr::from(([127, 0, 0, 1], 5672)),
+            tls: false,
+        };
+        self.nodes[at].shard.connected(client.key, info);
+        client.log_in(self)
+    }
+}
+
+fn record(id: u64) -> NodeRecord {
+    NodeRecord {
+        id: NodeId(id),
+        name: format!("n{id}").into(),
+        address: format!("n{id}:25672").into(),
+        voter: true,
+        maintenance: false,
+    }
+}
+
+fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
+    ShardConfig {
+        node: NodeId(id),
+        incarnation: Incarnation(1),
+        name: format!("n{id}").into(),
+        cluster_name: "test".into(),
+        address: format!("n{id}:25672").into(),
+        shards: 1,
+        index: 0,
+        founding: Some(Founding {
+            cluster: "0123".into(),
+            nodes: founders.to_vec(),
+            user: UserRecord {
+                name: "guest".into(),
+                password: hash_with(HashAlgorithm::Sha256, b"guest", b"salt").ok(),
+                tags: vec!["administrator".into()],
+                limits: Vec::new(),
+            },
+        }),
+        seed: id,
+        loopback_users: Vec::new(),
+        default_vhost: "/".into(),
+        anonymous: None,
+        limits: ShardLimits {
+            // No heartbeats: clients here speak only when they have something to say.
+            heartbeat_s: 0,
+            ..ShardLimits::default()
+        },
+    }
+}
+
+/// Arguments from names and values.
+pub fn arguments(list: &[(&str, Value)]) -> Table {
+    let each = list.iter();
+    Table(each.map(|(k, v)| ((*k).into(), v.clone())).collect())
+}
+
+/// A message as a client gets it.
+#[derive(Debug)]
+pub struct Got {
+    pub tag: u64,
+    pub exchange: String,
+    pub routing_key: String,
+    pub properties: Bytes,
+    pub body: Bytes,
+}
+
+impl Got {
+    pub fn headers(&self) -> Table {
+        let properties = Properties::decode(&self.properties).expect("properties");
+        properties.header_table().expect("headers")
+    }
+
+    pub fn expiration(&self) -> Option<String> {
+        let properties = Properties::decode(&self.properties).expect("properties");
+        properties.expiration.map(str::to_owned)
+    }
+}
+
+pub struct Client {
+    at: usize,
+    key: ConnectionKey,
+    input: BytesMut,
+    got: BytesMut,
+}
+
+impl Client {
+    fn log_in(mut self, cluster: &mut Cluster) -> Client {
+        self.input.extend_from_slice(&PROTOCOL_HEADER);
+        self.push(cluster);
+        let start = self.answer(cluster);
+        assert!(start.1.starts_with(&[0, 10, 0, 10]), "connection.start");
+        let login = Method::ConnectionStartOk {
+            client_properties: Table::default(),
+            mechanism: "PLAIN",
+            response: b"\0guest\0guest",
+            locale: "en_US",
+        };
+        self.call(cluster, 0, login);
+        let tune = Method::ConnectionTuneOk {
+            channel_max: 2047,
+            frame_max: FRAME_MAX,
+            heartbeat: 0,
+        };
+        self.send(cluster, 0, tune);
+        self.call(cluster, 0, Method::ConnectionOpen { virtual_host: "/" });
+        self.call(cluster, 1, Method::ChannelOpen {});
+        self
+    }
+
+    /// What was put into `input` goes to the node.
+    fn push(&mut self, cluster: &mut Cluster) {
+        cluster.nodes[self.at]
+            .shard
+            .received(self.key, &mut self.input);
+        cluster.settle();
+    }
+
+    pub fn send(&mut self, cluster: &mut Cluster, channel: u16, method: Method<'_>) {
+        encode_method(&mut self.input, channel, &method);
+        self.push(cluster);
+    }
+
+    fn next_frame(&mut self, cluster: &mut Cluster) -> Option<(FrameKind, Bytes)> {
+        if let Some((outbox, _)) = cluster.nodes[self.at].shard.outbox(self.key) {
+            let pieces: Vec<Bytes> = outbox.pieces().iter().cloned().collect();
+            for piece in pieces {
+                outbox.consume(piece.len());
+                self.got.extend_from_slice(&piece);
+            }
+        }
+        let frame = parse_frame(&self.got, FRAME_MAX).expect("a good frame")?;
+        let (kind, len) = (frame.kind, frame.wire_len());
+        let mut whole = self.got.split_to(len).freeze();
+        Some((kind, whole.split_to(len - 1).slice(7..)))
+    }
+
+    fn answer(&mut self, cluster: &mut Cluster) -> (FrameKind, Bytes) {
+        cluster.until("answered", |c| self.next_frame(c))
+    }
+
+    /// Asks and waits for the answer, which must not be an error.
+    pub fn call(&mut self, cluster: &mut Cluster, channel: u16, method: Method<'_>) -> Bytes {
+        self.send(cluster, channel, method);
+        let (kind, payload) = self.answer(cluster);
+        assert_eq!(kind, FrameKind::Method);
+        match Method::decode(&payload).expect("a method") {
+            Method::ChannelClose { reply_text, .. }
+            | Method::ConnectionClose { reply_text, .. } => {
+                panic!("{reply_text}")
+            }
+            _ => {}
+        }
+        payload
+    }
+
+    pub fn declare(&mut self, cluster: &mut Cluster, queue: &str, list: &[(&str, Value)]) {
+        let method = Method::QueueDeclare {
+            queue,
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            no_wait: false,
+            arguments: arguments(list),
+        };
+        self.call(cluster, 1, method);
+    }
+
+    pub fn declare_exchange(&mut self, cluster: &mut Cluster, exchange: &str, kind: &str) {
+        let method = Method::ExchangeDeclare {
+            exchange,
+            kind,
+            passive: false,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            no_wait: false,
+            arguments: Table::default(),
+        };
+        self.call(cluster, 1, method);
+    }
+
+    pub fn bind(
+        &mut self,
+        cluster: &mut Cluster,
+        queue: &str,
+        exchange: &str,
+        routing_key: &str,
+        list: &[(&str, Value)],
+    ) {
+        let method = Method::QueueBind {
+            queue,
+            exchange,
+            routing_key,
+            no_wait: false,
+            arguments: arguments(list),
+        };
+        self.call(cluster, 1, method);
+    }
+
+    pub fn publish(
+        &mut self,
+        cluster: &mut Cluster,
+        exchange: &str,
+        routing_key: &str,
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) {
+        let method = Method::BasicPublish {
+            exchange,
+            routing_key,
+            mandatory: false,
+            immediate: false,
+        };
+        encode_method(&mut self.input, 1, &method);
+        let mut raw = BytesMut::new();
+        properties.encode(&mut raw);
+        encode_content_header(&mut self.input, 1, body.len() as u64, &raw);
+        encode_body(&mut self.input, 1, body, FRAME_MAX);
+        self.push(cluster);
+    }
+
+    /// With acknowledgement; None when the queue is empty.
+    pub fn get(&mut self, cluster: &mut Cluster, queue: &str) -> Option<Got> {
+        let no_ack = false;
+        let answer = self.call(cluster, 1, Method::BasicGet { queue, no_ack });
+        let Method::BasicGetOk {
+            delivery_tag,
+            exchange,
+            routing_key,
+            ..
+        } = Method::decode(&answer).expect("a method")
+        else {
+            return None;
+        };
+        let (_, header) = self.answer(cluster);
+        let content = ContentHeader::decode(&header).expect("a content header");
+        let (properties, size) = (header.slice_ref(content.properties), content.body_size);
+        let body = if size == 0 {
+            Bytes::new()
+        } else {
+            self.answer(cluster).1
+        };
+        assert_eq!(body.len() as u64, size, "in one frame");
+        Some(Got {
+            tag: delivery_tag,
+            exchange: exchange.to_owned(),
+            routing_key: routing_key.to_owned(),
+            properties,
+            body,
+        })
+    }
+
+    /// Waits for a message.
+    pub fn must_get(&mut self, cluster: &mut Cluster, queue: &str) -> Got {
+        for _ in 0..PATIENCE {
+            if let Some(got) = self.get(cluster, queue) {
+                return got;
+            }
+            cluster.pass(STEP);
+        }
+        panic!("nothing came to {queue}");
+    }
+
+    pub fn reject(&mut self, cluster: &mut Cluster, delivery_tag: u64) {
+        let method = Method::BasicReject {
+            delivery_tag,
+            requeue: false,
+        };
+        self.send(cluster, 1, method);
+    }
+
+    pub fn close(self, cluster: &mut Cluster) {
+        cluster.nodes[self.at].shard.gone(self.key);
+        cluster.settle();
+    }
+}
