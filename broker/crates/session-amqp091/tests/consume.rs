@@ -895,7 +895,12 @@ fn the_last_consumer_of_an_auto_delete_queue_takes_it_along() {
         *auto_delete = true;
     }
     conn.send(1, declare);
-    conn.drain();
+    let declared = Method::QueueDeclareOk {
+        queue: "q",
+        message_count: 0,
+        consumer_count: 0,
+    };
+    conn.expect(1, declared);
     conn.consume(1, "q", "a", false);
     conn.consume(1, "q", "b", false);
     for (tag, there) in [("a", true), ("b", false)] {
