@@ -205,6 +205,14 @@ pub(super) fn decode(command: &Bytes) -> Result<Decoded, CodecError> {
     Ok(Decoded::Other(other))
 }
 
+/// The node that a command judges.
+pub(super) fn judged(command: &Bytes) -> Option<NodeId> {
+    match decode(command).ok()? {
+        Decoded::Other(Command::NodeSuspected(node) | Command::NodeTrusted(node)) => Some(node),
+        _ => None,
+    }
+}
+
 /// The head of a run: whose, the first number, how many.
 pub(super) fn take_run(runs: &mut Reader) -> Result<(SessionId, u64, u32), CodecError> {
     Ok((take_session(runs)?, runs.varint()?, runs.u32()?))

@@ -3,7 +3,7 @@
 //! The shard feeds it committed entries and leadership, hands the commands of [`QuorumQueue::take_proposal`] to the
 //! group, and at the end of its turn calls [`QuorumQueue::resolve`] with a way to read the log.
 
-use super::command::{Batch, Command};
+use super::command::{Batch, Command, judged};
 use super::dead_letter::Passing;
 use super::effects::Effects;
 use super::machine::Machine;
@@ -15,7 +15,7 @@ use crate::{
 };
 use bytes::Bytes;
 use env::{NodeId, Time, WallTime};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Bytes of commands that wait for the group at most; beyond it requests are left to be sent again.
@@ -58,8 +58,10 @@ pub struct QuorumQueue {
     progress: BTreeMap<SessionId, Progress>,
     closing: Vec<SessionId>,
     resumes: Vec<Resume>,
-    /// Nodes that went (false) or came (true) before this leader had applied what its predecessors did.
-    peers_told: BTreeMap<NodeId, bool>,
+    /// The failure detector's last word on each node: up or not.
+    reachable: BTreeMap<NodeId, bool>,
+    /// Nodes about which a command is on its way through the log.
+    judging: BTreeSet<NodeId>,
     /// The settings it should have, and whether they are on their way through the log.
     desired: Option<QueueSettings>,
     configuring: bool,
@@ -89,7 +91,8 @@ impl QuorumQueue {
             progress: BTreeMap::new(),
             closing: Vec::new(),
             resumes: Vec::new(),
-            peers_told: BTreeMap::new(),
+            reachable: BTreeMap::new(),
+            judging: BTreeSet::new(),
             desired: None,
             configuring: false,
             time_proposed: None,
@@ -140,7 +143,8 @@ impl QuorumQueue {
         self.waiting_bytes = 0;
         self.closing.clear();
         self.resumes.clear();
-        self.peers_told.clear();
+        self.reachable.clear();
+        self.judging.clear();
         self.desired = None;
         self.configuring = false;
         self.time_proposed = None;
@@ -178,12 +182,18 @@ impl QuorumQueue {
             for resume in std::mem::take(&mut self.resumes) {
                 self.machine.resume(&resume, &mut self.effects);
             }
-            for (node, up) in std::mem::take(&mut self.peers_told) {
-                self.peer_is(node, up);
+            for node in self.reachable.keys().copied().collect::<Vec<_>>() {
+                self.judge(node);
             }
             // A predecessor's settings may have been among what was applied just now.
             self.configuring = false;
             self.settle_settings();
+        }
+        if !self.judging.is_empty()
+            && let Some(node) = judged(command)
+            && self.judging.remove(&node)
+        {
+            self.judge(node);
         }
         let (machine, progress) = (&self.machine, &mut self.progress);
         self.closing.retain(|session| {
@@ -328,18 +338,39 @@ impl QuorumQueue {
         if !self.leads {
             return;
         }
-        if !self.caught_up {
-            // Sessions of the node, or its suspicion, may be in entries that are yet to be applied.
-            self.peers_told.insert(node, up);
+        self.reachable.insert(node, up);
+        // Before that, sessions of the node or its suspicion may be in entries that are yet to be applied.
+        if self.caught_up {
+            self.judge(node);
+        }
+    }
+
+    /// Brings the log's judgement of a node in line with the detector's last word. One command at a time: what is on
+    /// its way is compared again when it is applied, for the detector may have changed its mind meanwhile.
+    fn judge(&mut self, node: NodeId) {
+        let Some(up) = self.reachable.get(&node).copied() else {
+            return;
+        };
+        if self.judging.contains(&node) {
             return;
         }
-        match (up, self.machine.suspended(node)) {
-            (true, true) => self.propose(&Command::NodeTrusted(node)),
-            (false, false) if self.machine.has_sessions_of(node) => {
-                self.propose(&Command::NodeSuspected(node));
-            }
-            _ => {}
-        }
+        let command = match (up, self.machine.suspended(node)) {
+            (true, true) => Command::NodeTrusted(node),
+            (false, false) if self.knows(node) => Command::NodeSuspected(node),
+            _ => return,
+        };
+        self.judging.insert(node);
+        self.propose(&command);
+    }
+
+    /// Whether a node has sessions here, or requests that may make one.
+    fn knows(&self, node: NodeId) -> bool {
+        let first = SessionId {
+            node,
+            ..SessionId::default()
+        };
+        let mut proposed = self.progress.range(first..);
+        self.machine.has_sessions_of(node) || proposed.next().is_some_and(|(s, _)| s.node == node)
     }
 }
 

@@ -445,7 +445,12 @@ impl Machine {
     }
 
     pub(super) fn has_sessions_of(&self, node: NodeId) -> bool {
-        self.checkout.sessions.keys().any(|s| s.node == node)
+        let first = SessionId {
+            node,
+            ..SessionId::default()
+        };
+        let mut from = self.checkout.sessions.range(first..);
+        from.next().is_some_and(|(s, _)| s.node == node)
     }
 
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> + '_ {

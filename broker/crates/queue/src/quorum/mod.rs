@@ -10,6 +10,8 @@ mod dead_letter;
 mod dead_letter_tests;
 mod effects;
 mod leader;
+#[cfg(test)]
+mod leader_tests;
 mod machine;
 #[cfg(test)]
 mod model_tests;

@@ -1,0 +1,101 @@
+//! A leader and its log, an entry at a time.
+
+use super::QuorumQueue;
+use super::tests::{session, settings, spec};
+use crate::{ConsumerId, Moment, Output, Queue, Request, RequestBody, ToQueue};
+use bytes::Bytes;
+use env::NodeId;
+
+const TERM: u64 = 1;
+/// The node of [`session`] 1.
+const OTHER: NodeId = NodeId(2);
+
+struct Leader {
+    queue: QuorumQueue,
+    applied: u64,
+    out: Output,
+}
+
+impl Leader {
+    fn new() -> Leader {
+        let mut leader = Leader {
+            queue: QuorumQueue::new("queue 'q' in vhost '/'".into(), settings()),
+            applied: 0,
+            out: Output::default(),
+        };
+        (leader.queue).leadership(TERM, Some(NodeId(1)), true, &mut leader.out);
+        leader
+    }
+
+    /// A consumer of a session on [`OTHER`], as far as the log.
+    fn consume(&mut self) -> Option<Bytes> {
+        self.consume_of(1)
+    }
+
+    fn consume_of(&mut self, number: u64) -> Option<Bytes> {
+        let request = Request {
+            session: session(number),
+            seq: 1,
+            body: RequestBody::Consume {
+                consumer: ConsumerId(1),
+                spec: spec(10, 0),
+            },
+        };
+        let item = ToQueue::Request(request);
+        self.queue.step(Moment::default(), item, &mut self.out);
+        self.queue.take_proposal()
+    }
+
+    fn apply(&mut self, command: Option<Bytes>) {
+        let command = command.expect("something was proposed");
+        self.applied += 1;
+        self.queue.applied(self.applied, TERM, &command);
+    }
+
+    /// Applies what is proposed until nothing is.
+    fn settle(&mut self) {
+        while let Some(command) = self.queue.take_proposal() {
+            self.apply(Some(command));
+        }
+    }
+}
+
+#[test]
+fn a_node_that_is_back_before_its_suspicion_is_applied_is_trusted_again() {
+    let mut leader = Leader::new();
+    let consume = leader.consume();
+    leader.apply(consume);
+    leader.queue.peer_down(OTHER);
+    let suspicion = leader.queue.take_proposal();
+    leader.queue.peer_up(OTHER);
+    leader.apply(suspicion);
+    leader.settle();
+    assert!(!leader.queue.machine().suspended(OTHER));
+}
+
+#[test]
+fn a_node_that_is_gone_again_before_it_is_trusted_is_suspected_again() {
+    let mut leader = Leader::new();
+    let consume = leader.consume();
+    leader.apply(consume);
+    leader.queue.peer_down(OTHER);
+    leader.settle();
+    leader.queue.peer_up(OTHER);
+    let trust = leader.queue.take_proposal();
+    leader.queue.peer_down(OTHER);
+    leader.apply(trust);
+    leader.settle();
+    assert!(leader.queue.machine().suspended(OTHER));
+}
+
+#[test]
+fn a_node_is_suspected_whose_first_request_is_on_its_way() {
+    let mut leader = Leader::new();
+    let elsewhere = leader.consume_of(2);
+    leader.apply(elsewhere);
+    let consume = leader.consume();
+    leader.queue.peer_down(OTHER);
+    leader.apply(consume);
+    leader.settle();
+    assert!(leader.queue.machine().suspended(OTHER));
+}
