@@ -565,7 +565,7 @@ impl<T: Copy> QueueClient<T> {
             // A leader that has yet to apply what its predecessors did.
             None if self.lasting => {}
             // It has forgotten what it once applied: a queue that lives in one place was started anew.
-            None => self.owner_lost(told),
+            None => self.start_over(told),
             Some(ahead) => {
                 let ahead = usize::try_from(ahead).unwrap_or(usize::MAX);
                 self.sent = self.sent.min(ahead);
@@ -623,6 +623,21 @@ impl<T: Copy> QueueClient<T> {
     /// The owner of a queue that lives in one place is gone with all it held in memory: what was not applied is not
     /// taken, consumers are over, and numbering starts again.
     pub fn owner_lost(&mut self, told: &mut Vec<Told<T>>) {
+        let stood = self
+            .watches
+            .first_key_value()
+            .map(|(consumer, _)| *consumer);
+        self.start_over(told);
+        if let Some(consumer) = stood.filter(|_| self.kept.is_empty()) {
+            // It may live and go on delivering to consumers that are no more: any request of the new numbering ends them.
+            self.keep(RequestBody::Recover { consumer }, None);
+            // Nobody asked for it: callers' numbers go on as if it were not there.
+            self.base = self.base.wrapping_sub(1);
+        }
+    }
+
+    /// What was asked of an owner that has forgotten it, or is believed to, is over.
+    fn start_over(&mut self, told: &mut Vec<Told<T>>) {
         let next = self.next_number();
         let mut closing = false;
         for kept in std::mem::take(&mut self.kept) {

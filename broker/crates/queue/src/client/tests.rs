@@ -368,3 +368,21 @@ fn an_owner_out_of_reach_hears_of_the_end() {
         (1, vec![EPOCH + 1])
     );
 }
+
+#[test]
+fn an_owner_out_of_reach_hears_that_consumers_are_over() {
+    let mut client = client(QueueKind::Classic);
+    client.request(consume(1, false));
+    sent(&mut client);
+    hear(&mut client, Event::Applied { up_to: 1 });
+    let answer = Answer::Consuming;
+    hear(&mut client, Event::Answer { seq: 1, answer });
+    assert_eq!(client.in_flight(), 0);
+    let mut told = Vec::new();
+    client.owner_lost(&mut told);
+    let consumer = ConsumerId(1);
+    assert_eq!(told, [Told::Cancelled { consumer }]);
+    assert_eq!(sent(&mut client), [EPOCH + 1]);
+    hear(&mut client, Event::Applied { up_to: EPOCH + 1 });
+    assert!(client.is_idle());
+}
