@@ -4,7 +4,6 @@ use crate::config::Config;
 use crate::identity::{ClusterRecord, Identity, IdentityError};
 use env::real::RealDisk;
 use env::{Disk, Rng};
-use shard::{RecoveredShard, shard_of};
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -148,21 +147,4 @@ impl DataDir {
         recovered.groups.remove(&MARK);
         Ok((wal, recovered))
     }
-}
-
-/// Each shard's part of what the log held.
-pub fn split(recovered: Recovered, shards: u16) -> Vec<RecoveredShard> {
-    let newest_file = recovered.files.last().copied().unwrap_or(0);
-    let mut parts: Vec<RecoveredShard> = (0..shards)
-        .map(|_| RecoveredShard {
-            newest_file,
-            ..RecoveredShard::default()
-        })
-        .collect();
-    for (group, state) in recovered.groups {
-        if let Some(part) = parts.get_mut(usize::from(shard_of(group.0, shards))) {
-            part.groups.insert(group, state);
-        }
-    }
-    parts
 }

@@ -5,7 +5,7 @@ use crate::alarms::{Alarms, Cause, cpus};
 use crate::checks::CheckPool;
 use crate::config::Config;
 use crate::control_door::ControlDoor;
-use crate::data_dir::{DataDir, DataDirError, split};
+use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
 use crate::links::LinkStatus;
 use crate::peering::PeeringConfig;
@@ -256,8 +256,8 @@ impl Node {
         let loop_config = self.loop_config();
         let pool = CheckPool::start(cpus()).map_err(io_error("login threads"))?;
         let mailboxes = self.threads.mailboxes();
-        let parts = (0u16..).zip(split(recovered, self.shards)).zip(&mailboxes);
-        for ((index, part), mailbox) in parts {
+        let parts = RecoveredShard::split(recovered, self.shards);
+        for ((index, part), mailbox) in (0u16..).zip(parts).zip(&mailboxes) {
             let checks = pool.for_shard(mailbox.clone());
             let config = self.shard_config(index, founding.clone());
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
@@ -335,6 +335,7 @@ impl Node {
                     .unwrap_or(u64::MAX),
                 consumer_timeout_ms: limits.consumer_timeout_ms,
             },
+            groups: consensus::Limits::default(),
         }
     }
 

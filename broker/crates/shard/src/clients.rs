@@ -44,6 +44,12 @@ pub struct Clients {
 }
 
 impl Clients {
+    /// Requests that their queues have not applied yet, of all sessions.
+    pub fn in_flight(&self) -> usize {
+        let links = self.sessions.values().flat_map(|s| s.queues.values());
+        links.map(|l| l.client.in_flight()).sum()
+    }
+
     /// Sessions none of whose queues is behind any more.
     pub fn take_relieved(&mut self) -> Vec<u64> {
         let mut relieved = std::mem::take(&mut self.relieved);

@@ -32,6 +32,8 @@ pub struct ShardConfig {
     /// The vhost of sessions that name none (MQTT).
     pub default_vhost: Name,
     pub limits: ShardLimits,
+    /// Time and memory of the Raft groups.
+    pub groups: consensus::Limits,
 }
 
 /// How the cluster begins: each founder makes the metadata group with these voters, and whoever leads it first
@@ -83,4 +85,24 @@ pub struct RecoveredShard {
     /// The newest file that `groups` come from. New records go to later files; `wal_rolled` with this number
     /// follows as the shard's first event, so that the old files can be emptied and deleted. 0: none.
     pub newest_file: u64,
+}
+
+impl RecoveredShard {
+    /// Each shard's part of what the log held.
+    pub fn split(recovered: wal::Recovered, shards: u16) -> Vec<RecoveredShard> {
+        let newest_file = recovered.files.last().copied().unwrap_or(0);
+        let mut parts: Vec<RecoveredShard> = (0..shards)
+            .map(|_| RecoveredShard {
+                newest_file,
+                ..RecoveredShard::default()
+            })
+            .collect();
+        for (group, state) in recovered.groups {
+            let shard = crate::shard_of(group.0, shards);
+            if let Some(part) = parts.get_mut(usize::from(shard)) {
+                part.groups.insert(group, state);
+            }
+        }
+        parts
+    }
 }
