@@ -107,6 +107,7 @@ impl Core {
     }
 
     fn queue_removed(&mut self, record: &QueueRecord) {
+        self.deleting.remove(&record.id);
         self.owners.remove(record.id);
         self.dead_letters.forget(record.id);
         self.clients_queue_removed(record.id);

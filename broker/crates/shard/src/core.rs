@@ -83,6 +83,8 @@ pub struct Core {
     pub joining: BTreeSet<NodeId>,
     /// Queues whose `SetQueueMembers` is on its way.
     pub replacing: BTreeSet<QueueId>,
+    /// Queues whose deletion is on its way to the tree because nobody else may see to it.
+    pub deleting: BTreeSet<QueueId>,
     pub reconcile_at: Time,
     pub passwords: Logins,
     /// Sessions of this shard that are logged in, for users' limits.

@@ -122,6 +122,8 @@ pub struct Owners {
     leases: Leases,
     /// Queues with dead messages to be taken.
     dying: BTreeSet<QueueId>,
+    /// Queues led or living here that have taken their deletion, and are still in the tree.
+    over: BTreeSet<QueueId>,
     out: Output,
     at: Moment,
 }
@@ -144,6 +146,7 @@ impl Owners {
             unused: Vec::new(),
             leases: Leases::default(),
             dying: BTreeSet::new(),
+            over: BTreeSet::new(),
             out: Output::default(),
             at: Moment::default(),
         }
@@ -247,6 +250,7 @@ impl Owners {
             None => {}
         }
         self.held.remove(&queue);
+        self.over.remove(&queue);
         self.set_wake(queue, None);
         self.touched.remove(&queue);
         self.leases.set(queue, None);
@@ -505,6 +509,13 @@ impl Owners {
             }
             classic.used |= consumers > 0;
         }
+        let over = match owned {
+            Owned::Classic(classic) => classic.queue.deleted(),
+            Owned::Quorum(quorum) => quorum.leads() && quorum.machine().deleted(),
+        };
+        if over {
+            self.over.insert(queue);
+        }
         let wake = owned.queue().wake_at();
         if owned.queue().has_dead() {
             self.dying.insert(queue);
@@ -524,6 +535,11 @@ impl Owners {
     /// Queues to be deleted: auto-delete ones whose last consumer went in this turn, and those whose lease has ended.
     pub fn take_unused(&mut self) -> Vec<QueueId> {
         std::mem::take(&mut self.unused)
+    }
+
+    /// Queues that take nothing any more, for the tree has yet to lose them.
+    pub fn over(&self) -> Vec<QueueId> {
+        self.over.iter().copied().collect()
     }
 
     /// A clean stop: what classic queues have in memory goes to the disk.
@@ -795,6 +811,19 @@ impl Owners {
     /// When the host wants to be told of time; None while all its groups sleep.
     pub fn host_wake(&self) -> Option<Time> {
         self.host.wake_at()
+    }
+
+    /// For checks: of each replica of a quorum queue here, how far it has applied and a number for its state.
+    pub fn digests(&self) -> Vec<(QueueId, u64, u64)> {
+        let quorum = self.queues.iter().filter_map(|(id, owned)| match owned {
+            Owned::Quorum(quorum) => Some((*id, quorum.machine())),
+            Owned::Classic(_) => None,
+        });
+        let mut all: Vec<_> = quorum
+            .map(|(id, m)| (id, m.applied(), m.digest()))
+            .collect();
+        all.sort_unstable();
+        all
     }
 
     /// Replicas that wait for their queue to show in the tree.

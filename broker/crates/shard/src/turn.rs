@@ -10,7 +10,7 @@ use crate::logins::Logins;
 use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
-use consensus::{Host, HostConfig, Limits, RecoveryError};
+use consensus::{Host, HostConfig, RecoveryError};
 use env::rng::SeededRng;
 use env::{Disk, Incarnation, Rng, Time, WallTime};
 use hashbrown::HashMap;
@@ -37,7 +37,7 @@ impl Shard {
             node: config.node,
             incarnation: config.incarnation,
             seed: config.seed,
-            limits: Limits::default(),
+            limits: config.groups.clone(),
         };
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
         let mut owners = Owners::new(config.node, host, disk);
@@ -83,6 +83,7 @@ impl Shard {
             joiners: Joiners::default(),
             joining: BTreeSet::new(),
             replacing: BTreeSet::new(),
+            deleting: BTreeSet::new(),
             reconcile_at: now,
             logins: HashMap::default(),
             config,
@@ -118,23 +119,32 @@ impl Core {
             self.shard_output(item);
         }
         for queue in self.owners.take_unused() {
-            if let Some(record) = self.tree.queue_by_id(queue) {
-                let (vhost, name) = (record.vhost.clone(), record.name.clone());
-                self.ask(
-                    Change::DeleteQueue {
-                        vhost,
-                        name,
-                        id: Some(queue),
-                    },
-                    Asker::Nobody,
-                );
-            }
+            self.delete(queue);
         }
         for (session, queue, event) in self.owners.take_events() {
             self.send_event(session, queue, event);
             worked = true;
         }
         worked
+    }
+
+    /// Takes a queue out of the tree.
+    fn delete(&mut self, queue: QueueId) {
+        if let Some(record) = self.tree.queue_by_id(queue) {
+            let (vhost, name) = (record.vhost.clone(), record.name.clone());
+            let id = Some(queue);
+            self.ask(Change::DeleteQueue { vhost, name, id }, Asker::Nobody);
+        }
+    }
+
+    /// A queue takes its deletion first, then the session that asked takes its record out of the tree. When that session
+    /// ends in between the queue would be there for ever and take nothing.
+    fn finish_deletions(&mut self) {
+        for queue in self.owners.over() {
+            if self.deleting.insert(queue) {
+                self.delete(queue);
+            }
+        }
     }
 
     fn metadata_output(&mut self, item: ForMetadata) {
@@ -237,6 +247,7 @@ impl Core {
             self.end_old_maintenance();
         }
         self.reconcile_queue_members();
+        self.finish_deletions();
         let tree = &self.tree;
         self.owners
             .remove_deleted(self.applied, |q| tree.queue_by_id(q).is_some());

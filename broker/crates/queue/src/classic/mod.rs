@@ -138,6 +138,11 @@ impl ClassicQueue {
         self.finish(out);
     }
 
+    /// It takes nothing any more: its record is to go.
+    pub fn deleted(&self) -> bool {
+        self.checkout.deleted
+    }
+
     /// Writes everything that is not written, for a clean stop.
     pub fn write_all(&mut self, out: &mut Output) -> io::Result<()> {
         self.shelf.write()?;

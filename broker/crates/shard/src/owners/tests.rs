@@ -3,6 +3,7 @@ use consensus::{HostConfig, Limits};
 use env::sim::SimDisk;
 use message::Table;
 use metadata::QueueKind;
+use queue::{Request, RequestBody};
 
 fn owners() -> Owners {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
@@ -65,4 +66,32 @@ fn what_was_held_for_a_queue_is_applied_before_what_is_newer() {
         .collect();
     assert_eq!(order, [1, 2, 3]);
     assert!(!owners.recovering());
+}
+
+#[test]
+fn a_queue_that_took_its_deletion_is_over_until_it_is_removed() {
+    let mut owners = owners();
+    let record = record(QueueKind::Classic);
+    owners.open_classic(&record, &FIRST_SETTINGS);
+    owners.turn(&mut Vec::new());
+    assert_eq!(owners.over(), []);
+    let session = SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number: 1,
+    };
+    let body = RequestBody::Delete {
+        if_unused: false,
+        if_empty: false,
+    };
+    let request = Request {
+        session,
+        seq: 1,
+        body,
+    };
+    owners.step(record.id, ToQueue::Request(request));
+    owners.turn(&mut Vec::new());
+    assert_eq!(owners.over(), [record.id]);
+    owners.remove(record.id);
+    assert_eq!(owners.over(), []);
 }
