@@ -5,6 +5,8 @@
 //! Everything that happens goes into a [`Trace`]: the same seed gives the same hash.
 #![forbid(unsafe_code)]
 
+pub mod cluster;
+mod connections;
 pub mod faults;
 mod machine;
 pub mod metadata;

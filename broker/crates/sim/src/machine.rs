@@ -24,6 +24,8 @@ pub(crate) struct Life<P> {
     pub writing: bool,
     pub jobs: VecDeque<(JobId, Box<dyn StorageJob>)>,
     pub peers: BTreeMap<NodeId, Peer>,
+    /// The tick that is planned for [`Process::wake_at`].
+    pub wake: Option<Time>,
 }
 
 /// What the failure detector knows of another node.

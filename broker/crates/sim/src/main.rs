@@ -1,19 +1,19 @@
-//! `sim --seed 7`, `sim --seeds 0..200`: runs the cluster under seeds and says what each came to.
+//! `sim --seed 7`, `sim --seeds 0..200`: runs clusters under seeds and says what each came to.
 #![forbid(unsafe_code)]
 
 mod selfcheck;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use env::planted::{self, Bug};
 use sim::faults::Kind;
-use sim::metadata::{Options, Report, run};
+use sim::{Violation, cluster, metadata};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 #[derive(Parser)]
-#[command(about = "Runs a simulated cluster under a seed and checks its rules")]
+#[command(about = "Runs simulated clusters under a seed and checks their rules")]
 struct Arguments {
     /// One seed.
     #[arg(long, conflicts_with = "seeds")]
@@ -21,13 +21,17 @@ struct Arguments {
     /// Seeds from A up to, not with, B: `A..B`; or a count from 0.
     #[arg(long, value_parser = seeds)]
     seeds: Option<Range<u64>>,
+    /// What runs on the machines.
+    #[arg(long, value_enum, default_value_t = Scenario::Metadata)]
+    scenario: Scenario,
     #[arg(long, default_value_t = 3)]
     nodes: u64,
+    /// Clients of the metadata scenario.
     #[arg(long, default_value_t = 4)]
     clients: u64,
-    /// Simulated seconds in which things go wrong.
-    #[arg(long, default_value_t = 20)]
-    chaos: u64,
+    /// Simulated seconds in which things go wrong; 20 with metadata and 8 with whole nodes when not said.
+    #[arg(long)]
+    chaos: Option<u64>,
     /// Disks that ignore syncs: shows that the rules notice.
     #[arg(long)]
     lying_disks: bool,
@@ -45,6 +49,23 @@ struct Arguments {
     trace: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// The metadata group alone.
+    Metadata,
+    /// Whole nodes and AMQP 0.9.1 clients.
+    Cluster,
+    All,
+}
+
+/// A scenario under a seed: what it came to. `once`: it is not run a second time to see whether that is the same.
+type Run = fn(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String>;
+
+const SCENARIOS: [(Scenario, &str, Run); 2] = [
+    (Scenario::Metadata, "metadata", run_metadata),
+    (Scenario::Cluster, "cluster", run_cluster),
+];
+
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let number = |t: &str| t.parse::<u64>().map_err(|e| format!("{t:?}: {e}"));
     match text.split_once("..") {
@@ -60,6 +81,11 @@ fn bug(name: &str) -> Result<Bug, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.trace {
+        // What the nodes log, between the events.
+        let log = tracing_subscriber::fmt().without_time().with_ansi(false);
+        log.with_writer(std::io::stdout).init();
+    }
     if (arguments.selfcheck || arguments.planted.is_some()) && !planted::POSSIBLE {
         eprintln!("no bugs are in this build: cargo build --release -p sim --features planted");
         return ExitCode::FAILURE;
@@ -70,20 +96,12 @@ fn main() -> ExitCode {
     if let Some(bug) = arguments.planted {
         planted::plant(bug);
     }
-    let options = Options {
-        nodes: arguments.nodes.max(1),
-        clients: arguments.clients,
-        chaos: Duration::from_secs(arguments.chaos),
-        lying_disks: arguments.lying_disks,
-        without: arguments.without.into_iter().collect(),
-        loud: arguments.trace,
-    };
-    let seeds = match (arguments.seed, arguments.seeds) {
+    let seeds = match (arguments.seed, arguments.seeds.clone()) {
         (Some(seed), _) => seed..seed.saturating_add(1),
         (None, Some(seeds)) => seeds,
         (None, None) => 0..1,
     };
-    match run_all(seeds, &options, arguments.planted.is_some()) {
+    match run_all(seeds, &arguments) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
@@ -92,32 +110,32 @@ fn main() -> ExitCode {
 /// What the panic handler says it happened under: release builds end at a panic.
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 
-/// True when all went well. `hunt`: each seed once, until the first that does not.
-fn run_all(seeds: Range<u64>, options: &Options, hunt: bool) -> bool {
+/// True when all went well. With a planted bug: each seed once, until the first that does not.
+fn run_all(seeds: Range<u64>, arguments: &Arguments) -> bool {
     std::panic::set_hook(Box::new(|panic| {
         let what = panic.to_string().replace('\n', " ");
         println!("seed {}: FAILED: {what}", RUNNING.load(Ordering::Relaxed));
     }));
+    let hunt = arguments.planted.is_some();
+    let wanted = |s: Scenario| arguments.scenario == Scenario::All || arguments.scenario == s;
     let (mut passed, mut failed) = (0, 0);
     for seed in seeds {
         RUNNING.store(seed, Ordering::Relaxed);
-        let first = run(seed, options);
-        let again = hunt || first == run(seed, options);
-        match first {
-            Ok(report) if again => {
-                passed += 1;
-                say(seed, &report);
-            }
-            Ok(_) => {
-                failed += 1;
-                println!("seed {seed}: FAILED: the second run differs from the first");
-            }
-            Err(violation) => {
-                failed += 1;
-                println!("seed {seed}: FAILED: {violation}");
-                println!("  again, with every event: sim --seed {seed} --trace");
+        let mut whole = true;
+        for (_, name, run) in SCENARIOS.iter().filter(|(s, _, _)| wanted(*s)) {
+            match run(seed, arguments, hunt) {
+                Ok(text) => println!("seed {seed}: {name}: {text}"),
+                Err(why) => {
+                    whole = false;
+                    println!("seed {seed}: FAILED: {name}: {why}");
+                    println!(
+                        "  again, with every event: sim --scenario {name} --seed {seed} --trace"
+                    );
+                }
             }
         }
+        passed += u64::from(whole);
+        failed += u64::from(!whole);
         if hunt && failed > 0 {
             break;
         }
@@ -129,19 +147,72 @@ fn run_all(seeds: Range<u64>, options: &Options, hunt: bool) -> bool {
     failed == 0
 }
 
-fn say(seed: u64, report: &Report) {
-    println!(
-        "seed {seed}: hash {:016x}, {} events, {} faults, {} changes confirmed, {} terms, {} starts, \
-         {} checkpoints restored, {} nodes damaged, {} replaced, {:.1} s",
-        report.hash,
-        report.events,
-        report.faults,
-        report.answers,
-        report.terms,
-        report.starts,
-        report.restores,
-        report.damaged,
-        report.replaced,
-        report.ended.0 as f64 / 1e9,
-    );
+fn told<R: PartialEq>(
+    run: impl Fn() -> Result<R, Violation>,
+    once: bool,
+    tell: impl Fn(&R) -> String,
+) -> Result<String, String> {
+    let first = run();
+    let again = once || first == run();
+    match first {
+        Ok(report) if again => Ok(tell(&report)),
+        Ok(_) => Err("the second run differs from the first".to_owned()),
+        Err(violation) => Err(violation.to_string()),
+    }
+}
+
+fn run_metadata(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String> {
+    let options = metadata::Options {
+        nodes: arguments.nodes.max(1),
+        clients: arguments.clients,
+        chaos: Duration::from_secs(arguments.chaos.unwrap_or(20)),
+        lying_disks: arguments.lying_disks,
+        without: arguments.without.iter().copied().collect(),
+        loud: arguments.trace,
+    };
+    let tell = |report: &metadata::Report| {
+        format!(
+            "hash {:016x}, {} events, {} faults, {} changes confirmed, {} terms, {} starts, \
+             {} checkpoints restored, {} nodes damaged, {} replaced, {:.1} s",
+            report.hash,
+            report.events,
+            report.faults,
+            report.answers,
+            report.terms,
+            report.starts,
+            report.restores,
+            report.damaged,
+            report.replaced,
+            report.ended.0 as f64 / 1e9,
+        )
+    };
+    told(|| metadata::run(seed, &options), once, tell)
+}
+
+fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, String> {
+    let options = cluster::Options {
+        nodes: arguments.nodes.max(1),
+        chaos: Duration::from_secs(arguments.chaos.unwrap_or(8)),
+        lying_disks: arguments.lying_disks,
+        without: arguments.without.iter().copied().collect(),
+        loud: arguments.trace,
+    };
+    let tell = |report: &cluster::Report| {
+        format!(
+            "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again), {} known settled, \
+             {} connections, {} starts, {:.1} s",
+            report.hash,
+            report.events,
+            report.faults,
+            report.published,
+            report.confirmed,
+            report.delivered,
+            report.redelivered,
+            report.settled,
+            report.connections,
+            report.starts,
+            report.ended.0 as f64 / 1e9,
+        )
+    };
+    told(|| cluster::run(seed, &options), once, tell)
 }

@@ -16,7 +16,14 @@ pub trait Process {
     type Note: Debug;
 
     fn tick(&mut self, now: Time, wall: WallTime);
+    /// Before what just came in is carried on; for software that reads the clock at the start of a turn.
+    fn turn(&mut self, _now: Time, _wall: WallTime) {}
+    /// When it wants a tick that the world would not give it by then.
+    fn wake_at(&self) -> Option<Time> {
+        None
+    }
     fn peer_frame(&mut self, from: NodeId, frame: Bytes);
+    /// Told again of a node that is up: the connection was replaced, frames may be lost.
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
     fn peer_down(&mut self, node: NodeId);
     fn durable(&mut self, token: WalToken);

@@ -1,5 +1,6 @@
 //! Machines, the net between them, and time.
 
+use crate::connections::Connections;
 use crate::machine::{Life, Machine, Peer};
 use crate::network::{Link, Network};
 use crate::process::{Action, Process};
@@ -73,6 +74,7 @@ pub struct Start {
     pub node: NodeId,
     pub incarnation: Incarnation,
     pub now: Time,
+    pub wall: WallTime,
     pub disk: SimDisk,
     pub recovered: wal::Recovered,
     pub seed: u64,
@@ -86,7 +88,13 @@ enum Event<S: Scenario> {
     Frame {
         link: Link,
         lives: (Incarnation, Incarnation),
+        connection: u64,
         frame: Bytes,
+    },
+    Wake {
+        node: NodeId,
+        life: Incarnation,
+        at: Time,
     },
     Write {
         node: NodeId,
@@ -122,6 +130,9 @@ pub struct WorldConfig {
     pub wal_file_bytes: u64,
     /// A peer that nothing gets through to for this long is down.
     pub detection: Duration,
+    /// Frames travel on connections: one that is lost takes its connection along, and both ends are told when there is
+    /// another. Otherwise each frame is lost by itself.
+    pub connections: bool,
 }
 
 impl Default for WorldConfig {
@@ -131,6 +142,7 @@ impl Default for WorldConfig {
             tick: Duration::from_millis(100),
             wal_file_bytes: 32 << 10,
             detection: Duration::from_secs(1),
+            connections: false,
         }
     }
 }
@@ -141,6 +153,7 @@ pub struct World<S: Scenario> {
     machines: BTreeMap<NodeId, Machine<S::Process>>,
     scheduler: Scheduler<Event<S>>,
     pub net: Network,
+    connections: Connections,
     pub rng: SeededRng,
     /// For durations of disk work and the way of clients.
     pace: SeededRng,
@@ -152,6 +165,8 @@ pub struct World<S: Scenario> {
     youngest: NodeId,
 }
 
+/// Between two ticks that the software asked for.
+const LEAST_SLEEP: Duration = Duration::from_micros(100);
 const DETECTOR_PERIOD: Duration = Duration::from_millis(100);
 const WALL_EPOCH: u64 = 1_700_000_000_000;
 
@@ -168,6 +183,7 @@ impl<S: Scenario> World<S> {
             config,
             scheduler: Scheduler::default(),
             net: Network::new(rng.fork()),
+            connections: Connections::default(),
             pace: rng.fork(),
             rng,
             trace: Trace::new(loud),
@@ -179,6 +195,12 @@ impl<S: Scenario> World<S> {
 
     pub fn now(&self) -> Time {
         self.scheduler.now()
+    }
+
+    /// What the wall clock of a node shows.
+    fn wall(&self, node: NodeId) -> WallTime {
+        let error = self.machines.get(&node).map_or(0, |m| m.clock_error);
+        WallTime((WALL_EPOCH + self.now().0 / 1_000_000).saturating_add_signed(error))
     }
 
     pub fn nodes(&self) -> Vec<NodeId> {
@@ -276,7 +298,18 @@ impl<S: Scenario> World<S> {
         };
         match event {
             Event::Tick { node, life } => self.tick(scenario, node, life),
-            Event::Frame { link, lives, frame } => self.frame(scenario, link, lives, frame),
+            Event::Frame {
+                link,
+                lives,
+                connection,
+                frame,
+            } => {
+                if self.arrives(link, lives, connection) {
+                    self.frame(scenario, link, frame)?;
+                }
+                Ok(())
+            }
+            Event::Wake { node, life, at } => self.wake(scenario, node, life, at),
             Event::Write { node, life } => self.write(scenario, node, life),
             Event::Job { node, life } => self.job(scenario, node, life),
             Event::Detect => self.detect(scenario),
@@ -334,7 +367,7 @@ impl<S: Scenario> World<S> {
     }
 
     fn start(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
-        let now = self.now();
+        let (now, wall) = (self.now(), self.wall(node));
         let seed = self.pace.next_u64();
         let Some(machine) = self.machines.get_mut(&node).filter(|m| m.life.is_none()) else {
             return Ok(());
@@ -356,6 +389,7 @@ impl<S: Scenario> World<S> {
                     node,
                     incarnation: life,
                     now,
+                    wall,
                     disk,
                     recovered,
                     seed,
@@ -372,6 +406,7 @@ impl<S: Scenario> World<S> {
             writing: false,
             jobs: Default::default(),
             peers: BTreeMap::new(),
+            wake: None,
         });
         self.plan(Duration::ZERO, Event::Tick { node, life });
         Ok(())
@@ -395,31 +430,52 @@ impl<S: Scenario> World<S> {
     }
 
     fn tick(&mut self, scenario: &mut S, node: NodeId, life: Incarnation) -> Result<(), String> {
-        let now = self.now();
-        let error = self.machines.get(&node).map_or(0, |m| m.clock_error);
+        let (now, wall) = (self.now(), self.wall(node));
         let Some(running) = self.this_life(node, life) else {
             return Ok(());
         };
-        let wall = WallTime((WALL_EPOCH + now.0 / 1_000_000).saturating_add_signed(error));
         running.process.tick(now, wall);
         self.plan(self.config.tick, Event::Tick { node, life });
         self.pump(scenario, node)
     }
 
-    fn frame(
+    /// A tick that the software asked for.
+    fn wake(
         &mut self,
         scenario: &mut S,
-        link: Link,
-        lives: (Incarnation, Incarnation),
-        frame: Bytes,
+        node: NodeId,
+        life: Incarnation,
+        at: Time,
     ) -> Result<(), String> {
+        let (now, wall) = (self.now(), self.wall(node));
+        let running = self.this_life(node, life);
+        let Some(running) = running.filter(|l| l.wake == Some(at)) else {
+            return Ok(());
+        };
+        running.wake = None;
+        running.process.tick(now, wall);
+        self.pump(scenario, node)
+    }
+
+    /// Whether a frame that was on the way gets there.
+    fn arrives(&mut self, link: Link, lives: (Incarnation, Incarnation), connection: u64) -> bool {
         let (from, to) = link;
         // A connection ends with either of its ends, and with what is on the way.
         let whole =
             self.incarnation(from) == Some(lives.0) && self.incarnation(to) == Some(lives.1);
-        if !whole || !self.net.passes(link) {
-            return Ok(());
+        let passes = self.net.passes(link);
+        if !self.config.connections {
+            return whole && passes;
         }
+        let whole = whole && self.connections.current(link) == Some(connection);
+        if whole && !passes {
+            self.connections.cut(link);
+        }
+        whole && passes
+    }
+
+    fn frame(&mut self, scenario: &mut S, link: Link, frame: Bytes) -> Result<(), String> {
+        let (from, to) = link;
         let now = self.now();
         self.trace.event(now, "frame", to.0, &(from.0, frame.len()));
         self.trace.bytes(&frame);
@@ -478,9 +534,20 @@ impl<S: Scenario> World<S> {
         self.pump(scenario, node)
     }
 
+    /// Connections that are made anew.
+    fn mend(&mut self) -> Vec<Link> {
+        let (net, held, limit) = (&self.net, &self.held, self.config.detection);
+        self.connections.mend(|link| {
+            let back = (link.1, link.0);
+            let awake = !held.contains_key(&link.0) && !held.contains_key(&link.1);
+            awake && net.passes(link) && net.delay(link) + net.delay(back) < limit
+        })
+    }
+
     /// Everyone looks at everyone.
     fn detect(&mut self, scenario: &mut S) -> Result<(), String> {
         let now = self.now();
+        let mended = self.mend();
         for node in self.nodes() {
             if self.is_paused(node) {
                 continue;
@@ -488,7 +555,10 @@ impl<S: Scenario> World<S> {
             for other in self.nodes() {
                 let (there, back) = ((node, other), (other, node));
                 let slow = self.net.delay(there) + self.net.delay(back);
-                let open = self.net.passes(there) && self.net.passes(back);
+                let open = self.net.passes(there)
+                    && self.net.passes(back)
+                    && self.connections.current(there).is_some();
+                let anew = mended.contains(&(node.min(other), node.max(other)));
                 let incarnation = self.incarnation(other);
                 let answers = open && slow < self.config.detection && !self.is_paused(other);
                 let heard = incarnation.filter(|_| answers);
@@ -500,7 +570,16 @@ impl<S: Scenario> World<S> {
                 let Some(life) = self.life(node).filter(|_| node != other) else {
                     continue;
                 };
+                let before = life.peers.get(&other).and_then(|p| p.up);
                 tell(life, other, heard, now, patience);
+                if let Some(incarnation) = before.filter(|b| anew && Some(*b) == heard) {
+                    life.process.peer_up(other, incarnation);
+                }
+                let given_up =
+                    before.is_some() && life.peers.get(&other).is_some_and(|p| p.up.is_none());
+                if given_up && self.config.connections {
+                    self.connections.cut(there);
+                }
             }
             self.pump(scenario, node)?;
         }
@@ -520,6 +599,10 @@ impl<S: Scenario> World<S> {
 
     /// Carries out what a node's software wants until it wants nothing more.
     fn pump(&mut self, scenario: &mut S, node: NodeId) -> Result<(), String> {
+        let (now, wall) = (self.now(), self.wall(node));
+        if let Some(life) = self.life(node) {
+            life.process.turn(now, wall);
+        }
         loop {
             let mut actions = std::mem::take(&mut self.actions);
             if let Some(life) = self.life(node) {
@@ -535,7 +618,24 @@ impl<S: Scenario> World<S> {
             self.actions = actions;
         }
         self.keep_writing(node);
+        self.keep_waking(node);
         Ok(())
+    }
+
+    /// Plans the tick that the software wants next, if that is before the one that is planned.
+    fn keep_waking(&mut self, node: NodeId) {
+        let soonest = self.now() + LEAST_SLEEP;
+        let Some(life) = self.incarnation(node) else {
+            return;
+        };
+        let Some(running) = self.life(node) else {
+            return;
+        };
+        let wanted = running.process.wake_at().map(|at| at.max(soonest));
+        if let Some(at) = wanted.filter(|at| running.wake.is_none_or(|w| *at < w)) {
+            running.wake = Some(at);
+            self.scheduler.at(at, Event::Wake { node, life, at });
+        }
     }
 
     fn keep_writing(&mut self, node: NodeId) {
@@ -611,7 +711,13 @@ impl<S: Scenario> World<S> {
 
     fn send(&mut self, from: NodeId, life: Incarnation, to: NodeId, frame: Bytes) {
         let link = (from, to);
+        let Some(connection) = self.connections.current(link) else {
+            return;
+        };
         let arrivals = self.net.send(self.now(), link);
+        if arrivals == [None, None] && self.config.connections {
+            self.connections.cut(link);
+        }
         let Some(other) = self.incarnation(to) else {
             return;
         };
@@ -619,6 +725,7 @@ impl<S: Scenario> World<S> {
             let event = Event::Frame {
                 link,
                 lives: (life, other),
+                connection,
                 frame: frame.clone(),
             };
             self.scheduler.at(arrives, event);

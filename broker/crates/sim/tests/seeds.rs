@@ -1,4 +1,4 @@
-//! Many seeds, each twice.
+//! Many seeds of the metadata scenario, each twice.
 
 use sim::metadata::{Options, Report, run};
 use std::collections::BTreeSet;

@@ -40,6 +40,7 @@ impl<S: Scenario> World<S> {
     pub(super) fn hold(&mut self, event: Event<S>) -> Option<Event<S>> {
         let node = match &event {
             Event::Tick { node, .. }
+            | Event::Wake { node, .. }
             | Event::Write { node, .. }
             | Event::Job { node, .. }
             | Event::Request { node, .. } => *node,

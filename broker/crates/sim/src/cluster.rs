@@ -1,0 +1,18 @@
+//! The second workload: whole nodes. Shards with their queues and sessions, clients that speak AMQP 0.9.1 to them,
+//! faults all along; and the rules that must hold.
+
+mod account;
+mod amqp;
+mod client;
+mod consumer;
+mod keeper;
+mod lane;
+mod ledger;
+mod letter;
+mod node;
+mod publisher;
+mod run;
+mod seat;
+
+pub use node::{Node, Note, Reply, Request};
+pub use run::{Options, Report, run};

@@ -1,0 +1,70 @@
+//! What must be equal on all nodes, at any time and in the end.
+
+use super::node::Node;
+use metadata::QueueId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Replicas of a queue that have applied as much have the same state, and so have trees.
+pub fn replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+    let mut queues: BTreeMap<(QueueId, u64), u64> = BTreeMap::new();
+    let mut trees: BTreeMap<u64, u64> = BTreeMap::new();
+    for shard in nodes.flat_map(Node::shards) {
+        let core = shard.core();
+        let digest = core.tree.digest();
+        if *trees.entry(core.applied).or_insert(digest) != digest {
+            return Err(format!("trees differ after entry {}", core.applied));
+        }
+        for (queue, applied, digest) in core.owners.digests() {
+            if *queues.entry((queue, applied)).or_insert(digest) != digest {
+                return Err(format!(
+                    "replicas of queue {} differ after entry {applied}",
+                    queue.0
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is still on its way between nodes; None when everything is where it belongs.
+pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
+    let mut trees = BTreeSet::new();
+    let mut queues: BTreeMap<QueueId, u64> = BTreeMap::new();
+    for shard in nodes.flat_map(Node::shards) {
+        let core = shard.core();
+        let waiting = core.clients.in_flight();
+        if waiting > 0 {
+            return Some(format!("{waiting} requests to queues"));
+        }
+        if core.owners.recovering() {
+            return Some("replicas of queues that no tree has".to_owned());
+        }
+        trees.insert(core.tree.digest());
+        for (queue, applied, _) in core.owners.digests() {
+            if *queues.entry(queue).or_insert(applied) != applied {
+                return Some(format!("entries of queue {}", queue.0));
+            }
+        }
+    }
+    (trees.len() > 1).then(|| "metadata entries".to_owned())
+}
+
+/// Whether every tree has these queues, or has them not.
+pub fn queues_are<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    name: &str,
+    there: bool,
+) -> Result<(), String> {
+    for node in nodes {
+        for shard in node.shards() {
+            if shard.core().tree.queue("/", name).is_some() != there {
+                let what = if there { "lacks" } else { "has still" };
+                return Err(format!(
+                    "the tree of node {} {what} queue {name}",
+                    node.id().0
+                ));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,353 @@
+//! A client's end of AMQP 0.9.1, sans-io: bytes in, what they say out.
+
+use bytes::{Bytes, BytesMut};
+use codec_amqp091::{
+    ContentHeader, Frame, FrameKind, Method, PROTOCOL_HEADER, encode_body, encode_content_header,
+    encode_method, parse_frame,
+};
+use message::Table;
+use std::collections::BTreeMap;
+
+const FRAME_MAX: u32 = 131_072;
+pub const USER: &str = "guest";
+pub const PASSWORD: &str = "guest";
+
+/// How a message came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    Delivered {
+        consumer: String,
+        tag: u64,
+        redelivered: bool,
+    },
+    Got {
+        tag: u64,
+        redelivered: bool,
+    },
+    Returned {
+        code: u16,
+    },
+}
+
+/// What the server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Open,
+    /// A method without contents of its own: its name says all.
+    Done {
+        channel: u16,
+        method: &'static str,
+    },
+    Declared {
+        channel: u16,
+    },
+    /// After a publish.
+    Confirmed {
+        channel: u16,
+        tag: u64,
+        multiple: bool,
+        taken: bool,
+    },
+    Content {
+        channel: u16,
+        way: Way,
+        routing_key: String,
+        properties: Bytes,
+        body: Bytes,
+    },
+    /// The server ended a consumer.
+    Cancelled {
+        channel: u16,
+        consumer: String,
+    },
+    ChannelClosed {
+        channel: u16,
+        code: u16,
+        text: String,
+    },
+    Closed {
+        code: u16,
+        text: String,
+    },
+}
+
+struct Partial {
+    way: Way,
+    routing_key: String,
+    /// From the content header on: its properties and the size of the body.
+    header: Option<(Bytes, u64)>,
+    body: BytesMut,
+}
+
+/// One connection.
+#[derive(Default)]
+pub struct Wire {
+    input: BytesMut,
+    out: BytesMut,
+    contents: BTreeMap<u16, Partial>,
+}
+
+impl Wire {
+    /// A connection that has said its first word.
+    pub fn new() -> Wire {
+        let mut wire = Wire::default();
+        wire.out.extend_from_slice(&PROTOCOL_HEADER);
+        wire
+    }
+
+    /// What is to be sent.
+    pub fn take(&mut self) -> Option<Bytes> {
+        (!self.out.is_empty()).then(|| self.out.split().freeze())
+    }
+
+    pub fn say(&mut self, channel: u16, method: &Method<'_>) {
+        encode_method(&mut self.out, channel, method);
+    }
+
+    pub fn publish(
+        &mut self,
+        channel: u16,
+        routing_key: &str,
+        mandatory: bool,
+        properties: &[u8],
+        body: &[u8],
+    ) {
+        let method = Method::BasicPublish {
+            exchange: "",
+            routing_key,
+            mandatory,
+            immediate: false,
+        };
+        self.say(channel, &method);
+        encode_content_header(&mut self.out, channel, body.len() as u64, properties);
+        encode_body(&mut self.out, channel, body, FRAME_MAX);
+    }
+
+    /// Takes in bytes; an error is a fault of the server.
+    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<Heard>) -> Result<(), String> {
+        self.input.extend_from_slice(bytes);
+        let input = self.input.split().freeze();
+        let mut rest = &input[..];
+        loop {
+            match parse_frame(rest, FRAME_MAX).map_err(|e| e.to_string())? {
+                None => break,
+                Some(frame) => {
+                    self.frame(&frame, heard)?;
+                    rest = rest.get(frame.wire_len()..).unwrap_or_default();
+                }
+            }
+        }
+        self.input.extend_from_slice(rest);
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>, heard: &mut Vec<Heard>) -> Result<(), String> {
+        match frame.kind {
+            FrameKind::Method => {
+                let method = Method::decode(frame.payload).map_err(|e| e.to_string())?;
+                self.method(frame.channel, method, heard)
+            }
+            FrameKind::Header => {
+                let header = ContentHeader::decode(frame.payload).map_err(|e| e.to_string())?;
+                let partial = self.partial(frame.channel)?;
+                let properties = Bytes::copy_from_slice(header.properties);
+                partial.header = Some((properties, header.body_size));
+                self.whole(frame.channel, heard)
+            }
+            FrameKind::Body => {
+                let partial = self.partial(frame.channel)?;
+                partial.body.extend_from_slice(frame.payload);
+                self.whole(frame.channel, heard)
+            }
+            FrameKind::Heartbeat => Ok(()),
+            FrameKind::Unknown(octet) => Err(format!("a frame of type {octet}")),
+        }
+    }
+
+    fn partial(&mut self, channel: u16) -> Result<&mut Partial, String> {
+        let partial = self.contents.get_mut(&channel);
+        partial.ok_or_else(|| format!("content on channel {channel} that nothing announced"))
+    }
+
+    fn whole(&mut self, channel: u16, heard: &mut Vec<Heard>) -> Result<(), String> {
+        let partial = self.partial(channel)?;
+        let Some((_, size)) = partial.header else {
+            return Err("a body before its header".to_owned());
+        };
+        if (partial.body.len() as u64) < size {
+            return Ok(());
+        }
+        if let Some(partial) = self.contents.remove(&channel) {
+            let (properties, size) = partial.header.unwrap_or_default();
+            if partial.body.len() as u64 > size {
+                return Err("a body longer than its header says".to_owned());
+            }
+            heard.push(Heard::Content {
+                channel,
+                way: partial.way,
+                routing_key: partial.routing_key,
+                properties,
+                body: partial.body.freeze(),
+            });
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, channel: u16, way: Way, routing_key: &str) -> Result<(), String> {
+        let partial = Partial {
+            way,
+            routing_key: routing_key.to_owned(),
+            header: None,
+            body: BytesMut::new(),
+        };
+        match self.contents.insert(channel, partial) {
+            None => Ok(()),
+            Some(_) => Err("a content inside another".to_owned()),
+        }
+    }
+
+    fn method(
+        &mut self,
+        channel: u16,
+        method: Method<'_>,
+        heard: &mut Vec<Heard>,
+    ) -> Result<(), String> {
+        if self.contents.contains_key(&channel) {
+            return Err(format!("{} inside a content", method.name()));
+        }
+        let name = method.name();
+        match method {
+            Method::BasicDeliver {
+                consumer_tag,
+                delivery_tag,
+                redelivered,
+                routing_key,
+                ..
+            } => {
+                let way = Way::Delivered {
+                    consumer: consumer_tag.to_owned(),
+                    tag: delivery_tag,
+                    redelivered,
+                };
+                self.begin(channel, way, routing_key)?;
+            }
+            Method::BasicGetOk {
+                delivery_tag,
+                redelivered,
+                routing_key,
+                ..
+            } => {
+                let way = Way::Got {
+                    tag: delivery_tag,
+                    redelivered,
+                };
+                self.begin(channel, way, routing_key)?;
+            }
+            Method::BasicReturn {
+                reply_code,
+                routing_key,
+                ..
+            } => self.begin(channel, Way::Returned { code: reply_code }, routing_key)?,
+            Method::BasicAck {
+                delivery_tag: tag,
+                multiple,
+            } => heard.push(Heard::Confirmed {
+                channel,
+                tag,
+                multiple,
+                taken: true,
+            }),
+            Method::BasicNack {
+                delivery_tag: tag,
+                multiple,
+                ..
+            } => heard.push(Heard::Confirmed {
+                channel,
+                tag,
+                multiple,
+                taken: false,
+            }),
+            Method::QueueDeclareOk { .. } => heard.push(Heard::Declared { channel }),
+            Method::BasicCancel { consumer_tag, .. } => heard.push(Heard::Cancelled {
+                channel,
+                consumer: consumer_tag.to_owned(),
+            }),
+            other => self.control(channel, name, &other, heard),
+        }
+        Ok(())
+    }
+
+    /// Methods of connections and channels; what is left has a name that says all.
+    fn control(
+        &mut self,
+        channel: u16,
+        name: &'static str,
+        method: &Method<'_>,
+        heard: &mut Vec<Heard>,
+    ) {
+        match method {
+            Method::ConnectionStart { .. } => self.start_ok(),
+            Method::ConnectionTune {
+                channel_max,
+                heartbeat,
+                ..
+            } => {
+                let ok = Method::ConnectionTuneOk {
+                    channel_max: *channel_max,
+                    frame_max: FRAME_MAX,
+                    heartbeat: *heartbeat,
+                };
+                self.say(0, &ok);
+                self.say(0, &Method::ConnectionOpen { virtual_host: "/" });
+            }
+            Method::ConnectionOpenOk {} => heard.push(Heard::Open),
+            Method::ConnectionClose {
+                reply_code,
+                reply_text,
+                ..
+            } => {
+                self.say(0, &Method::ConnectionCloseOk {});
+                heard.push(Heard::Closed {
+                    code: *reply_code,
+                    text: (*reply_text).to_owned(),
+                });
+            }
+            Method::ChannelClose {
+                reply_code,
+                reply_text,
+                ..
+            } => {
+                self.say(channel, &Method::ChannelCloseOk {});
+                heard.push(Heard::ChannelClosed {
+                    channel,
+                    code: *reply_code,
+                    text: (*reply_text).to_owned(),
+                });
+            }
+            _ => heard.push(Heard::Done {
+                channel,
+                method: name,
+            }),
+        }
+    }
+
+    fn start_ok(&mut self) {
+        let response = format!("\0{USER}\0{PASSWORD}");
+        let yes = |name: &str| (name.into(), message::Value::Bool(true));
+        let capabilities = Table(vec![
+            yes("consumer_cancel_notify"),
+            yes("publisher_confirms"),
+            yes("basic.nack"),
+        ]);
+        let ok = Method::ConnectionStartOk {
+            client_properties: Table(vec![(
+                "capabilities".into(),
+                message::Value::Table(capabilities),
+            )]),
+            mechanism: "PLAIN",
+            response: response.as_bytes(),
+            locale: "en_US",
+        };
+        self.say(0, &ok);
+    }
+}

@@ -1,0 +1,176 @@
+//! A client: a connection to some node, and what it does there.
+
+use super::amqp::{Heard, Wire};
+use super::consumer::Consumer;
+use super::keeper::Keeper;
+use super::lane::{Lane, Piece};
+use super::ledger::Ledger;
+use super::publisher::Publisher;
+use bytes::Bytes;
+use env::{Incarnation, NodeId, Rng, SeededRng, Time};
+use metadata::Change;
+use std::time::Duration;
+
+/// What a client sees of the run while it acts.
+pub struct Context<'a> {
+    pub now: Time,
+    pub rng: &'a mut SeededRng,
+    pub ledger: &'a mut Ledger,
+    /// No more faults: everything is to come to its end.
+    pub quiet: bool,
+    pub connection: u64,
+    /// To be asked of the control plane.
+    pub changes: Vec<Change>,
+    /// The client wants to end its connection.
+    pub hang_up: bool,
+}
+
+/// What a client does with its connection.
+pub trait Role {
+    /// The connection is open.
+    fn opened(&mut self, wire: &mut Wire, cx: &mut Context<'_>);
+    fn heard(&mut self, heard: Heard, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String>;
+    /// Does something, by chance.
+    fn act(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String>;
+    /// The connection is gone.
+    fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String>;
+    /// The control plane has made a change, or not.
+    fn changed(&mut self, _done: bool) {}
+    /// Whether it has something left to do when everything is quiet.
+    fn wants_more(&self) -> bool;
+    /// What it waits for, for people.
+    fn waits_for(&self) -> String;
+}
+
+pub enum Part {
+    Publisher(Publisher),
+    Consumer(Consumer),
+    Keeper(Keeper),
+}
+
+impl Part {
+    pub fn role(&mut self) -> &mut dyn Role {
+        match self {
+            Part::Publisher(p) => p,
+            Part::Consumer(c) => c,
+            Part::Keeper(k) => k,
+        }
+    }
+
+    pub fn as_role(&self) -> &dyn Role {
+        match self {
+            Part::Publisher(p) => p,
+            Part::Consumer(c) => c,
+            Part::Keeper(k) => k,
+        }
+    }
+}
+
+/// A connection.
+pub struct Link {
+    pub node: NodeId,
+    /// The life of the node that it was made to.
+    pub life: Incarnation,
+    pub connection: u64,
+    pub since: Time,
+    /// There is somebody at the other end.
+    pub accepted: bool,
+    pub open: bool,
+    wire: Wire,
+    lane: Lane,
+    sent: u64,
+}
+
+pub struct Client {
+    pub rng: SeededRng,
+    pub part: Part,
+    pub link: Option<Link>,
+}
+
+/// A connection that is not open after this long is given up.
+const OPENING: Duration = Duration::from_secs(8);
+
+impl Link {
+    pub fn new(node: NodeId, life: Incarnation, connection: u64, now: Time) -> Link {
+        Link {
+            node,
+            life,
+            connection,
+            since: now,
+            accepted: false,
+            open: false,
+            wire: Wire::new(),
+            lane: Lane::default(),
+            sent: 0,
+        }
+    }
+
+    /// The next piece to be sent.
+    pub fn piece(&mut self) -> Option<(u64, Bytes)> {
+        if !self.accepted {
+            return None;
+        }
+        let bytes = self.wire.take()?;
+        self.sent += 1;
+        Some((self.sent - 1, bytes))
+    }
+
+    pub fn last_number(&self) -> u64 {
+        self.sent
+    }
+
+    pub fn too_slow(&self, now: Time) -> bool {
+        !self.open && now.since(self.since) >= OPENING
+    }
+}
+
+impl Client {
+    /// Takes in a piece; true when the connection has ended with it.
+    pub fn arrived(
+        &mut self,
+        number: u64,
+        piece: Piece,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, String> {
+        let Some(link) = &mut self.link else {
+            return Ok(false);
+        };
+        link.lane.put(number, piece);
+        while let Some(piece) = link.lane.take() {
+            let Piece::Bytes(bytes) = piece else {
+                return Ok(true);
+            };
+            let mut heard = Vec::new();
+            link.wire.hear(&bytes, &mut heard)?;
+            for item in heard {
+                let role = self.part.role();
+                match item {
+                    Heard::Open => {
+                        link.open = true;
+                        role.opened(&mut link.wire, cx);
+                    }
+                    // The node goes, or it refused us; the end follows.
+                    Heard::Closed {
+                        code: 320 | 530 | 541,
+                        ..
+                    } => {}
+                    Heard::Closed { code, text } => return Err(format!("closed: {code} {text}")),
+                    other => role.heard(other, &mut link.wire, cx)?,
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    pub fn act(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        let Some(link) = self.link.as_mut().filter(|l| l.open) else {
+            return Ok(());
+        };
+        self.part.role().act(&mut link.wire, cx)
+    }
+
+    /// One of some.
+    pub fn pick<T: Copy>(rng: &mut SeededRng, of: &[T]) -> Option<T> {
+        of.get(rng.below(of.len().max(1) as u64) as usize).copied()
+    }
+}

@@ -1,0 +1,432 @@
+//! A client that consumes with manual acknowledgement, and does everything else a consumer may do.
+
+use super::amqp::{Heard, Way, Wire};
+use super::client::{Context, Role};
+use super::ledger::Holder;
+use super::letter::{self, LetterId};
+use super::publisher::declare;
+use codec_amqp091::Method;
+use env::{Rng, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+const CHANNEL: u16 = 1;
+
+/// What the server was asked on the channel and has not answered; answers come in order.
+#[derive(Clone, Debug)]
+enum Asked {
+    Open,
+    Qos,
+    Declare,
+    Consume,
+    Cancel(u32),
+    Get(usize),
+    Recover,
+    /// After settling these.
+    Probe(Vec<LetterId>),
+}
+
+struct Held {
+    id: LetterId,
+    queue: usize,
+    consumer: u32,
+    since: Time,
+}
+
+#[derive(Default)]
+pub struct Consumer {
+    /// Consumers are numbered; never used twice.
+    next: u32,
+    open: bool,
+    prefetch: u16,
+    asked: VecDeque<Asked>,
+    /// Queue by consumer.
+    consumers: BTreeMap<u32, usize>,
+    /// Consumers whose cancel is on its way.
+    cancelling: BTreeSet<u32>,
+    /// Unsettled deliveries by tag.
+    held: BTreeMap<u64, Held>,
+    /// Settled since the queue was asked last.
+    settled: BTreeMap<usize, Vec<LetterId>>,
+    quiet: bool,
+}
+
+fn tag_of(consumer: u32) -> String {
+    format!("c{consumer}")
+}
+
+impl Consumer {
+    fn holder(consumer: u32, cx: &Context<'_>) -> Holder {
+        Holder {
+            connection: cx.connection,
+            channel: CHANNEL,
+            consumer,
+        }
+    }
+
+    fn ask(&mut self, asked: Asked, wire: &mut Wire, method: &Method<'_>) {
+        self.asked.push_back(asked);
+        wire.say(CHANNEL, method);
+    }
+
+    fn open_channel(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+        self.ask(Asked::Open, wire, &Method::ChannelOpen {});
+        self.prefetch = [0, 1, 3, 10, 50][cx.rng.below(5) as usize];
+        let qos = Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: self.prefetch,
+            global: false,
+        };
+        self.ask(Asked::Qos, wire, &qos);
+        self.open = true;
+        for queue in 0..cx.ledger.queues.len() {
+            if cx.quiet || cx.rng.chance(1, 2) {
+                self.consume(queue, wire, cx);
+            }
+        }
+    }
+
+    fn consume(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
+        let Some(plan) = cx.ledger.queues.get(queue) else {
+            return;
+        };
+        self.asked.push_back(Asked::Declare);
+        declare(wire, CHANNEL, plan, false);
+        self.next += 1;
+        let consume = Method::BasicConsume {
+            queue: &plan.name,
+            consumer_tag: &tag_of(self.next),
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments: message::Table::default(),
+        };
+        self.consumers.insert(self.next, queue);
+        self.ask(Asked::Consume, wire, &consume);
+    }
+
+    /// An answer to the oldest question.
+    fn answered(&mut self, method: &str, cx: &mut Context<'_>) -> Result<(), String> {
+        let asked = self.asked.pop_front();
+        let asked = asked.ok_or_else(|| format!("{method} answers nothing"))?;
+        let fits = match &asked {
+            Asked::Open => method == "channel.open-ok",
+            Asked::Qos => method == "basic.qos-ok",
+            Asked::Declare | Asked::Probe(_) => method == "queue.declare-ok",
+            Asked::Consume => method == "basic.consume-ok",
+            Asked::Cancel(_) => method == "basic.cancel-ok",
+            Asked::Get(_) => method == "basic.get-empty" || method == "basic.get-ok",
+            Asked::Recover => method == "basic.recover-ok",
+        };
+        if !fits {
+            return Err(format!("{method} came as the answer to {asked:?}"));
+        }
+        match asked {
+            Asked::Cancel(consumer) => {
+                self.cancelling.remove(&consumer);
+                self.consumers.remove(&consumer);
+            }
+            Asked::Probe(ids) => cx.ledger.known(cx.now, cx.connection, &ids)?,
+            // What came before this is void.
+            Asked::Recover => self.held.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn recovering(&self) -> bool {
+        self.asked.iter().any(|a| matches!(a, Asked::Recover))
+    }
+
+    fn content(
+        &mut self,
+        way: Way,
+        (properties, body): (&[u8], &[u8]),
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
+        let read = letter::read(properties, body)?;
+        let (tag, redelivered, queue, consumer) = match way {
+            Way::Delivered {
+                consumer,
+                tag,
+                redelivered,
+            } => {
+                let number = consumer.get(1..).and_then(|n| n.parse().ok()).unwrap_or(0);
+                let queue = self.consumers.get(&number).copied();
+                let queue = queue.ok_or_else(|| format!("a delivery to consumer {consumer}"))?;
+                (tag, redelivered, queue, number)
+            }
+            Way::Got { tag, redelivered } => {
+                let Some(Asked::Get(queue)) = self.asked.front() else {
+                    return Err(format!("got {:?} without asking", read.0));
+                };
+                let queue = *queue;
+                self.answered("basic.get-ok", cx)?;
+                (tag, redelivered, queue, 0)
+            }
+            Way::Returned { .. } => return Err("a consumer got a return".to_owned()),
+        };
+        if self.recovering() {
+            // It went back before it came, and may have come to somebody else first.
+            return Ok(());
+        }
+        let holder = Consumer::holder(consumer, cx);
+        cx.ledger
+            .delivered(cx.now, read, queue, holder, redelivered)?;
+        let held = Held {
+            id: read.0,
+            queue,
+            consumer,
+            since: cx.now,
+        };
+        if self.held.insert(tag, held).is_some() {
+            return Err(format!("delivery tag {tag} was used twice"));
+        }
+        self.within_prefetch(consumer, cx)
+    }
+
+    /// Never more is out than was wanted. A queue that gave up this node for a while counts anew.
+    fn within_prefetch(&self, consumer: u32, cx: &Context<'_>) -> Result<(), String> {
+        let out = self.held.values().filter(|h| h.consumer == consumer);
+        let has = out.filter(|h| cx.ledger.calm_since(h.since)).count();
+        if consumer != 0 && self.prefetch != 0 && has > usize::from(self.prefetch) {
+            return Err(format!(
+                "{has} deliveries are out, {} wanted",
+                self.prefetch
+            ));
+        }
+        Ok(())
+    }
+
+    /// Deliveries up to a tag, or just that one.
+    fn take(&mut self, tag: u64, multiple: bool) -> Vec<Held> {
+        let first = if multiple { 0 } else { tag };
+        let tags: Vec<u64> = self.held.range(first..=tag).map(|(t, _)| *t).collect();
+        tags.iter().filter_map(|t| self.held.remove(t)).collect()
+    }
+
+    fn settle(&mut self, taken: Vec<Held>, cx: &mut Context<'_>) -> Result<(), String> {
+        for held in taken {
+            let holder = Consumer::holder(held.consumer, cx);
+            cx.ledger.settled(cx.now, held.id, holder)?;
+            self.settled.entry(held.queue).or_default().push(held.id);
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, taken: Vec<Held>, cx: &mut Context<'_>) -> Result<(), String> {
+        for held in taken {
+            let holder = Consumer::holder(held.consumer, cx);
+            cx.ledger.given_back(held.id, holder)?;
+        }
+        Ok(())
+    }
+
+    fn ack(&mut self, tag: u64, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+        let multiple = !cx.quiet && cx.rng.chance(1, 3);
+        let taken = self.take(tag, multiple);
+        wire.say(
+            CHANNEL,
+            &Method::BasicAck {
+                delivery_tag: tag,
+                multiple,
+            },
+        );
+        self.settle(taken, cx)
+    }
+
+    fn nack(&mut self, tag: u64, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+        let (multiple, requeue) = (cx.rng.chance(1, 4), cx.rng.chance(3, 4));
+        let taken = self.take(tag, multiple);
+        wire.say(
+            CHANNEL,
+            &Method::BasicNack {
+                delivery_tag: tag,
+                multiple,
+                requeue,
+            },
+        );
+        if requeue {
+            self.give_back(taken, cx)
+        } else {
+            self.settle(taken, cx)
+        }
+    }
+
+    /// Asks a queue for its figures: when it answers, it knows what was settled before.
+    fn probe(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
+        let Some(plan) = cx.ledger.queues.get(queue) else {
+            return;
+        };
+        let ids = self.settled.remove(&queue).unwrap_or_default();
+        self.asked.push_back(Asked::Probe(ids));
+        declare(wire, CHANNEL, plan, true);
+    }
+
+    fn get(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+        let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+        if let Some(plan) = cx.ledger.queues.get(queue) {
+            let get = Method::BasicGet {
+                queue: &plan.name,
+                no_ack: false,
+            };
+            self.ask(Asked::Get(queue), wire, &get);
+        }
+    }
+
+    /// Ends a consumer, or begins one.
+    fn turn_over(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+        let open: Vec<u32> = (self.consumers.keys().copied())
+            .filter(|c| !self.cancelling.contains(c))
+            .collect();
+        let any = open.get(cx.rng.below(6) as usize);
+        match any.copied() {
+            Some(consumer) => {
+                self.cancelling.insert(consumer);
+                let cancel = Method::BasicCancel {
+                    consumer_tag: &tag_of(consumer),
+                    no_wait: false,
+                };
+                self.ask(Asked::Cancel(consumer), wire, &cancel);
+            }
+            None => {
+                let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+                self.consume(queue, wire, cx);
+            }
+        }
+    }
+
+    fn anything(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+        if self.recovering() {
+            return Ok(());
+        }
+        let tags: Vec<u64> = self.held.keys().copied().collect();
+        let tag = tags.get(cx.rng.below(tags.len().max(1) as u64) as usize);
+        match (cx.rng.below(100), tag) {
+            (0..65, Some(tag)) => self.ack(*tag, wire, cx)?,
+            (65..75, Some(tag)) => self.nack(*tag, wire, cx)?,
+            (75..78, Some(_)) => {
+                let all = std::mem::take(&mut self.held).into_values().collect();
+                self.give_back(all, cx)?;
+                self.ask(
+                    Asked::Recover,
+                    wire,
+                    &Method::BasicRecover { requeue: true },
+                );
+            }
+            (78..82, _) => self.turn_over(wire, cx),
+            (82..88, _) => self.get(wire, cx),
+            (88..97, _) => {
+                let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
+                self.probe(queue, wire, cx);
+            }
+            _ => cx.hang_up |= cx.rng.chance(1, 10),
+        }
+        Ok(())
+    }
+
+    /// Settles everything, and listens to every queue.
+    fn finish(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+        if self.recovering() {
+            return Ok(());
+        }
+        let tags: Vec<u64> = self.held.keys().copied().collect();
+        for tag in tags {
+            self.ack(tag, wire, cx)?;
+        }
+        if !self.asked.is_empty() {
+            return Ok(());
+        }
+        for queue in 0..cx.ledger.queues.len() {
+            if !self.consumers.values().any(|q| *q == queue) {
+                self.consume(queue, wire, cx);
+            }
+        }
+        let settled: Vec<usize> = self.settled.keys().copied().collect();
+        for queue in settled {
+            self.probe(queue, wire, cx);
+        }
+        Ok(())
+    }
+
+    /// The channel is gone: what it had goes back.
+    fn close(&mut self, cx: &mut Context<'_>) {
+        cx.ledger.released(|h| h.connection == cx.connection);
+        self.open = false;
+        self.asked.clear();
+        self.consumers.clear();
+        self.cancelling.clear();
+        self.held.clear();
+        self.settled.clear();
+    }
+}
+
+impl Role for Consumer {
+    fn opened(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
+        self.open_channel(wire, cx);
+    }
+
+    fn heard(
+        &mut self,
+        heard: Heard,
+        _wire: &mut Wire,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
+        match heard {
+            Heard::Done { method, .. } => self.answered(method, cx),
+            Heard::Declared { .. } => self.answered("queue.declare-ok", cx),
+            Heard::Content {
+                way,
+                properties,
+                body,
+                ..
+            } => self.content(way, (&properties, &body), cx),
+            Heard::Cancelled { consumer, .. } => {
+                let number = consumer.get(1..).and_then(|n| n.parse().ok()).unwrap_or(0);
+                self.consumers.remove(&number);
+                self.held.retain(|_, h| h.consumer != number);
+                let holder = Consumer::holder(number, cx);
+                cx.ledger.released(|h| h == holder);
+                Ok(())
+            }
+            Heard::ChannelClosed { .. } => {
+                self.close(cx);
+                Ok(())
+            }
+            other => Err(format!("a consumer heard {other:?}")),
+        }
+    }
+
+    fn act(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
+        self.quiet = cx.quiet;
+        if !self.open {
+            self.open_channel(wire, cx);
+            return Ok(());
+        }
+        if self.quiet {
+            return self.finish(wire, cx);
+        }
+        for _ in 0..1 + cx.rng.below(4) {
+            self.anything(wire, cx)?;
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, cx: &mut Context<'_>) -> Result<(), String> {
+        self.close(cx);
+        Ok(())
+    }
+
+    fn wants_more(&self) -> bool {
+        !self.quiet || !self.asked.is_empty() || !self.held.is_empty() || !self.settled.is_empty()
+    }
+
+    fn waits_for(&self) -> String {
+        format!(
+            "{:?}, {} held, {} consumers",
+            self.asked.front(),
+            self.held.len(),
+            self.consumers.len()
+        )
+    }
+}
