@@ -258,6 +258,7 @@ fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             heartbeat_s: 0,
             ..ShardLimits::default()
         },
+        groups: consensus::Limits::default(),
     }
 }
 
