@@ -105,7 +105,7 @@ struct Carried {
 
 impl Wal {
     /// Reads all there is and gets ready to append, in a file of its own. Changes nothing on the disk but for
-    /// making the directory and removing leftovers of unfinished files.
+    /// making the directory, syncing the newest file and removing leftovers of unfinished files.
     pub fn open(disk: Arc<dyn Disk>, config: WalConfig) -> Result<(Wal, Recovered), WalError> {
         let dir = format::DIR;
         disk.create_dir(dir).map_err(|e| WalError::io(dir, &e))?;
@@ -163,6 +163,10 @@ impl Wal {
             let last = at + 1 == files.len();
             let reader = Reader::new(&*file, header)?;
             let end = reader.run(last, &mut |record| recovered.fold(record))?;
+            if last {
+                // A life that was killed may have left it unsynced, and from here on what was read counts as durable.
+                file.sync_data().map_err(|e| WalError::sync(&path, &e))?;
+            }
             self.next_sequence = end.next_sequence;
             self.unsealed = (!end.sealed).then_some(Unsealed {
                 number: *number,

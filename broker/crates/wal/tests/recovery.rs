@@ -246,6 +246,25 @@ fn a_torn_tail_is_cut_and_told() {
     assert_eq!(recovered.torn, None);
 }
 
+/// Whoever opens the log answers for what it reads: after a kill that may be in memory alone.
+#[test]
+fn what_a_killed_life_left_unsynced_is_durable_once_it_is_read() {
+    for seed in 0..50 {
+        let disk = SimDisk::new();
+        let (mut wal, _) = open(&disk, 1).unwrap();
+        append_synced(&mut wal, 1, 3, 100);
+        wal.append(&[entry(1, 4, 1, &[7; 2000])]).unwrap();
+        drop(wal);
+        disk.restart();
+        let (wal, recovered) = open(&disk, 2).unwrap();
+        assert_eq!(indexes(&recovered, 1), [1, 2, 3, 4]);
+        drop(wal);
+        disk.crash(&mut SeededRng::new(seed));
+        let (_, recovered) = open(&disk, 3).unwrap();
+        assert_eq!(indexes(&recovered, 1), [1, 2, 3, 4], "seed {seed}");
+    }
+}
+
 #[test]
 fn a_newer_format_and_another_node_are_refused_untouched() {
     let disk = SimDisk::new();
