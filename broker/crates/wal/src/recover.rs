@@ -64,8 +64,8 @@ impl Recovered {
                         return;
                     }
                 }
-                group.cut_from(entry.index);
-                if group.checkpointed.is_none_or(|(at, _)| entry.index > at) {
+                if !group.holds(entry.index, entry.term) {
+                    group.cut_from(entry.index);
                     group.entries.push(entry);
                 }
             }
@@ -88,6 +88,20 @@ impl Recovered {
 }
 
 impl RecoveredGroup {
+    /// Whether the entry is written a second time, so that an older file can go. Then it replaces nothing: two logs
+    /// with an entry of the same index and term are the same up to it (Raft, Log Matching), and what follows it stays,
+    /// for a crash may cut the second writing off before it comes to that.
+    fn holds(&self, index: u64, term: u64) -> bool {
+        if self.checkpointed.is_some_and(|(at, _)| index <= at) {
+            return true;
+        }
+        if self.entries.last().is_none_or(|last| last.index < index) {
+            return false;
+        }
+        let found = self.entries.binary_search_by_key(&index, |e| e.index);
+        found.is_ok_and(|at| self.entries[at].term == term)
+    }
+
     fn cut_from(&mut self, index: u64) {
         while self.entries.last().is_some_and(|e| e.index >= index) {
             self.entries.pop();

@@ -265,6 +265,26 @@ fn what_a_killed_life_left_unsynced_is_durable_once_it_is_read() {
     }
 }
 
+/// Entries are written again before the file that has them goes. A power cut may leave the first of them alone.
+#[test]
+fn an_entry_that_is_written_again_takes_nothing_of_what_follows_it() {
+    let disk = SimDisk::new();
+    let (mut wal, _) = open(&disk, 1).unwrap();
+    append_synced(&mut wal, 1, 5, 100);
+    wal.append(&[entry(1, 1, 1, &[1; 100]), entry(1, 2, 1, &[2; 100])])
+        .unwrap();
+    wal.sync().unwrap();
+    drop(wal);
+    let (mut wal, recovered) = open(&disk, 2).unwrap();
+    assert_eq!(indexes(&recovered, 1), [1, 2, 3, 4, 5]);
+    // One of another term is another entry: what followed the old one is no part of this log.
+    wal.append(&[entry(1, 3, 2, &[9; 10])]).unwrap();
+    wal.sync().unwrap();
+    drop(wal);
+    let (_, recovered) = open(&disk, 3).unwrap();
+    assert_eq!(indexes(&recovered, 1), [1, 2, 3]);
+}
+
 #[test]
 fn a_newer_format_and_another_node_are_refused_untouched() {
     let disk = SimDisk::new();
