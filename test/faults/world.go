@@ -26,8 +26,9 @@ const (
 	// writtenDown is how long after it rests a classic queue has surely written down what
 	// was acknowledged; it promises a fifth of this. Before, kill -9 may bring it back.
 	writtenDown = time.Second
-	// smallDisk is the size in MiB of a disk that is to become full.
-	smallDisk = 64
+	// smallDisk is the size in MiB of a disk that is to become full: below 32 MiB free publishers always wait, so a
+	// log file and that much must fit beside what fills it.
+	smallDisk = 256
 )
 
 // options is what holds for all scenarios of a run.
