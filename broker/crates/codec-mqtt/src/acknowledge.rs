@@ -1,0 +1,101 @@
+//! PUBACK, PUBREC, PUBREL and PUBCOMP (sections 3.4 to 3.7), which have one shape.
+
+use crate::field::Reader;
+use crate::frame::put_packet;
+use crate::{DecodeError, PacketKind, Place, Properties, Reason, Version};
+use bytes::{BufMut, BytesMut};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AckKind {
+    PubAck,
+    PubRec,
+    PubRel,
+    PubComp,
+}
+
+impl AckKind {
+    fn packet(self) -> PacketKind {
+        match self {
+            AckKind::PubAck => PacketKind::PubAck,
+            AckKind::PubRec => PacketKind::PubRec,
+            AckKind::PubRel => PacketKind::PubRel,
+            AckKind::PubComp => PacketKind::PubComp,
+        }
+    }
+
+    /// [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.6.2-1], [MQTT-3.7.2-1]
+    fn may_say(self, reason: Reason) -> bool {
+        match self {
+            AckKind::PubAck | AckKind::PubRec => matches!(
+                reason,
+                Reason::Success
+                    | Reason::NoMatchingSubscribers
+                    | Reason::UnspecifiedError
+                    | Reason::ImplementationSpecificError
+                    | Reason::NotAuthorized
+                    | Reason::TopicNameInvalid
+                    | Reason::PacketIdentifierInUse
+                    | Reason::QuotaExceeded
+                    | Reason::PayloadFormatInvalid
+            ),
+            AckKind::PubRel | AckKind::PubComp => {
+                matches!(reason, Reason::Success | Reason::PacketIdentifierNotFound)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ack<'a> {
+    pub kind: AckKind,
+    pub packet_id: u16,
+    /// `Success` in 3.1 and 3.1.1, which know no other.
+    pub reason: Reason,
+    pub properties: Properties<'a>,
+}
+
+impl<'a> Ack<'a> {
+    /// Without properties.
+    pub fn new(kind: AckKind, packet_id: u16, reason: Reason) -> Ack<'a> {
+        Ack {
+            kind,
+            packet_id,
+            reason,
+            properties: Properties::default(),
+        }
+    }
+
+    pub(crate) fn decode(
+        kind: AckKind,
+        body: &'a [u8],
+        version: Version,
+    ) -> Result<Ack<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let mut ack = Ack::new(kind, from.packet_id()?, Reason::Success);
+        if version.is_5() && !from.is_empty() {
+            let code = from.u8()?;
+            ack.reason = Reason::from_byte(code)
+                .filter(|reason| kind.may_say(*reason))
+                .ok_or(DecodeError::ReasonCode(code))?;
+            if !from.is_empty() {
+                ack.properties = Properties::read(&mut from, Place::Ack)?;
+            }
+        }
+        from.finish()?;
+        Ok(ack)
+    }
+
+    /// In its shortest form: 4 bytes when all went well.
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, self.kind.packet(), |out| {
+            out.put_u16(self.packet_id);
+            let plain = self.properties.is_empty();
+            if version.is_5() && (self.reason != Reason::Success || !plain) {
+                out.put_u8(self.reason as u8);
+                if !plain {
+                    self.properties.put(out);
+                }
+            }
+        });
+    }
+}

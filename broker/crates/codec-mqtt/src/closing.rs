@@ -1,0 +1,107 @@
+//! DISCONNECT and AUTH (sections 3.14 and 3.15).
+
+use crate::field::Reader;
+use crate::frame::put_packet;
+use crate::{DecodeError, PacketKind, Place, Properties, Reason, Version};
+use bytes::{BufMut, BytesMut};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Disconnect<'a> {
+    /// `Success` in 3.1 and 3.1.1, which know no other.
+    pub reason: Reason,
+    pub properties: Properties<'a>,
+}
+
+/// What a client or a server may give as the reason of a DISCONNECT (section 3.14.2.1).
+fn may_disconnect(reason: Reason) -> bool {
+    match reason {
+        Reason::Success | Reason::DisconnectWithWill => true,
+        Reason::UnsupportedProtocolVersion
+        | Reason::ClientIdentifierNotValid
+        | Reason::BadUserNameOrPassword
+        | Reason::ServerUnavailable
+        | Reason::Banned
+        | Reason::BadAuthenticationMethod
+        | Reason::PacketIdentifierInUse
+        | Reason::PacketIdentifierNotFound => false,
+        other => other.is_error(),
+    }
+}
+
+impl<'a> Disconnect<'a> {
+    pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Disconnect<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let mut disconnect = Disconnect {
+            reason: Reason::Success,
+            properties: Properties::default(),
+        };
+        if version.is_5() && !from.is_empty() {
+            let code = from.u8()?;
+            disconnect.reason = Reason::from_byte(code)
+                .filter(|reason| may_disconnect(*reason))
+                .ok_or(DecodeError::ReasonCode(code))?;
+            if !from.is_empty() {
+                disconnect.properties = Properties::read(&mut from, Place::Disconnect)?;
+            }
+        }
+        from.finish()?;
+        Ok(disconnect)
+    }
+
+    /// In its shortest form.
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, PacketKind::Disconnect, |out| {
+            if version.is_5() {
+                put_reason(self.reason, &self.properties, out);
+            }
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Auth<'a> {
+    pub reason: Reason,
+    pub properties: Properties<'a>,
+}
+
+impl<'a> Auth<'a> {
+    pub(crate) fn decode(body: &'a [u8]) -> Result<Auth<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        if from.is_empty() {
+            return Ok(Auth {
+                reason: Reason::Success,
+                properties: Properties::default(),
+            });
+        }
+        let code = from.u8()?;
+        let reason = match Reason::from_byte(code) {
+            Some(
+                reason
+                @ (Reason::Success | Reason::ContinueAuthentication | Reason::ReAuthenticate),
+            ) => reason,
+            _ => return Err(DecodeError::ReasonCode(code)),
+        };
+        let properties = Properties::read(&mut from, Place::Auth)?;
+        from.finish()?;
+        Ok(Auth { reason, properties })
+    }
+
+    pub fn encode(&self, out: &mut BytesMut) {
+        put_packet(out, PacketKind::Auth, |out| {
+            if self.reason != Reason::Success || !self.properties.is_empty() {
+                out.put_u8(self.reason as u8);
+                self.properties.put(out);
+            }
+        });
+    }
+}
+
+fn put_reason(reason: Reason, properties: &Properties<'_>, out: &mut BytesMut) {
+    let plain = properties.is_empty();
+    if reason != Reason::Success || !plain {
+        out.put_u8(reason as u8);
+        if !plain {
+            properties.put(out);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! CONNECT and CONNACK (sections 3.1 and 3.2).
+
+use crate::field::{Reader, put_binary, put_string};
+use crate::frame::put_packet;
+use crate::{DecodeError, PacketKind, Place, Properties, Qos, Reason, ReturnCode, Version, topic};
+use bytes::{BufMut, BytesMut};
+
+const USER_NAME: u8 = 0x80;
+const PASSWORD: u8 = 0x40;
+const WILL_RETAIN: u8 = 0x20;
+const WILL: u8 = 0x04;
+const CLEAN_START: u8 = 0x02;
+const RESERVED: u8 = 0x01;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Connect<'a> {
+    pub version: Version,
+    /// Clean Session in 3.1 and 3.1.1, where it also says that the session ends with the connection.
+    pub clean_start: bool,
+    /// Seconds; 0: none.
+    pub keep_alive: u16,
+    pub properties: Properties<'a>,
+    pub client_id: &'a str,
+    pub will: Option<Will<'a>>,
+    pub user_name: Option<&'a str>,
+    pub password: Option<&'a [u8]>,
+}
+
+/// A message to be published when the connection ends without a word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Will<'a> {
+    pub qos: Qos,
+    pub retain: bool,
+    pub properties: Properties<'a>,
+    pub topic: &'a str,
+    pub payload: &'a [u8],
+}
+
+impl<'a> Connect<'a> {
+    pub(crate) fn decode(body: &'a [u8]) -> Result<Connect<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let version = version(&mut from)?;
+        let flags = from.u8()?;
+        // [MQTT-3.1.2-3]
+        if flags & RESERVED != 0 {
+            return Err(DecodeError::ReservedBit);
+        }
+        // [MQTT-3.1.2-11], [MQTT-3.1.2-13]
+        if flags & WILL == 0 && flags & (WILL_RETAIN | 0x18) != 0 {
+            return Err(DecodeError::WillFlags);
+        }
+        // 3.1.1: [MQTT-3.1.2-22]; 5.0 allows it.
+        if !version.is_5() && flags & PASSWORD != 0 && flags & USER_NAME == 0 {
+            return Err(DecodeError::PasswordWithoutUser);
+        }
+        let keep_alive = from.u16()?;
+        let properties = match version {
+            Version::V5 => Properties::read(&mut from, Place::Connect)?,
+            _ => Properties::default(),
+        };
+        let client_id = from.string()?;
+        let will = match flags & WILL {
+            0 => None,
+            _ => Some(Will::read(&mut from, flags, version)?),
+        };
+        let user_name = match flags & USER_NAME {
+            0 => None,
+            _ => Some(from.string()?),
+        };
+        let password = match flags & PASSWORD {
+            0 => None,
+            _ => Some(from.binary()?),
+        };
+        from.finish()?;
+        Ok(Connect {
+            version,
+            clean_start: flags & CLEAN_START != 0,
+            keep_alive,
+            properties,
+            client_id,
+            will,
+            user_name,
+            password,
+        })
+    }
+
+    /// In the form of its version.
+    pub fn encode(&self, out: &mut BytesMut) {
+        put_packet(out, PacketKind::Connect, |out| {
+            put_string(out, protocol_name(self.version));
+            out.put_u8(self.version as u8);
+            out.put_u8(self.flags());
+            out.put_u16(self.keep_alive);
+            if self.version.is_5() {
+                self.properties.put(out);
+            }
+            put_string(out, self.client_id);
+            if let Some(will) = &self.will {
+                if self.version.is_5() {
+                    will.properties.put(out);
+                }
+                put_string(out, will.topic);
+                put_binary(out, will.payload);
+            }
+            if let Some(name) = self.user_name {
+                put_string(out, name);
+            }
+            if let Some(password) = self.password {
+                put_binary(out, password);
+            }
+        });
+    }
+
+    fn flags(&self) -> u8 {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let will = self.will.as_ref().map_or(0, |will| {
+            WILL | flag(will.retain, WILL_RETAIN) | (will.qos as u8) << 3
+        });
+        will | flag(self.clean_start, CLEAN_START)
+            | flag(self.user_name.is_some(), USER_NAME)
+            | flag(self.password.is_some(), PASSWORD)
+    }
+}
+
+impl<'a> Will<'a> {
+    fn read(from: &mut Reader<'a>, flags: u8, version: Version) -> Result<Will<'a>, DecodeError> {
+        let will = Will {
+            qos: Qos::decode(flags >> 3 & 0b11)?,
+            retain: flags & WILL_RETAIN != 0,
+            properties: match version {
+                Version::V5 => Properties::read(from, Place::Will)?,
+                _ => Properties::default(),
+            },
+            topic: from.string()?,
+            payload: from.binary()?,
+        };
+        topic::check_name(will.topic)?;
+        if let Some(response) = will.properties.response_topic {
+            topic::check_name(response)?;
+        }
+        Ok(will)
+    }
+}
+
+fn protocol_name(version: Version) -> &'static str {
+    match version {
+        Version::V31 => "MQIsdp",
+        _ => "MQTT",
+    }
+}
+
+fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
+    let name = from.binary()?;
+    if !matches!(name, b"MQTT" | b"MQIsdp") {
+        return Err(DecodeError::ProtocolName);
+    }
+    let level = from.u8()?;
+    match Version::from_level(level) {
+        Some(version) if name == protocol_name(version).as_bytes() => Ok(version),
+        _ => Err(DecodeError::ProtocolLevel(level)),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnAck<'a> {
+    pub session_present: bool,
+    /// 3.1 and 3.1.1 clients are told the nearest return code.
+    pub reason: Reason,
+    pub properties: Properties<'a>,
+}
+
+impl<'a> ConnAck<'a> {
+    pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<ConnAck<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let flags = from.u8()?;
+        // [MQTT-3.2.2-1]
+        if flags & !1 != 0 {
+            return Err(DecodeError::ReservedBit);
+        }
+        let code = from.u8()?;
+        let (reason, properties) = match version {
+            Version::V5 => (
+                Reason::from_byte(code),
+                Properties::read(&mut from, Place::ConnAck)?,
+            ),
+            _ => (
+                ReturnCode::from_byte(code).map(ReturnCode::reason),
+                Properties::default(),
+            ),
+        };
+        from.finish()?;
+        Ok(ConnAck {
+            session_present: flags & 1 != 0,
+            reason: reason.ok_or(DecodeError::ReasonCode(code))?,
+            properties,
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, PacketKind::ConnAck, |out| {
+            // The flag came with 3.1.1; the byte was reserved before.
+            let present = self.session_present && version != Version::V31;
+            out.put_u8(present.into());
+            match version {
+                Version::V5 => {
+                    out.put_u8(self.reason as u8);
+                    self.properties.put(out);
+                }
+                _ => out.put_u8(self.reason.return_code() as u8),
+            }
+        });
+    }
+}

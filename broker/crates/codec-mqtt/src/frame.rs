@@ -1,0 +1,128 @@
+//! The fixed header (section 2.1): where a packet begins and ends.
+
+use crate::DecodeError;
+use crate::field::{self, MAX_VARIABLE, put_measured};
+use bytes::{BufMut, BytesMut};
+
+/// The longest packet that the format can hold, header included.
+pub const MAX_PACKET: usize = MAX_VARIABLE + 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PacketKind {
+    Connect = 1,
+    ConnAck = 2,
+    Publish = 3,
+    PubAck = 4,
+    PubRec = 5,
+    PubRel = 6,
+    PubComp = 7,
+    Subscribe = 8,
+    SubAck = 9,
+    Unsubscribe = 10,
+    UnsubAck = 11,
+    PingReq = 12,
+    PingResp = 13,
+    Disconnect = 14,
+    Auth = 15,
+}
+
+const KINDS: [PacketKind; 15] = [
+    PacketKind::Connect,
+    PacketKind::ConnAck,
+    PacketKind::Publish,
+    PacketKind::PubAck,
+    PacketKind::PubRec,
+    PacketKind::PubRel,
+    PacketKind::PubComp,
+    PacketKind::Subscribe,
+    PacketKind::SubAck,
+    PacketKind::Unsubscribe,
+    PacketKind::UnsubAck,
+    PacketKind::PingReq,
+    PacketKind::PingResp,
+    PacketKind::Disconnect,
+    PacketKind::Auth,
+];
+
+impl PacketKind {
+    fn from_bits(bits: u8) -> Option<PacketKind> {
+        KINDS.get(usize::from(bits).checked_sub(1)?).copied()
+    }
+
+    /// What its flags must be (section 2.1.3); None for PUBLISH, whose flags say something.
+    fn flags(self) -> Option<u8> {
+        match self {
+            PacketKind::Publish => None,
+            PacketKind::PubRel | PacketKind::Subscribe | PacketKind::Unsubscribe => Some(0b0010),
+            _ => Some(0),
+        }
+    }
+
+    pub(crate) fn first_byte(self) -> u8 {
+        (self as u8) << 4 | self.flags().unwrap_or(0)
+    }
+}
+
+/// A packet whose inside has not been looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    pub kind: PacketKind,
+    /// The low four bits of the first byte.
+    pub flags: u8,
+    /// What follows the fixed header.
+    pub body: &'a [u8],
+    /// The remaining length has more bytes than it needs: an error since 5.0 [MQTT-1.5.5-1], left alone before.
+    pub overlong: bool,
+    wire_len: usize,
+}
+
+impl Frame<'_> {
+    /// Bytes of the whole packet.
+    pub fn wire_len(&self) -> usize {
+        self.wire_len
+    }
+}
+
+/// The first packet, if all of it is there. What is wrong with its header is told before the rest has come; so is a
+/// packet of more than `max` bytes, header included.
+#[inline]
+pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, DecodeError> {
+    let Some((&first, rest)) = bytes.split_first() else {
+        return Ok(None);
+    };
+    let bits = first >> 4;
+    let kind = PacketKind::from_bits(bits).ok_or(DecodeError::UnknownKind(bits))?;
+    let flags = first & 0x0F;
+    if kind.flags().is_some_and(|must| must != flags) {
+        return Err(DecodeError::Flags(kind, flags));
+    }
+    let Some(length) = field::variable(rest)? else {
+        return Ok(None);
+    };
+    let size = 1 + length.len + length.value;
+    if size > max {
+        return Err(DecodeError::TooLarge { size, max });
+    }
+    Ok(bytes.get(1 + length.len..size).map(|body| Frame {
+        kind,
+        flags,
+        body,
+        overlong: length.overlong,
+        wire_len: size,
+    }))
+}
+
+/// Appends a packet: its fixed header, and what `write` writes.
+pub(crate) fn put_packet(out: &mut BytesMut, kind: PacketKind, write: impl FnOnce(&mut BytesMut)) {
+    out.put_u8(kind.first_byte());
+    put_measured(out, write);
+}
+
+pub fn encode_pingreq(out: &mut BytesMut) {
+    put_packet(out, PacketKind::PingReq, |_| ());
+}
+
+pub fn encode_pingresp(out: &mut BytesMut) {
+    put_packet(out, PacketKind::PingResp, |_| ());
+}

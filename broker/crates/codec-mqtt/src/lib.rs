@@ -1,0 +1,87 @@
+//! MQTT 3.1, 3.1.1 and 5.0: bytes to typed packets and back.
+//!
+//! Sections are those of MQTT Version 5.0, unless 3.1.1 is named. Packets borrow from the input; nothing is copied and
+//! nothing is allocated, whatever a packet holds: lists (topic filters, user properties) are checked once and walked again.
+//!
+//! [`parse_frame`] finds a packet in a stream, [`Packet::decode`] reads it. What a receiver must check without knowing
+//! more than the packet is checked here; what depends on a session (is this packet identifier in use?) is not.
+#![forbid(unsafe_code)]
+
+mod acknowledge;
+mod closing;
+mod connect;
+mod error;
+mod field;
+mod frame;
+mod packet;
+mod property;
+mod publish;
+mod reason;
+mod subscribe;
+mod topic;
+
+pub use acknowledge::{Ack, AckKind};
+pub use closing::{Auth, Disconnect};
+pub use connect::{ConnAck, Connect, Will};
+pub use error::DecodeError;
+pub use field::MAX_STRING;
+pub use frame::{Frame, MAX_PACKET, PacketKind, encode_pingreq, encode_pingresp, parse_frame};
+pub use packet::Packet;
+pub use property::{Place, Properties, Repeated, put_subscription_identifier, put_user_property};
+pub use publish::{Forward, Publish};
+pub use reason::{Reason, ReturnCode};
+pub use subscribe::{
+    Filters, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
+    UnsubscribeFilters,
+};
+pub use topic::{Shared, check_filter, check_name, matches, shared};
+
+/// Protocol level of CONNECT (section 3.1.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Version {
+    V31 = 3,
+    V311 = 4,
+    V5 = 5,
+}
+
+impl Version {
+    pub fn from_level(level: u8) -> Option<Version> {
+        match level {
+            3 => Some(Version::V31),
+            4 => Some(Version::V311),
+            5 => Some(Version::V5),
+            _ => None,
+        }
+    }
+
+    pub fn is_5(self) -> bool {
+        self == Version::V5
+    }
+}
+
+/// Quality of service (section 4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Qos {
+    #[default]
+    AtMostOnce = 0,
+    AtLeastOnce = 1,
+    ExactlyOnce = 2,
+}
+
+impl Qos {
+    /// None for 3, which no packet may have.
+    pub fn from_bits(bits: u8) -> Option<Qos> {
+        match bits {
+            0 => Some(Qos::AtMostOnce),
+            1 => Some(Qos::AtLeastOnce),
+            2 => Some(Qos::ExactlyOnce),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn decode(bits: u8) -> Result<Qos, DecodeError> {
+        Qos::from_bits(bits).ok_or(DecodeError::Qos)
+    }
+}

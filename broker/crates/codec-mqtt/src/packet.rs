@@ -1,0 +1,88 @@
+//! Any packet.
+
+use crate::{
+    Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, Frame, PacketKind, Publish,
+    SubAck, Subscribe, UnsubAck, Unsubscribe, Version, encode_pingreq, encode_pingresp,
+};
+use bytes::BytesMut;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "lives on the stack for the length of a step; a box would be an allocation for each packet"
+)]
+pub enum Packet<'a> {
+    Connect(Connect<'a>),
+    ConnAck(ConnAck<'a>),
+    Publish(Publish<'a>),
+    /// PUBACK, PUBREC, PUBREL, PUBCOMP.
+    Ack(Ack<'a>),
+    Subscribe(Subscribe<'a>),
+    SubAck(SubAck<'a>),
+    Unsubscribe(Unsubscribe<'a>),
+    UnsubAck(UnsubAck<'a>),
+    PingReq,
+    PingResp,
+    Disconnect(Disconnect<'a>),
+    Auth(Auth<'a>),
+}
+
+impl<'a> Packet<'a> {
+    /// `version` is the connection's; CONNECT names its own.
+    #[inline]
+    pub fn decode(frame: &Frame<'a>, version: Version) -> Result<Packet<'a>, DecodeError> {
+        let body = frame.body;
+        if frame.overlong && version.is_5() && frame.kind != PacketKind::Connect {
+            return Err(DecodeError::LengthEncoding);
+        }
+        let ack = |kind| Ack::decode(kind, body, version).map(Packet::Ack);
+        match frame.kind {
+            PacketKind::Publish => Publish::decode(frame.flags, body, version).map(Packet::Publish),
+            PacketKind::PubAck => ack(AckKind::PubAck),
+            PacketKind::PubRec => ack(AckKind::PubRec),
+            PacketKind::PubRel => ack(AckKind::PubRel),
+            PacketKind::PubComp => ack(AckKind::PubComp),
+            PacketKind::Connect => {
+                let connect = Connect::decode(body)?;
+                match frame.overlong && connect.version.is_5() {
+                    true => Err(DecodeError::LengthEncoding),
+                    false => Ok(Packet::Connect(connect)),
+                }
+            }
+            PacketKind::ConnAck => ConnAck::decode(body, version).map(Packet::ConnAck),
+            PacketKind::Subscribe => Subscribe::decode(body, version).map(Packet::Subscribe),
+            PacketKind::SubAck => SubAck::decode(body, version).map(Packet::SubAck),
+            PacketKind::Unsubscribe => Unsubscribe::decode(body, version).map(Packet::Unsubscribe),
+            PacketKind::UnsubAck => UnsubAck::decode(body, version).map(Packet::UnsubAck),
+            PacketKind::PingReq => empty(body, Packet::PingReq),
+            PacketKind::PingResp => empty(body, Packet::PingResp),
+            PacketKind::Disconnect => Disconnect::decode(body, version).map(Packet::Disconnect),
+            PacketKind::Auth if version.is_5() => Auth::decode(body).map(Packet::Auth),
+            PacketKind::Auth => Err(DecodeError::UnknownKind(PacketKind::Auth as u8)),
+        }
+    }
+
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        match self {
+            Packet::Connect(packet) => packet.encode(out),
+            Packet::ConnAck(packet) => packet.encode(version, out),
+            Packet::Publish(packet) => packet.encode(version, out),
+            Packet::Ack(packet) => packet.encode(version, out),
+            Packet::Subscribe(packet) => packet.encode(version, out),
+            Packet::SubAck(packet) => packet.encode(version, out),
+            Packet::Unsubscribe(packet) => packet.encode(version, out),
+            Packet::UnsubAck(packet) => packet.encode(version, out),
+            Packet::PingReq => encode_pingreq(out),
+            Packet::PingResp => encode_pingresp(out),
+            Packet::Disconnect(packet) => packet.encode(version, out),
+            Packet::Auth(packet) => packet.encode(out),
+        }
+    }
+}
+
+fn empty<'a>(body: &[u8], packet: Packet<'a>) -> Result<Packet<'a>, DecodeError> {
+    match body.len() {
+        0 => Ok(packet),
+        n => Err(DecodeError::Trailing(n)),
+    }
+}

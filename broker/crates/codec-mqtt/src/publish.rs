@@ -1,0 +1,174 @@
+//! PUBLISH (section 3.3).
+
+use crate::field::{Reader, put_string, put_variable, variable_len};
+use crate::property::{put_subscription_identifier, subscription_identifier_len};
+use crate::{DecodeError, MAX_STRING, PacketKind, Place, Properties, Qos, Version, topic};
+use bytes::{BufMut, BytesMut};
+
+const DUP: u8 = 0b1000;
+const RETAIN: u8 = 0b0001;
+/// Identifiers of properties that the sender of a forwarded message writes itself.
+const MESSAGE_EXPIRY: u8 = 0x02;
+const TOPIC_ALIAS: u8 = 0x23;
+
+/// An application message as a client sends it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Publish<'a> {
+    pub dup: bool,
+    pub qos: Qos,
+    pub retain: bool,
+    /// Empty when an alias stands for it (5.0).
+    pub topic: &'a str,
+    /// 0 with QoS 0, which has none [MQTT-2.2.1-2].
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    pub payload: &'a [u8],
+}
+
+impl<'a> Publish<'a> {
+    pub(crate) fn decode(
+        flags: u8,
+        body: &'a [u8],
+        version: Version,
+    ) -> Result<Publish<'a>, DecodeError> {
+        let qos = Qos::decode(flags >> 1 & 0b11)?;
+        let dup = flags & DUP != 0;
+        // [MQTT-3.3.1-2]
+        if dup && qos == Qos::AtMostOnce {
+            return Err(DecodeError::DupWithoutQos);
+        }
+        let mut from = Reader::new(body);
+        let topic = from.string()?;
+        let packet_id = match qos {
+            Qos::AtMostOnce => 0,
+            _ => from.packet_id()?,
+        };
+        let properties = match version {
+            Version::V5 => Properties::read(&mut from, Place::Publish)?,
+            _ => Properties::default(),
+        };
+        // [MQTT-3.3.2-8]
+        if properties.topic_alias == Some(0) {
+            return Err(DecodeError::TopicAlias);
+        }
+        // [MQTT-3.3.2-2]
+        match (topic, properties.topic_alias) {
+            ("", Some(_)) => {}
+            // Neither a name nor an alias is a Protocol Error (section 3.3.2.1).
+            ("", None) if version.is_5() => return Err(DecodeError::PropertyValue(TOPIC_ALIAS)),
+            (name, _) => topic::check_name(name)?,
+        }
+        // [MQTT-3.3.2-14]
+        if let Some(response) = properties.response_topic {
+            topic::check_name(response)?;
+        }
+        Ok(Publish {
+            dup,
+            qos,
+            retain: flags & RETAIN != 0,
+            topic,
+            packet_id,
+            properties,
+            payload: from.rest(),
+        })
+    }
+
+    /// As a client would send it.
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        let mut body = BytesMut::new();
+        put_string(&mut body, self.topic);
+        if self.qos != Qos::AtMostOnce {
+            body.put_u16(self.packet_id);
+        }
+        if version.is_5() {
+            self.properties.put(&mut body);
+        }
+        out.put_u8(first_byte(self.dup, self.qos, self.retain));
+        put_variable(out, body.len() + self.payload.len());
+        out.put_slice(&body);
+        out.put_slice(self.payload);
+    }
+}
+
+fn first_byte(dup: bool, qos: Qos, retain: bool) -> u8 {
+    let dup = if dup { DUP } else { 0 };
+    PacketKind::Publish.first_byte() | dup | (qos as u8) << 1 | u8::from(retain)
+}
+
+/// An application message on its way to a subscriber: everything in front of the payload. Most properties were encoded
+/// once, when the message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward<'a> {
+    pub dup: bool,
+    pub qos: Qos,
+    pub retain: bool,
+    /// Empty where `alias` alone is to be sent.
+    pub topic: &'a str,
+    /// Not used with QoS 0.
+    pub packet_id: u16,
+    /// Seconds left.
+    pub message_expiry: Option<u32>,
+    pub alias: Option<u16>,
+    pub subscription_identifiers: &'a [u32],
+    /// Encoded properties that go on as they came ([`Properties::put_kept`]).
+    pub kept: &'a [u8],
+}
+
+impl Forward<'_> {
+    fn properties_len(&self) -> usize {
+        let identifiers = self.subscription_identifiers.iter();
+        self.kept.len()
+            + if self.message_expiry.is_some() { 5 } else { 0 }
+            + if self.alias.is_some() { 3 } else { 0 }
+            + identifiers
+                .map(|&id| subscription_identifier_len(id))
+                .sum::<usize>()
+    }
+
+    fn remaining_len(&self, version: Version, payload: usize) -> usize {
+        let properties = match version {
+            Version::V5 => {
+                let len = self.properties_len();
+                variable_len(len) + len
+            }
+            _ => 0,
+        };
+        let id = if self.qos == Qos::AtMostOnce { 0 } else { 2 };
+        2 + self.topic.len().min(MAX_STRING) + id + properties + payload
+    }
+
+    /// Bytes of the whole packet with a payload of that many bytes.
+    pub fn wire_len(&self, version: Version, payload: usize) -> usize {
+        let remaining = self.remaining_len(version, payload);
+        1 + variable_len(remaining) + remaining
+    }
+
+    /// Appends everything but the payload, which has to follow. The topic has at most [`MAX_STRING`] bytes, and the whole
+    /// packet at most [`crate::MAX_PACKET`].
+    pub fn encode_head(&self, version: Version, payload: usize, out: &mut BytesMut) {
+        let remaining = self.remaining_len(version, payload);
+        out.reserve(5 + remaining - payload);
+        out.put_u8(first_byte(self.dup, self.qos, self.retain));
+        put_variable(out, remaining);
+        put_string(out, self.topic);
+        if self.qos != Qos::AtMostOnce {
+            out.put_u16(self.packet_id);
+        }
+        if !version.is_5() {
+            return;
+        }
+        put_variable(out, self.properties_len());
+        if let Some(seconds) = self.message_expiry {
+            out.put_u8(MESSAGE_EXPIRY);
+            out.put_u32(seconds);
+        }
+        if let Some(alias) = self.alias {
+            out.put_u8(TOPIC_ALIAS);
+            out.put_u16(alias);
+        }
+        for &id in self.subscription_identifiers {
+            put_subscription_identifier(out, id);
+        }
+        out.put_slice(self.kept);
+    }
+}

@@ -1,0 +1,272 @@
+//! SUBSCRIBE, SUBACK, UNSUBSCRIBE and UNSUBACK (sections 3.8 to 3.11).
+
+use crate::field::{Reader, put_string};
+use crate::frame::put_packet;
+use crate::{DecodeError, PacketKind, Place, Properties, Qos, Version, topic};
+use bytes::{BufMut, BytesMut};
+
+const NO_LOCAL: u8 = 0x04;
+const RETAIN_AS_PUBLISHED: u8 = 0x08;
+
+/// When retained messages are sent (section 3.3.1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RetainHandling {
+    #[default]
+    Send = 0,
+    SendIfNew = 1,
+    DoNotSend = 2,
+}
+
+/// Section 3.8.3.1. Clients of 3.1 and 3.1.1 say only `qos`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SubscribeOptions {
+    pub qos: Qos,
+    pub no_local: bool,
+    pub retain_as_published: bool,
+    pub retain_handling: RetainHandling,
+}
+
+impl SubscribeOptions {
+    /// The byte of 5.0.
+    pub fn to_byte(self) -> u8 {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        self.qos as u8
+            | flag(self.no_local, NO_LOCAL)
+            | flag(self.retain_as_published, RETAIN_AS_PUBLISHED)
+            | (self.retain_handling as u8) << 4
+    }
+
+    /// [MQTT-3.8.3-5]; 3.1.1: [MQTT-3-8.3-4].
+    pub fn from_byte(byte: u8, version: Version) -> Result<SubscribeOptions, DecodeError> {
+        let reserved = if version.is_5() { 0xC0 } else { 0xFC };
+        if byte & reserved != 0 {
+            return Err(DecodeError::ReservedBit);
+        }
+        Ok(SubscribeOptions {
+            qos: Qos::decode(byte & 0b11)?,
+            no_local: byte & NO_LOCAL != 0,
+            retain_as_published: byte & RETAIN_AS_PUBLISHED != 0,
+            retain_handling: match byte >> 4 & 0b11 {
+                0 => RetainHandling::Send,
+                1 => RetainHandling::SendIfNew,
+                2 => RetainHandling::DoNotSend,
+                _ => return Err(DecodeError::RetainHandling),
+            },
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Subscribe<'a> {
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    pub filters: Filters<'a>,
+}
+
+/// Topic filters with their options, as they stand in the packet. They are strings; whether they are filters is for the
+/// session to see: each has a reason code of its own in SUBACK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filters<'a> {
+    raw: &'a [u8],
+    version: Version,
+}
+
+impl<'a> Filters<'a> {
+    /// For a packet to be encoded: filters written by [`Filters::put`].
+    pub fn new(raw: &'a [u8], version: Version) -> Filters<'a> {
+        Filters { raw, version }
+    }
+
+    pub fn put(out: &mut BytesMut, filter: &str, options: SubscribeOptions) {
+        put_string(out, filter);
+        out.put_u8(options.to_byte());
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, SubscribeOptions)> + use<'a> {
+        let mut from = Reader::new(self.raw);
+        let version = self.version;
+        std::iter::from_fn(move || next_filter(&mut from, version).ok())
+    }
+}
+
+fn next_filter<'a>(
+    from: &mut Reader<'a>,
+    version: Version,
+) -> Result<(&'a str, SubscribeOptions), DecodeError> {
+    let filter = from.string()?;
+    let options = SubscribeOptions::from_byte(from.u8()?, version)?;
+    Ok((filter, options))
+}
+
+impl<'a> Subscribe<'a> {
+    pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Subscribe<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let packet_id = from.packet_id()?;
+        let properties = match version {
+            Version::V5 => Properties::read(&mut from, Place::Subscribe)?,
+            _ => Properties::default(),
+        };
+        let filters = Filters {
+            raw: from.rest(),
+            version,
+        };
+        // [MQTT-3.8.3-2]
+        if from.is_empty() {
+            return Err(DecodeError::NoFilter);
+        }
+        while !from.is_empty() {
+            let (filter, options) = next_filter(&mut from, version)?;
+            // [MQTT-3.8.3-4]
+            if options.no_local && filter.starts_with(topic::SHARE) {
+                return Err(DecodeError::NoLocalShared);
+            }
+        }
+        Ok(Subscribe {
+            packet_id,
+            properties,
+            filters,
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, PacketKind::Subscribe, |out| {
+            out.put_u16(self.packet_id);
+            if version.is_5() {
+                self.properties.put(out);
+            }
+            out.put_slice(self.filters.raw);
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SubAck<'a> {
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    /// One for each filter, in their order [MQTT-3.9.3-1]: reason codes; in 3.1.1 0x00, 0x01, 0x02 or 0x80.
+    pub reasons: &'a [u8],
+}
+
+impl<'a> SubAck<'a> {
+    pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<SubAck<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        Ok(SubAck {
+            packet_id: from.packet_id()?,
+            properties: match version {
+                Version::V5 => Properties::read(&mut from, Place::Ack)?,
+                _ => Properties::default(),
+            },
+            reasons: from.rest(),
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, PacketKind::SubAck, |out| {
+            out.put_u16(self.packet_id);
+            if version.is_5() {
+                self.properties.put(out);
+            }
+            out.put_slice(self.reasons);
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unsubscribe<'a> {
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    pub filters: UnsubscribeFilters<'a>,
+}
+
+/// Topic filters as they stand in the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsubscribeFilters<'a>(&'a [u8]);
+
+impl<'a> UnsubscribeFilters<'a> {
+    /// For a packet to be encoded: filters written by [`UnsubscribeFilters::put`].
+    pub fn new(raw: &'a [u8]) -> UnsubscribeFilters<'a> {
+        UnsubscribeFilters(raw)
+    }
+
+    pub fn put(out: &mut BytesMut, filter: &str) {
+        put_string(out, filter);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mut from = Reader::new(self.0);
+        std::iter::from_fn(move || from.string().ok())
+    }
+}
+
+impl<'a> Unsubscribe<'a> {
+    pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Unsubscribe<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let packet_id = from.packet_id()?;
+        let properties = match version {
+            Version::V5 => Properties::read(&mut from, Place::Unsubscribe)?,
+            _ => Properties::default(),
+        };
+        let filters = UnsubscribeFilters(from.rest());
+        // [MQTT-3.10.3-2]
+        if from.is_empty() {
+            return Err(DecodeError::NoFilter);
+        }
+        while !from.is_empty() {
+            from.string()?;
+        }
+        Ok(Unsubscribe {
+            packet_id,
+            properties,
+            filters,
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, PacketKind::Unsubscribe, |out| {
+            out.put_u16(self.packet_id);
+            if version.is_5() {
+                self.properties.put(out);
+            }
+            out.put_slice(self.filters.0);
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnsubAck<'a> {
+    pub packet_id: u16,
+    pub properties: Properties<'a>,
+    /// One for each filter, in their order [MQTT-3.11.3-1]; 3.1 and 3.1.1 have none.
+    pub reasons: &'a [u8],
+}
+
+impl<'a> UnsubAck<'a> {
+    pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<UnsubAck<'a>, DecodeError> {
+        let mut from = Reader::new(body);
+        let packet_id = from.packet_id()?;
+        if !version.is_5() {
+            from.finish()?;
+            return Ok(UnsubAck {
+                packet_id,
+                properties: Properties::default(),
+                reasons: &[],
+            });
+        }
+        Ok(UnsubAck {
+            packet_id,
+            properties: Properties::read(&mut from, Place::Ack)?,
+            reasons: from.rest(),
+        })
+    }
+
+    pub fn encode(&self, version: Version, out: &mut BytesMut) {
+        put_packet(out, PacketKind::UnsubAck, |out| {
+            out.put_u16(self.packet_id);
+            if version.is_5() {
+                self.properties.put(out);
+                out.put_slice(self.reasons);
+            }
+        });
+    }
+}

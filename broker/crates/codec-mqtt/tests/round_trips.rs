@@ -1,0 +1,306 @@
+//! Whatever is written is read back, in every version that has it; and bytes from anywhere are answered, never a panic.
+
+use bytes::BytesMut;
+use codec_mqtt::{
+    Ack, AckKind, Auth, ConnAck, Connect, DecodeError, Disconnect, Filters, Forward, MAX_PACKET,
+    Packet, Place, Properties, Publish, Qos, Reason, Repeated, RetainHandling, SubAck, Subscribe,
+    SubscribeOptions, UnsubAck, Unsubscribe, UnsubscribeFilters, Version, Will, parse_frame,
+    put_subscription_identifier, put_user_property,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use std::num::{NonZeroU16, NonZeroU32};
+
+/// What properties may hold, owned.
+#[derive(Clone, Debug, Default)]
+struct Words {
+    text: Option<String>,
+    data: Option<Vec<u8>>,
+    number: Option<u32>,
+    flag: Option<bool>,
+    users: Vec<(String, String)>,
+    identifiers: Vec<u32>,
+}
+
+fn words() -> impl Strategy<Value = Words> {
+    (
+        option::of("[a-zé]{0,200}"),
+        option::of(vec(any::<u8>(), 0..40)),
+        any::<Option<u32>>(),
+        any::<Option<bool>>(),
+        vec(("[a-zé]{0,9}", "[ -~]{0,30}"), 0..4),
+        vec(1u32..=268_435_455, 0..4),
+    )
+        .prop_map(|(text, data, number, flag, users, identifiers)| Words {
+            text,
+            data,
+            number,
+            flag,
+            users,
+            identifiers,
+        })
+}
+
+impl Words {
+    fn repeated(&self, identifiers: usize) -> BytesMut {
+        let mut out = BytesMut::new();
+        for (name, value) in &self.users {
+            put_user_property(&mut out, name, value);
+        }
+        for &id in self.identifiers.iter().take(identifiers) {
+            put_subscription_identifier(&mut out, id);
+        }
+        out
+    }
+
+    /// Everything that a packet of this kind may have.
+    fn properties<'a>(&'a self, place: Place, repeated: &'a [u8]) -> Properties<'a> {
+        let text = self.text.as_deref();
+        let data = self.data.as_deref();
+        let (number, flag) = (self.number, self.flag);
+        let small = number.map(|n| n as u16);
+        let mut p = Properties {
+            repeated: Repeated(repeated),
+            ..Properties::default()
+        };
+        if matches!(place, Place::Publish | Place::Will) {
+            p.payload_format = flag;
+            p.message_expiry = number;
+            p.content_type = text;
+            p.response_topic = text.filter(|t| !t.is_empty());
+            p.correlation_data = data;
+        }
+        match place {
+            Place::Publish => p.topic_alias = small.filter(|&n| n > 0),
+            Place::Will => p.will_delay = number,
+            Place::Connect => {
+                p.session_expiry = number;
+                p.request_problem_information = flag;
+                p.request_response_information = flag;
+            }
+            Place::ConnAck => {
+                p.session_expiry = number;
+                p.assigned_client_id = text;
+                p.server_keep_alive = small;
+                p.response_information = text;
+                p.maximum_qos = flag;
+                p.retain_available = flag;
+                p.wildcard_subscription_available = flag;
+                p.subscription_identifier_available = flag;
+                p.shared_subscription_available = flag;
+            }
+            Place::Disconnect => p.session_expiry = number,
+            _ => {}
+        }
+        if matches!(place, Place::Connect | Place::ConnAck) {
+            p.receive_maximum = small.and_then(NonZeroU16::new);
+            p.topic_alias_maximum = small;
+            p.maximum_packet_size = number.and_then(NonZeroU32::new);
+        }
+        if matches!(place, Place::Connect | Place::ConnAck | Place::Auth) {
+            p.authentication_method = text;
+            p.authentication_data = data.filter(|_| text.is_some());
+        }
+        if matches!(place, Place::ConnAck | Place::Disconnect) {
+            p.server_reference = text;
+        }
+        if matches!(
+            place,
+            Place::ConnAck | Place::Ack | Place::Disconnect | Place::Auth
+        ) {
+            p.reason_string = text;
+        }
+        p
+    }
+}
+
+fn versions() -> impl Strategy<Value = Version> {
+    prop_oneof![Just(Version::V31), Just(Version::V311), Just(Version::V5)]
+}
+
+fn qualities() -> impl Strategy<Value = Qos> {
+    (0u8..3).prop_map(|bits| Qos::from_bits(bits).unwrap())
+}
+
+/// Written, found whole and no earlier, read back the same.
+fn comes_back(packet: &Packet<'_>, version: Version) -> Result<(), TestCaseError> {
+    let mut out = BytesMut::new();
+    packet.encode(version, &mut out);
+    let frame = parse_frame(&out, MAX_PACKET).unwrap().unwrap();
+    prop_assert_eq!(frame.wire_len(), out.len());
+    prop_assert_eq!(Packet::decode(&frame, version), Ok(*packet));
+    for cut in (0..out.len()).step_by(1 + out.len() / 40) {
+        prop_assert_eq!(parse_frame(&out[..cut], MAX_PACKET), Ok(None));
+    }
+    let too_large = parse_frame(&out, out.len() - 1);
+    prop_assert!(
+        matches!(too_large, Err(DecodeError::TooLarge { .. })),
+        "taken"
+    );
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn connect(
+        version in versions(), clean_start: bool, keep_alive: u16, client_id in "[a-z0-9]{0,40}", words in words(),
+        will in option::of((qualities(), any::<bool>(), "[a-z/]{1,20}", vec(any::<u8>(), 0..300))),
+        user in option::of("[a-z]{0,9}"), password in option::of(vec(any::<u8>(), 0..9)),
+    ) {
+        let repeated = words.repeated(0);
+        let of = |place| match version {
+            Version::V5 => words.properties(place, &repeated),
+            _ => Properties::default(),
+        };
+        let packet = Connect {
+            version, clean_start, keep_alive, client_id: &client_id,
+            properties: of(Place::Connect),
+            will: will.as_ref().map(|(qos, retain, topic, payload)| Will {
+                qos: *qos, retain: *retain, topic, payload, properties: of(Place::Will),
+            }),
+            user_name: user.as_deref(),
+            password: password.as_deref().filter(|_| version.is_5() || user.is_some()),
+        };
+        comes_back(&Packet::Connect(packet), version)?;
+    }
+
+    #[test]
+    fn publish(
+        version in versions(), qos in qualities(), dup: bool, retain: bool, topic in "[a-zé/]{1,300}", packet_id in 1u16..,
+        words in words(), payload in vec(any::<u8>(), 0..400),
+    ) {
+        let repeated = words.repeated(9);
+        let properties = match version {
+            Version::V5 => words.properties(Place::Publish, &repeated),
+            _ => Properties::default(),
+        };
+        let none = qos == Qos::AtMostOnce;
+        let packet = Publish {
+            dup: dup && !none, qos, retain, topic: &topic, packet_id: if none { 0 } else { packet_id }, properties,
+            payload: &payload,
+        };
+        comes_back(&Packet::Publish(packet), version)?;
+
+        // The same on its way to a subscriber.
+        let mut kept = BytesMut::new();
+        properties.put_kept(&mut kept);
+        let forward = Forward {
+            dup: packet.dup, qos, retain, topic: &topic, packet_id: packet.packet_id,
+            message_expiry: properties.message_expiry, alias: properties.topic_alias,
+            subscription_identifiers: &words.identifiers, kept: &kept,
+        };
+        let mut out = BytesMut::new();
+        forward.encode_head(version, payload.len(), &mut out);
+        out.extend_from_slice(&payload);
+        prop_assert_eq!(out.len(), forward.wire_len(version, payload.len()));
+        let frame = parse_frame(&out, MAX_PACKET).unwrap().unwrap();
+        prop_assert_eq!(frame.wire_len(), out.len());
+        prop_assert_eq!(Packet::decode(&frame, version), Ok(Packet::Publish(packet)));
+    }
+
+    #[test]
+    fn the_smaller_packets(
+        version in versions(), packet_id in 1u16.., words in words(), session_present: bool,
+        codes in vec(0u8..3, 1..50), filters in vec(("[a-z/+#$]{0,20}", 0u8..3, any::<[bool; 2]>(), 0u8..3), 1..9),
+    ) {
+        let repeated = words.repeated(0);
+        let single = words.repeated(1);
+        let of = |place| match version {
+            Version::V5 => words.properties(place, if place == Place::Subscribe { &single } else { &repeated }),
+            _ => Properties::default(),
+        };
+        let five = version.is_5();
+        let told = |reason: Reason| if five { reason } else { Reason::Success };
+        let not_311 = Version::V31 == version;
+        comes_back(&Packet::ConnAck(ConnAck {
+            session_present: session_present && !not_311, reason: Reason::NotAuthorized, properties: of(Place::ConnAck),
+        }), version)?;
+        for (kind, reason) in [
+            (AckKind::PubAck, Reason::NoMatchingSubscribers), (AckKind::PubRec, Reason::Success),
+            (AckKind::PubRel, Reason::PacketIdentifierNotFound), (AckKind::PubComp, Reason::Success),
+        ] {
+            let ack = Ack { kind, packet_id, reason: told(reason), properties: of(Place::Ack) };
+            comes_back(&Packet::Ack(ack), version)?;
+            comes_back(&Packet::Ack(Ack::new(kind, packet_id, told(reason))), version)?;
+        }
+        let mut raw = BytesMut::new();
+        let mut names = BytesMut::new();
+        let mut expected = Vec::new();
+        for (filter, qos, [no_local, retain_as_published], handling) in &filters {
+            let options = SubscribeOptions {
+                qos: Qos::from_bits(*qos).unwrap(), no_local: *no_local && five && !filter.starts_with("$share"),
+                retain_as_published: *retain_as_published && five,
+                retain_handling: match (handling, five) {
+                    (1, true) => RetainHandling::SendIfNew,
+                    (2, true) => RetainHandling::DoNotSend,
+                    _ => RetainHandling::Send,
+                },
+            };
+            Filters::put(&mut raw, filter, options);
+            UnsubscribeFilters::put(&mut names, filter);
+            expected.push((filter.as_str(), options));
+        }
+        let subscribe = Subscribe { packet_id, properties: of(Place::Subscribe), filters: Filters::new(&raw, version) };
+        prop_assert_eq!(subscribe.filters.iter().collect::<Vec<_>>(), expected.clone());
+        comes_back(&Packet::Subscribe(subscribe), version)?;
+        let unsubscribe = Unsubscribe { packet_id, properties: of(Place::Unsubscribe), filters: UnsubscribeFilters::new(&names) };
+        prop_assert!(unsubscribe.filters.iter().eq(expected.iter().map(|(filter, _)| *filter)));
+        comes_back(&Packet::Unsubscribe(unsubscribe), version)?;
+        comes_back(&Packet::SubAck(SubAck { packet_id, properties: of(Place::Ack), reasons: &codes }), version)?;
+        let reasons = if five { &codes[..] } else { &[] };
+        comes_back(&Packet::UnsubAck(UnsubAck { packet_id, properties: of(Place::Ack), reasons }), version)?;
+        comes_back(&Packet::PingReq, version)?;
+        comes_back(&Packet::PingResp, version)?;
+        comes_back(&Packet::Disconnect(Disconnect { reason: told(Reason::SessionTakenOver), properties: of(Place::Disconnect) }), version)?;
+        if five {
+            comes_back(&Packet::Auth(Auth { reason: Reason::ContinueAuthentication, properties: of(Place::Auth) }), version)?;
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(raw in vec(any::<u8>(), 0..300), version in versions()) {
+        let _ = Properties::decode(&raw, Place::Publish);
+        if let Ok(Some(frame)) = parse_frame(&raw, 4096) {
+            prop_assert!(frame.wire_len() <= raw.len());
+            let _ = Packet::decode(&frame, version);
+        }
+    }
+
+    /// Bytes that begin like a packet; whatever is taken as one can be written again, and says the same.
+    #[test]
+    fn what_is_taken_from_any_bytes_comes_back(
+        kind in 1u8..16, low in 0u8..16, body in vec(prop_oneof![3 => 0u8..8, 1 => any::<u8>()], 0..60), version in versions(),
+    ) {
+        let low = match kind { 3 => low, 6 | 8 | 10 => 2, _ => 0 };
+        let mut raw = vec![kind << 4 | low, body.len() as u8];
+        raw.extend(&body);
+        let frame = parse_frame(&raw, 4096).unwrap().unwrap();
+        if let Ok(packet) = Packet::decode(&frame, version) {
+            let version = match &packet { Packet::Connect(c) => c.version, _ => version };
+            let mut out = BytesMut::new();
+            packet.encode(version, &mut out);
+            let frame = parse_frame(&out, 4096).unwrap().unwrap();
+            prop_assert_eq!(Packet::decode(&frame, version), Ok(packet));
+        }
+    }
+
+    /// A packet that was damaged in one place is refused or is another packet; it never costs more than its bytes.
+    #[test]
+    fn a_flipped_byte_is_no_panic(at: prop::sample::Index, with in 1u8.., words in words(), version in versions()) {
+        let repeated = words.repeated(1);
+        let connect = Connect {
+            version, clean_start: true, keep_alive: 9, client_id: "c",
+            properties: words.properties(Place::Connect, &[]),
+            will: Some(Will { qos: Qos::AtLeastOnce, retain: true, topic: "a/b", payload: b"gone", properties: words.properties(Place::Will, &repeated[..0]) }),
+            user_name: Some("u"), password: Some(b"p"),
+        };
+        let mut out = BytesMut::new();
+        connect.encode(&mut out);
+        let at = at.index(out.len());
+        out[at] ^= with;
+        if let Ok(Some(frame)) = parse_frame(&out, 4096) {
+            let _ = Packet::decode(&frame, version);
+        }
+    }
+}
