@@ -51,6 +51,11 @@ impl Tree {
             Change::DeleteNode { id } => self.delete_node(*id),
             Change::SetMaintenance { id, on } => self.set_maintenance(*id, *on),
             Change::SetQueueMembers { id, members } => self.set_queue_members(*id, members),
+            Change::ReplaceQueueMembers { id, from, to } => {
+                self.replace_queue_members(*id, from, to)
+            }
+            Change::ForgetNode { id } => self.forget_node(index, *id),
+            Change::SetZone { id, zone } => self.set_zone(*id, zone),
         }
     }
 

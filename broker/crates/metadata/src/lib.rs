@@ -12,6 +12,7 @@ mod equivalence;
 mod exchanges;
 pub mod limits;
 mod nodes;
+mod placement;
 mod policies;
 mod policy_keys;
 mod queues;
@@ -23,6 +24,7 @@ mod tree;
 
 pub use arguments::queue_kind;
 pub use codec::DecodeError;
+pub use placement::{LeaderLocator, PlacementWish};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
 pub use settings::{DEFAULT_DELIVERY_LIMIT, DeadLettering, Overflow, QueueSettings};
@@ -63,7 +65,8 @@ pub struct QueueRecord {
     /// The session that owns an exclusive queue.
     pub exclusive: Option<SessionId>,
     pub arguments: Table,
-    /// Classic: the one node that holds it. Quorum: the members of its Raft group at declaration, in order of preference.
+    /// Classic: the one node that holds it. Quorum: the members that its Raft group is to have; at declaration the first of
+    /// them is to lead.
     pub members: Vec<NodeId>,
     /// User that declared it.
     pub declared_by: Name,
@@ -240,10 +243,25 @@ pub enum Change {
         id: NodeId,
         on: bool,
     },
-    /// Actual members of a quorum queue after its group changed them.
+    /// The members that a quorum queue is to have, whatever it has now.
     SetQueueMembers {
         id: QueueId,
         members: Vec<NodeId>,
+    },
+    /// The same, decided when it had the members `from`: refused when it has others by now.
+    ReplaceQueueMembers {
+        id: QueueId,
+        from: Vec<NodeId>,
+        to: Vec<NodeId>,
+    },
+    /// As `DeleteNode`, and for good: the id is not taken in again.
+    ForgetNode {
+        id: NodeId,
+    },
+    /// Where a node is (a rack, an availability zone); empty: nobody says.
+    SetZone {
+        id: NodeId,
+        zone: Name,
     },
 }
 

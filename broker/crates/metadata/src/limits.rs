@@ -12,6 +12,8 @@ pub const TABLE_DEPTH: usize = 16;
 pub const TAGS: usize = 32;
 /// Members of a queue's group.
 pub const MEMBERS: usize = 15;
+/// Ids of removed nodes that are remembered, so that none of them comes back; the oldest go beyond that.
+pub const FORGOTTEN: usize = 65_536;
 /// An encoded change.
 pub const CHANGE_BYTES: usize = 1024 * 1024;
 /// Exchanges a message may pass through on its way (exchange bindings and alternate exchanges).

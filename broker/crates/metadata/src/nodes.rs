@@ -1,8 +1,9 @@
 //! Members of the cluster.
 
 use crate::apply::check_name;
+use crate::equivalence::Thing;
 use crate::tree::TreeEvent;
-use crate::{Done, NodeRecord, QueueId, Refused, Tree, limits};
+use crate::{Done, Name, NodeRecord, QueueId, QueueKind, Refused, Tree, limits};
 use env::NodeId;
 use std::sync::Arc;
 
@@ -13,6 +14,12 @@ impl Tree {
         }
         check_name("node", &node.name)?;
         check_name("node address", &node.address)?;
+        if self.is_forgotten(node.id) {
+            return Err(Refused::PreconditionFailed(format!(
+                "node '{}' ({:016x}) was removed from this cluster; with an empty data directory it joins as a new node",
+                node.name, node.id.0
+            )));
+        }
         let old = self.nodes.get(&node.id);
         if old.is_some_and(|old| **old == *node) {
             return Ok(Done::AsBefore);
@@ -63,7 +70,49 @@ impl Tree {
             self.remove_queue(queue);
         }
         self.nodes.remove(&id);
+        self.zones.remove(&id);
         self.events.push(TreeEvent::NodeRemoved(node));
+        Ok(Done::Changed)
+    }
+
+    /// As [`Tree::delete_node`], and its id is not taken in again: what it promised in groups may be lost.
+    pub(crate) fn forget_node(&mut self, index: u64, id: NodeId) -> Result<Done, Refused> {
+        if id == NodeId(0) {
+            return Err(Refused::Invalid("a node's id is never 0".into()));
+        }
+        let done = self.delete_node(id)?;
+        if self.is_forgotten(id) {
+            return Ok(done);
+        }
+        self.forgotten.insert(id, index);
+        if self.forgotten.len() > limits::FORGOTTEN {
+            let oldest = self.forgotten.iter().min_by_key(|(id, at)| (**at, **id));
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                self.forgotten.remove(&oldest);
+            }
+        }
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn set_zone(&mut self, id: NodeId, zone: &Name) -> Result<Done, Refused> {
+        if zone.len() > limits::NAME_BYTES {
+            return Err(Refused::Invalid(format!(
+                "a zone's name has at most {} bytes, not {}",
+                limits::NAME_BYTES,
+                zone.len()
+            )));
+        }
+        let Some(node) = self.nodes.get(&id).cloned() else {
+            return Err(Refused::NotFound(format!("no node {:016x}", id.0)));
+        };
+        if self.zone(id) == &**zone {
+            return Ok(Done::AsBefore);
+        }
+        match zone.is_empty() {
+            true => self.zones.remove(&id),
+            false => self.zones.insert(id, zone.clone()),
+        };
+        self.events.push(TreeEvent::NodeChanged(node));
         Ok(Done::Changed)
     }
 
@@ -102,5 +151,34 @@ impl Tree {
         let record = queue.record.clone();
         self.events.push(TreeEvent::QueueMembersChanged(record));
         Ok(Done::Changed)
+    }
+
+    /// Of two changes that were decided against the same members the second is refused.
+    pub(crate) fn replace_queue_members(
+        &mut self,
+        id: QueueId,
+        from: &[NodeId],
+        to: &[NodeId],
+    ) -> Result<Done, Refused> {
+        let Some(record) = self.queue_by_id(id) else {
+            return Err(Refused::NotFound("the queue is gone".into()));
+        };
+        let thing = Thing::queue(&record.vhost, &record.name);
+        if record.kind != QueueKind::Quorum {
+            return Err(Refused::Invalid(format!("{thing} is no quorum queue")));
+        }
+        if record.members != from {
+            return Err(Refused::PreconditionFailed(format!(
+                "the members of {thing} have changed meanwhile; look at them and try again"
+            )));
+        }
+        for (at, node) in to.iter().enumerate() {
+            if !self.nodes.contains_key(node) || to[..at].contains(node) {
+                return Err(Refused::Invalid(format!(
+                    "members of {thing} are nodes of the cluster, each once"
+                )));
+            }
+        }
+        self.set_queue_members(id, to)
     }
 }

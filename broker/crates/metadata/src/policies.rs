@@ -112,6 +112,19 @@ impl Tree {
             .unwrap_or_default()
     }
 
+    /// What policies say, or would say, about a queue that need not be there yet.
+    pub(crate) fn policy_for(&self, queue: &QueueRecord) -> Table {
+        if self.queues.contains_key(&queue.id) {
+            return self.effective_policy(queue).definition.clone();
+        }
+        let Some(vhost) = self.vhosts.get(&queue.vhost) else {
+            return Table::default();
+        };
+        let subject = Subject::Queue(queue.kind, &queue.name);
+        let best = |scope| vhost.best(scope, subject).map(|p| &p.record.definition);
+        merged(best(PolicyScope::User), best(PolicyScope::Operator))
+    }
+
     /// What policies say about an exchange.
     pub fn effective_exchange_policy(&self, exchange: &ExchangeRecord) -> Arc<EffectivePolicy> {
         self.find_exchange(&exchange.vhost, &exchange.name)

@@ -34,6 +34,10 @@ pub struct Tree {
     pub(crate) ended: BTreeMap<NodeId, Incarnation>,
     pub(crate) users: BTreeMap<Name, User>,
     pub(crate) nodes: BTreeMap<NodeId, Arc<NodeRecord>>,
+    /// Of nodes that say where they are.
+    pub(crate) zones: BTreeMap<NodeId, Name>,
+    /// Nodes that were removed for good, and the index of the change that did it.
+    pub(crate) forgotten: BTreeMap<NodeId, u64>,
     /// What the last change did.
     pub(crate) events: Vec<TreeEvent>,
 }
@@ -281,6 +285,16 @@ impl Tree {
 
     pub fn node(&self, id: NodeId) -> Option<&Arc<NodeRecord>> {
         self.nodes.get(&id)
+    }
+
+    /// Where a node is; empty: nobody said.
+    pub fn zone(&self, id: NodeId) -> &str {
+        self.zones.get(&id).map_or("", |zone| zone)
+    }
+
+    /// Whether the node was removed from the cluster for good.
+    pub fn is_forgotten(&self, id: NodeId) -> bool {
+        self.forgotten.contains_key(&id)
     }
 
     /// By id.

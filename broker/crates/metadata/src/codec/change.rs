@@ -59,6 +59,9 @@ changes! {
     22 = DeleteNode { id };
     23 = SetMaintenance { id, on };
     24 = SetQueueMembers { id, members };
+    30 = ReplaceQueueMembers { id, from, to };
+    31 = ForgetNode { id };
+    32 = SetZone { id, zone };
     |
     4 = PutUser;
     6 = PutPermission;

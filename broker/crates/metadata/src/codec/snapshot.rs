@@ -6,7 +6,10 @@ use crate::{BindingRecord, ExchangeRecord, PolicyRecord, QueueRecord, Tree};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-const VERSION: u8 = 1;
+/// What is written. Zones and forgotten nodes came with it.
+const VERSION: u8 = 3;
+/// What is still read.
+const FIRST: u8 = 1;
 
 impl Wire for VhostRecord {
     fn put(&self, out: &mut BytesMut) {
@@ -60,6 +63,10 @@ impl Tree {
             put_all(&mut out, self.queues(&vhost.name));
             put_all(&mut out, self.bindings(&vhost.name));
         }
+        let zones: Vec<_> = self.zones.iter().map(|(n, z)| (*n, z.clone())).collect();
+        zones.put(&mut out);
+        let forgotten: Vec<_> = self.forgotten.iter().map(|(n, i)| (*n, *i)).collect();
+        forgotten.put(&mut out);
         out.freeze()
     }
 
@@ -67,7 +74,7 @@ impl Tree {
     pub fn restore(raw: &[u8]) -> Decoded<Tree> {
         let mut from = Reader::new(raw);
         let version = from.u8()?;
-        if version != VERSION {
+        if version != FIRST && version != VERSION {
             return Err(DecodeError::Version(version));
         }
         let mut tree = Tree {
@@ -98,6 +105,10 @@ impl Tree {
         }
         for vhost in &vhosts {
             restore_vhost(&mut tree, &vhost.name, &mut from)?;
+        }
+        if version == VERSION {
+            tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
+            tree.forgotten = from.get::<Vec<_>>()?.into_iter().collect();
         }
         from.end()?;
         tree.events.clear();

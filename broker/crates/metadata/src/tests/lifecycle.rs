@@ -280,3 +280,140 @@ fn a_restored_tree_tells_what_became_different() {
     }));
     assert_eq!(events.len(), 5, "{events:?}");
 }
+
+#[test]
+fn a_forgotten_node_is_not_taken_in_again() {
+    let mut log = Log::new();
+    log.ok(Change::SetZone {
+        id: NodeId(3),
+        zone: name("a"),
+    });
+    assert_eq!(log.tree.zone(NodeId(3)), "a");
+    log.declare(QueueRecord {
+        members: vec![NodeId(3)],
+        ..quorum("q")
+    });
+    log.refused(Change::ForgetNode { id: NodeId(3) });
+    assert!(!log.tree.is_forgotten(NodeId(3)), "refused changes nothing");
+    let id = log.tree.queue("/", "q").unwrap().id;
+    log.ok(Change::ReplaceQueueMembers {
+        id,
+        from: vec![NodeId(3)],
+        to: vec![NodeId(1)],
+    });
+    log.ok(Change::ForgetNode { id: NodeId(3) });
+    assert!(matches!(log.tree.events(), [TreeEvent::NodeRemoved(n)] if n.id == NodeId(3)));
+    assert!(log.tree.node(NodeId(3)).is_none() && log.tree.zone(NodeId(3)).is_empty());
+    let refused = log.refused(Change::PutNode(node(3)));
+    assert!(refused.to_string().contains("was removed"), "{refused}");
+    let again = log.ok(Change::ForgetNode { id: NodeId(3) });
+    assert_eq!(again, Done::AsBefore);
+    // It is in the snapshot, and one that is removed in the older way may come back.
+    let mut log = Log {
+        tree: Tree::restore(&log.tree.snapshot()).unwrap(),
+        ..log
+    };
+    log.refused(Change::PutNode(node(3)));
+    log.ok(Change::DeleteNode { id: NodeId(2) });
+    log.ok(Change::PutNode(node(2)));
+    // Also one that was no member when it was forgotten.
+    log.ok(Change::ForgetNode { id: NodeId(9) });
+    log.refused(Change::PutNode(node(9)));
+}
+
+#[test]
+fn members_are_replaced_only_as_they_were_when_it_was_decided() {
+    let mut log = Log::new();
+    let ids = |list: &[u64]| list.iter().map(|n| NodeId(*n)).collect::<Vec<_>>();
+    let id = log.declare(quorum("q"));
+    let classic = log.declare(queue("c"));
+    let replace = |id, from: &[u64], to: &[u64]| Change::ReplaceQueueMembers {
+        id,
+        from: ids(from),
+        to: ids(to),
+    };
+    log.ok(Change::PutNode(node(4)));
+    log.ok(replace(id, &[1, 2, 3], &[1, 2, 4]));
+    assert!(
+        matches!(log.tree.events(), [TreeEvent::QueueMembersChanged(q)] if q.members == ids(&[1, 2, 4]))
+    );
+    for (what, change) in [
+        (
+            "decided against older members",
+            replace(id, &[1, 2, 3], &[1, 2]),
+        ),
+        ("nobody left", replace(id, &[1, 2, 4], &[])),
+        ("one twice", replace(id, &[1, 2, 4], &[1, 1])),
+        ("a stranger", replace(id, &[1, 2, 4], &[1, 2, 9])),
+        ("a classic queue", replace(classic, &[1], &[2])),
+        ("no queue", replace(QueueId(999), &[1], &[2])),
+    ] {
+        log.refused(change);
+        assert!(log.tree.events().is_empty(), "{what}");
+        let now = &log.tree.queue_by_id(id).unwrap().members;
+        assert_eq!(*now, ids(&[1, 2, 4]), "{what}");
+    }
+}
+
+#[test]
+fn zones_are_told_and_kept() {
+    let mut log = Log::new();
+    let zone = |id, zone: &str| Change::SetZone {
+        id: NodeId(id),
+        zone: name(zone),
+    };
+    assert_eq!(log.tree.zone(NodeId(1)), "");
+    assert_eq!(log.ok(zone(1, "")), Done::AsBefore);
+    assert_eq!(log.ok(zone(1, "eu-1a")), Done::Changed);
+    assert!(matches!(log.tree.events(), [TreeEvent::NodeChanged(n)] if n.id == NodeId(1)));
+    assert_eq!(log.ok(zone(1, "eu-1a")), Done::AsBefore);
+    // A node that comes back under another address is still where it was.
+    log.ok(Change::PutNode(NodeRecord {
+        address: name("elsewhere:1"),
+        ..node(1)
+    }));
+    assert_eq!(log.tree.zone(NodeId(1)), "eu-1a");
+    let back = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert_eq!(back.zone(NodeId(1)), "eu-1a");
+    assert_eq!(back.digest(), log.tree.digest());
+    log.refused(zone(9, "eu-1a"));
+    log.refused(zone(1, &"z".repeat(256)));
+    log.ok(zone(1, ""));
+    assert_eq!(log.tree.zone(NodeId(1)), "");
+}
+
+#[test]
+fn a_queues_wishes_come_from_arguments_and_policies() {
+    let mut log = Log::new();
+    let wish = |log: &Log, arguments: &[(&str, Value)]| {
+        log.tree.placement_wish(&QueueRecord {
+            arguments: table(arguments),
+            ..quorum("wished")
+        })
+    };
+    assert_eq!(wish(&log, &[]), PlacementWish::default());
+    let said = [
+        ("x-quorum-initial-group-size", Value::I64(5)),
+        ("x-quorum-target-group-size", Value::I64(5)),
+        ("x-queue-leader-locator", Value::from("balanced")),
+    ];
+    let both = wish(&log, &said);
+    assert_eq!((both.initial, both.target), (5, 5));
+    assert_eq!(both.locator, LeaderLocator::Balanced);
+    log.ok(Change::PutPolicy(policy(
+        "p",
+        "^wished",
+        &[
+            ("target-group-size", Value::I64(3)),
+            ("queue-leader-locator", Value::from("client-local")),
+        ],
+    )));
+    let both = wish(&log, &said);
+    assert_eq!(both.target, 5, "the larger one");
+    assert_eq!(both.locator, LeaderLocator::ClientLocal, "the policy's");
+    assert_eq!(wish(&log, &[]).target, 3);
+    // Of a queue that is there.
+    let id = log.declare(quorum("wished"));
+    let there = log.tree.queue_by_id(id).unwrap().clone();
+    assert_eq!(log.tree.placement_wish(&there).target, 3);
+}
