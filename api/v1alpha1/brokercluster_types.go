@@ -11,12 +11,13 @@ import (
 )
 
 // BrokerClusterSpec is the wanted state of a cluster of Posthorn nodes.
-// +kubebuilder:validation:XValidation:rule="self.replicas >= oldSelf.replicas",message="replicas cannot be lowered: scaling down is not supported yet"
-// +kubebuilder:validation:XValidation:rule="self.storage.size == oldSelf.storage.size",message="storage.size is immutable"
+// +kubebuilder:validation:XValidation:rule="self.replicas >= oldSelf.replicas || self.scaleDown.policy == 'Drain'",message="replicas cannot be lowered while scaleDown.policy is Deny"
+// +kubebuilder:validation:XValidation:rule="quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",message="storage.size cannot be lowered"
 // +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
 type BrokerClusterSpec struct {
 	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd (an
-	// even number survives no more failures than the odd number below it) and cannot be lowered.
+	// even number survives no more failures than the odd number below it). scaleDown says what
+	// lowering it does.
 	// +optional
 	// +kubebuilder:default=3
 	// +kubebuilder:validation:Minimum=1
@@ -60,6 +61,11 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !(k in ['default_user', 'default_pass', 'listeners.tcp.default', 'management.tcp.port', 'prometheus.tcp.port']))",message="cluster.*, default_user, default_pass, listeners.tcp.default, management.tcp.port and prometheus.tcp.port are set by the operator"
 	Config map[string]ConfigValue `json:"config,omitempty"`
 
+	// ScaleDown says what happens when replicas is lowered.
+	// +optional
+	// +kubebuilder:default={}
+	ScaleDown ScaleDownSpec `json:"scaleDown"`
+
 	// Placement spreads the nodes.
 	// +optional
 	// +kubebuilder:default={}
@@ -80,7 +86,9 @@ type BrokerClusterSpec struct {
 	Service ServiceSpec `json:"service"`
 
 	// PodTemplate is merged over the operator's pod template (strategic merge patch). The escape
-	// hatch: what it breaks is yours.
+	// hatch: what it breaks is yours. Refused are unknown fields and changes of what the operator
+	// itself relies on: the selecting labels, the broker's image (use image), command, arguments,
+	// node name, data and configuration volumes, the service account and the restart policy.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -90,6 +98,11 @@ type BrokerClusterSpec struct {
 	// Paused stops the operator from changing anything of this cluster; the status is still kept.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
+
+	// Hibernated stops every node and keeps the volumes. Taking it back starts the same cluster
+	// again, with its data.
+	// +optional
+	Hibernated bool `json:"hibernated,omitempty"`
 }
 
 // ConfigValue is the value of one broker setting.
@@ -98,7 +111,8 @@ type ConfigValue string
 
 // StorageSpec describes the volume of each node.
 type StorageSpec struct {
-	// Size of each node's volume. Immutable; at least 64Mi.
+	// Size of each node's volume; at least 64Mi. It can be raised where the storage class allows
+	// volumes to grow, and never lowered.
 	// +optional
 	// +kubebuilder:default="20Gi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="storage.size must be at least 64Mi"
@@ -115,7 +129,9 @@ type StorageSpec struct {
 	// +kubebuilder:validation:Enum=Retain;Delete
 	WhenDeleted string `json:"whenDeleted,omitempty"`
 
-	// WhenScaled says what happens to the volume of a node that is scaled away.
+	// WhenScaled says what happens to the volume of a node that is scaled away. A volume that is
+	// retained cannot be used again: it has to be deleted before the cluster grows to that node's
+	// ordinal again. Hibernation keeps the volumes whatever this says.
 	// +optional
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete
@@ -130,7 +146,34 @@ type PlacementSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	TopologyKey string `json:"topologyKey,omitempty"`
+
+	// Rebalance says when queue leaders are spread evenly over the nodes: after nodes were added
+	// or removed, or never by the operator.
+	// +optional
+	// +kubebuilder:default=OnMembershipChange
+	// +kubebuilder:validation:Enum=OnMembershipChange;Never
+	Rebalance string `json:"rebalance,omitempty"`
 }
+
+// Values of ScaleDownSpec.Policy.
+const (
+	ScaleDownDrain = "Drain"
+	ScaleDownDeny  = "Deny"
+)
+
+// ScaleDownSpec says what happens when replicas is lowered.
+type ScaleDownSpec struct {
+	// Policy Drain removes nodes one at a time, the highest ordinal first: leaders move away, then
+	// replicas, then the cluster forgets the node, then its pod goes. Raising replicas again stops
+	// it at any point. Deny refuses to lower replicas.
+	// +optional
+	// +kubebuilder:default=Drain
+	// +kubebuilder:validation:Enum=Drain;Deny
+	Policy string `json:"policy,omitempty"`
+}
+
+// RebalanceOnMembershipChange is the value of PlacementSpec.Rebalance that lets the operator spread leaders.
+const RebalanceOnMembershipChange = "OnMembershipChange"
 
 // PodDisruptionBudgetSpec says whether there is one.
 type PodDisruptionBudgetSpec struct {
@@ -174,11 +217,13 @@ type ClusterPhase string
 
 // Phases of a cluster.
 const (
-	PhaseCreating ClusterPhase = "Creating"
-	PhaseReady    ClusterPhase = "Ready"
-	PhaseRolling  ClusterPhase = "Rolling"
-	PhasePaused   ClusterPhase = "Paused"
-	PhaseDegraded ClusterPhase = "Degraded"
+	PhaseCreating    ClusterPhase = "Creating"
+	PhaseReady       ClusterPhase = "Ready"
+	PhaseRolling     ClusterPhase = "Rolling"
+	PhaseScalingDown ClusterPhase = "ScalingDown"
+	PhasePaused      ClusterPhase = "Paused"
+	PhaseHibernated  ClusterPhase = "Hibernated"
+	PhaseDegraded    ClusterPhase = "Degraded"
 )
 
 // States of a member.
@@ -228,6 +273,14 @@ type BrokerClusterStatus struct {
 	// Rollout tells what a running replacement of pods waits for; absent when there is none.
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
+
+	// Scaling tells which node is being removed and what that waits for; absent when none is.
+	// +optional
+	Scaling *ScalingStatus `json:"scaling,omitempty"`
+
+	// BalancedFor is the number of nodes that there were when leaders were last spread evenly.
+	// +optional
+	BalancedFor int32 `json:"balancedFor,omitempty"`
 
 	// Certificates tells about the inter-node certificate.
 	// +optional
@@ -279,6 +332,26 @@ type RolloutStatus struct {
 	// Queues that would lose their majority (at most 16 are named), as vhost/name.
 	// +optional
 	Queues []string `json:"queues,omitempty"`
+}
+
+// ScalingStatus tells about the removal of a node.
+type ScalingStatus struct {
+	// Removing is the node that is to go next.
+	Removing string `json:"removing"`
+	// Reason in one word: what is done, or what it waits for.
+	Reason string `json:"reason"`
+	// Message says more, for example why the broker refused something.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// Since when it is so.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// Queues that it is about (at most 16 are named), as vhost/name.
+	// +optional
+	Queues []string `json:"queues,omitempty"`
+	// Remaining is how many queues still have a replica on the node.
+	// +optional
+	Remaining int32 `json:"remaining,omitempty"`
 }
 
 // CertificatesStatus tells about certificates.

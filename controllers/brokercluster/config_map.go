@@ -28,7 +28,7 @@ func (s *scope) ensureConfigMap(ctx context.Context) error {
 	files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: names.ConfigMap(s.cluster.Name)}}
 	return s.ensure(ctx, files, func() error {
 		files.Data = map[string]string{
-			mainConfigKey: mainConfig(s.cluster),
+			mainConfigKey: mainConfig(s.cluster, s.total()),
 			userConfigKey: userConfig(s.cluster.Spec.Config),
 		}
 		files.BinaryData = nil
@@ -37,10 +37,10 @@ func (s *scope) ensureConfigMap(ctx context.Context) error {
 }
 
 // mainConfig is what the operator sets. The initial voters are exactly cluster.peers; a node whose
-// peers have a cluster already joins it.
-func mainConfig(cluster *posthornv1.BrokerCluster) string {
-	peers := make([]string, 0, cluster.Spec.Replicas)
-	for i := int32(0); i < cluster.Spec.Replicas; i++ {
+// peers have a cluster already joins it. A node that is to be removed is a peer until it is gone.
+func mainConfig(cluster *posthornv1.BrokerCluster, nodes int32) string {
+	peers := make([]string, 0, nodes)
+	for i := int32(0); i < nodes; i++ {
 		pod := fmt.Sprintf("%s-%d", cluster.Name, i)
 		peers = append(peers, fmt.Sprintf("%s:%d", names.NodeHost(cluster.Namespace, cluster.Name, pod), names.PortCluster))
 	}

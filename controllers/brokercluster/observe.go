@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"posthorn.io/posthorn/internal/broker"
@@ -53,7 +52,12 @@ func (s *scope) observe(ctx context.Context) error {
 	if s.sts != nil {
 		revision = s.sts.Status.UpdateRevision
 	}
-	s.members = make([]memberView, s.cluster.Spec.Replicas)
+	s.members = make([]memberView, s.sizes.Nodes)
+	s.pods = len(pods)
+	for name := range pods {
+		ordinal, ours := s.ordinalOf(name)
+		s.podsBeyond = s.podsBeyond || ours && ordinal >= s.sizes.Nodes
+	}
 	for i := range s.members {
 		s.members[i] = viewPod(s.podName(int32(i)), pods[s.podName(int32(i))], revision)
 	}
@@ -141,14 +145,13 @@ func lastWords(ended *corev1.ContainerStateTerminated) string {
 
 // observeStorage finds volumes that are not bound.
 func (s *scope) observeStorage(ctx context.Context) error {
-	var claims corev1.PersistentVolumeClaimList
-	err := s.Client.List(ctx, &claims, client.InNamespace(s.cluster.Namespace), client.MatchingLabels(names.Selector(s.cluster.Name)))
+	claims, err := s.listClaims(ctx)
 	if err != nil {
-		return fmt.Errorf("listing volumes: %w", err)
+		return err
 	}
 	bound := map[string]bool{}
-	for i := range claims.Items {
-		bound[claims.Items[i].Name] = claims.Items[i].Status.Phase == corev1.ClaimBound
+	for i := range claims {
+		bound[claims[i].Name] = claims[i].Status.Phase == corev1.ClaimBound
 	}
 	var waiting []string
 	for i := range s.members {
@@ -200,7 +203,7 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 	if m.pod.Annotations[names.AnnotationDraining] == "" {
 		return
 	}
-	if m.Current || s.cluster.Spec.Paused {
+	if s.cluster.Spec.Paused || (m.Current && !s.removing(m)) {
 		m.Drain = drainUnknown
 		return
 	}
@@ -230,6 +233,9 @@ func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string) broker.C
 		drained := map[string]bool{}
 		for _, node := range list {
 			drained[node.Name] = node.BeingDrained
+			if ordinal, ours := s.ordinalOf(node.Name); ours && ordinal >= s.sizes.Nodes {
+				s.leftover = node.Name
+			}
 		}
 		for j := range s.members {
 			m := &s.members[j]

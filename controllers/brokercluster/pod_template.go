@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/yaml"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
@@ -174,8 +175,7 @@ func configFiles(cluster string) corev1.Volume {
 	}}}
 }
 
-// override merges spec.podTemplate over the operator's template. The labels that select the pods
-// are not its to change.
+// override merges spec.podTemplate over the operator's template.
 func override(template corev1.PodTemplateSpec, patch json.RawMessage) (corev1.PodTemplateSpec, error) {
 	if len(patch) == 0 {
 		return template, nil
@@ -189,13 +189,8 @@ func override(template corev1.PodTemplateSpec, patch json.RawMessage) (corev1.Po
 		return template, terminal("InvalidPodTemplate", "spec.podTemplate cannot be merged: %w", err)
 	}
 	var out corev1.PodTemplateSpec
-	if err := json.Unmarshal(merged, &out); err != nil {
+	if err := yaml.UnmarshalStrict(merged, &out); err != nil {
 		return template, terminal("InvalidPodTemplate", "spec.podTemplate is not a pod template: %w", err)
 	}
-	for name, value := range template.Labels {
-		if out.Labels[name] != value {
-			return template, terminal("InvalidPodTemplate", "spec.podTemplate must leave the label %s alone", name)
-		}
-	}
-	return out, nil
+	return out, checkOverride(&template, &out)
 }

@@ -57,7 +57,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;update;patch
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;patch;delete
-// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch
+// +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=core,resources=services;configmaps;secrets;serviceaccounts,verbs=get;list;watch;create;update;patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -118,8 +118,23 @@ func (s *scope) run(ctx context.Context) error {
 	case s.cluster.Spec.Paused:
 		s.decision = decideRoll(s.rollStateOf())
 		return nil
+	case s.cluster.Spec.Hibernated:
+		return nil
 	}
-	return s.roll(ctx)
+	return s.tend(ctx)
+}
+
+// tend removes a node that is too many, else replaces pods that are not what they are to be.
+func (s *scope) tend(ctx context.Context) error {
+	for _, step := range []func(context.Context) (bool, error){s.forgetLeftover, s.scaleDown} {
+		if held, err := step(ctx); held || err != nil {
+			return err
+		}
+	}
+	if err := s.roll(ctx); err != nil {
+		return err
+	}
+	return s.balance(ctx)
 }
 
 // change keeps the children, in the order in which they need each other.
@@ -134,6 +149,7 @@ func (s *scope) change(ctx context.Context) error {
 		s.ensureClientService,
 		s.ensureDisruptionBudget,
 		s.ensureStatefulSet,
+		s.growVolumes,
 		s.rotateDefaultUser,
 	} {
 		if err := phase(ctx); err != nil {

@@ -48,20 +48,20 @@ func (s *scope) roll(ctx context.Context) error {
 	}
 	switch s.decision.Action {
 	case rollDrain:
-		return s.drainNode(ctx, m)
+		return s.drainNode(ctx, m, s.sts.Status.UpdateRevision)
 	case rollReplace:
 		return s.replacePod(ctx, m)
 	case rollRevive:
-		return s.reviveNode(ctx, m)
+		return s.reviveNode(ctx, m, s.decision.Reason)
 	default:
 		return nil
 	}
 }
 
-// drainNode notes on the pod that the operator drains it, then does. The note comes first, so that a
-// drain is always one that will be ended.
-func (s *scope) drainNode(ctx context.Context, m *memberView) error {
-	if err := s.annotatePod(ctx, m.pod, s.sts.Status.UpdateRevision); err != nil {
+// drainNode notes on the pod what the operator drains it for, then does. The note comes first, so
+// that a drain is always one that will be ended.
+func (s *scope) drainNode(ctx context.Context, m *memberView, purpose string) error {
+	if err := s.annotatePod(ctx, m.pod, purpose); err != nil {
 		return err
 	}
 	node, err := s.node(ctx, m.Name)
@@ -71,11 +71,15 @@ func (s *scope) drainNode(ctx context.Context, m *memberView) error {
 	if _, err := node.Drain(ctx, m.Name); err != nil {
 		return fmt.Errorf("draining %s: %w", m.Name, err)
 	}
+	if purpose == names.DrainingForRemoval {
+		s.event(corev1.EventTypeNormal, "Draining", "ScaleDown", "moving leaders away from %s before it is removed", m.Name)
+		return nil
+	}
 	s.event(corev1.EventTypeNormal, "Draining", "Roll", "moving leaders away from %s before it is replaced", m.Name)
 	return nil
 }
 
-func (s *scope) reviveNode(ctx context.Context, m *memberView) error {
+func (s *scope) reviveNode(ctx context.Context, m *memberView, reason string) error {
 	node, err := s.node(ctx, m.Name)
 	if err != nil {
 		return err
@@ -92,7 +96,7 @@ func (s *scope) reviveNode(ctx context.Context, m *memberView) error {
 	if err := s.annotatePod(ctx, m.pod, ""); err != nil {
 		return err
 	}
-	s.event(corev1.EventTypeNormal, "Revived", "Roll", "ended the drain of %s: %s", m.Name, s.decision.Reason)
+	s.event(corev1.EventTypeNormal, "Revived", "Roll", "ended the drain of %s: %s", m.Name, reason)
 	return nil
 }
 
@@ -107,16 +111,16 @@ func (s *scope) replacePod(ctx context.Context, m *memberView) error {
 	return nil
 }
 
-// annotatePod sets or, when revision is empty, takes away the note that the operator drains a pod.
-func (s *scope) annotatePod(ctx context.Context, pod *corev1.Pod, revision string) error {
-	if pod.Annotations[names.AnnotationDraining] == revision {
+// annotatePod sets or, when purpose is empty, takes away the note that the operator drains a pod.
+func (s *scope) annotatePod(ctx context.Context, pod *corev1.Pod, purpose string) error {
+	if pod.Annotations[names.AnnotationDraining] == purpose {
 		return nil
 	}
 	changed := pod.DeepCopy()
-	if revision == "" {
+	if purpose == "" {
 		delete(changed.Annotations, names.AnnotationDraining)
 	} else {
-		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, names.AnnotationDraining, revision)
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, names.AnnotationDraining, purpose)
 	}
 	if err := s.Client.Patch(ctx, changed, client.MergeFrom(pod)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("noting the drain on %s: %w", pod.Name, err)

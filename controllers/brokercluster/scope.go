@@ -30,6 +30,17 @@ type scope struct {
 	image, version string
 	// sts is the StatefulSet as the API server has it; nil before it is made.
 	sts *appsv1.StatefulSet
+	// sizes: how many nodes and pods there are to be.
+	sizes sizes
+	// pods is how many pods there are, and podsBeyond says that some belong to nodes that were removed.
+	pods       int
+	podsBeyond bool
+	// leftover is a node that the broker knows and that has no place in the StatefulSet; empty: none.
+	leftover string
+	// scaling is what was found about the removal of a node.
+	scaling scaling
+	// volumes is what was found about growing volumes.
+	volumes volumes
 	// members of the cluster, one an ordinal.
 	members []memberView
 	// storage is a description of volumes that are not bound; empty when all are.

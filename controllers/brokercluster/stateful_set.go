@@ -36,7 +36,7 @@ func (s *scope) loadStatefulSet(ctx context.Context) error {
 	}
 	s.image = imageOf(&s.cluster.Spec, s.sts, s.ImageRepository, s.DefaultImage)
 	s.version = versionOf(&s.cluster.Spec, s.image)
-	return nil
+	return s.settleSize(ctx)
 }
 
 // ensureStatefulSet keeps the StatefulSet. Its pod template is made anew only when what it is made
@@ -55,6 +55,7 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 	if s.sts == nil {
 		sts := newStatefulSet(s.cluster, template, wanted)
 		s.label(sts)
+		applySizes(sts, s.sizes)
 		if err := controllerutil.SetControllerReference(s.cluster, sts, s.Scheme); err != nil {
 			return fmt.Errorf("owning the StatefulSet: %w", err)
 		}
@@ -66,6 +67,7 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 	sts := s.sts.DeepCopy()
 	s.label(sts)
 	applyMutable(sts, s.cluster)
+	applySizes(sts, s.sizes)
 	stored, err := templateDigest(&s.sts.Spec.Template)
 	if err != nil {
 		return err

@@ -187,7 +187,7 @@ func TestNotRunningReason(t *testing.T) {
 
 func TestConfigIsOneSettingALine(t *testing.T) {
 	cluster := testCluster()
-	for _, text := range []string{mainConfig(cluster), userConfig(cluster.Spec.Config)} {
+	for _, text := range []string{mainConfig(cluster, 3), userConfig(cluster.Spec.Config)} {
 		for _, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 			if key, value, found := strings.Cut(line, " = "); !found || key == "" || value == "" {
 				t.Errorf("line %q", line)

@@ -55,7 +55,8 @@ func (s *scope) tally() tally {
 // complete says that every node is there, ready and of the wanted revision.
 func (s *scope) complete(t tally) bool {
 	n := len(s.members)
-	return s.sts != nil && n > 0 && t.ready == n && t.current == n && s.decision.Action == rollDone
+	return s.sts != nil && n > 0 && t.ready == n && t.current == n && s.decision.Action == rollDone &&
+		n == int(s.cluster.Spec.Replicas) && !s.cluster.Spec.Hibernated && s.leftover == ""
 }
 
 // setStatus writes everything that the attempt found into the status; failure is why it ended early.
@@ -68,6 +69,7 @@ func (s *scope) setStatus(failure error) {
 		status.Replicas, status.ReadyReplicas = int32(t.present), int32(t.ready)
 		status.Members = s.memberStatuses()
 		s.setRollout(t)
+		s.setScaling()
 	}
 	if s.version != "" {
 		status.TargetVersion = s.version
@@ -89,12 +91,16 @@ func (s *scope) phaseOf(complete bool) posthornv1.ClusterPhase {
 	switch {
 	case s.cluster.Spec.Paused:
 		return posthornv1.PhasePaused
+	case s.cluster.Spec.Hibernated:
+		return posthornv1.PhaseHibernated
 	case complete:
 		return posthornv1.PhaseReady
 	case status.CurrentVersion == "":
 		return posthornv1.PhaseCreating
 	case status.Rollout != nil:
 		return posthornv1.PhaseRolling
+	case status.Scaling != nil:
+		return posthornv1.PhaseScalingDown
 	}
 	return posthornv1.PhaseDegraded
 }
@@ -165,22 +171,17 @@ func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message s
 	})
 }
 
-func truth(value bool) metav1.ConditionStatus {
-	if value {
-		return metav1.ConditionTrue
-	}
-	return metav1.ConditionFalse
-}
-
 func (s *scope) setConditions(t tally, complete bool, failure error) {
 	n := len(s.members)
-	count := fmt.Sprintf("%d of %d nodes ready", t.ready, s.cluster.Spec.Replicas)
+	count := fmt.Sprintf("%d of %d nodes ready", t.ready, s.total())
 	if s.cluster.Spec.Paused {
 		s.set(posthornv1.ConditionPaused, metav1.ConditionTrue, "Paused", "spec.paused is set: nothing is changed")
 	} else {
 		s.set(posthornv1.ConditionPaused, metav1.ConditionFalse, "NotPaused", "")
 	}
-	if n > 0 && t.ready > n/2 {
+	if s.cluster.Spec.Hibernated {
+		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "Hibernated", "spec.hibernated is set: no node runs")
+	} else if n > 0 && t.ready > n/2 {
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionTrue, "MajorityReady", count)
 	} else {
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", count)
@@ -199,7 +200,17 @@ func (s *scope) setReady(t tally, complete bool, count string, failure error) {
 		s.set(posthornv1.ConditionStalled, metav1.ConditionTrue, stalled.reason, failure.Error())
 		return
 	}
-	meta.RemoveStatusCondition(&s.cluster.Status.Conditions, posthornv1.ConditionStalled)
+	found, is := s.lifecycleVerdict()
+	is = is && failure == nil
+	if is && found.stalled {
+		s.set(posthornv1.ConditionStalled, metav1.ConditionTrue, found.reason, found.message)
+	} else {
+		meta.RemoveStatusCondition(&s.cluster.Status.Conditions, posthornv1.ConditionStalled)
+	}
+	if is {
+		s.set(posthornv1.ConditionReady, found.value, found.reason, found.message)
+		return
+	}
 	message := strings.Join(append([]string{count}, t.trouble...), "; ")
 	switch {
 	case failure != nil:
@@ -222,6 +233,8 @@ func (s *scope) setProgressing(complete bool, count string, failure error) {
 		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "ReconcileFailed", failure.Error())
 	case s.cluster.Spec.Paused:
 		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Paused", "")
+	case s.cluster.Spec.Hibernated:
+		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Hibernated", "")
 	case complete:
 		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Complete", count)
 	case s.cluster.Status.Rollout != nil:
@@ -272,15 +285,5 @@ func (s *scope) setMaterial() {
 	default:
 		s.set(posthornv1.ConditionCertificatesReady, metav1.ConditionFalse, "NotIssued", "the inter-node certificate could not be made")
 	}
-	switch {
-	case s.members == nil:
-		s.set(posthornv1.ConditionStorageReady, metav1.ConditionUnknown, "NotObserved", "")
-	default:
-		message := ""
-		reason := "Bound"
-		if s.storage != "" {
-			message, reason = "not bound: "+s.storage, "NotBound"
-		}
-		s.set(posthornv1.ConditionStorageReady, truth(s.storage == ""), reason, message)
-	}
+	s.setStorage()
 }

@@ -36,6 +36,21 @@ type Client interface {
 	Drain(ctx context.Context, node string) (MaintenanceState, error)
 	// Revive ends maintenance mode.
 	Revive(ctx context.Context, node string) error
+	// ForgetNode takes a node out of the cluster for ever.
+	ForgetNode(ctx context.Context, node string) error
+	// RebalanceQueues starts spreading queue leaders evenly over the nodes.
+	RebalanceQueues(ctx context.Context) error
+
+	// AllQueues lists the queues of all vhosts.
+	AllQueues(ctx context.Context) ([]Queue, error)
+	// AddReplica gives a quorum queue a member on a node.
+	AddReplica(ctx context.Context, vhost, name, node string) error
+	// DeleteReplica takes a quorum queue's member away from a node.
+	DeleteReplica(ctx context.Context, vhost, name, node string) error
+
+	FeatureFlags(ctx context.Context) ([]FeatureFlag, error)
+	// EnableFeatureFlag enables a flag on every node; it cannot be undone.
+	EnableFeatureFlag(ctx context.Context, name string) error
 
 	GetQueue(ctx context.Context, vhost, name string) (Queue, error)
 	ListQueues(ctx context.Context, vhost string) ([]Queue, error)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // APIError is an answer of the broker that is not a success.
@@ -40,6 +41,13 @@ func IsAnswer(err error) bool {
 func IsNotFound(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusNotFound
+}
+
+// IsStillRunning tells whether the broker refused to forget a node because it runs: it may be stopped
+// and forgotten then.
+func IsStillRunning(err error) bool {
+	var api *APIError
+	return errors.As(err, &api) && api.Status == http.StatusBadRequest && strings.Contains(api.Reason, "is running")
 }
 
 // IsUnauthorized tells whether the broker refused the operator's own credentials.

@@ -26,6 +26,21 @@ type Queue struct {
 	Leader         string         `json:"leader"`
 	Members        []string       `json:"members"`
 	Online         []string       `json:"online"`
+	// EffectivePolicy is what the policies that apply set, by name of the setting.
+	EffectivePolicy Settings `json:"effective_policy_definition"`
+}
+
+// Settings of a policy. Where there are none RabbitMQ answers with an empty list or text.
+type Settings map[string]any
+
+// UnmarshalJSON takes anything but an object for no settings.
+func (s *Settings) UnmarshalJSON(data []byte) error {
+	var settings map[string]any
+	if err := json.Unmarshal(data, &settings); err != nil {
+		settings = nil
+	}
+	*s = settings
+	return nil
 }
 
 // QueueDeclaration is what a queue is declared with.
@@ -112,6 +127,27 @@ type Node struct {
 	// BeingDrained says whether the node is in maintenance mode.
 	BeingDrained bool `json:"being_drained"`
 }
+
+// FeatureFlag is a feature flag as the broker reports it.
+type FeatureFlag struct {
+	Name string `json:"name"`
+	// State is enabled, disabled, state_changing or unavailable (some node does not know the flag).
+	State string `json:"state"`
+	// Stability is stable, experimental or required.
+	Stability   string `json:"stability"`
+	Description string `json:"desc"`
+}
+
+// Values of FeatureFlag.
+const (
+	FlagEnabled     = "enabled"
+	FlagDisabled    = "disabled"
+	FlagUnavailable = "unavailable"
+
+	FlagStable       = "stable"
+	FlagRequired     = "required"
+	FlagExperimental = "experimental"
+)
 
 // Overview is about the node that was asked.
 type Overview struct {

@@ -26,8 +26,15 @@ const (
 	AnnotationInputs = "posthorn.io/template-inputs"
 	// AnnotationStored, on the StatefulSet, is a digest of the pod template as it was stored.
 	AnnotationStored = "posthorn.io/template-stored"
-	// AnnotationDraining, on a pod, is the revision for which the operator drains it.
+	// AnnotationDraining, on a pod, is the revision for which the operator drains it, or
+	// DrainingForRemoval.
 	AnnotationDraining = "posthorn.io/draining"
+	// DrainingForRemoval is the value of AnnotationDraining on the pod of a node that is being removed.
+	DrainingForRemoval = "removal"
+	// AnnotationNodes, on the StatefulSet of a hibernated cluster, is the number of its nodes.
+	AnnotationNodes = "posthorn.io/nodes"
+	// AnnotationForgotten, on a volume, says that the cluster has forgotten the node it belonged to.
+	AnnotationForgotten = "posthorn.io/forgotten"
 
 	// Finalizer of the broker-side kinds.
 	Finalizer = "posthorn.io/broker-object"

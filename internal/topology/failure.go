@@ -49,6 +49,7 @@ const (
 	ReasonInvalid            = "Invalid"
 	ReasonDeleting           = "Deleting"
 	ReasonVhostNotFound      = "VhostNotFound"
+	ReasonClusterHibernated  = "ClusterHibernated"
 )
 
 // class of a failure: its reason, and whether only a change can help.

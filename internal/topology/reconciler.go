@@ -137,6 +137,9 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	if err := a.addFinalizer(ctx, before); err != nil {
 		return err
 	}
+	if cluster.Spec.Hibernated {
+		return Wait(ReasonClusterHibernated, "the BrokerCluster %s is hibernated", ClusterKey(a.object))
+	}
 	client, err := a.Brokers.Cluster(ctx, ClusterKey(a.object))
 	if err != nil {
 		return err

@@ -118,6 +118,7 @@ func clusterChanged() predicate.Predicate {
 		return available(before) != available(after) ||
 			before.Status.ReadyReplicas != after.Status.ReadyReplicas ||
 			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+			before.Spec.Hibernated != after.Spec.Hibernated ||
 			!reflect.DeepEqual(before.Spec.Tenancy, after.Spec.Tenancy)
 	}}
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -71,6 +72,9 @@ func (k *kubelets) Reconcile(ctx context.Context, request reconcile.Request) (re
 			return reconcile.Result{}, client.IgnoreNotFound(err)
 		}
 	}
+	if err := k.takeAway(ctx, &sts); err != nil {
+		return reconcile.Result{}, err
+	}
 	sts.Status.ObservedGeneration = sts.Generation
 	sts.Status.UpdateRevision = revision
 	sts.Status.Replicas, sts.Status.ReadyReplicas = *sts.Spec.Replicas, ready
@@ -84,7 +88,41 @@ func (k *kubelets) claim(ctx context.Context, sts *appsv1.StatefulSet, name stri
 		return client.IgnoreAlreadyExists(err)
 	}
 	claim.Status.Phase = corev1.ClaimBound
+	claim.Status.Capacity = claim.Spec.Resources.Requests
 	return k.client.Status().Update(ctx, claim)
+}
+
+// takeAway deletes the pods that are too many, and their volumes where the StatefulSet says so.
+func (k *kubelets) takeAway(ctx context.Context, sts *appsv1.StatefulSet) error {
+	for i := *sts.Spec.Replicas; i < *sts.Spec.Replicas+9; i++ {
+		name := fmt.Sprintf("%s-%d", sts.Name, i)
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: sts.Namespace, Name: name}}
+		err := k.client.Delete(ctx, &pod)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if server := brokers.get(client.ObjectKey{Namespace: sts.Namespace, Name: sts.Name}); server != nil {
+			server.SetNode(name, false)
+		}
+		if sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType {
+			if err := deleteClaim(ctx, k.client, sts.Namespace, "data-"+name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deleteClaim deletes a volume as the volume protection controller lets it go.
+func deleteClaim(ctx context.Context, c client.Client, namespace, name string) error {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := c.Delete(ctx, claim); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return client.IgnoreNotFound(c.Patch(ctx, claim, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 }
 
 func (k *kubelets) create(ctx context.Context, sts *appsv1.StatefulSet, name, revision string) (corev1.Pod, error) {
@@ -105,7 +143,7 @@ func (k *kubelets) create(ctx context.Context, sts *appsv1.StatefulSet, name, re
 		return pod, err
 	}
 	if server := brokers.get(client.ObjectKey{Namespace: sts.Namespace, Name: sts.Name}); server != nil {
-		server.RestartNode(name)
+		server.StartNode(name)
 	}
 	return pod, nil
 }

@@ -28,9 +28,11 @@ import (
 )
 
 var (
-	ctx     context.Context
-	k8s     client.Client
-	brokers = &registry{servers: map[client.ObjectKey]*brokertest.Server{}}
+	ctx context.Context
+	k8s client.Client
+	// kubeconfig of an administrator, for programs that are run.
+	kubeconfig []byte
+	brokers    = &registry{servers: map[client.ObjectKey]*brokertest.Server{}}
 )
 
 // Times of the operator under test; short, so that drift and bounds show.
@@ -63,6 +65,10 @@ var _ = BeforeSuite(func() {
 		ErrorIfCRDPathMissing: true,
 	}
 	config, err := server.Start()
+	Expect(err).NotTo(HaveOccurred())
+	administrator, err := server.AddUser(envtest.User{Name: "administrator", Groups: []string{"system:masters"}}, nil)
+	Expect(err).NotTo(HaveOccurred())
+	kubeconfig, err = administrator.KubeConfig()
 	Expect(err).NotTo(HaveOccurred())
 	scheme, err := setup.Scheme()
 	Expect(err).NotTo(HaveOccurred())

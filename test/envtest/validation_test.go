@@ -49,17 +49,19 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("an image with a blank", "spec.image", func(c *posthornv1.BrokerCluster) { c.Spec.Image = "a b" }),
 		Entry("a name too long for host names", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = strings.Repeat("a", 41) }),
 		Entry("a name with a dot", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = "a.b" }),
+		Entry("an unknown scale-down policy", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.ScaleDown.Policy = "Maybe" }),
+		Entry("an unknown rebalancing", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Placement.Rebalance = "Often" }),
 		Entry("an unknown budget", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.PodDisruptionBudget.Mode = "Maybe" }),
 		Entry("an unknown Service type", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Service.Type = corev1.ServiceTypeExternalName }),
 	)
 
 	It("refuses changes of what is immutable in a BrokerCluster", func() {
 		cluster := newCluster(newNamespace(nil))
-		cluster.Spec.Paused = true
+		cluster.Spec.Paused, cluster.Spec.ScaleDown.Policy = true, "Deny"
 		create(cluster)
 		for words, change := range map[string]func(*posthornv1.BrokerCluster){
 			"replicas cannot be lowered":            func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 1 },
-			"storage.size is immutable":             func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("30Gi") },
+			"storage.size cannot be lowered":        func(c *posthornv1.BrokerCluster) { c.Spec.Storage.Size = resource.MustParse("512Mi") },
 			"storage.storageClassName is immutable": func(c *posthornv1.BrokerCluster) { name := "fast"; c.Spec.Storage.StorageClassName = &name },
 			"replicas must be odd":                  func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 4 },
 		} {

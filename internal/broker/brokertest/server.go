@@ -37,6 +37,10 @@ type Server struct {
 	version     string
 	down        bool
 	calls       []Call
+	flags       map[string]broker.FeatureFlag
+	refuseMoves string
+	// forgetStopped: only nodes that do not run can be forgotten.
+	forgetStopped bool
 }
 
 type key struct{ vhost, name string }
@@ -44,10 +48,12 @@ type key struct{ vhost, name string }
 type topicKey struct{ vhost, user, exchange string }
 
 type node struct {
-	running  bool
-	drained  bool
-	leaders  int64
-	critical []broker.QueueRef
+	running bool
+	drained bool
+	leaders int64
+	// forgotten: taken out of the cluster.
+	forgotten bool
+	critical  []broker.QueueRef
 }
 
 // Call is a request that was answered.
@@ -74,6 +80,7 @@ func Start(username, password string) *Server {
 		topics:      map[topicKey]broker.TopicPermission{},
 		limits:      map[string]map[string]int32{},
 		nodes:       map[string]*node{},
+		flags:       map[string]broker.FeatureFlag{},
 		version:     "1.0.0",
 	}
 	s.SetUser(username, password, "administrator")
@@ -167,6 +174,7 @@ func (s *Server) route(r *request, escaped string) reply {
 		"queues": s.serveQueues, "policies": s.servePolicies, "operator-policies": s.servePolicies,
 		"users": s.serveUsers, "permissions": s.servePermissions, "topic-permissions": s.serveTopics,
 		"user-limits": s.serveLimits, "vhosts": s.serveVhosts,
+		"rebalance": s.rebalance, "feature-flags": s.serveFlags,
 	}
 	handler, known := handlers[r.parts[0]]
 	if !known {
@@ -201,10 +209,15 @@ func (s *Server) serveNodes(r *request) reply {
 	case len(r.parts) == 1:
 		out := []broker.Node{}
 		for name, n := range s.nodes {
+			if n.forgotten {
+				continue
+			}
 			out = append(out, broker.Node{Name: name, Running: n.running, BeingDrained: n.drained})
 		}
 		sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 		return ok(out)
+	case len(r.parts) == 2 && r.Method == http.MethodDelete:
+		return s.forget(r)
 	case len(r.parts) == 3 && r.parts[2] == "maintenance":
 		return s.maintenance(r)
 	}

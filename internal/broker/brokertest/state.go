@@ -54,13 +54,15 @@ func (s *Server) SetCritical(name string, queues ...broker.QueueRef) {
 	s.nodes[name].critical = queues
 }
 
-// RestartNode ends the node's maintenance mode, as a restart does.
-func (s *Server) RestartNode(name string) {
+// StartNode starts a node: a new one joins, and one that was there has no maintenance mode any more.
+func (s *Server) StartNode(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.nodes[name]; n != nil {
-		n.drained, n.running = false, true
+	if s.nodes[name] == nil {
+		s.nodes[name] = &node{}
 	}
+	n := s.nodes[name]
+	n.drained, n.running, n.forgotten = false, true, false
 }
 
 // Drained tells whether a node is in maintenance mode.

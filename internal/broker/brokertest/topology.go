@@ -24,6 +24,9 @@ func (s *Server) serveQueues(r *request) reply {
 	if len(r.parts) < 2 {
 		return ok(s.list(func(*broker.Queue) bool { return true }))
 	}
+	if len(r.parts) == 6 && r.parts[1] == "quorum" && r.parts[4] == "replicas" {
+		return s.serveReplicas(r)
+	}
 	vhost := r.parts[1]
 	if !s.vhosts[vhost] {
 		return notFound()
@@ -77,7 +80,10 @@ func (s *Server) declare(r *request, at key, existing *broker.Queue) reply {
 // place gives a queue its members: as many nodes as asked for, in name order.
 func (s *Server) place(q broker.Queue) *broker.Queue {
 	names := make([]string, 0, len(s.nodes))
-	for name := range s.nodes {
+	for name, n := range s.nodes {
+		if n.forgotten {
+			continue
+		}
 		names = append(names, name)
 	}
 	sort.Strings(names)

@@ -1,0 +1,127 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"math/rand"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+func quorum(members, online string, arguments ...any) *broker.Queue {
+	q := &broker.Queue{Name: "q", Vhost: "/", Type: "quorum", Durable: true, Members: strings.Fields(members), Online: strings.Fields(online), Arguments: map[string]any{}}
+	for i := 0; i+1 < len(arguments); i += 2 {
+		if key, is := arguments[i].(string); is {
+			q.Arguments[key] = arguments[i+1]
+		}
+	}
+	return q
+}
+
+func TestDecideMove(t *testing.T) {
+	homes := []home{{"c-0", "a", 5}, {"c-1", "b", 3}, {"c-2", "c", 3}, {"c-3", "a", 1}}
+	cases := []struct {
+		name  string
+		queue *broker.Queue
+		homes []home
+		want  move
+	}{
+		{"enough stay", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-2 c-4"), homes, move{moveDelete, ""}},
+		{"enough stay, the leaving one is lost", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-2"), homes, move{moveDelete, ""}},
+		{"one of those that stay is away", quorum("c-0 c-1 c-2 c-4", "c-0 c-1 c-4"), homes, move{moveWait, ""}},
+		{"the other zone first, though another node is emptier", quorum("c-0 c-1 c-4", "c-0 c-1 c-4"), homes, move{moveAdd, "c-2"}},
+		{"the emptier node", quorum("c-1 c-2 c-4", "c-1 c-2 c-4"), homes, move{moveAdd, "c-3"}},
+		{"the first by name", quorum("c-0 c-3 c-4", "c-0 c-3 c-4"), homes, move{moveAdd, "c-1"}},
+		{"not while another is away", quorum("c-0 c-1 c-4", "c-0 c-4"), homes, move{moveWait, ""}},
+		{"all members leave, one after the other", quorum("c-4", "c-4"), homes, move{moveAdd, "c-3"}},
+		{"five members on four nodes", quorum("c-0 c-1 c-2 c-3 c-4", "c-0 c-1 c-2 c-3 c-4"), homes, move{moveDelete, ""}},
+		{"asked for one", quorum("c-0 c-4", "c-0 c-4", argumentInitialSize, 1.0), homes, move{moveDelete, ""}},
+		{"asked for one, the last copy leaves", quorum("c-4", "c-4", argumentInitialSize, 1.0), homes, move{moveAdd, "c-3"}},
+		{"target counts more than the initial size", quorum("c-0 c-4", "c-0 c-4", argumentInitialSize, 1.0, argumentTargetSize, 3.0), homes, move{moveAdd, "c-1"}},
+		{"no node stays", quorum("c-4", "c-4"), nil, move{moveStuck, ""}},
+	}
+	for _, c := range cases {
+		if got := decideMove(c.queue, c.homes); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestMovesEnd plays moves until the node is empty: they end, no copy is ever the last one that goes,
+// and the queue does not end with fewer members than it was asked for or had.
+func TestMovesEnd(t *testing.T) {
+	random := rand.New(rand.NewSource(1))
+	for i := 0; i < 20_000; i++ {
+		var homes []home
+		for n := 0; n < 1+random.Intn(6); n++ {
+			homes = append(homes, home{Name: "c-" + strconv.Itoa(n), Zone: strconv.Itoa(random.Intn(3)), Replicas: random.Intn(4)})
+		}
+		q := quorum("gone", "gone")
+		for _, h := range homes {
+			if random.Intn(2) == 0 {
+				q.Members = append(q.Members, h.Name)
+			}
+		}
+		if random.Intn(2) == 0 {
+			q.Arguments[argumentInitialSize] = float64(1 + random.Intn(len(homes)))
+		}
+		before := min(len(q.Members), len(homes))
+		if asked := askedMembers(q); asked > 0 {
+			before = asked
+		} else if before > 2 {
+			before -= (before + 1) % 2
+		}
+		for steps := 0; contains(q.Members, "gone"); steps++ {
+			q.Online = q.Members
+			next := decideMove(q, homes)
+			switch next.Action {
+			case moveAdd:
+				if contains(q.Members, next.To) {
+					t.Fatalf("%+v: %s has a member already", q, next.To)
+				}
+				q.Members = append(append([]string{}, q.Members...), next.To)
+			case moveDelete:
+				q.Members = append([]string{}, q.Members[1:]...)
+			default:
+				t.Fatalf("%+v on %+v: %+v", q, homes, next)
+			}
+			if steps > 10 {
+				t.Fatalf("no end: %+v on %+v", q, homes)
+			}
+		}
+		if len(q.Members) == 0 || len(q.Members) < before {
+			t.Fatalf("%d members left of %d: %+v", len(q.Members), before, q)
+		}
+	}
+}
+
+func TestSurveyQueues(t *testing.T) {
+	classic := func(name, node string, change func(*broker.Queue)) broker.Queue {
+		q := broker.Queue{Name: name, Vhost: "v", Type: "classic", Durable: true, Node: node}
+		if change != nil {
+			change(&q)
+		}
+		return q
+	}
+	five := quorum("c-0 c-1 c-2 c-3 c-4", "", argumentInitialSize, 5.0)
+	five.Name = "five"
+	policy := quorum("c-0 c-1 c-2", "")
+	policy.Name, policy.EffectivePolicy = "policy", map[string]any{policyTargetSize: 5.0}
+	got := surveyQueues([]broker.Queue{
+		*five, *policy, *quorum("c-0 c-1 c-2", ""), *quorum("c-0 c-1 c-4", ""),
+		classic("mine", "c-4", nil), classic("other", "c-1", nil),
+		classic("passing", "c-4", func(q *broker.Queue) { q.Exclusive = true }),
+		classic("passing", "c-4", func(q *broker.Queue) { q.AutoDelete = true }),
+		classic("passing", "c-4", func(q *broker.Queue) { q.Durable = false }),
+		{Name: "s", Vhost: "v", Type: "stream", Durable: true, Members: []string{"c-4"}},
+	}, "c-4", 3)
+	want := leavingQueues{Known: true, Needing: []string{"/five", "/policy"}, Unmovable: []string{"v/mine", "v/s"}, Replicas: 2}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v", got)
+	}
+}

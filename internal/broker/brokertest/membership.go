@@ -1,0 +1,153 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokertest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sort"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+// forget takes a node out of the cluster, unless a queue still has a member on it.
+func (s *Server) forget(r *request) reply {
+	name := r.parts[1]
+	if s.nodes[name] == nil || s.nodes[name].forgotten {
+		return notFound()
+	}
+	if s.forgetStopped && s.nodes[name].running {
+		return badRequest(fmt.Sprintf("node '%s' is running; stop it before it is forgotten", name))
+	}
+	for _, q := range s.queues {
+		if contains(q.Members, name) {
+			return badRequest(fmt.Sprintf("node '%s' holds a member of queue '%s' in vhost '%s'", name, q.Name, q.Vhost))
+		}
+	}
+	s.nodes[name].forgotten = true
+	return noContent
+}
+
+// serveReplicas is below /api/queues/quorum/{vhost}/{name}/replicas.
+func (s *Server) serveReplicas(r *request) reply {
+	queue, exists := s.queues[key{r.parts[2], r.parts[3]}]
+	if !exists || queue.Type != "quorum" {
+		return notFound()
+	}
+	var in struct {
+		Node string `json:"node"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		return badRequest("json")
+	}
+	node := s.nodes[in.Node]
+	switch {
+	case s.refuseMoves != "":
+		return failure(http.StatusServiceUnavailable, "service_unavailable", s.refuseMoves)
+	case r.Method == http.MethodPost && r.parts[5] == "add":
+		if node == nil || node.forgotten || !node.running || contains(queue.Members, in.Node) {
+			return badRequest("node_not_running or already_a_member")
+		}
+		queue.Members = with(queue.Members, in.Node)
+		queue.Online = with(queue.Online, in.Node)
+		return noContent
+	case r.Method == http.MethodDelete && r.parts[5] == "delete":
+		if len(queue.Members) == 1 || !contains(queue.Members, in.Node) {
+			return badRequest("last_node or not a member")
+		}
+		queue.Members, queue.Online = removed(queue.Members, in.Node), removed(queue.Online, in.Node)
+		if queue.Leader == in.Node {
+			queue.Leader = queue.Members[0]
+		}
+		return noContent
+	}
+	return notFound()
+}
+
+func (s *Server) rebalance(r *request) reply {
+	if r.Method != http.MethodPost || len(r.parts) != 2 || r.parts[1] != "queues" {
+		return notFound()
+	}
+	return noContent
+}
+
+func (s *Server) serveFlags(r *request) reply {
+	switch {
+	case len(r.parts) == 1:
+		out := make([]broker.FeatureFlag, 0, len(s.flags))
+		for _, flag := range s.flags {
+			out = append(out, flag)
+		}
+		sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+		return ok(out)
+	case len(r.parts) == 3 && r.Method == http.MethodPut && r.parts[2] == "enable":
+		flag, known := s.flags[r.parts[1]]
+		if !known || flag.State == broker.FlagUnavailable {
+			return badRequest("unsupported")
+		}
+		flag.State = broker.FlagEnabled
+		s.flags[flag.Name] = flag
+		return noContent
+	}
+	return notFound()
+}
+
+// with and removed copy: queues that were given out keep their lists.
+func with(list []string, word string) []string {
+	return append(append([]string{}, list...), word)
+}
+
+func removed(list []string, word string) []string {
+	out := []string{}
+	for _, each := range list {
+		if each != word {
+			out = append(out, each)
+		}
+	}
+	return out
+}
+
+// ForgetOnlyStopped makes the server refuse to forget nodes that run.
+func (s *Server) ForgetOnlyStopped() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetStopped = true
+}
+
+// RefuseMoves makes every change of a queue's members fail with a reason; empty: they work.
+func (s *Server) RefuseMoves(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuseMoves = reason
+}
+
+// Forgotten tells whether a node was taken out of the cluster.
+func (s *Server) Forgotten(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.nodes[name]
+	return n != nil && n.forgotten
+}
+
+// SetFlag makes or replaces a feature flag.
+func (s *Server) SetFlag(flag broker.FeatureFlag) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flags[flag.Name] = flag
+}
+
+// Flag gives the state of a feature flag.
+func (s *Server) Flag(name string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flags[name].State
+}
+
+// Forget takes a node out of the cluster behind the API's back.
+func (s *Server) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodes[name].forgotten = true
+}

@@ -1,0 +1,51 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker
+
+import (
+	"context"
+	"net/http"
+)
+
+// replica is the body of a request about a queue's member.
+type replica struct {
+	Node string `json:"node"`
+}
+
+// ForgetNode takes a node out of the cluster. A broker that refuses says why in its answer.
+func (c *HTTPClient) ForgetNode(ctx context.Context, node string) error {
+	return c.call(ctx, http.MethodDelete, path("nodes", node), nil, nil)
+}
+
+// RebalanceQueues starts spreading leaders; the broker answers before it is done.
+func (c *HTTPClient) RebalanceQueues(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, path("rebalance", "queues"), struct{}{}, nil)
+}
+
+// AllQueues lists the queues of all vhosts.
+func (c *HTTPClient) AllQueues(ctx context.Context) ([]Queue, error) {
+	var out []Queue
+	return out, c.call(ctx, http.MethodGet, path("queues"), nil, &out)
+}
+
+// AddReplica gives a quorum queue a member on a node.
+func (c *HTTPClient) AddReplica(ctx context.Context, vhost, name, node string) error {
+	return c.call(ctx, http.MethodPost, path("queues", "quorum", vhost, name, "replicas", "add"), replica{node}, nil)
+}
+
+// DeleteReplica takes a quorum queue's member away from a node.
+func (c *HTTPClient) DeleteReplica(ctx context.Context, vhost, name, node string) error {
+	return c.call(ctx, http.MethodDelete, path("queues", "quorum", vhost, name, "replicas", "delete"), replica{node}, nil)
+}
+
+// FeatureFlags lists the cluster's feature flags.
+func (c *HTTPClient) FeatureFlags(ctx context.Context) ([]FeatureFlag, error) {
+	var out []FeatureFlag
+	return out, c.call(ctx, http.MethodGet, path("feature-flags"), nil, &out)
+}
+
+// EnableFeatureFlag enables a flag.
+func (c *HTTPClient) EnableFeatureFlag(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodPut, path("feature-flags", name, "enable"), struct{}{}, nil)
+}

@@ -1,0 +1,44 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+var _ = Describe("the user's guide", func() {
+	DescribeTable("has commands that work", func(page string, changes ...func(*posthornv1.BrokerCluster)) {
+		kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
+		if _, err := os.Stat(kubectl); err != nil {
+			Skip("there is no kubectl beside the API server")
+		}
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+		Expect(err).NotTo(HaveOccurred())
+		blocks := shellBlock.FindAllSubmatch(text, -1)
+		Expect(blocks).NotTo(BeEmpty())
+		w := newWorld(changes...)
+		w.readyWorld()
+		config := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+		Expect(os.WriteFile(config, kubeconfig, 0o600)).To(Succeed())
+		for _, block := range blocks {
+			script := exec.Command("bash", "-euc", "kubectl() { command kubectl --namespace "+w.namespace+" \"$@\"; }\n"+string(block[1]))
+			script.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+			output, err := script.CombinedOutput()
+			Expect(err).NotTo(HaveOccurred(), "%s\n%s", block[1], output)
+		}
+	},
+		Entry("scaling", "scaling.md"),
+		Entry("sleep and space", "sleep-and-space.md", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }),
+	)
+})
