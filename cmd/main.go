@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"posthorn.io/posthorn/internal/broker"
@@ -28,6 +29,8 @@ type options struct {
 	leaderElection bool
 	// leaderNamespace holds the lease; empty: the namespace the operator runs in.
 	leaderNamespace string
+	// namespaceOfPods is where the operator's pods are.
+	namespaceOfPods string
 	resync          time.Duration
 	forgetBound     time.Duration
 	repository      string
@@ -43,6 +46,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.probe, "health-probe-bind-address", ":8081", "where /healthz and /readyz are served")
 	flags.BoolVar(&o.leaderElection, "leader-elect", false, "let only one of several operators work")
 	flags.StringVar(&o.leaderNamespace, "leader-election-namespace", "", "namespace of the lease (empty: the one the operator runs in)")
+	flags.StringVar(&o.namespaceOfPods, "operator-namespace", os.Getenv("POD_NAMESPACE"), "namespace of the operator's pods, which NetworkPolicies let in (default: POD_NAMESPACE)")
 	flags.DurationVar(&o.resync, "resync-period", time.Minute, "how often everything is compared when nothing happens")
 	flags.DurationVar(&o.forgetBound, "forget-timeout", 5*time.Minute, "how long deleted objects wait for a broker that does not answer")
 	flags.StringVar(&o.repository, "broker-image-repository", "posthorn.local/posthorn", "image repository for spec.version")
@@ -109,6 +113,7 @@ func run(o options) error {
 	err = setup.Controllers(mgr, setup.Config{
 		Resync: o.resync, ForgetBound: o.forgetBound, ImageRepository: o.repository, DefaultImage: o.defaultImage,
 		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now,
+		OperatorNamespace: o.namespaceOfPods, Metrics: metrics.Registry,
 	})
 	if err != nil {
 		return err

@@ -52,13 +52,17 @@ type BrokerClusterSpec struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
+	// TLS makes the nodes listen on port 5671; absent: they do not.
+	// +optional
+	TLS *TLSSpec `json:"tls,omitempty"`
+
 	// Config holds broker settings, key = value as in posthorn.conf. Keys that the operator sets
-	// itself (cluster.*, the ports, the default user) are refused. A change restarts the nodes one by one.
+	// itself (cluster.*, the ports, the certificates, the default user) are refused. A change restarts the nodes one by one.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !(k in ['default_user', 'default_pass', 'listeners.tcp.default', 'management.tcp.port', 'prometheus.tcp.port']))",message="cluster.*, default_user, default_pass, listeners.tcp.default, management.tcp.port and prometheus.tcp.port are set by the operator"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
 
 	// ScaleDown says what happens when replicas is lowered.
@@ -84,6 +88,16 @@ type BrokerClusterSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Service ServiceSpec `json:"service"`
+
+	// Monitoring says what is made for Prometheus and Grafana.
+	// +optional
+	// +kubebuilder:default={}
+	Monitoring MonitoringSpec `json:"monitoring"`
+
+	// NetworkPolicy of the cluster.
+	// +optional
+	// +kubebuilder:default={}
+	NetworkPolicy NetworkPolicySpec `json:"networkPolicy"`
 
 	// PodTemplate is merged over the operator's pod template (strategic merge patch). The escape
 	// hatch: what it breaks is yours. Refused are unknown fields and changes of what the operator
@@ -282,7 +296,7 @@ type BrokerClusterStatus struct {
 	// +optional
 	BalancedFor int32 `json:"balancedFor,omitempty"`
 
-	// Certificates tells about the inter-node certificate.
+	// Certificates tells when certificates expire.
 	// +optional
 	Certificates *CertificatesStatus `json:"certificates,omitempty"`
 
@@ -291,7 +305,7 @@ type BrokerClusterStatus struct {
 	Binding *BindingReference `json:"binding,omitempty"`
 
 	// Conditions: Ready, Available, Progressing, QuorumSafe, UpgradeBlocked, CertificatesReady,
-	// StorageReady, Paused.
+	// StorageReady, MonitoringReady, Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -356,9 +370,15 @@ type ScalingStatus struct {
 
 // CertificatesStatus tells about certificates.
 type CertificatesStatus struct {
-	// NotAfter is when the inter-node certificate expires.
+	// NotAfter is when the first of the cluster's certificates expires.
 	// +optional
 	NotAfter *metav1.Time `json:"notAfter,omitempty"`
+	// Internode is when the certificate expires that nodes show each other.
+	// +optional
+	Internode *metav1.Time `json:"internode,omitempty"`
+	// Serving is the certificate that clients see; absent without spec.tls.
+	// +optional
+	Serving *ServingCertificateStatus `json:"serving,omitempty"`
 }
 
 // BindingReference names a Secret in service-binding form.

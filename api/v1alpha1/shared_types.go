@@ -30,8 +30,10 @@ const (
 	ConditionQuorumSafe = "QuorumSafe"
 	// ConditionUpgradeBlocked: a roll is wanted and waits for something.
 	ConditionUpgradeBlocked = "UpgradeBlocked"
-	// ConditionCertificatesReady: the inter-node certificate is there and valid.
+	// ConditionCertificatesReady: the certificates of nodes and clients are there and valid.
 	ConditionCertificatesReady = "CertificatesReady"
+	// ConditionMonitoringReady: what spec.monitoring asks for is made.
+	ConditionMonitoringReady = "MonitoringReady"
 	// ConditionStorageReady: every node's volume is bound.
 	ConditionStorageReady = "StorageReady"
 	// ConditionPaused: the operator changes nothing because spec.paused is set.

@@ -77,7 +77,7 @@ func (s *scope) ensureDefaultUser(ctx context.Context) error {
 			secret.Data = map[string][]byte{}
 		}
 		host := names.Host(s.cluster.Namespace, s.cluster.Name)
-		for key, value := range connect.Binding(host, s.credentials.username, s.credentials.wanted) {
+		for key, value := range connect.Binding(host, s.cluster.Spec.TLSOnly(), s.credentials.username, s.credentials.wanted) {
 			secret.Data[key] = value
 		}
 		secret.Data[defaultUserKey] = []byte(fmt.Sprintf("default_user = %s\ndefault_pass = %s\n", s.credentials.username, s.credentials.accepted))

@@ -42,6 +42,7 @@ type templateInputs struct {
 	Config      string                        `json:"config"`
 	TopologyKey string                        `json:"topologyKey"`
 	Override    json.RawMessage               `json:"override,omitempty"`
+	TLS         *tlsInputs                    `json:"tls,omitempty"`
 }
 
 func inputsOf(cluster *posthornv1.BrokerCluster, image string) templateInputs {
@@ -51,6 +52,7 @@ func inputsOf(cluster *posthornv1.BrokerCluster, image string) templateInputs {
 		Resources:   cluster.Spec.Resources,
 		Config:      configDigest(cluster.Spec.Config),
 		TopologyKey: cluster.Spec.Placement.TopologyKey,
+		TLS:         tlsInputsOf(cluster),
 	}
 	if cluster.Spec.PodTemplate != nil {
 		inputs.Override = cluster.Spec.PodTemplate.Raw
@@ -94,6 +96,7 @@ func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (co
 			Volumes:    []corev1.Volume{configFiles(cluster.Name)},
 		},
 	}
+	addServing(&template, inputs.TLS)
 	return override(template, inputs.Override)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,6 +47,8 @@ type Reconciler struct {
 	ImageRepository string
 	// DefaultImage runs where the spec names neither image nor version.
 	DefaultImage string
+	// OperatorNamespace is where the operator's pods are; empty when it runs in none.
+	OperatorNamespace string
 	// Resync is how often a cluster is looked at when nothing happens.
 	Resync time.Duration
 	// Now is the clock.
@@ -144,6 +147,7 @@ func (s *scope) change(ctx context.Context) error {
 		s.ensureAccess,
 		s.ensureDefaultUser,
 		s.ensureInternode,
+		s.ensureServing,
 		s.ensureConfigMap,
 		s.ensureNodesService,
 		s.ensureClientService,
@@ -151,6 +155,8 @@ func (s *scope) change(ctx context.Context) error {
 		s.ensureStatefulSet,
 		s.growVolumes,
 		s.rotateDefaultUser,
+		s.ensureNetworkPolicy,
+		s.ensureMonitoring,
 	} {
 		if err := phase(ctx); err != nil {
 			return err
@@ -178,9 +184,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&appsv1.StatefulSet{}).
 		Owns(&corev1.Service{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
+		Owns(&networkingv1.NetworkPolicy{}).
 		Owns(&corev1.ConfigMap{}, builder.OnlyMetadata).
 		Owns(&corev1.ServiceAccount{}, builder.OnlyMetadata).
 		Owns(&corev1.Secret{}, builder.OnlyMetadata).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.mountedBy), builder.OnlyMetadata).
 		Watches(&corev1.Pod{}, toCluster).
 		Watches(&corev1.PersistentVolumeClaim{}, toCluster).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrentClusters}).

@@ -14,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -47,6 +48,12 @@ type scope struct {
 	storage string
 	// certificateEnd is when the inter-node certificate expires.
 	certificateEnd time.Time
+	// serving is the certificate that clients see.
+	serving serving
+	// held is why the StatefulSet is not brought to what the spec says; nil when it is.
+	held *finding
+	// monitoring is what became of spec.monitoring.
+	monitoring finding
 	// credentials of the default user.
 	credentials credentials
 	// decision about rolling; the zero value when it was not come to.
@@ -104,6 +111,23 @@ func (s *scope) ensure(ctx context.Context, child client.Object, update func() e
 	return nil
 }
 
+// remove removes a child that is not wanted any more. An object of that name that is not the cluster's
+// is left alone.
+func (s *scope) remove(ctx context.Context, child client.Object) error {
+	child.SetNamespace(s.cluster.Namespace)
+	err := s.Client.Get(ctx, client.ObjectKeyFromObject(child), child)
+	if apierrors.IsNotFound(err) || (err == nil && !ownedBy(child, s.cluster)) {
+		return nil
+	}
+	if err == nil {
+		err = client.IgnoreNotFound(s.Client.Delete(ctx, child))
+	}
+	if err != nil {
+		return fmt.Errorf("removing %s %s: %w", kindOf(child), child.GetName(), err)
+	}
+	return nil
+}
+
 // mayChange is an error when a child exists and is not the cluster's.
 func (s *scope) mayChange(child client.Object) error {
 	if child.GetUID() == "" || ownedBy(child, s.cluster) {
@@ -122,6 +146,9 @@ func ownedBy(child client.Object, cluster *posthornv1.BrokerCluster) bool {
 }
 
 func kindOf(child client.Object) string {
+	if kind := child.GetObjectKind().GroupVersionKind().Kind; kind != "" {
+		return kind
+	}
 	name := fmt.Sprintf("%T", child)
 	return name[strings.LastIndex(name, ".")+1:]
 }

@@ -5,6 +5,7 @@ package brokercluster
 
 import (
 	"context"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,10 @@ import (
 
 	"posthorn.io/posthorn/internal/names"
 )
+
+// nodesComponent marks the headless Service. Metrics are scraped through it: it also has the nodes that
+// are not ready.
+const nodesComponent = "nodes"
 
 // ensureNodesService keeps the headless Service that gives each node its stable name. Nodes must
 // find each other before they are ready, so it publishes addresses that are not.
@@ -24,9 +29,10 @@ func (s *scope) ensureNodesService(ctx context.Context) error {
 		service.Spec.Type = corev1.ServiceTypeClusterIP
 		service.Spec.PublishNotReadyAddresses = true
 		service.Spec.Selector = names.Selector(s.cluster.Name)
-		service.Spec.Ports = mergePorts(service.Spec.Ports, []corev1.ServicePort{
-			port("cluster", names.PortCluster), port("amqp", names.PortAMQP), port("management", names.PortManagement),
-		}, false)
+		service.Labels[names.LabelComponent] = nodesComponent
+		service.Spec.Ports = mergePorts(service.Spec.Ports, append(clientPorts(&s.cluster.Spec),
+			port("cluster", names.PortCluster), port("management", names.PortManagement), port("prometheus", names.PortPrometheus),
+		), false)
 		return nil
 	})
 }
@@ -38,18 +44,34 @@ func (s *scope) ensureClientService(ctx context.Context) error {
 		wanted := s.cluster.Spec.Service
 		service.Spec.Type = wanted.Type
 		service.Spec.Selector = names.Selector(s.cluster.Name)
-		service.Spec.Ports = mergePorts(service.Spec.Ports, []corev1.ServicePort{
-			port("amqp", names.PortAMQP), port("management", names.PortManagement), port("prometheus", names.PortPrometheus),
-		}, wanted.Type != corev1.ServiceTypeClusterIP)
-		for name, value := range wanted.Annotations {
-			metav1.SetMetaDataAnnotation(&service.ObjectMeta, name, value)
-		}
+		service.Spec.Ports = mergePorts(service.Spec.Ports, append(clientPorts(&s.cluster.Spec),
+			port("management", names.PortManagement), port("prometheus", names.PortPrometheus),
+		), wanted.Type != corev1.ServiceTypeClusterIP)
+		annotate(&service.ObjectMeta, wanted.Annotations)
 		return nil
 	})
 }
 
 func port(name string, number int32) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Protocol: corev1.ProtocolTCP, Port: number, TargetPort: intstr.FromString(name)}
+}
+
+// annotate puts the wanted annotations on a child, and takes those away that an earlier spec had put
+// there. Which they are is noted on the child itself; those of others stay.
+func annotate(child *metav1.ObjectMeta, wanted map[string]string) {
+	for _, name := range strings.Split(child.Annotations[names.AnnotationApplied], ",") {
+		if _, still := wanted[name]; !still {
+			delete(child.Annotations, name)
+		}
+	}
+	for name, value := range wanted {
+		metav1.SetMetaDataAnnotation(child, name, value)
+	}
+	if len(wanted) == 0 {
+		delete(child.Annotations, names.AnnotationApplied)
+		return
+	}
+	metav1.SetMetaDataAnnotation(child, names.AnnotationApplied, strings.Join(sortedKeys(wanted), ","))
 }
 
 // mergePorts keeps the node ports that Kubernetes has given when the Service is to have any.

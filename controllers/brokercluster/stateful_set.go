@@ -52,6 +52,9 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.holdTemplate(wanted) {
+		return nil
+	}
 	if s.sts == nil {
 		sts := newStatefulSet(s.cluster, template, wanted)
 		s.label(sts)
@@ -82,6 +85,17 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 		}
 	}
 	return s.recordTemplate(ctx, sts)
+}
+
+// holdTemplate says whether the StatefulSet waits: new pods could not start with a certificate that is
+// not there or of no use. Pods that have one already run on with what they have in memory.
+func (s *scope) holdTemplate(inputs string) bool {
+	if s.cluster.Spec.TLS == nil || s.serving.usable || (s.sts != nil && s.sts.Annotations[names.AnnotationInputs] == inputs) {
+		return false
+	}
+	held := s.serving.finding
+	s.held = &held
+	return true
 }
 
 // recordTemplate notes what the template looks like as stored, defaults filled in, so that a change

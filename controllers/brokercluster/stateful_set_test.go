@@ -93,6 +93,9 @@ func TestInputsDigestFollowsOnlyWhatPodsAreMadeFrom(t *testing.T) {
 		"resources":   {func(c *posthornv1.BrokerCluster) { c.Spec.Resources = corev1.ResourceRequirements{} }, true},
 		"topologyKey": {func(c *posthornv1.BrokerCluster) { c.Spec.Placement.TopologyKey = "rack" }, true},
 		"podTemplate": {func(c *posthornv1.BrokerCluster) { c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte("{}")} }, true},
+		"monitoring":  {func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.ServiceMonitor = "Off" }, false},
+		"network":     {func(c *posthornv1.BrokerCluster) { c.Spec.NetworkPolicy.Mode = "Strict" }, false},
+		"tls":         {func(c *posthornv1.BrokerCluster) { c.Spec.TLS = &posthornv1.TLSSpec{} }, true},
 		"pullSecrets": {func(c *posthornv1.BrokerCluster) {
 			c.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s"}}
 		}, true},

@@ -55,7 +55,7 @@ func (s *scope) tally() tally {
 // complete says that every node is there, ready and of the wanted revision.
 func (s *scope) complete(t tally) bool {
 	n := len(s.members)
-	return s.sts != nil && n > 0 && t.ready == n && t.current == n && s.decision.Action == rollDone &&
+	return s.held == nil && s.sts != nil && n > 0 && t.ready == n && t.current == n && s.decision.Action == rollDone &&
 		n == int(s.cluster.Spec.Replicas) && !s.cluster.Spec.Hibernated && s.leftover == ""
 }
 
@@ -79,8 +79,7 @@ func (s *scope) setStatus(failure error) {
 		status.CurrentVersion = status.TargetVersion
 	}
 	if !s.certificateEnd.IsZero() {
-		end := metav1.NewTime(s.certificateEnd)
-		status.Certificates = &posthornv1.CertificatesStatus{NotAfter: &end}
+		status.Certificates = s.certificatesStatus()
 	}
 	status.Phase = s.phaseOf(complete)
 	s.setConditions(t, complete, failure)
@@ -171,6 +170,13 @@ func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message s
 	})
 }
 
+func truth(value bool) metav1.ConditionStatus {
+	if value {
+		return metav1.ConditionTrue
+	}
+	return metav1.ConditionFalse
+}
+
 func (s *scope) setConditions(t tally, complete bool, failure error) {
 	n := len(s.members)
 	count := fmt.Sprintf("%d of %d nodes ready", t.ready, s.total())
@@ -215,6 +221,8 @@ func (s *scope) setReady(t tally, complete bool, count string, failure error) {
 	switch {
 	case failure != nil:
 		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, "ReconcileFailed", failure.Error())
+	case s.held != nil:
+		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, s.held.reason, s.held.message)
 	case complete:
 		s.set(posthornv1.ConditionReady, metav1.ConditionTrue, "AllNodesReady", count)
 	case s.cluster.Status.Rollout != nil:
@@ -235,6 +243,8 @@ func (s *scope) setProgressing(complete bool, count string, failure error) {
 		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Paused", "")
 	case s.cluster.Spec.Hibernated:
 		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Hibernated", "")
+	case s.held != nil:
+		s.set(posthornv1.ConditionProgressing, metav1.ConditionTrue, s.held.reason, s.held.message)
 	case complete:
 		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Complete", count)
 	case s.cluster.Status.Rollout != nil:
@@ -277,13 +287,16 @@ func (s *scope) setBlocked(t tally) {
 
 // setMaterial is the conditions about what the pods need.
 func (s *scope) setMaterial() {
+	if s.serving.looked || s.cluster.Status.Certificates == nil {
+		// Where they were not looked at, in a pause or after a failure, what was known stays.
+		found := s.certificatesFinding()
+		s.set(posthornv1.ConditionCertificatesReady, truth(found.usable), found.reason, found.message)
+	}
 	switch {
-	case !s.certificateEnd.IsZero():
-		s.set(posthornv1.ConditionCertificatesReady, metav1.ConditionTrue, "Valid", "")
-	case s.cluster.Spec.Paused && s.cluster.Status.Certificates != nil:
-		// Not looked at while paused: what was known stays.
-	default:
-		s.set(posthornv1.ConditionCertificatesReady, metav1.ConditionFalse, "NotIssued", "the inter-node certificate could not be made")
+	case s.cluster.Spec.Monitoring.ServiceMonitor == posthornv1.MonitorOff:
+		meta.RemoveStatusCondition(&s.cluster.Status.Conditions, posthornv1.ConditionMonitoringReady)
+	case s.monitoring.reason != "":
+		s.set(posthornv1.ConditionMonitoringReady, truth(s.monitoring.usable), s.monitoring.reason, s.monitoring.message)
 	}
 	s.setStorage()
 }

@@ -101,7 +101,7 @@ func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 		binding.Data = map[string][]byte{}
 	}
 	host := names.Host(w.env.Cluster.Namespace, w.env.Cluster.Name)
-	for key, value := range connect.Binding(host, w.user.BrokerName(), password) {
+	for key, value := range connect.Binding(host, w.env.Cluster.Spec.TLSOnly(), w.user.BrokerName(), password) {
 		binding.Data[key] = value
 	}
 	if binding.Labels == nil {

@@ -27,7 +27,7 @@ func TestPasswordsAreLongUnlikeAndSafeInURIs(t *testing.T) {
 
 func TestBindingURIHoldsAnyPassword(t *testing.T) {
 	password := "p@ss:/w?rd#%"
-	data := Binding("c.ns.svc", "a b", password)
+	data := Binding("c.ns.svc", false, "a b", password)
 	parsed, err := url.Parse(string(data["uri"]))
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +38,13 @@ func TestBindingURIHoldsAnyPassword(t *testing.T) {
 	}
 	if string(data["password"]) != password || string(data["type"]) != "rabbitmq" || string(data["provider"]) != "posthorn" {
 		t.Errorf("data %v", data)
+	}
+}
+
+func TestBindingOfAClusterThatTakesOnlyTLS(t *testing.T) {
+	data := Binding("c.ns.svc", true, "u", "p")
+	if string(data["uri"]) != "amqps://u:p@c.ns.svc:5671/%2F" || string(data["port"]) != "5671" {
+		t.Errorf("data %s %s", data["uri"], data["port"])
 	}
 }
 

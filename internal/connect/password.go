@@ -29,12 +29,17 @@ func Password(n int) (string, error) {
 	return string(raw), nil
 }
 
-// Binding gives the data of a Secret in service-binding form.
-func Binding(host, username, password string) map[string][]byte {
+// Binding gives the data of a Secret in service-binding form. tlsOnly is for clusters that take no
+// plain connections.
+func Binding(host string, tlsOnly bool, username, password string) map[string][]byte {
+	scheme, port := "amqp", strconv.Itoa(names.PortAMQP)
+	if tlsOnly {
+		scheme, port = "amqps", strconv.Itoa(names.PortAMQPS)
+	}
 	uri := url.URL{
-		Scheme: "amqp",
+		Scheme: scheme,
 		User:   url.UserPassword(username, password),
-		Host:   net.JoinHostPort(host, strconv.Itoa(names.PortAMQP)),
+		Host:   net.JoinHostPort(host, port),
 		// The vhost /, escaped: clients disagree about what a bare slash means.
 		Path:    "//",
 		RawPath: "/%2F",
@@ -43,7 +48,7 @@ func Binding(host, username, password string) map[string][]byte {
 		"type":     []byte("rabbitmq"),
 		"provider": []byte("posthorn"),
 		"host":     []byte(host),
-		"port":     []byte(strconv.Itoa(names.PortAMQP)),
+		"port":     []byte(port),
 		"username": []byte(username),
 		"password": []byte(password),
 		"uri":      []byte(uri.String()),

@@ -7,6 +7,7 @@ package names
 // Ports of a broker pod.
 const (
 	PortAMQP       = 5672
+	PortAMQPS      = 5671
 	PortManagement = 15672
 	PortPrometheus = 15692
 	PortCluster    = 25672
@@ -17,6 +18,8 @@ const (
 	LabelName      = "app.kubernetes.io/name"
 	LabelInstance  = "app.kubernetes.io/instance"
 	LabelManagedBy = "app.kubernetes.io/managed-by"
+	// LabelComponent tells the Services of a cluster apart.
+	LabelComponent = "app.kubernetes.io/component"
 	// LabelZone is put on pods by Kubernetes from their node.
 	LabelZone = "topology.kubernetes.io/zone"
 
@@ -38,6 +41,12 @@ const (
 
 	// Finalizer of the broker-side kinds.
 	Finalizer = "posthorn.io/broker-object"
+
+	// AnnotationApplied, on Services, names the annotations that come from the spec.
+	AnnotationApplied = "posthorn.io/applied-annotations"
+	// AnnotationTrustedSince, on Secrets with certificates of the operator's, is when the authorities
+	// in them last changed, in RFC 3339.
+	AnnotationTrustedSince = "posthorn.io/trusted-since"
 
 	// Product is the value of LabelName on everything that belongs to a broker.
 	Product = "posthorn"
@@ -64,6 +73,18 @@ func InternodeSecret(cluster string) string { return cluster + "-internode" }
 
 // InternodeCASecret holds the authority that signs InternodeSecret. No pod mounts it.
 func InternodeCASecret(cluster string) string { return cluster + "-internode-ca" }
+
+// TLSSecret holds the certificate that clients see; a cert-manager Certificate has the same name.
+func TLSSecret(cluster string) string { return cluster + "-tls" }
+
+// TLSCASecret holds the operator's authority for that certificate. No pod mounts it.
+func TLSCASecret(cluster string) string { return cluster + "-tls-ca" }
+
+// ClientCA is the ConfigMap with the authorities that clients trust.
+func ClientCA(cluster string) string { return cluster + "-ca" }
+
+// Dashboards is the ConfigMap with the Grafana dashboards.
+func Dashboards(cluster string) string { return cluster + "-dashboards" }
 
 // Host is the host name of the client Service.
 func Host(namespace, cluster string) string { return cluster + "." + namespace + ".svc" }

@@ -1,7 +1,8 @@
 // Copyright The Posthorn Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pki is a small certificate authority: one authority and one certificate a cluster.
+// Package pki is a small certificate authority: it makes authorities and certificates, and says when
+// which of them is to be replaced.
 package pki
 
 import (
@@ -15,16 +16,15 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 	"time"
 )
 
 const (
 	// AuthorityLifetime of a new authority.
 	AuthorityLifetime = 20 * 365 * 24 * time.Hour
-	// CertificateLifetime of a new certificate.
-	CertificateLifetime = 10 * 365 * 24 * time.Hour
-	// RenewBefore is how long before its end a certificate is replaced.
-	RenewBefore = 365 * 24 * time.Hour
+	// AuthorityRenewBefore is how long before its end an authority gets a successor.
+	AuthorityRenewBefore = 2 * 365 * 24 * time.Hour
 	// skew lets clocks that are a little behind accept a new certificate.
 	skew = 5 * time.Minute
 )
@@ -51,22 +51,39 @@ func NewAuthority(name string, now time.Time) (Pair, error) {
 	return sign(template, template, key, key)
 }
 
-// Issue makes a certificate for servers and clients, signed by the authority.
-func Issue(authority Pair, name string, hosts []string, now time.Time) (Pair, error) {
+// Leaf is what a certificate is to be.
+type Leaf struct {
+	// Name is its common name.
+	Name string
+	// Hosts it is for.
+	Hosts []string
+	// Usages of its key.
+	Usages []x509.ExtKeyUsage
+	// Lifetime of a new one, which its authority's end may shorten.
+	Lifetime time.Duration
+	// RenewBefore is how long before its end it is replaced.
+	RenewBefore time.Duration
+	// Settle is how long an authority is trusted before certificates are signed by it: what everybody
+	// needs to learn of it.
+	Settle time.Duration
+}
+
+// Issue makes a certificate signed by the authority.
+func Issue(authority Pair, leaf Leaf, now time.Time) (Pair, error) {
 	issuer, issuerKey, err := parse(authority)
 	if err != nil {
 		return Pair{}, fmt.Errorf("the authority: %w", err)
 	}
-	template, err := newTemplate(name, now, CertificateLifetime)
+	template, err := newTemplate(leaf.Name, now, leaf.Lifetime)
 	if err != nil {
 		return Pair{}, err
 	}
 	if template.NotAfter.After(issuer.NotAfter) {
 		template.NotAfter = issuer.NotAfter
 	}
-	template.DNSNames = hosts
+	template.DNSNames = leaf.Hosts
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	template.ExtKeyUsage = leaf.Usages
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Pair{}, fmt.Errorf("generating a key: %w", err)
@@ -90,20 +107,11 @@ func Check(authorityCert []byte, pair Pair, hosts []string) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("the certificate is not the authority's: %w", err)
 	}
 	for _, host := range hosts {
-		if !contains(cert.DNSNames, host) {
+		if !slices.Contains(cert.DNSNames, host) {
 			return time.Time{}, fmt.Errorf("the certificate does not name %s", host)
 		}
 	}
 	return cert.NotAfter, nil
-}
-
-func contains(list []string, word string) bool {
-	for _, each := range list {
-		if each == word {
-			return true
-		}
-	}
-	return false
 }
 
 func newTemplate(name string, now time.Time, lifetime time.Duration) (*x509.Certificate, error) {

@@ -14,13 +14,24 @@ import (
 
 var hosts = []string{"*.c-nodes.ns.svc", "localhost"}
 
+const (
+	day  = 24 * time.Hour
+	year = 365 * day
+)
+
+// wanted is the certificate of the tests.
+var wanted = Leaf{
+	Name: "c", Hosts: hosts, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	Lifetime: 10 * year, RenewBefore: year, Settle: time.Hour,
+}
+
 func issue(t *testing.T, now time.Time) (authority, leaf Pair) {
 	t.Helper()
 	authority, err := NewAuthority("c", now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err = Issue(authority, "c", hosts, now)
+	leaf, err = Issue(authority, wanted, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +66,7 @@ func TestCheck(t *testing.T) {
 	now := time.Now()
 	authority, leaf := issue(t, now)
 	stranger, foreign := issue(t, now)
-	if end, err := Check(authority.Cert, leaf, hosts); err != nil || end.Before(now.Add(CertificateLifetime-time.Hour)) {
+	if end, err := Check(authority.Cert, leaf, hosts); err != nil || end.Before(now.Add(wanted.Lifetime-time.Hour)) {
 		t.Errorf("good pair: %v %v", end, err)
 	}
 	bad := map[string]struct {
@@ -79,16 +90,16 @@ func TestCheck(t *testing.T) {
 
 func TestCertificateNeverOutlivesItsAuthority(t *testing.T) {
 	now := time.Now()
-	authority, err := NewAuthority("c", now.Add(CertificateLifetime-AuthorityLifetime+time.Hour))
+	authority, err := NewAuthority("c", now.Add(wanted.Lifetime-AuthorityLifetime+time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := Issue(authority, "c", hosts, now.Add(2*time.Hour))
+	leaf, err := Issue(authority, wanted, now.Add(2*time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
 	end, err := Check(authority.Cert, leaf, hosts)
-	if err != nil || end.After(now.Add(CertificateLifetime+time.Hour+time.Minute)) {
+	if err != nil || end.After(now.Add(wanted.Lifetime+time.Hour+time.Minute)) {
 		t.Errorf("ends %v, %v", end, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ import (
 	"posthorn.io/posthorn/controllers/policy"
 	"posthorn.io/posthorn/controllers/queue"
 	"posthorn.io/posthorn/controllers/user"
+	"posthorn.io/posthorn/internal/clustermetrics"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
 	"posthorn.io/posthorn/internal/topology"
@@ -42,6 +44,10 @@ type Config struct {
 	Resolver connect.Resolver
 	// Transport talks to brokers.
 	Transport http.RoundTripper
+	// OperatorNamespace is where the operator's pods are; empty when it runs in none.
+	OperatorNamespace string
+	// Metrics takes the operator's own numbers; nil: nobody asks for them.
+	Metrics prometheus.Registerer
 	// Now is the clock.
 	Now func() time.Time
 }
@@ -75,11 +81,20 @@ func Cache(namespace string) (cache.Options, client.Options) {
 
 // Controllers registers all controllers.
 func Controllers(mgr ctrl.Manager, config Config) error {
+	if config.Metrics != nil {
+		requests := clustermetrics.NewRequests(config.Transport)
+		config.Transport = requests
+		for _, collector := range []prometheus.Collector{requests, clustermetrics.Collector{Reader: mgr.GetClient()}} {
+			if err := config.Metrics.Register(collector); err != nil {
+				return fmt.Errorf("registering metrics: %w", err)
+			}
+		}
+	}
 	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport}
 	clusters := &brokercluster.Reconciler{
 		Client: mgr.GetClient(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
 		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,
-		Resync: config.Resync, Now: config.Now,
+		OperatorNamespace: config.OperatorNamespace, Resync: config.Resync, Now: config.Now,
 	}
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("controller brokercluster: %w", err)

@@ -96,7 +96,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(setup.Controllers(mgr, setup.Config{
 		Resync: resync, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
-		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now,
+		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now, OperatorNamespace: "posthorn-system",
 	})).To(Succeed())
 	Expect((&kubelets{client: others.GetClient(), live: others.GetAPIReader()}).setup(others)).To(Succeed())
 	ended := make(chan error, 2)

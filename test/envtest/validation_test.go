@@ -46,6 +46,29 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("a key of two lines", "configuration keys", func(c *posthornv1.BrokerCluster) {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"a = 1\nb": "x"}
 		}),
+		Entry("a listener the operator sets", "spec.tls", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"listeners.ssl.default": "5673"}
+		}),
+		Entry("a certificate the operator sets", "spec.tls", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"ssl_options.keyfile": "/x"}
+		}),
+		Entry("two sources of the certificate", "exclude each other", func(c *posthornv1.BrokerCluster) {
+			c.Spec.TLS = &posthornv1.TLSSpec{SecretName: "s", IssuerRef: &posthornv1.IssuerReference{Name: "i"}}
+		}),
+		Entry("an unknown way to ask clients", "Unsupported value", func(c *posthornv1.BrokerCluster) {
+			c.Spec.TLS = &posthornv1.TLSSpec{ClientAuth: "Maybe"}
+		}),
+		Entry("a name that is no host", "spec.tls.dnsNames", func(c *posthornv1.BrokerCluster) {
+			c.Spec.TLS = &posthornv1.TLSSpec{DNSNames: []posthornv1.DNSName{"a b"}}
+		}),
+		Entry("an issuer without a name", "spec.tls.issuerRef.name", func(c *posthornv1.BrokerCluster) {
+			c.Spec.TLS = &posthornv1.TLSSpec{IssuerRef: &posthornv1.IssuerReference{}}
+		}),
+		Entry("an unknown way to monitor", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.ServiceMonitor = "Yes" }),
+		Entry("an unknown network policy", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.NetworkPolicy.Mode = "Lax" }),
+		Entry("a network peer that is nobody", "a podSelector, a namespaceSelector or both", func(c *posthornv1.BrokerCluster) {
+			c.Spec.NetworkPolicy.Clients = []posthornv1.NetworkPeer{{}}
+		}),
 		Entry("an image with a blank", "spec.image", func(c *posthornv1.BrokerCluster) { c.Spec.Image = "a b" }),
 		Entry("a name too long for host names", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = strings.Repeat("a", 41) }),
 		Entry("a name with a dot", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = "a.b" }),

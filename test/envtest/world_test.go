@@ -63,6 +63,8 @@ func newWorld(changes ...func(*posthornv1.BrokerCluster)) *world {
 		change(cluster)
 	}
 	Expect(k8s.Create(ctx, cluster)).To(Succeed())
+	// A cluster is looked at every second: those of specs that are over would slow down the others.
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, cluster))).To(Succeed()) })
 	w.startBroker()
 	return w
 }

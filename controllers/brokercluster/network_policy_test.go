@@ -1,0 +1,76 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// admitted gives the peers that a policy lets to a port; anybody when a rule for it names none.
+func admitted(policy networkingv1.NetworkPolicySpec, number int32) (peers []networkingv1.NetworkPolicyPeer, anybody bool) {
+	for _, rule := range policy.Ingress {
+		for _, port := range rule.Ports {
+			if port.Port.IntVal == number {
+				peers = append(peers, rule.From...)
+				anybody = anybody || len(rule.From) == 0
+			}
+		}
+	}
+	return peers, anybody
+}
+
+func TestStrictPolicy(t *testing.T) {
+	cluster := testCluster()
+	app := posthornv1.NetworkPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "yes"}}}
+	cases := map[string]struct {
+		change    func(*posthornv1.BrokerClusterSpec)
+		operator  string
+		port      int32
+		peers     int
+		anybody   bool
+		firstPeer *metav1.LabelSelector
+	}{
+		"nodes reach each other":           {nil, "op", names.PortCluster, 1, false, nil},
+		"clients":                          {nil, "op", names.PortAMQP, 0, true, nil},
+		"no TLS, no port":                  {nil, "op", names.PortAMQPS, 0, false, nil},
+		"TLS":                              {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", names.PortAMQPS, 0, true, nil},
+		"only TLS":                         {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{DisablePlaintext: true} }, "op", names.PortAMQP, 0, false, nil},
+		"named clients":                    {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Clients = []posthornv1.NetworkPeer{app} }, "op", names.PortAMQP, 1, false, app.NamespaceSelector},
+		"the operator":                     {nil, "op", names.PortManagement, 1, false, &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "op"}}},
+		"an operator elsewhere":            {nil, "", names.PortManagement, 0, false, nil},
+		"the operator and others":          {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Management = []posthornv1.NetworkPeer{app} }, "op", names.PortManagement, 2, false, app.NamespaceSelector},
+		"scrapers":                         {nil, "op", names.PortPrometheus, 0, true, nil},
+		"named scrapers":                   {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Monitoring = []posthornv1.NetworkPeer{app} }, "op", names.PortPrometheus, 1, false, app.NamespaceSelector},
+		"what has no business in a broker": {nil, "op", 22, 0, false, nil},
+	}
+	for name, c := range cases {
+		cluster := cluster.DeepCopy()
+		if c.change != nil {
+			c.change(&cluster.Spec)
+		}
+		policy := strictPolicy(cluster, c.operator)
+		peers, anybody := admitted(policy, c.port)
+		if len(peers) != c.peers || anybody != c.anybody {
+			t.Errorf("%s: %v, anybody %v", name, peers, anybody)
+			continue
+		}
+		if c.firstPeer != nil && peers[0].NamespaceSelector.String() != c.firstPeer.String() {
+			t.Errorf("%s: %v", name, peers[0])
+		}
+		if len(policy.PolicyTypes) != 2 || len(policy.Egress) != 2 {
+			t.Errorf("%s: %+v", name, policy)
+		}
+		for _, rule := range policy.Egress {
+			if len(rule.Ports) == 0 {
+				t.Errorf("%s: a node may connect to any port", name)
+			}
+		}
+	}
+}

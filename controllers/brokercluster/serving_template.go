@@ -1,0 +1,87 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// tlsInputs is what the pod template takes from spec.tls. Only which Secret it is, not what is in it:
+// the broker takes up changed files by itself.
+type tlsInputs struct {
+	Secret           string `json:"secret"`
+	ClientAuth       string `json:"clientAuth"`
+	DisablePlaintext bool   `json:"disablePlaintext,omitempty"`
+}
+
+func tlsInputsOf(cluster *posthornv1.BrokerCluster) *tlsInputs {
+	spec := cluster.Spec.TLS
+	if spec == nil {
+		return nil
+	}
+	return &tlsInputs{Secret: servingSecret(cluster), ClientAuth: clientAuthOf(spec), DisablePlaintext: spec.DisablePlaintext}
+}
+
+// addServing lets the broker listen for TLS. Its settings go into the environment and not into the
+// ConfigMap: so a pod has the settings if, and only if, it has the files, also half-way through a roll.
+func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
+	if tls == nil {
+		return
+	}
+	container := &template.Spec.Containers[0]
+	set := func(name, value string) {
+		container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+	set("POSTHORN_LISTENERS_SSL_DEFAULT", strconv.Itoa(names.PortAMQPS))
+	set("POSTHORN_SSL__OPTIONS_CERTFILE", servingDir+"/"+corev1.TLSCertKey)
+	set("POSTHORN_SSL__OPTIONS_KEYFILE", servingDir+"/"+corev1.TLSPrivateKeyKey)
+	items := []corev1.KeyToPath{
+		{Key: corev1.TLSCertKey, Path: "tls/" + corev1.TLSCertKey},
+		{Key: corev1.TLSPrivateKeyKey, Path: "tls/" + corev1.TLSPrivateKeyKey},
+	}
+	if tls.ClientAuth == posthornv1.ClientAuthNone {
+		set("POSTHORN_SSL__OPTIONS_VERIFY", "verify_none")
+	} else {
+		items = append(items, corev1.KeyToPath{Key: caKey, Path: "tls/" + caKey})
+		set("POSTHORN_SSL__OPTIONS_CACERTFILE", servingDir+"/"+caKey)
+		set("POSTHORN_SSL__OPTIONS_VERIFY", "verify_peer")
+		set("POSTHORN_SSL__OPTIONS_FAIL__IF__NO__PEER__CERT", strconv.FormatBool(tls.ClientAuth == posthornv1.ClientAuthRequired))
+	}
+	if tls.DisablePlaintext {
+		set("POSTHORN_LISTENERS_TCP", "none")
+		container.Ports = withoutPort(container.Ports, "amqp")
+	}
+	container.Ports = append(container.Ports, corev1.ContainerPort{Name: "amqps", ContainerPort: names.PortAMQPS, Protocol: corev1.ProtocolTCP})
+	files := template.Spec.Volumes[0].Projected
+	files.Sources = append(files.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
+		LocalObjectReference: corev1.LocalObjectReference{Name: tls.Secret}, Items: items,
+	}})
+}
+
+func withoutPort(ports []corev1.ContainerPort, name string) []corev1.ContainerPort {
+	var out []corev1.ContainerPort
+	for _, port := range ports {
+		if port.Name != name {
+			out = append(out, port)
+		}
+	}
+	return out
+}
+
+// clientPorts are the ports that clients use, by name.
+func clientPorts(spec *posthornv1.BrokerClusterSpec) []corev1.ServicePort {
+	var out []corev1.ServicePort
+	if !spec.TLSOnly() {
+		out = append(out, port("amqp", names.PortAMQP))
+	}
+	if spec.TLS != nil {
+		out = append(out, port("amqps", names.PortAMQPS))
+	}
+	return out
+}

@@ -1,0 +1,151 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package clustermetrics
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+// shelf is a reader with fixed clusters.
+type shelf struct {
+	client.Reader
+	items []posthornv1.BrokerCluster
+	err   error
+}
+
+func (s shelf) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	clusters, isList := list.(*posthornv1.BrokerClusterList)
+	if !isList {
+		return errors.New("another kind was asked for")
+	}
+	clusters.Items = s.items
+	return s.err
+}
+
+func rolling() posthornv1.BrokerCluster {
+	at := func(seconds int64) *metav1.Time { t := metav1.Unix(seconds, 0); return &t }
+	return posthornv1.BrokerCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "c"},
+		Spec:       posthornv1.BrokerClusterSpec{Replicas: 3},
+		Status: posthornv1.BrokerClusterStatus{
+			Phase: posthornv1.PhaseRolling, CurrentVersion: "1.0.0", TargetVersion: "1.1.0", ReadyReplicas: 2,
+			Rollout: &posthornv1.RolloutStatus{WaitingFor: "c-2", Reason: "QuorumCritical", Since: at(500)},
+			Certificates: &posthornv1.CertificatesStatus{NotAfter: at(1000), Internode: at(2000),
+				Serving: &posthornv1.ServingCertificateStatus{NotAfter: at(1000)}},
+			Conditions: []metav1.Condition{{Type: "Ready", Status: "False"}, {Type: "UpgradeBlocked", Status: "True"}, {Type: "QuorumSafe", Status: "Unknown"}},
+		},
+	}
+}
+
+func TestClusters(t *testing.T) {
+	want := `
+# HELP posthorn_cluster_certificate_end_timestamp_seconds When the certificate ends.
+# TYPE posthorn_cluster_certificate_end_timestamp_seconds gauge
+posthorn_cluster_certificate_end_timestamp_seconds{brokercluster="c",brokercluster_namespace="mq",certificate="internode"} 2000
+posthorn_cluster_certificate_end_timestamp_seconds{brokercluster="c",brokercluster_namespace="mq",certificate="serving"} 1000
+# HELP posthorn_cluster_condition 1 when the condition is True, 0 when it is False, -1 when it is Unknown.
+# TYPE posthorn_cluster_condition gauge
+posthorn_cluster_condition{brokercluster="c",brokercluster_namespace="mq",condition="QuorumSafe"} -1
+posthorn_cluster_condition{brokercluster="c",brokercluster_namespace="mq",condition="Ready"} 0
+posthorn_cluster_condition{brokercluster="c",brokercluster_namespace="mq",condition="UpgradeBlocked"} 1
+# HELP posthorn_cluster_info 1 for each cluster, with its phase and versions.
+# TYPE posthorn_cluster_info gauge
+posthorn_cluster_info{brokercluster="c",brokercluster_namespace="mq",current_version="1.0.0",phase="Rolling",target_version="1.1.0"} 1
+# HELP posthorn_cluster_nodes_ready Nodes that are ready.
+# TYPE posthorn_cluster_nodes_ready gauge
+posthorn_cluster_nodes_ready{brokercluster="c",brokercluster_namespace="mq"} 2
+# HELP posthorn_cluster_nodes_wanted Nodes that the cluster is to have.
+# TYPE posthorn_cluster_nodes_wanted gauge
+posthorn_cluster_nodes_wanted{brokercluster="c",brokercluster_namespace="mq"} 3
+# HELP posthorn_cluster_rollout_waiting_since_timestamp_seconds Since when a roll waits for this pod, for this reason.
+# TYPE posthorn_cluster_rollout_waiting_since_timestamp_seconds gauge
+posthorn_cluster_rollout_waiting_since_timestamp_seconds{brokercluster="c",brokercluster_namespace="mq",pod="c-2",reason="QuorumCritical"} 500
+`
+	collector := Collector{Reader: shelf{items: []posthornv1.BrokerCluster{rolling()}}}
+	if err := testutil.CollectAndCompare(collector, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNothingIsLeftOfAClusterThatIsGone(t *testing.T) {
+	if n := testutil.CollectAndCount(Collector{Reader: shelf{}}); n != 0 {
+		t.Errorf("%d numbers about no cluster", n)
+	}
+	new := posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "new"}}
+	if n := testutil.CollectAndCount(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{new}}}); n != 3 {
+		t.Errorf("%d numbers about a cluster without a status", n)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(Collector{Reader: shelf{err: errors.New("no cache")}})
+	if _, err := registry.Gather(); err == nil {
+		t.Error("a failure to read looks like no clusters")
+	}
+}
+
+func TestRequests(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	requests := NewRequests(http.DefaultTransport)
+	send := func() {
+		request, err := http.NewRequest(http.MethodPut, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response, err := requests.RoundTrip(request); err == nil {
+			_ = response.Body.Close()
+		}
+	}
+	send()
+	server.Close()
+	send()
+	send()
+	for status, want := range map[string]float64{"404": 1, "error": 2} {
+		if got := testutil.ToFloat64(requests.count.WithLabelValues("PUT", status)); got != want {
+			t.Errorf("%s: %v", status, got)
+		}
+	}
+}
+
+// TestFamilies keeps the list that dashboards and alerts are checked against.
+func TestFamilies(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	requests := NewRequests(nil)
+	requests.count.WithLabelValues("GET", "200").Inc()
+	registry.MustRegister(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{rolling()}}}, requests)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for _, family := range families {
+		got = append(got, family.GetName())
+	}
+	data, err := os.ReadFile(filepath.Join("..", "..", "dashboards", "exported.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if name, found := strings.CutPrefix(line, "operator "); found {
+			want = append(want, name)
+		}
+	}
+	sort.Strings(want)
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("exported %v, listed %v", got, want)
+	}
+}

@@ -1,0 +1,42 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package clustermetrics
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Requests counts what the operator asks brokers, by the outcome.
+type Requests struct {
+	next  http.RoundTripper
+	count *prometheus.CounterVec
+}
+
+// NewRequests wraps what sends the requests.
+func NewRequests(next http.RoundTripper) *Requests {
+	return &Requests{next: next, count: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "posthorn_operator_broker_requests_total",
+		Help: "Requests to the HTTP API of brokers, by method and status; status is error where no answer came.",
+	}, []string{"method", "status"})}
+}
+
+// RoundTrip is part of http.RoundTripper.
+func (r *Requests) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.next.RoundTrip(request)
+	status := "error"
+	if err == nil {
+		status = strconv.Itoa(response.StatusCode)
+	}
+	r.count.WithLabelValues(request.Method, status).Inc()
+	return response, err
+}
+
+// Describe is part of prometheus.Collector.
+func (r *Requests) Describe(out chan<- *prometheus.Desc) { r.count.Describe(out) }
+
+// Collect is part of prometheus.Collector.
+func (r *Requests) Collect(out chan<- prometheus.Metric) { r.count.Collect(out) }

@@ -1,0 +1,154 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"encoding/json"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+const monitoringGroup = "monitoring.coreos.com"
+
+func setMonitor(mode string) func(*posthornv1.BrokerCluster) {
+	return func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.ServiceMonitor = mode }
+}
+
+// exists says whether an object is there.
+func exists(object client.Object) func() error {
+	return func() error { return k8s.Get(ctx, client.ObjectKeyFromObject(object), object) }
+}
+
+var _ = Describe("monitoring", Ordered, func() {
+	It("does without the Prometheus operator, and picks it up when it appears", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) {
+			c.Spec.Monitoring.Labels = map[string]string{"release": "prometheus"}
+		})
+		strict := newWorld(setMonitor("On"))
+		w.readyWorld()
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionMonitoringReady)()).To(HavePrefix("True PrometheusOperatorMissing"))
+		Eventually(conditionOf(strict.cluster(), posthornv1.ConditionMonitoringReady)).Should(HavePrefix("False PrometheusOperatorMissing"))
+
+		installCRD(monitoringGroup, "servicemonitors", "ServiceMonitor")
+		installCRD(monitoringGroup, "prometheusrules", "PrometheusRule")
+		monitor := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
+		rule := optional(monitoringGroup, "PrometheusRule", w.namespace, "c")
+		Eventually(exists(monitor)).Should(Succeed())
+		Eventually(exists(rule)).Should(Succeed())
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionMonitoringReady)).Should(HavePrefix("True Monitored"))
+		Eventually(conditionOf(strict.cluster(), posthornv1.ConditionMonitoringReady)).Should(HavePrefix("True Monitored"))
+		Expect(rule.GetLabels()).To(HaveKeyWithValue("release", "prometheus"))
+		Expect(rule.GetOwnerReferences()).To(HaveLen(1))
+
+		// What it selects is exactly the headless Service, which has the port by that name.
+		labels, _, err := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
+		Expect(err).NotTo(HaveOccurred())
+		var services corev1.ServiceList
+		Expect(k8s.List(ctx, &services, client.InNamespace(w.namespace), client.MatchingLabels(labels))).To(Succeed())
+		Expect(services.Items).To(HaveLen(1))
+		Expect(services.Items[0].Name).To(Equal("c-nodes"))
+		Expect(services.Items[0].Spec.Ports).To(ContainElement(HaveField("Name", "prometheus")))
+
+		change(rule, func(r *unstructured.Unstructured) { r.Object["spec"] = map[string]any{"groups": []any{}} })
+		Eventually(func() int {
+			_ = exists(rule)()
+			groups, _, _ := unstructured.NestedSlice(rule.Object, "spec", "groups")
+			return len(groups)
+		}).Should(Equal(1))
+	})
+
+	It("makes what is asked for and takes away what is not", func() {
+		w := newWorld()
+		w.readyWorld()
+		monitor := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
+		rule := optional(monitoringGroup, "PrometheusRule", w.namespace, "c")
+		boards := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-dashboards"}}
+		Eventually(exists(rule)).Should(Succeed())
+		Expect(exists(boards)()).To(Succeed())
+		Expect(boards.Labels).To(HaveKeyWithValue("grafana_dashboard", "1"))
+		Expect(boards.Data).NotTo(BeEmpty())
+		for file, text := range boards.Data {
+			Expect(json.Valid([]byte(text))).To(BeTrue(), file)
+		}
+		no := false
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.Rules = &no })
+		Eventually(gone(rule)).Should(BeTrue())
+		Expect(gone(monitor)()).To(BeFalse())
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.Dashboards = &no })
+		Eventually(gone(boards)).Should(BeTrue())
+		w.changeCluster(setMonitor("Off"))
+		Eventually(gone(monitor)).Should(BeTrue())
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionMonitoringReady)).Should(Equal("absent"))
+	})
+
+	It("leaves a ServiceMonitor of that name alone that is not its own", func() {
+		w := newWorld(setMonitor("Off"))
+		w.readyWorld()
+		foreign := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
+		foreign.Object["spec"] = map[string]any{"mine": "yes"}
+		create(foreign)
+		Consistently(gone(foreign)).Should(BeFalse())
+		w.changeCluster(setMonitor("Auto"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("False NameTaken"))
+		Expect(exists(foreign)()).To(Succeed())
+		Expect(foreign.Object["spec"]).To(Equal(map[string]any{"mine": "yes"}))
+	})
+})
+
+var _ = Describe("network policy", func() {
+	It("is kept while it is wanted", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.NetworkPolicy.Mode = "Strict" })
+		w.readyWorld()
+		policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
+		Expect(exists(policy)()).To(Succeed())
+		Expect(policy.Spec.PolicyTypes).To(HaveLen(2))
+		change(policy, func(p *networkingv1.NetworkPolicy) { p.Spec.Ingress = nil })
+		Eventually(func() int {
+			_ = exists(policy)()
+			return len(policy.Spec.Ingress)
+		}).Should(Equal(4))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.NetworkPolicy.Mode = "Off" })
+		Eventually(gone(policy)).Should(BeTrue())
+	})
+})
+
+var _ = Describe("client Service", func() {
+	It("has the type and the annotations of the spec", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) {
+			c.Spec.Service.Type = corev1.ServiceTypeNodePort
+			c.Spec.Service.Annotations = map[string]string{"example.com/internal": "true"}
+			c.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "registry"}}
+		})
+		w.readyWorld()
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
+		Expect(exists(service)()).To(Succeed())
+		Expect(service.Annotations).To(HaveKeyWithValue("example.com/internal", "true"))
+		given := service.Spec.Ports[0].NodePort
+		Expect(given).NotTo(BeZero())
+		Expect(w.statefulSet().Spec.Template.Spec.ImagePullSecrets).To(ConsistOf(corev1.LocalObjectReference{Name: "registry"}))
+		change(service, func(s *corev1.Service) { s.Spec.Selector = map[string]string{"no": "pod"} })
+		Eventually(func() map[string]string {
+			_ = exists(service)()
+			return service.Spec.Selector
+		}).ShouldNot(HaveKey("no"))
+		Expect(service.Spec.Ports[0].NodePort).To(Equal(given))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Service = posthornv1.ServiceSpec{} })
+		Eventually(func() corev1.ServiceType {
+			_ = exists(service)()
+			return service.Spec.Type
+		}).Should(Equal(corev1.ServiceTypeClusterIP))
+		Eventually(func() map[string]string {
+			_ = exists(service)()
+			return service.Annotations
+		}).ShouldNot(HaveKey("example.com/internal"))
+	})
+})
