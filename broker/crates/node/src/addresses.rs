@@ -56,21 +56,20 @@ pub fn bind_shared(
     what: &'static str,
     listen: Listen,
     shards: u16,
-) -> Result<Vec<TcpListener>, AddressError> {
+) -> Result<Vec<reactor::Bound>, AddressError> {
     let Some(mut address) = resolve(listen) else {
         return Ok(Vec::new());
     };
     drop(bind_alone(what, Listen::At(address))?);
     let mut listeners = Vec::new();
     for _ in 0..shards {
-        let wrap = |error| AddressError::Bind {
+        let bound = reactor::bind(address).map_err(|e| AddressError::Bind {
             what,
             address,
-            error,
-        };
-        let listener = reactor::bind(address).map_err(|e| wrap(e.error))?;
-        address = listener.local_addr().map_err(wrap)?;
-        listeners.push(listener);
+            error: e.error,
+        })?;
+        address = bound.address();
+        listeners.push(bound);
     }
     Ok(listeners)
 }
@@ -188,12 +187,8 @@ mod tests {
     fn a_port_in_use_is_told() -> Result<(), Box<dyn std::error::Error>> {
         let shared = bind_shared("amqp", Listen::loopback(0), 3)?;
         assert_eq!(shared.len(), 3);
-        let port = shared[0].local_addr()?.port();
-        assert!(
-            shared
-                .iter()
-                .all(|l| l.local_addr().is_ok_and(|a| a.port() == port))
-        );
+        let port = shared[0].address().port();
+        assert!(shared.iter().all(|l| l.address().port() == port));
         let again = bind_shared("amqp", Listen::loopback(port), 1);
         assert!(again.is_err_and(|e| e.to_string().contains("amqp")));
         Ok(())

@@ -19,7 +19,7 @@ use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits, StartCheck};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -119,7 +119,8 @@ struct Node {
     door: Arc<ControlDoor>,
     make_shard: MakeShard,
     ready_file: Option<PathBuf>,
-    ports: Vec<(&'static str, TcpListener)>,
+    /// For the ready file.
+    ports: Vec<(&'static str, SocketAddr)>,
 }
 
 impl Node {
@@ -141,8 +142,8 @@ impl Node {
         let (cluster, address) = bind_cluster(&config)?;
         let mut ports = Vec::new();
         if let Some(listener) = &cluster {
-            let copy = listener.try_clone();
-            ports.push(("cluster", copy.map_err(io_error("cluster listener"))?));
+            let address = listener.local_addr();
+            ports.push(("cluster", address.map_err(io_error("cluster listener"))?));
         }
         let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
         let status = Arc::new(LinkStatus::default());
@@ -249,10 +250,8 @@ impl Node {
         let founding = self.founding(cluster)?;
         let recovered = std::mem::take(&mut self.recovered);
         let mut listeners = addresses::bind_shared("amqp", self.config.amqp, self.shards)?;
-        if let Some(first) = listeners.first() {
-            let first = first.try_clone().map_err(io_error("amqp listener"))?;
-            self.ports.push(("amqp", first));
-        }
+        self.ports
+            .extend(listeners.first().map(|first| ("amqp", first.address())));
         let loop_config = self.loop_config();
         let pool = CheckPool::start(cpus()).map_err(io_error("login threads"))?;
         let mailboxes = self.threads.mailboxes();
@@ -440,8 +439,7 @@ impl Node {
         };
         let mut ports = serde_json::Map::new();
         let mut addresses = serde_json::Map::new();
-        for (what, listener) in &self.ports {
-            let address = listener.local_addr().map_err(io_error("listener"))?;
+        for (what, address) in &self.ports {
             ports.insert((*what).to_owned(), address.port().into());
             addresses.insert((*what).to_owned(), address.to_string().into());
         }
@@ -535,20 +533,20 @@ fn peering_config(
     }
 }
 
-/// The control plane's thread. Its listeners' copies are returned for the ready file.
+/// The control plane's thread. Where it listens is returned for the ready file.
 fn start_control(
     config: &Config,
     (node, name): (NodeId, &str),
     serve: ServeControl,
     door: &Arc<ControlDoor>,
     notices: &Sender<Notice>,
-) -> Result<Vec<(&'static str, TcpListener)>, NodeError> {
+) -> Result<Vec<(&'static str, SocketAddr)>, NodeError> {
     let management = addresses::bind_alone("management", config.management)?;
     let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
     let mut ports = Vec::new();
     for (what, listener) in [("management", &management), ("prometheus", &prometheus)] {
         if let Some(listener) = listener {
-            ports.push((what, listener.try_clone().map_err(io_error("listener"))?));
+            ports.push((what, listener.local_addr().map_err(io_error("listener"))?));
         }
     }
     let door = door.clone();

@@ -220,7 +220,7 @@ impl Threads {
     pub fn start_shard(
         &mut self,
         index: u16,
-        listeners: Vec<TcpListener>,
+        listeners: Vec<reactor::Bound>,
         config: LoopConfig,
         make: impl FnOnce() -> Result<Box<dyn ShardDriver>, String> + Send + 'static,
     ) -> io::Result<()> {

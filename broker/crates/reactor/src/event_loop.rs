@@ -1,7 +1,7 @@
 //! The loop of a shard's thread.
 
 use crate::connection::{Connection, Phase};
-use crate::listener::{BindError, Listener, bind};
+use crate::listener::{BindError, Bound, Listener, bind};
 use crate::pace::Pace;
 use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
 use crate::ring::Receiver;
@@ -100,7 +100,8 @@ pub struct LoopParts {
     pub rings: Vec<Receiver<Inbound>>,
     pub mailbox: MailboxInlet,
     pub links: Links,
-    pub listeners: Vec<std::net::TcpListener>,
+    /// They open when the driver says so ([`Effect::Listen`]).
+    pub listeners: Vec<Bound>,
     pub report: Box<dyn FnMut(Report)>,
 }
 
@@ -149,7 +150,7 @@ impl ShardLoop {
 
     pub fn new(parts: LoopParts) -> Result<ShardLoop, LoopError> {
         let accepts_per_second = parts.config.accepts_per_second;
-        let mut this = ShardLoop {
+        Ok(ShardLoop {
             driver: parts.driver,
             config: parts.config,
             now: parts.clock.now(),
@@ -160,8 +161,8 @@ impl ShardLoop {
             mailbox: parts.mailbox,
             links: parts.links,
             report: parts.report,
-            listeners: Vec::new(),
-            listening: true,
+            listeners: parts.listeners.into_iter().map(Listener::of).collect(),
+            listening: false,
             accept_rest_until: None,
             pace: Pace::per_second(accepts_per_second),
             resting: false,
@@ -176,17 +177,7 @@ impl ShardLoop {
             shutting_down: false,
             drained: false,
             stop: false,
-        };
-        for (i, socket) in parts.listeners.into_iter().enumerate() {
-            let address = socket.local_addr()?;
-            this.listeners.push(Listener {
-                address,
-                socket: None,
-                ready: false,
-            });
-            this.open_listener(i, socket)?;
-        }
-        Ok(this)
+        })
     }
 
     /// Runs until told to stop, or until the driver gives up.
@@ -362,8 +353,9 @@ impl ShardLoop {
                 continue;
             };
             if on {
-                let address = listener.address;
-                self.open_listener(i, bind(address)?)?;
+                let (bound, address) = (listener.bound.take(), listener.address);
+                let bound = bound.map_or_else(|| bind(address), Ok)?;
+                self.open_listener(i, bound.listen()?)?;
             } else {
                 listener.socket = None;
                 listener.ready = false;

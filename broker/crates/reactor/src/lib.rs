@@ -15,7 +15,7 @@ mod sockets;
 mod wake;
 
 pub use event_loop::{LoopConfig, LoopError, LoopParts, Report, ShardLoop};
-pub use listener::{BindError, bind};
+pub use listener::{BindError, Bound, bind};
 pub use ports::{
     Inbound, Links, Mailbox, MailboxFull, MailboxInlet, ToJobs, ToPeers, ToWal, mailbox,
 };

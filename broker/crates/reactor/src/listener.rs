@@ -15,18 +15,40 @@ pub struct BindError {
     pub error: io::Error,
 }
 
-/// Binds and listens. Call once per shard with the same address; with port 0 use the first one's port for the others.
-pub fn bind(address: SocketAddr) -> Result<std::net::TcpListener, BindError> {
-    listen(address).map_err(|error| BindError { address, error })
+/// An address that is taken and not listened on yet: the kernel refuses connections to it.
+pub struct Bound {
+    address: SocketAddr,
+    socket: Socket,
 }
 
-fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+impl Bound {
+    /// With the port that the kernel chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn listen(self) -> Result<std::net::TcpListener, BindError> {
+        let address = self.address;
+        let wrap = |error| BindError { address, error };
+        // What a later life needs of the connections accepted here: to take the port while they linger. Not before: an
+        // address that may be used again does not look taken to whoever probes it.
+        self.socket.set_reuse_address(true).map_err(wrap)?;
+        self.socket.listen(BACKLOG).map_err(wrap)?;
+        Ok(self.socket.into())
+    }
+}
+
+/// Takes an address. Call once per shard with the same one; with port 0 use the first one's port for the others.
+pub fn bind(address: SocketAddr) -> Result<Bound, BindError> {
+    take(address).map_err(|error| BindError { address, error })
+}
+
+fn take(address: SocketAddr) -> io::Result<Bound> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {
         // One socket for both families.
@@ -34,14 +56,30 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    let taken = socket.local_addr()?.as_socket();
+    Ok(Bound {
+        address: taken.unwrap_or(address),
+        socket,
+    })
 }
 
 /// A listener of one shard, open or closed.
 pub(crate) struct Listener {
     pub address: SocketAddr,
+    /// Until it opens for the first time.
+    pub bound: Option<Bound>,
     pub socket: Option<mio::net::TcpListener>,
     /// The last look did not empty the backlog.
     pub ready: bool,
+}
+
+impl Listener {
+    pub fn of(bound: Bound) -> Listener {
+        Listener {
+            address: bound.address,
+            bound: Some(bound),
+            socket: None,
+            ready: false,
+        }
+    }
 }

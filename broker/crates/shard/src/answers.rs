@@ -126,6 +126,9 @@ impl Core {
         if !self.tree.nodes().any(|n| n.id == self.config.node) {
             return not("joining: this node is not yet a member of the cluster");
         }
+        if !self.caught_up {
+            return not("catching up with what the cluster decided while this node was away");
+        }
         match directory.leader() {
             Leader::Unknown => not("the metadata group has no leader that this node can reach"),
             Leader::Other(node) if !self.peers.is_up(node) => {
@@ -203,7 +206,7 @@ impl Core {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        if self.draining != on {
+        if self.draining != on && self.caught_up {
             self.effects.push(Effect::Listen(!on));
         }
         self.draining = on;

@@ -1,7 +1,7 @@
 //! The metadata log meets this shard: committed changes go into the tree, and what they made or removed is carried out.
 
 use crate::core::Core;
-use crate::directory::{Asker, Leader, Send};
+use crate::directory::{Asker, Directory, Leader, Send};
 use crate::frame::{Frame, Origin};
 use crate::joiners::is_member;
 use crate::membership::{Step, next_step};
@@ -38,6 +38,27 @@ impl Core {
             }
             let result = self.apply_change(entry.index, &change);
             self.answer(asker, result);
+        }
+        self.open_when_caught_up();
+    }
+
+    /// Shard 0: clients may come as soon as the first change of this life is applied here. It went through the log, so
+    /// whatever was committed before this life is applied too. In a node's very first life it must also be a member: that
+    /// brings it what the cluster was founded with.
+    fn open_when_caught_up(&mut self) {
+        let me = self.config.node;
+        let heard = self.directory.as_ref().is_some_and(Directory::is_heard);
+        if self.caught_up || !heard || self.tree.node(me).is_none() {
+            return;
+        }
+        self.send_to_other_shards(&Frame::CaughtUp);
+        self.is_caught_up();
+    }
+
+    pub fn is_caught_up(&mut self) {
+        self.caught_up = true;
+        if !self.draining {
+            self.effects.push(Effect::Listen(true));
         }
     }
 
@@ -134,6 +155,7 @@ impl Core {
             });
         }
         self.restored_on_shard_0(index, &tree);
+        self.open_when_caught_up();
     }
 
     pub fn restored_on_shard_0(&mut self, index: u64, state: &[u8]) {

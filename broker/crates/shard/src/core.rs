@@ -75,6 +75,9 @@ pub struct Core {
     pub asked: HashMap<u64, Asker, FixedState>,
     pub next_token: u64,
     pub draining: bool,
+    /// The tree holds what the cluster decided before this life began: clients may come. Until then a queue that was
+    /// declared while this node was away would seem not to be there, and what is published to it would be dropped.
+    pub caught_up: bool,
     pub started: Time,
     /// `Change::Bootstrap` is on its way.
     pub bootstrapping: bool,

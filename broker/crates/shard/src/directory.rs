@@ -108,6 +108,18 @@ impl Directory {
         self.leader
     }
 
+    /// Whether a change asked in this life is applied here: then so is everything that was committed before this life.
+    pub fn is_heard(&self) -> bool {
+        self.taken() > 0
+    }
+
+    /// The number of the last change of this life that is applied here; 0: none.
+    fn taken(&self) -> u64 {
+        let last = self.origins.0.get(&self.me);
+        last.filter(|(life, _)| *life == self.incarnation)
+            .map_or(0, |(_, number)| *number)
+    }
+
     /// Takes in a change; gives the asker back when there is no room.
     pub fn ask(
         &mut self,
@@ -243,12 +255,7 @@ impl Directory {
             origins.0.insert(o.node, (o.incarnation, o.number));
         }
         self.origins = origins;
-        let taken = self
-            .origins
-            .0
-            .get(&self.me)
-            .filter(|(i, _)| *i == self.incarnation)
-            .map_or(0, |(_, n)| *n);
+        let taken = self.taken();
         let made = self
             .pending
             .iter()

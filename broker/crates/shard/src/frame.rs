@@ -74,6 +74,8 @@ pub enum Frame {
     Alarm { reason: AlarmReason, on: bool },
     /// For the metadata leader: this node wants to be a member.
     Join { node: NodeRecord },
+    /// Shard 0 to the other shards of its node: the tree has caught up with the cluster, clients may come.
+    CaughtUp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +108,7 @@ const STATS_REQUEST: u8 = 8;
 const STATS_REPLY: u8 = 9;
 const ALARM: u8 = 10;
 const JOIN: u8 = 11;
+const CAUGHT_UP: u8 = 12;
 
 impl Frame {
     pub fn encode(&self) -> Bytes {
@@ -189,6 +192,7 @@ impl Frame {
                 out.put_u8(u8::from(node.voter));
                 out.put_u8(u8::from(node.maintenance));
             }
+            Frame::CaughtUp => out.put_u8(CAUGHT_UP),
         }
         out.freeze()
     }
@@ -264,6 +268,7 @@ impl Frame {
                     },
                 }
             }
+            CAUGHT_UP => Frame::CaughtUp,
             _ => return Err(FrameError),
         })
     }

@@ -90,7 +90,7 @@ pub enum Effect {
     Flush(ConnectionKey),
     /// The node must stop now: storage failed. Exit code 1 and this text.
     Fatal(String),
-    /// Client listeners must be closed (false) or open (true).
+    /// Client listeners must be closed (false) or open (true). They are closed until the first of these.
     Listen(bool),
     /// This shard needs no log file up to and with this number; see [`ShardDriver::wal_rolled`].
     WalFree { up_to: u64 },

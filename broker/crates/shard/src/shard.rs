@@ -173,7 +173,10 @@ impl Shard {
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.core.join(node),
             // Words between shards of one node; another node has no business with them.
-            Frame::Applied { .. } | Frame::Restored { .. } | Frame::ChangeRequest { .. } => {}
+            Frame::Applied { .. }
+            | Frame::Restored { .. }
+            | Frame::ChangeRequest { .. }
+            | Frame::CaughtUp => {}
         }
     }
 
@@ -338,6 +341,7 @@ impl ShardDriver for Shard {
                 done_for,
             } => self.core.applied_on_shard_0(index, &change, done_for),
             Frame::Restored { index, tree } => self.core.restored_on_shard_0(index, &tree),
+            Frame::CaughtUp => self.core.is_caught_up(),
             Frame::ChangeRequest {
                 shard,
                 token,

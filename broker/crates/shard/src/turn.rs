@@ -78,6 +78,7 @@ impl Shard {
             asked: HashMap::default(),
             next_token: 0,
             draining: false,
+            caught_up: false,
             started: now,
             bootstrapping: false,
             joiners: Joiners::default(),
@@ -94,13 +95,14 @@ impl Shard {
 }
 
 impl Core {
-    /// Sessions of this node's earlier lives are over, whatever they left.
+    /// Sessions of this node's earlier lives are over, whatever they left. In the first life too: this change is what
+    /// [`Core::open_when_caught_up`] waits for.
     fn end_earlier_lives(&mut self) {
         let (node, life) = (self.config.node, self.config.incarnation);
-        if self.config.index == 0 && life.0 > 1 {
+        if self.config.index == 0 {
             let change = Change::EndIncarnation {
                 node,
-                incarnation: Incarnation(life.0 - 1),
+                incarnation: Incarnation(life.0.saturating_sub(1)),
             };
             self.ask(change, Asker::Nobody);
         }

@@ -51,6 +51,8 @@ struct Journal {
     heard: Vec<String>,
     alarms: Vec<&'static str>,
     effects: Vec<Effect>,
+    /// The first effect, which opens the listeners, is on its way.
+    polled: bool,
     stopping: bool,
 }
 
@@ -72,7 +74,8 @@ impl Journal {
             joined: Vec::new(),
             heard: Vec::new(),
             alarms: Vec::new(),
-            effects: Vec::new(),
+            effects: vec![Effect::Listen(true)],
+            polled: false,
             stopping: false,
         }
     }
@@ -196,7 +199,8 @@ impl ShardDriver for Journal {
     fn job_done(&mut self, _: JobId, _: JobResult) {}
     fn control(&mut self, request: ControlRequest) {
         if let ControlRequest::Readiness { reply } = request {
-            reply(Readiness::Ready);
+            let why = || Readiness::NotReady("does not listen yet".to_owned());
+            reply(self.polled.then_some(Readiness::Ready).unwrap_or_else(why));
         }
     }
     fn join_requested(&mut self, node: NodeRecord) {
@@ -220,6 +224,7 @@ impl ShardDriver for Journal {
         self.stopping
     }
     fn poll(&mut self, out: &mut Vec<Effect>) {
+        self.polled = true;
         out.append(&mut self.effects);
     }
 }

@@ -72,6 +72,9 @@ struct Lines {
     effects: Vec<Effect>,
     paused_lines: usize,
     draining: bool,
+    /// Told once the first effect, which opens the listener, was carried out.
+    opened: Option<mpsc::Sender<()>>,
+    polled: bool,
 }
 
 impl Lines {
@@ -195,6 +198,9 @@ impl ShardDriver for Lines {
         self.draining
     }
     fn poll(&mut self, out: &mut Vec<Effect>) {
+        if std::mem::replace(&mut self.polled, true) {
+            let _ = self.opened.take().map(|tell| tell.send(()));
+        }
         out.append(&mut self.effects);
     }
 }
@@ -214,13 +220,14 @@ impl Harness {
     pub fn start(config: LoopConfig) -> io::Result<Harness> {
         let listener =
             reactor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(io::Error::other)?;
-        let address = listener.local_addr()?;
+        let address = listener.address();
         let (poll, wake) = ShardLoop::poll_and_wake()?;
         let (mailbox, inlet) = reactor::mailbox(wake.clone());
         let (ring, receiver) = reactor::ring(16, wake.clone());
         let (report, reports) = mpsc::channel();
         let alive = Arc::new(AtomicUsize::new(0));
         let count = alive.clone();
+        let (opened, open) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let nowhere = Arc::new(Wake::for_thread());
             let links = Links {
@@ -232,9 +239,11 @@ impl Harness {
             let driver = Lines {
                 connections: BTreeMap::new(),
                 alive: count,
-                effects: Vec::new(),
+                effects: vec![Effect::Listen(true)],
                 paused_lines: 0,
                 draining: false,
+                opened: Some(opened),
+                polled: false,
             };
             let parts = LoopParts {
                 driver: Box::new(driver),
@@ -250,6 +259,7 @@ impl Harness {
             };
             ShardLoop::new(parts).expect("loop").run().expect("run");
         });
+        open.recv().map_err(io::Error::other)?;
         Ok(Harness {
             address,
             mailbox,

@@ -32,6 +32,10 @@ struct Node {
     shard: Shard,
     disk: SimDisk,
     up: bool,
+    /// Clients may come.
+    listening: bool,
+    /// No frame reaches it or leaves it.
+    alone: bool,
 }
 
 pub struct Cluster {
@@ -45,6 +49,11 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster that is ready.
     pub fn new(size: usize) -> Cluster {
+        Cluster::without(size, None)
+    }
+
+    /// A cluster of which one node is not started yet; the others are ready.
+    pub fn without(size: usize, late: Option<usize>) -> Cluster {
         let founders: Vec<NodeRecord> = (1..=size as u64).map(record).collect();
         let wall = WallTime(1_700_000_000_000);
         let make = |at: usize| {
@@ -55,7 +64,9 @@ impl Cluster {
             Node {
                 shard: shard.expect("a new shard"),
                 disk,
-                up: true,
+                up: Some(at) != late,
+                listening: false,
+                alone: false,
             }
         };
         let mut cluster = Cluster {
@@ -66,15 +77,43 @@ impl Cluster {
             connections: 0,
         };
         for at in 0..size {
-            for other in (0..size).filter(|other| *other != at) {
-                let peer = NodeId(other as u64 + 1);
-                cluster.nodes[at].shard.peer_up(peer, Incarnation(1));
+            if Some(at) != late {
+                cluster.meet(at, late);
             }
         }
-        for at in 0..size {
+        for at in (0..size).filter(|at| Some(*at) != late) {
             cluster.until("ready", |c| c.is_ready(at).then_some(()));
         }
         cluster
+    }
+
+    /// What a node hears of the others as links come up.
+    fn meet(&mut self, at: usize, but: Option<usize>) {
+        for other in (0..self.nodes.len()).filter(|other| *other != at && Some(*other) != but) {
+            let peer = NodeId(other as u64 + 1);
+            self.nodes[at].shard.peer_up(peer, Incarnation(1));
+        }
+    }
+
+    /// The node that was left out runs, and nobody hears it yet.
+    pub fn start_alone(&mut self, at: usize) {
+        self.nodes[at].up = true;
+        self.nodes[at].alone = true;
+    }
+
+    /// It is linked to the others.
+    pub fn link(&mut self, at: usize) {
+        self.nodes[at].alone = false;
+        self.meet(at, None);
+        for other in (0..self.nodes.len()).filter(|other| *other != at) {
+            let peer = NodeId(at as u64 + 1);
+            self.nodes[other].shard.peer_up(peer, Incarnation(1));
+        }
+    }
+
+    /// Whether clients can reach a node.
+    pub fn listens(&self, at: usize) -> bool {
+        self.nodes[at].listening
     }
 
     fn ask<T: Send + 'static>(
@@ -100,6 +139,17 @@ impl Cluster {
     pub fn change(&mut self, change: Change) {
         let done = self.ask(0, |reply| ControlRequest::Change { change, reply });
         done.expect("the change is made");
+    }
+
+    /// Whether a node's tree has a queue, now.
+    pub fn knows(&mut self, at: usize, name: &str) -> bool {
+        let (tell, told) = mpsc::channel();
+        let name = name.to_owned();
+        let read = Box::new(move |tree: &metadata::Tree| {
+            let _ = tell.send(tree.queue("/", &name).is_some());
+        });
+        self.nodes[at].shard.control(ControlRequest::Read(read));
+        told.try_recv().is_ok_and(|known| known)
     }
 
     /// Figures of a queue, None when there is no such queue.
@@ -129,8 +179,9 @@ impl Cluster {
             }
             while let Some((from, to, frame)) = self.frames.pop_front() {
                 let from_node = NodeId(from as u64 + 1);
+                let cut = self.nodes[from].alone;
                 let node = &mut self.nodes[to.0 as usize - 1];
-                if node.up {
+                if node.up && !node.alone && !cut {
                     node.shard.peer_frame(from_node, frame);
                 }
             }
@@ -160,10 +211,8 @@ impl Cluster {
                 Effect::Peer { to, frame, .. } => self.frames.push_back((at, to, frame)),
                 Effect::Fatal(text) => panic!("node {at} failed: {text}"),
                 Effect::Shard { .. } => panic!("there is one shard"),
-                Effect::Flush(_)
-                | Effect::Listen(_)
-                | Effect::WalFree { .. }
-                | Effect::Nodes(_) => continue,
+                Effect::Listen(on) => node.listening = on,
+                Effect::Flush(_) | Effect::WalFree { .. } | Effect::Nodes(_) => continue,
             }
             worked = true;
         }
@@ -203,6 +252,7 @@ impl Cluster {
 
     /// A client on a node, with channel 1.
     pub fn client(&mut self, at: usize) -> Client {
+        assert!(self.listens(at), "node {at} takes no clients");
         self.connections += 1;
         let client = Client {
             at,

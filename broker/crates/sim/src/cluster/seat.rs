@@ -59,7 +59,7 @@ impl Seat {
     pub fn new(shard: Shard) -> Seat {
         Seat {
             shard,
-            listening: true,
+            listening: false,
             due: true,
             inbox: VecDeque::new(),
             later: VecDeque::new(),
