@@ -38,6 +38,12 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u64);
 
+impl QueueId {
+    /// No queue's. A deletion of it changes nothing: once it is answered, the asker's tree has all that was committed
+    /// before it was asked.
+    pub const NONE: QueueId = QueueId(0);
+}
+
 /// A client's session: a connection of one life of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {

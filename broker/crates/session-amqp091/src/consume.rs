@@ -123,7 +123,7 @@ impl Channel {
         let name = self.expand(wish.queue)?;
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
-        let record = directory::queue_for(tree, link, &name, cx.broker.id())?;
+        let record = directory::queue_for(cx.broker, link, &name)?;
         if self.channel_prefetch > 0 && record.kind == QueueKind::Quorum {
             refuse!(
                 NotImplemented,
@@ -245,7 +245,7 @@ impl Channel {
         let name = self.expand(queue)?;
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
-        let queue = directory::queue_for(tree, link, &name, cx.broker.id())?.id;
+        let queue = directory::queue_for(cx.broker, link, &name)?.id;
         let consumer = link.new_consumer();
         let subscription = Subscription {
             queue,

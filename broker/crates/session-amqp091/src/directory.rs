@@ -3,6 +3,7 @@
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::Link;
 use metadata::{ExchangeRecord, QueueRecord, Right, SessionId, Tree};
+use session::Broker;
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,18 +79,31 @@ pub(crate) fn no_exchange(link: &Link, name: &str) -> Failure {
     )
 }
 
-/// A queue to be used: 404 when it does not exist, 405 when it is another connection's own.
+/// A queue to be used: 404 when it does not exist or its node is gone, 405 when it is another connection's own.
 pub(crate) fn queue_for<'t>(
-    tree: &'t Tree,
+    broker: &'t dyn Broker,
     link: &Link,
     name: &str,
-    session: SessionId,
 ) -> Outcome<&'t Arc<QueueRecord>> {
-    let Some(record) = queue(tree, link, name) else {
+    let Some(record) = queue(broker.tree(), link, name) else {
         refuse!(NotFound, "no queue '{name}' in vhost '{}'", link.vhost)
     };
-    check_owner(record, session)?;
+    check_owner(record, broker.id())?;
+    check_home(broker, record)?;
     Ok(record)
+}
+
+/// 404 when the one node that has it cannot be reached.
+pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> Outcome {
+    match broker.home_out_of_reach(record) {
+        None => Ok(()),
+        Some(home) => refuse!(
+            NotFound,
+            "home node '{home}' of durable queue '{}' in vhost '{}' is down or inaccessible",
+            record.name,
+            record.vhost
+        ),
+    }
 }
 
 pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {

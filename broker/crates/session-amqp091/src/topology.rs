@@ -136,7 +136,15 @@ impl Channel {
                 if_unused,
                 if_empty,
                 no_wait,
-            } => self.delete_queue(queue, if_unused, if_empty, no_wait, link, cx),
+            } => {
+                let deletion = Deletion {
+                    name: strip(&self.expand(queue)?).into(),
+                    if_unused,
+                    if_empty,
+                    no_wait,
+                };
+                self.delete_queue(deletion, link, cx)
+            }
             _ => refuse!(CommandInvalid, "unimplemented method"),
         }
     }
@@ -294,7 +302,7 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let record = directory::queue_for(cx.broker.tree(), link, name, cx.broker.id())?;
+        let record = directory::queue_for(cx.broker, link, name)?;
         let (id, name) = (record.id, record.name.clone());
         self.declared(id, name, no_wait, (50, 10), link, cx);
         Ok(())
@@ -346,6 +354,7 @@ impl Channel {
         if let Some(there) = directory::queue(tree, link, &record.name) {
             directory::check_owner(there, session)?;
             if is_same(there, &record) {
+                directory::check_home(cx.broker, there)?;
                 let (id, name) = (there.id, there.name.clone());
                 self.declared(id, name, wish.no_wait, (50, 10), link, cx);
                 return Ok(());
@@ -372,41 +381,63 @@ impl Channel {
         let name = self.expand(queue)?;
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Read, Kind::Queue, &name)?;
-        let id = directory::queue_for(tree, link, &name, cx.broker.id())?.id;
+        let id = directory::queue_for(cx.broker, link, &name)?.id;
         link.ask(cx, self.number, id, RequestBody::Purge);
         self.wait(Wait::Purge { no_wait }, 0, (50, 30), link, cx);
         Ok(())
     }
 
-    fn delete_queue(
+    fn delete_queue(&mut self, deletion: Deletion, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+        let tree = cx.broker.tree();
+        directory::check(tree, link, Right::Configure, Kind::Queue, &deletion.name)?;
+        if directory::queue(tree, link, &deletion.name).is_some() {
+            return self.delete_known(deletion, link, cx);
+        }
+        self.ask_the_log(deletion, link, cx);
+        Ok(())
+    }
+
+    /// Deleting what is not there succeeds. A node that was cut off may not know what is there: the log does.
+    pub(crate) fn ask_the_log(&mut self, deletion: Deletion, link: &mut Link, cx: &mut Cx<'_>) {
+        let change = Change::DeleteQueue {
+            vhost: link.vhost.clone(),
+            name: deletion.name.clone(),
+            id: Some(QueueId::NONE),
+        };
+        self.change(change, Wait::Unknown(deletion), (50, 40), link, cx);
+    }
+
+    /// With a tree that is not older than the client's wish.
+    pub(crate) fn delete_known(
         &mut self,
-        queue: &str,
-        if_unused: bool,
-        if_empty: bool,
-        no_wait: bool,
+        deletion: Deletion,
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let name = strip(&self.expand(queue)?);
-        let tree = cx.broker.tree();
-        directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
-        let Some(record) = directory::queue(tree, link, &name).cloned() else {
-            // Deleting what is not there succeeds.
-            self.reply(
-                (!no_wait).then_some(Method::QueueDeleteOk { message_count: 0 }),
-                cx,
-            );
+        let Some(record) = directory::queue(cx.broker.tree(), link, &deletion.name).cloned() else {
+            let reply = Method::QueueDeleteOk { message_count: 0 };
+            self.reply((!deletion.no_wait).then_some(reply), cx);
             return Ok(());
         };
         directory::check_owner(&record, cx.broker.id())?;
+        directory::check_home(cx.broker, &record)?;
         let body = RequestBody::Delete {
-            if_unused,
-            if_empty,
+            if_unused: deletion.if_unused,
+            if_empty: deletion.if_empty,
         };
         link.ask(cx, self.number, record.id, body);
-        self.wait(Wait::Delete { record, no_wait }, 0, (50, 40), link, cx);
+        self.wait(Wait::Delete { record, deletion }, 0, (50, 40), link, cx);
         Ok(())
     }
+}
+
+/// A queue.delete.
+#[derive(Debug)]
+pub(crate) struct Deletion {
+    name: Name,
+    if_unused: bool,
+    if_empty: bool,
+    pub no_wait: bool,
 }
 
 struct Wish {

@@ -3,6 +3,7 @@
 use crate::channel::{At, Channel};
 use crate::failure::{Code, Failure};
 use crate::link::{Cx, Link};
+use crate::topology::Deletion;
 use crate::unacked::Origin;
 use codec_amqp091::Method;
 use metadata::{Change, Done, QueueRecord, Refused};
@@ -25,10 +26,12 @@ pub(crate) enum Wait {
     Purge {
         no_wait: bool,
     },
+    /// The tree of this node has no such queue: whether there is none.
+    Unknown(Deletion),
     /// The queue stops; then its record goes.
     Delete {
         record: Arc<QueueRecord>,
-        no_wait: bool,
+        deletion: Deletion,
     },
     /// The change that removes the record.
     Deleted {
@@ -97,6 +100,9 @@ impl Channel {
                 self.reply((!no_wait).then_some(reply), cx);
             }
             (Wait::Unused, _) => {}
+            (Wait::Unknown(deletion), Ok(_)) => self
+                .delete_known(deletion, link, cx)
+                .map_err(|failure| At { failure, ids })?,
             (_, Err(refused)) => {
                 return Err(At {
                     failure: Failure::of_change(refused),
@@ -152,7 +158,7 @@ impl Channel {
                 };
                 self.reply((!no_wait).then_some(reply), cx);
             }
-            (Wait::Delete { record, no_wait }, Answer::Count { messages, .. }) => {
+            (Wait::Delete { record, deletion }, Answer::Count { messages, .. }) => {
                 let change = Change::DeleteQueue {
                     vhost: record.vhost.clone(),
                     name: record.name.clone(),
@@ -160,7 +166,7 @@ impl Channel {
                 };
                 let wait = Wait::Deleted {
                     messages: count(messages),
-                    no_wait,
+                    no_wait: deletion.no_wait,
                 };
                 self.change(change, wait, ids, link, cx);
             }
@@ -179,6 +185,10 @@ impl Channel {
             (Wait::Get { consumer, .. }, Answer::Empty) => {
                 link.subscriptions.remove(&consumer.0);
                 cx.send(self.number, &Method::BasicGetEmpty {});
+            }
+            // Somebody else has deleted it meanwhile, or its node is down.
+            (Wait::Delete { deletion, .. }, Answer::Refused { code: 404, .. }) => {
+                self.ask_the_log(deletion, link, cx);
             }
             (wait, Answer::Refused { code, text }) => {
                 self.abandon(&wait, link);

@@ -407,6 +407,68 @@ fn queues_are_deleted_on_conditions() {
 }
 
 #[test]
+fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
+    let mut conn = Conn::with_channel();
+    conn.broker.silent = true;
+    conn.send(
+        1,
+        Method::QueueDelete {
+            queue: "q",
+            if_unused: false,
+            if_empty: false,
+            no_wait: false,
+        },
+    );
+    conn.expect_nothing();
+    // The log brings the declaration that this node had not heard of.
+    conn.broker.silent = false;
+    let mut other = Conn::with_channel();
+    other.declare(1, "q");
+    other.publish(1, "", "q", b"x");
+    std::mem::swap(&mut conn.broker.tree, &mut other.broker.tree);
+    std::mem::swap(&mut conn.broker.queues, &mut other.broker.queues);
+    let result = Ok(metadata::Done::AsBefore);
+    let token = 1 << 16 | 1;
+    conn.broker
+        .notices
+        .push_back(session::Notice::Changed { token, result });
+    conn.settle();
+    conn.expect(1, Method::QueueDeleteOk { message_count: 1 });
+    assert!(conn.broker.tree.queue("/", "q").is_none());
+}
+
+#[test]
+fn a_queue_whose_node_is_down_is_not_found() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.broker.lost_home = Some("n2".into());
+    let text =
+        "NOT_FOUND - home node 'n2' of durable queue 'q' in vhost '/' is down or inaccessible";
+    let delete = Method::QueueDelete {
+        queue: "q",
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    };
+    let get = Method::BasicGet {
+        queue: "q",
+        no_ack: true,
+    };
+    for (method, ids) in [
+        (queue_declare("q"), (50, 10)),
+        (delete, (50, 40)),
+        (get, (60, 70)),
+        (consume("q", "c", true), (60, 20)),
+    ] {
+        conn.send(1, method);
+        conn.expect_channel_close(1, 404, text, ids);
+        conn.open_channel(1);
+    }
+    conn.broker.lost_home = None;
+    conn.declare(1, "q");
+}
+
+#[test]
 fn what_another_connection_owns_is_locked() {
     let mut conn = Conn::with_channel();
     let own = Method::QueueDeclare {

@@ -47,6 +47,10 @@ pub trait Broker {
     /// Hands a message to a queue. One `Notice::Published` (or `NotPublished`) per call whose tag is not 0.
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace;
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
+    /// The node that alone has this queue, when it cannot be reached now.
+    fn home_out_of_reach(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
+        None
+    }
     /// Publishers must wait: a memory or disk alarm is in force.
     fn publishers_blocked(&self) -> Option<&'static str>;
     /// The node is shutting down or in maintenance: no new sessions.

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::directory::Asker;
 use env::{NodeId, Time, WallTime};
 use message::Message;
-use metadata::{Change, QueueId, QueueKind, SessionId, Tree};
+use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, SessionId, Tree};
 use queue::RequestBody;
 use session::{Broker, Pace, PublishTag, RequestSeq, Verdict};
 use std::net::SocketAddr;
@@ -56,6 +56,15 @@ impl Broker for View<'_> {
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
         RequestSeq(self.core.request(self.number, queue, body))
+    }
+
+    fn home_out_of_reach(&self, queue: &QueueRecord) -> Option<Name> {
+        let home = match (queue.kind, &*queue.members) {
+            (QueueKind::Classic, [home]) if *home != self.core.me() => *home,
+            _ => return None,
+        };
+        let name = || self.core.tree.node(home).map(|n| n.name.clone());
+        (!self.core.peers.is_up(home)).then(|| name().unwrap_or_else(|| "?".into()))
     }
 
     fn publishers_blocked(&self) -> Option<&'static str> {

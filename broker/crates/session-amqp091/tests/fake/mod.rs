@@ -49,6 +49,8 @@ pub struct FakeBroker {
     pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
     pub silent: bool,
+    /// The node of every queue, and it is down.
+    pub lost_home: Option<metadata::Name>,
     /// These say that they are behind.
     pub slow: Vec<QueueId>,
     pub unconfirmed: Vec<(QueueId, PublishTag)>,
@@ -90,6 +92,7 @@ impl FakeBroker {
             admits: true,
             channels_left: 10_000,
             silent: false,
+            lost_home: None,
             slow: Vec::new(),
             unconfirmed: Vec::new(),
             reject: None,
@@ -369,6 +372,9 @@ impl Broker for FakeBroker {
         if !self.silent {
             self.notices.push_back(Notice::Changed { token, result });
         }
+    }
+    fn home_out_of_reach(&self, _: &metadata::QueueRecord) -> Option<metadata::Name> {
+        self.lost_home.clone()
     }
     fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
         vec![NodeId(1)]
