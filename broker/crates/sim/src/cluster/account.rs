@@ -68,3 +68,27 @@ pub fn queues_are<'a>(
     }
     Ok(())
 }
+
+/// What the owners of queues tell about them, for people.
+pub fn figures<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
+    let mut all = Vec::new();
+    for node in nodes {
+        for shard in node.shards() {
+            let core = shard.core();
+            for of in core.owners.stats(None) {
+                let name = core.tree.queue_by_id(of.queue).map(|q| q.name.clone());
+                let stats = of.stats;
+                all.push(format!(
+                    "{} on {}: {} ready, {} out, {} consumers, online {:?}",
+                    name.as_deref().unwrap_or("?"),
+                    node.id().0,
+                    stats.ready,
+                    stats.unacknowledged,
+                    stats.consumers,
+                    of.online
+                ));
+            }
+        }
+    }
+    all
+}

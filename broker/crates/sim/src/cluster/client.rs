@@ -19,6 +19,8 @@ pub struct Context<'a> {
     /// No more faults: everything is to come to its end.
     pub quiet: bool,
     pub connection: u64,
+    /// The machine that it is to.
+    pub node: NodeId,
     /// To be asked of the control plane.
     pub changes: Vec<Change>,
     /// The client wants to end its connection.

@@ -8,21 +8,25 @@ use super::publisher::declare;
 use codec_amqp091::Method;
 use env::{Rng, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 const CHANNEL: u16 = 1;
+/// A queue that is out of reach is left alone for so long. A client that tries without end gives back what it gets from other
+/// queues each time its channel is closed, until their delivery limits are reached.
+const LEFT_ALONE: Duration = Duration::from_secs(1);
 
 /// What the server was asked on the channel and has not answered; answers come in order.
 #[derive(Clone, Debug)]
 enum Asked {
     Open,
     Qos,
-    Declare,
-    Consume,
+    Declare(usize),
+    Consume(usize),
     Cancel(u32),
     Get(usize),
     Recover,
     /// After settling these.
-    Probe(Vec<LetterId>),
+    Probe(usize, Vec<LetterId>),
 }
 
 struct Held {
@@ -45,6 +49,8 @@ pub struct Consumer {
     cancelling: BTreeSet<u32>,
     /// Unsettled deliveries by tag.
     held: BTreeMap<u64, Held>,
+    /// Queues to be left alone, and until when.
+    away: BTreeMap<usize, Time>,
     /// Settled since the queue was asked last.
     settled: BTreeMap<usize, Vec<LetterId>>,
     quiet: bool,
@@ -85,11 +91,18 @@ impl Consumer {
         }
     }
 
+    fn is_away(&self, queue: usize, cx: &Context<'_>) -> bool {
+        self.away.get(&queue).is_some_and(|until| cx.now < *until)
+    }
+
     fn consume(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
+        if self.is_away(queue, cx) {
+            return;
+        }
         let Some(plan) = cx.ledger.queues.get(queue) else {
             return;
         };
-        self.asked.push_back(Asked::Declare);
+        self.asked.push_back(Asked::Declare(queue));
         declare(wire, CHANNEL, plan, false);
         self.next += 1;
         let consume = Method::BasicConsume {
@@ -102,7 +115,7 @@ impl Consumer {
             arguments: message::Table::default(),
         };
         self.consumers.insert(self.next, queue);
-        self.ask(Asked::Consume, wire, &consume);
+        self.ask(Asked::Consume(queue), wire, &consume);
     }
 
     /// An answer to the oldest question.
@@ -112,8 +125,8 @@ impl Consumer {
         let fits = match &asked {
             Asked::Open => method == "channel.open-ok",
             Asked::Qos => method == "basic.qos-ok",
-            Asked::Declare | Asked::Probe(_) => method == "queue.declare-ok",
-            Asked::Consume => method == "basic.consume-ok",
+            Asked::Declare(_) | Asked::Probe(..) => method == "queue.declare-ok",
+            Asked::Consume(_) => method == "basic.consume-ok",
             Asked::Cancel(_) => method == "basic.cancel-ok",
             Asked::Get(_) => method == "basic.get-empty" || method == "basic.get-ok",
             Asked::Recover => method == "basic.recover-ok",
@@ -126,7 +139,7 @@ impl Consumer {
                 self.cancelling.remove(&consumer);
                 self.consumers.remove(&consumer);
             }
-            Asked::Probe(ids) => cx.ledger.known(cx.now, cx.connection, &ids)?,
+            Asked::Probe(_, ids) => cx.ledger.known(cx.now, (cx.node, cx.connection), &ids)?,
             // What came before this is void.
             Asked::Recover => self.held.clear(),
             _ => {}
@@ -255,17 +268,19 @@ impl Consumer {
 
     /// Asks a queue for its figures: when it answers, it knows what was settled before.
     fn probe(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
-        let Some(plan) = cx.ledger.queues.get(queue) else {
+        let away = self.is_away(queue, cx);
+        let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) else {
             return;
         };
         let ids = self.settled.remove(&queue).unwrap_or_default();
-        self.asked.push_back(Asked::Probe(ids));
+        self.asked.push_back(Asked::Probe(queue, ids));
         declare(wire, CHANNEL, plan, true);
     }
 
     fn get(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
         let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
-        if let Some(plan) = cx.ledger.queues.get(queue) {
+        let away = self.is_away(queue, cx);
+        if let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) {
             let get = Method::BasicGet {
                 queue: &plan.name,
                 no_ack: false,
@@ -386,10 +401,23 @@ impl Role for Consumer {
                 self.consumers.remove(&number);
                 self.held.retain(|_, h| h.consumer != number);
                 let holder = Consumer::holder(number, cx);
-                cx.ledger.released(|h| h == holder);
+                cx.ledger.ended_by_broker(cx.now, |h| h == holder);
                 Ok(())
             }
             Heard::ChannelClosed { .. } => {
+                // The oldest question is the one that was refused.
+                if let Some(
+                    Asked::Declare(queue)
+                    | Asked::Consume(queue)
+                    | Asked::Get(queue)
+                    | Asked::Probe(queue, _),
+                ) = self.asked.front()
+                {
+                    self.away.insert(*queue, cx.now + LEFT_ALONE);
+                }
+                let connection = cx.connection;
+                cx.ledger
+                    .ended_by_broker(cx.now, |h| h.connection == connection);
                 self.close(cx);
                 Ok(())
             }

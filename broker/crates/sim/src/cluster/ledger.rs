@@ -83,7 +83,22 @@ struct Window {
     queue: usize,
     /// None while nobody knows whether it was carried out.
     until: Option<Time>,
+    /// A deletion that a node may not have heard of: what that node still sends to the queue it knew is gone with it, and
+    /// confirmed, as what is published to any queue while it is deleted. Ends when net and nodes are well.
+    unheard: bool,
 }
+
+/// A message that went on to somebody else while a client still had it. The broker may do that when it ends the client's
+/// channel or consumer; the client hears of it within [`HEARD_WITHIN`].
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    id: LetterId,
+    from: Holder,
+    at: Time,
+}
+
+/// The way from a node to its client, when nothing is wrong.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// A number for a purge or deletion that is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +114,7 @@ pub struct Ledger {
     pub queues: Vec<QueuePlan>,
     letters: BTreeMap<LetterId, Letter>,
     windows: Vec<Window>,
+    taken: Vec<Taken>,
     /// Until when something may be wrong with net or nodes.
     disturbed: Time,
     /// The last number of each stream that came for the first time, by consumer and queue.
@@ -110,6 +126,8 @@ pub struct Ledger {
     pub gone: u64,
     /// When a machine's software last ended: classic queues there forget what was not written.
     ended: BTreeMap<NodeId, Time>,
+    /// When a machine was last given up by another one: queues took back what clients there had.
+    given_up: BTreeMap<NodeId, Time>,
     /// When a machine last lost power: classic queues write before they confirm, and do not sync.
     powerless: Time,
     /// Wall clocks are not to be trusted: a message's life may be over at any time.
@@ -126,7 +144,14 @@ impl Ledger {
 
     /// Something is wrong with net or nodes at this time.
     pub fn disturb(&mut self, now: Time) {
+        let calm_before = self.disturbed < now;
         self.disturbed = self.disturbed.max(now + CALMING);
+        for window in self.windows.iter_mut().filter(|w| w.unheard) {
+            window.unheard = !calm_before;
+            if window.unheard {
+                window.until = Some(self.disturbed);
+            }
+        }
     }
 
     /// A wall clock has jumped.
@@ -146,6 +171,11 @@ impl Ledger {
             self.powerless = now;
         }
         self.disturb(now);
+    }
+
+    /// Another node takes this machine to be down.
+    pub fn given_up(&mut self, now: Time, machine: NodeId) {
+        self.given_up.insert(machine, now);
     }
 
     pub fn sent(&mut self, now: Time, id: LetterId, queue: usize) {
@@ -207,6 +237,7 @@ impl Ledger {
     ) -> Result<(), String> {
         let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
         let (disturbed, last_end) = (self.disturbed, self.ended.values().copied().max());
+        let mut taken = None;
         let letter = self.letter(id)?;
         if letter.queue != queue {
             return Err(format!(
@@ -228,6 +259,9 @@ impl Ledger {
         match letter.fate {
             Fate::Waits | Fate::Doubtful => {}
             Fate::Out(_, since) | Fate::Settled(_, since) if disturbed >= since => {}
+            Fate::Out(from, _) | Fate::Settled(from, _) if from != holder => {
+                taken = Some(Taken { id, from, at: now });
+            }
             // A classic queue does not write each acknowledgement before it answers.
             Fate::Gone(since) if !quorum && last_end.is_some_and(|end| end >= since) => {}
             fate => return Err(format!("message {id:?} came again and is {fate:?}")),
@@ -236,6 +270,7 @@ impl Ledger {
         letter.deliveries += 1;
         letter.attempts = attempts;
         letter.last = Some(now);
+        self.taken.extend(taken);
         self.delivered += 1;
         self.redelivered += u64::from(redelivered);
         if !redelivered {
@@ -275,16 +310,52 @@ impl Ledger {
     }
 
     /// The queue has answered something that the client asked after it had settled these.
-    pub fn known(&mut self, now: Time, connection: u64, ids: &[LetterId]) -> Result<(), String> {
+    pub fn known(
+        &mut self,
+        now: Time,
+        (machine, connection): (NodeId, u64),
+        ids: &[LetterId],
+    ) -> Result<(), String> {
+        let given_up = self.given_up.get(&machine).copied();
         for id in ids {
             let letter = self.letter(*id)?;
             // Delivered to somebody else meanwhile: that is what the queue took the old settling for.
-            if matches!(letter.fate, Fate::Settled(holder, _) if holder.connection == connection) {
+            if !matches!(letter.fate, Fate::Settled(holder, _) if holder.connection == connection) {
+                continue;
+            }
+            // A queue that gave up this node for a while took the message back, and the settling came too late.
+            if letter.last.is_some_and(|last| given_up >= Some(last)) {
+                letter.fate = Fate::Doubtful;
+            } else {
                 letter.fate = Fate::Gone(now);
                 self.gone += 1;
             }
         }
         Ok(())
+    }
+
+    /// The broker has ended a client's channel or consumer: it may have taken back what that had before this was heard.
+    pub fn ended_by_broker(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
+        self.taken
+            .retain(|t| !of(t.from) || now.since(t.at) > HEARD_WITHIN);
+        self.released(of);
+    }
+
+    /// Whether it is too early for [`Ledger::doubled`] to tell.
+    pub fn may_be_doubled(&self, now: Time) -> bool {
+        let last = self.taken.last();
+        last.is_some_and(|t| now.since(t.at) <= HEARD_WITHIN)
+    }
+
+    /// Messages that went to somebody else although nobody had taken them from the client that had them.
+    pub fn doubled(&self, now: Time) -> Result<(), String> {
+        let mut late = (self.taken.iter()).filter(|t| now.since(t.at) > HEARD_WITHIN);
+        match late.find(|t| self.disturbed < t.at) {
+            Some(Taken { id, from, at }) => Err(format!(
+                "message {id:?} was with {from:?} and came to somebody else at {at:?}"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// A connection or a consumer of it has ended: what it had goes back.
@@ -300,14 +371,22 @@ impl Ledger {
     }
 
     pub fn opened(&mut self, queue: usize) -> WindowId {
-        self.windows.push(Window { queue, until: None });
+        self.windows.push(Window {
+            queue,
+            until: None,
+            unheard: false,
+        });
         WindowId(self.windows.len() - 1)
     }
 
     /// It was carried out.
     pub fn closed(&mut self, now: Time, window: WindowId) {
+        let disturbed = self.disturbed;
         if let Some(window) = self.windows.get_mut(window.0) {
-            window.until = Some(now);
+            let plan = self.queues.get(window.queue);
+            let deleted = plan.is_some_and(|q| q.character == Character::Recreated);
+            window.unheard = deleted && disturbed >= now;
+            window.until = Some(if window.unheard { disturbed } else { now });
         }
     }
 
@@ -431,7 +510,7 @@ mod tests {
         deliver(&mut ledger, 5, second, true).expect("given back");
         ledger.settled(at(6), second, HOLDER).expect("known");
         ledger
-            .known(at(7), HOLDER.connection, &[second])
+            .known(at(7), (NodeId(1), HOLDER.connection), &[second])
             .expect("known");
         ledger.released(|_| true);
         assert!(
@@ -443,6 +522,59 @@ mod tests {
             "invented"
         );
         assert!(ledger.confirmed(second).is_err(), "confirmed twice");
+    }
+
+    #[test]
+    fn only_the_broker_may_take_a_message_from_a_client() {
+        let other = Holder {
+            connection: 2,
+            ..HOLDER
+        };
+        let mut ledger = ledger(Character::Plain);
+        let (first, second) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
+        for id in [first, second] {
+            deliver(&mut ledger, 3, id, false).expect("its first time");
+        }
+        let again = ledger.delivered(at(4), (first, 0), 0, other, true);
+        again.expect("its client's channel may have ended");
+        ledger
+            .doubled(at(5))
+            .expect("the client may hear of it yet");
+        assert!(ledger.doubled(at(9)).is_err(), "it heard of nothing");
+        ledger.ended_by_broker(at(5), |h| h == HOLDER);
+        ledger.doubled(at(9)).expect("that explains it");
+
+        deliver(&mut ledger, 10, second, true).expect("it went back with the channel");
+        ledger.released(|h| h == HOLDER);
+        ledger
+            .delivered(at(11), (second, 0), 0, other, true)
+            .expect("back");
+        ledger.doubled(at(19)).expect("given back first");
+    }
+
+    #[test]
+    fn a_deletion_that_a_cut_off_node_has_not_heard_of_may_take_what_it_sends() {
+        let mut ledger = ledger(Character::Recreated);
+        let deletion = ledger.opened(0);
+        ledger.disturb(at(1));
+        ledger.closed(at(2), deletion);
+        ledger.disturb(at(4));
+        publish(&mut ledger, 7);
+        ledger.disturb(at(20));
+        publish(&mut ledger, 21);
+        assert_eq!(ledger.owed(at(30)).0, 1, "the second is owed");
+    }
+
+    #[test]
+    fn a_settling_that_came_after_its_node_was_given_up_is_not_known() {
+        let mut ledger = ledger(Character::Plain);
+        let id = publish(&mut ledger, 1);
+        deliver(&mut ledger, 2, id, false).expect("its first time");
+        ledger.given_up(at(3), NodeId(1));
+        ledger.settled(at(4), id, HOLDER).expect("known");
+        let known = ledger.known(at(5), (NodeId(1), HOLDER.connection), &[id]);
+        known.expect("known");
+        deliver(&mut ledger, 6, id, true).expect("it had gone back");
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub enum Reply {
 /// For the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
+    /// This machine is down, as far as the node can tell.
+    PeerDown(NodeId),
     /// After [`Request::ShutDown`]: nothing is left to do.
     Drained,
 }
@@ -465,6 +467,7 @@ impl Process for Node {
         if let Some((node, _)) = self.told.remove(&machine) {
             self.put_all(|| Inbound::PeerDown(node));
         }
+        self.actions.push(Action::Note(Note::PeerDown(machine)));
     }
 
     fn durable(&mut self, token: WalToken) {

@@ -307,11 +307,12 @@ impl Run {
             .collect();
         let owed = self.ledger.owed(world.now());
         format!(
-            "{:?}, {} shards, quiet {}; owed {owed:?}; waiting {waiting:?}; on the way {:?}",
+            "{:?}, {} shards, quiet {}; owed {owed:?}; waiting {waiting:?}; on the way {:?}; queues {:?}",
             self.weather,
             self.plan.shards,
             self.quiet,
             account::on_the_way(all_of(world)),
+            account::figures(all_of(world)),
         )
     }
 
@@ -332,6 +333,7 @@ impl Run {
             ledger: &mut self.ledger,
             quiet: self.quiet,
             connection: client.link.as_ref().map_or(0, |l| l.connection),
+            node: client.link.as_ref().map_or(NodeId(0), |l| l.node),
             changes: Vec::new(),
             hang_up: false,
         };
@@ -474,6 +476,7 @@ impl Run {
             self.ledger.disturb(now);
         }
         account::replicas_agree(all_of(world))?;
+        self.ledger.doubled(now)?;
         if self.quiet && self.is_settled(world) {
             self.settled = true;
             self.check_queues(world)?;
@@ -500,6 +503,7 @@ impl Run {
         world.nodes().iter().all(|n| world.process(*n).is_some())
             && !self.clients.iter().any(|c| c.part.as_role().wants_more())
             && self.ledger.owed(world.now()).0 == 0
+            && !self.ledger.may_be_doubled(world.now())
             && account::on_the_way(all_of(world)).is_none()
     }
 }
@@ -586,6 +590,7 @@ impl Scenario for Run {
     fn note(&mut self, world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
         match note {
             Note::Drained => self.ledger.ended(world.now(), node, true),
+            Note::PeerDown(peer) => self.ledger.given_up(world.now(), peer),
         }
         Ok(())
     }
