@@ -4,12 +4,14 @@
 mod guesses;
 mod password;
 mod pattern;
+mod peer;
 mod sasl;
 mod verified;
 
 pub use guesses::{FAILURES, Guesses, PENALTY, WATCHED};
 pub use password::{BadHash, SALT_LEN, hash, hash_with, verify};
 pub use pattern::{BadPattern, MAX_PATTERN, Pattern};
+pub use peer::TlsPeer;
 pub use sasl::{Credentials, Mechanism, SaslError, amqplain, plain};
 pub use verified::{VERIFIED_CAPACITY, Verified};
 

@@ -13,6 +13,10 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
+    /// What clients may use when nobody says otherwise.
+    pub const DEFAULT: [Mechanism; 3] =
+        [Mechanism::Plain, Mechanism::Amqplain, Mechanism::Anonymous];
+
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Plain => "PLAIN",

@@ -1,0 +1,104 @@
+//! A certificate authority for tests, and the files and clients that go with it. No crate depends on it but for its
+//! tests.
+#![forbid(unsafe_code)]
+
+mod fixture;
+
+pub use fixture::{Fixture, provider};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, Error, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyPair,
+};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Signs certificates for servers and clients.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+/// A certificate and its private key.
+pub struct Issued {
+    /// PEM.
+    pub certificate: String,
+    /// PEM, PKCS#8.
+    pub key: String,
+}
+
+fn named(common_name: &str) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    name
+}
+
+impl Authority {
+    pub fn new(common_name: &str) -> Result<Authority, Error> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(Vec::<String>::new())?;
+        params.distinguished_name = named(common_name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key)?.pem();
+        let issuer = Issuer::new(params, key);
+        Ok(Authority { issuer, pem })
+    }
+
+    /// Its own certificate, as PEM.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// Good for servers and for clients; `names` are DNS names or addresses.
+    pub fn issue(&self, common_name: &str, names: &[&str]) -> Result<Issued, Error> {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name = named(common_name);
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?.pem();
+        Ok(Issued {
+            certificate,
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+/// A directory that goes with its test.
+pub struct Dir(PathBuf);
+
+impl Dir {
+    /// `name` is unique among the tests of a process.
+    pub fn new(name: &str) -> io::Result<Dir> {
+        let name = format!("posthorn-tls-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path)?;
+        Ok(Dir(path))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
+        let path = self.path(name);
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+}
+
+impl AsRef<Path> for Dir {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        // What is left lies in the directory for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,293 @@
+//! Who a client's certificate is: its subject as text, and the name for SASL EXTERNAL, both as RabbitMQ has them, so
+//! that users that were made for RabbitMQ fit.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+use x509_parser::asn1_rs::{Any, FromDer, Tag};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::x509::{AttributeTypeAndValue, X509Name};
+
+/// Which part of a certificate is the user's name (`ssl_cert_login_from`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoginFrom {
+    #[default]
+    DistinguishedName,
+    /// Several are joined with commas.
+    CommonName,
+    SubjectAlternativeName {
+        kind: SanType,
+        /// Among those of its kind; from 0.
+        index: usize,
+    },
+}
+
+/// Kinds of subject alternative names (`ssl_cert_login_san_type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SanType {
+    #[default]
+    Dns,
+    Ip,
+    Email,
+    Uri,
+    OtherName,
+}
+
+/// What a certificate says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub subject: String,
+    /// None: it has no such name.
+    pub name: Option<String>,
+}
+
+/// None: this is no certificate.
+pub(crate) fn identify(der: &[u8], from: LoginFrom) -> Option<Identity> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let subject = distinguished(certificate.subject());
+    let name = match from {
+        LoginFrom::DistinguishedName => Some(subject.clone()),
+        LoginFrom::CommonName => common_names(certificate.subject()),
+        LoginFrom::SubjectAlternativeName { kind, index } => {
+            alternative_name(&certificate, kind, index)
+        }
+    };
+    let name = name.filter(|n| !n.is_empty());
+    Some(Identity { subject, name })
+}
+
+fn common_names(subject: &X509Name<'_>) -> Option<String> {
+    let names: Vec<String> = subject
+        .iter_common_name()
+        .filter_map(|a| text(a.attr_value()))
+        .collect();
+    (!names.is_empty()).then(|| names.join(","))
+}
+
+fn alternative_name(
+    certificate: &X509Certificate<'_>,
+    kind: SanType,
+    index: usize,
+) -> Option<String> {
+    let names = certificate.subject_alternative_name().ok()??;
+    let of_kind = |name: &GeneralName<'_>| match (kind, name) {
+        (SanType::Dns, GeneralName::DNSName(name))
+        | (SanType::Email, GeneralName::RFC822Name(name))
+        | (SanType::Uri, GeneralName::URI(name)) => Some((*name).to_owned()),
+        (SanType::Ip, GeneralName::IPAddress(bytes)) => address(bytes),
+        (SanType::OtherName, GeneralName::OtherName(_, value)) => other_name(value),
+        _ => None,
+    };
+    let general = &names.value.general_names;
+    general.iter().filter_map(of_kind).nth(index)
+}
+
+fn address(bytes: &[u8]) -> Option<String> {
+    let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let found = four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    Some(found.ok()?.to_string())
+}
+
+/// The string inside `[0] EXPLICIT` (RFC 5280, 4.2.1.6).
+fn other_name(value: &[u8]) -> Option<String> {
+    let (_, explicit) = Any::from_der(value).ok()?;
+    let (_, inner) = Any::from_der(explicit.data).ok()?;
+    text(&inner)
+}
+
+/// RFC 4514: the last one first.
+fn distinguished(name: &X509Name<'_>) -> String {
+    let mut parts: Vec<String> = name
+        .iter()
+        .map(|set| {
+            let attributes: Vec<String> = set.iter().map(attribute).collect();
+            attributes.join("+")
+        })
+        .collect();
+    parts.reverse();
+    parts.join(",")
+}
+
+fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
+    let id = attribute.attr_type().to_id_string();
+    let known = TYPES.iter().find(|(oid, _)| *oid == id);
+    let value = text(attribute.attr_value()).unwrap_or_default();
+    let kind = known.map_or(id.as_str(), |(_, name)| name);
+    format!("{kind}={}", escaped(&value))
+}
+
+/// Attribute types with a name of their own; others are written as numbers.
+const TYPES: &[(&str, &str)] = &[
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "SERIALNUMBER"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "STREET"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "TITLE"),
+    ("2.5.4.42", "GIVENNAME"),
+    ("2.5.4.43", "INITIALS"),
+    ("2.5.4.44", "GENERATIONQUALIFIER"),
+    ("2.5.4.65", "PSEUDONYM"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("1.2.840.113549.1.9.1", "EMAILADDRESS"),
+];
+
+/// A string of any of the types of DirectoryString and IA5String. None: not a string.
+fn text(value: &Any<'_>) -> Option<String> {
+    let bytes = value.data;
+    let wide = |unit: usize| {
+        let units = bytes.chunks(unit).map(|c| {
+            let number = c.iter().fold(0u32, |n, b| n << 8 | u32::from(*b));
+            char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER)
+        });
+        units.collect::<String>()
+    };
+    match value.tag() {
+        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String | Tag::NumericString => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+        // In practice Latin 1, whatever X.680 says.
+        Tag::T61String => Some(wide(1)),
+        Tag::BmpString => Some(wide(2)),
+        Tag::UniversalString => Some(wide(4)),
+        _ => None,
+    }
+}
+
+/// RFC 4514, 2.4; what is not printable ASCII is written as the hexadecimal bytes of its UTF-8.
+fn escaped(value: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    let last = value.len().saturating_sub(1);
+    for (i, byte) in value.bytes().enumerate() {
+        match byte {
+            b' ' | b'#' if i == 0 => out.extend(['\\', char::from(byte)]),
+            b' ' if i == last => out.push_str("\\ "),
+            b'"' | b'+' | b',' | b';' | b'<' | b'>' | b'\\' => {
+                out.extend(['\\', char::from(byte)]);
+            }
+            32..126 => out.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => drop(write!(out, "\\{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType as San};
+
+    type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+    fn certificate(names: &[(DnType, &str)], sans: Vec<San>) -> Result<Vec<u8>> {
+        let mut params = CertificateParams::new(Vec::<String>::new())?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, value) in names {
+            params.distinguished_name.push(kind.clone(), *value);
+        }
+        params.subject_alt_names = sans;
+        let key = KeyPair::generate()?;
+        Ok(params.self_signed(&key)?.der().to_vec())
+    }
+
+    fn name(der: &[u8], from: LoginFrom) -> Option<String> {
+        identify(der, from).and_then(|i| i.name)
+    }
+
+    #[test]
+    fn the_subject_is_written_as_rabbitmq_writes_it() -> Result<()> {
+        let der = certificate(
+            &[
+                (DnType::CountryName, "DE"),
+                (DnType::OrganizationName, "Horn, Söhne"),
+                (DnType::CommonName, "client-1"),
+                (DnType::CustomDnType(vec![1, 2, 3, 4]), "#x "),
+            ],
+            Vec::new(),
+        )?;
+        let wanted = "1.2.3.4=\\#x\\ ,CN=client-1,O=Horn\\, S\\C3\\B6hne,C=DE";
+        let found = identify(&der, LoginFrom::DistinguishedName).ok_or("no certificate")?;
+        assert_eq!(found.subject, wanted);
+        assert_eq!(found.name.as_deref(), Some(wanted));
+        assert_eq!(
+            name(&der, LoginFrom::CommonName).as_deref(),
+            Some("client-1")
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn names_are_taken_from_where_they_are_looked_for() -> Result<()> {
+        let der = certificate(
+            &[],
+            vec![
+                San::DnsName("a.example".try_into()?),
+                San::Rfc822Name("me@example".try_into()?),
+                San::DnsName("b.example".try_into()?),
+                San::URI("spiffe://example/client".try_into()?),
+                San::IpAddress("10.1.2.3".parse()?),
+                San::IpAddress("2001:db8::1".parse()?),
+                San::OtherName((vec![1, 3, 6, 1, 4, 1, 311, 20, 2, 3], "upn@example".into())),
+            ],
+        )?;
+        let san = |kind, index| name(&der, LoginFrom::SubjectAlternativeName { kind, index });
+        for (kind, index, wanted) in [
+            (SanType::Dns, 0, Some("a.example")),
+            (SanType::Dns, 1, Some("b.example")),
+            (SanType::Dns, 2, None),
+            (SanType::Email, 0, Some("me@example")),
+            (SanType::Uri, 0, Some("spiffe://example/client")),
+            (SanType::Ip, 0, Some("10.1.2.3")),
+            (SanType::Ip, 1, Some("2001:db8::1")),
+            (SanType::OtherName, 0, Some("upn@example")),
+        ] {
+            assert_eq!(san(kind, index).as_deref(), wanted, "{kind:?} {index}");
+        }
+        assert_eq!(name(&der, LoginFrom::CommonName), None);
+        assert_eq!(
+            name(&der, LoginFrom::DistinguishedName),
+            None,
+            "an empty name is nobody"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn several_common_names_are_joined_and_wide_strings_are_read() -> Result<()> {
+        let mut params = CertificateParams::new(Vec::<String>::new())?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let wide = rcgen::DnValue::BmpString("Ünï".try_into()?);
+        params.distinguished_name.push(DnType::CommonName, wide);
+        let key = KeyPair::generate()?;
+        let der = params.self_signed(&key)?.der().to_vec();
+        assert_eq!(name(&der, LoginFrom::CommonName).as_deref(), Some("Ünï"));
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(der: Vec<u8>) {
+            prop_assert_eq!(identify(&der, LoginFrom::CommonName), None);
+        }
+
+        #[test]
+        fn an_escaped_value_has_no_separator_of_its_own(value in "\\PC{0,20}") {
+            let text = escaped(&value);
+            prop_assert!(text.is_ascii());
+            let mut rest = text.chars();
+            while let Some(c) = rest.next() {
+                prop_assert!(!",+;<>\"".contains(c));
+                if c == '\\' {
+                    rest.next();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A server's channel and rustls's own client, joined by two buffers.
+
+use authority::Fixture;
+use bytes::BytesMut;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
+use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
+use tls::{Broken, Channel, Options, Outgoing, Received, Server, Verify, Watched};
+
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+pub fn options(fixture: &Fixture, verify: Verify) -> Options {
+    Options {
+        cacertfile: Some(fixture.path("ca.pem")),
+        certfile: fixture.path("cert.pem"),
+        keyfile: fixture.path("key.pem"),
+        verify,
+        ..Options::default()
+    }
+}
+
+pub fn server(fixture: &Fixture, verify: Verify) -> Result<(Arc<Server>, Watched)> {
+    Ok(Server::load(options(fixture, verify))?)
+}
+
+/// Both ends of a connection.
+pub struct Pair {
+    pub client: ClientConnection,
+    pub channel: Channel,
+    pub out: Outgoing,
+    /// What the server has understood.
+    pub plain: BytesMut,
+    pub ended: bool,
+    /// What the client has understood.
+    heard: Vec<u8>,
+    /// The server has said that nothing follows.
+    pub told_end: bool,
+    /// Bytes given to the server at a time.
+    pub piece: usize,
+}
+
+impl Pair {
+    pub fn new(server: &Server, client: &Arc<ClientConfig>) -> Result<Pair> {
+        let name = ServerName::try_from("localhost")?;
+        Ok(Pair {
+            client: ClientConnection::new(client.clone(), name)?,
+            channel: server.accept()?,
+            out: Outgoing::default(),
+            plain: BytesMut::new(),
+            ended: false,
+            heard: Vec::new(),
+            told_end: false,
+            piece: usize::MAX,
+        })
+    }
+
+    /// To the end of the handshake.
+    pub fn shaken(server: &Server, client: &Arc<ClientConfig>) -> Result<Pair> {
+        let mut pair = Pair::new(server, client)?;
+        pair.run()?;
+        if pair.client.is_handshaking() || pair.channel.is_handshaking() {
+            return Err("the handshake does not end".into());
+        }
+        Ok(pair)
+    }
+
+    /// Until nothing moves any more.
+    pub fn run(&mut self) -> Result<()> {
+        loop {
+            let mut wire = Vec::new();
+            while self.client.wants_write() {
+                self.client.write_tls(&mut wire)?;
+            }
+            if wire.is_empty() && self.out.is_empty() {
+                return Ok(());
+            }
+            let gave = self.give(&wire);
+            self.answer()?;
+            gave?;
+        }
+    }
+
+    /// Hands bytes to the server, in pieces.
+    pub fn give(&mut self, wire: &[u8]) -> std::result::Result<(), Broken> {
+        for piece in wire.chunks(self.piece) {
+            let mut input = [self.channel.rest(), piece].concat();
+            let received = self
+                .channel
+                .receive(&mut input, &mut self.plain, &mut self.out)?;
+            self.ended |= received == Received::Ended;
+        }
+        Ok(())
+    }
+
+    /// Hands the server's bytes to the client.
+    fn answer(&mut self) -> Result<()> {
+        let mut rest = self.out.filled();
+        while !rest.is_empty() {
+            self.client.read_tls(&mut rest)?;
+            self.client.process_new_packets()?;
+            match self.client.reader().read_to_end(&mut self.heard) {
+                Ok(_) => self.told_end = true,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    pub fn client_says(&mut self, text: &[u8]) -> Result<()> {
+        for piece in text.chunks(60_000) {
+            self.client.writer().write_all(piece)?;
+            self.run()?;
+        }
+        Ok(())
+    }
+
+    pub fn server_says(&mut self, text: &[u8]) -> Result<Vec<u8>> {
+        for piece in text.chunks(50_000) {
+            self.channel.seal(piece, &mut self.out)?;
+            self.run()?;
+        }
+        Ok(std::mem::take(&mut self.heard))
+    }
+}
