@@ -5,16 +5,20 @@
 mod keys;
 mod load;
 mod parse;
+mod tls_keys;
 mod values;
 
-pub use keys::{KEYS, Key, reference};
+pub use keys::{Key, keys, reference};
 pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
 pub use values::{Listen, PeerAddress};
 
+use auth::Mechanism;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use tls::{LoginFrom, SanType, Verify, Versions};
 
-/// Everything that can be set. Field by field described in [`KEYS`].
+/// Everything that can be set. Field by field described in [`keys`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub data_dir: PathBuf,
@@ -22,6 +26,10 @@ pub struct Config {
     pub shards: u16,
     pub log: LogConfig,
     pub amqp: Listen,
+    pub amqp_tls: Listen,
+    pub tls: TlsConfig,
+    /// By their numbers; empty: the usual ones.
+    pub mechanisms: BTreeMap<u32, Mechanism>,
     pub management: Listen,
     pub prometheus: Listen,
     pub cluster: ClusterConfig,
@@ -70,6 +78,45 @@ pub struct AuthFiles {
     pub keyfile: PathBuf,
 }
 
+/// TLS of client listeners.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TlsConfig {
+    pub cacertfile: Option<PathBuf>,
+    pub certfile: Option<PathBuf>,
+    pub keyfile: Option<PathBuf>,
+    pub verify_peer: bool,
+    pub fail_if_no_peer_cert: bool,
+    /// By their numbers; empty: all.
+    pub versions: BTreeMap<u32, &'static str>,
+    pub login_from: LoginFrom,
+    pub san_type: SanType,
+    pub san_index: usize,
+}
+
+impl TlsConfig {
+    /// Of a listener; what is missing is an error of [`load`].
+    pub fn options(&self) -> tls::Options {
+        let spoken =
+            |version| self.versions.is_empty() || self.versions.values().any(|v| *v == version);
+        tls::Options {
+            cacertfile: self.cacertfile.clone(),
+            certfile: self.certfile.clone().unwrap_or_default(),
+            keyfile: self.keyfile.clone().unwrap_or_default(),
+            verify: match self.verify_peer {
+                false => Verify::None,
+                true => Verify::Peer {
+                    required: self.fail_if_no_peer_cert,
+                },
+            },
+            versions: Versions {
+                tls12: spoken("tlsv1.2"),
+                tls13: spoken("tlsv1.3"),
+            },
+            login_from: self.login_from,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub frame_max: u32,
@@ -86,6 +133,16 @@ pub struct Limits {
     pub peer_buffer: usize,
 }
 
+impl Config {
+    /// How clients may log in, the best first.
+    pub fn mechanisms(&self) -> Vec<Mechanism> {
+        match self.mechanisms.is_empty() {
+            true => Mechanism::DEFAULT.to_vec(),
+            false => self.mechanisms.values().copied().collect(),
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -96,6 +153,9 @@ impl Default for Config {
                 json: false,
             },
             amqp: Listen::loopback(5672),
+            amqp_tls: Listen::None,
+            tls: TlsConfig::default(),
+            mechanisms: BTreeMap::new(),
             management: Listen::loopback(15672),
             prometheus: Listen::loopback(15692),
             cluster: ClusterConfig {

@@ -4,12 +4,14 @@
 pub mod addresses;
 pub mod alarms;
 mod checks;
+mod clients;
 pub mod config;
 pub mod control_door;
 pub mod data_dir;
 pub mod formation;
 pub mod identity;
 pub mod jobs;
+pub mod link_tls;
 pub mod links;
 pub mod log_thread;
 pub mod logging;
@@ -18,7 +20,6 @@ pub mod peering;
 mod resolver;
 mod socket;
 mod threads;
-pub mod tls;
 mod watch;
 pub mod wire;
 

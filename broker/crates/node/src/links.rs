@@ -1,10 +1,10 @@
 //! The thread of the links to other nodes: sockets, TLS and rings around [`Peering`].
 
 use crate::identity::ClusterRecord;
+use crate::link_tls::Tls;
 use crate::peering::{Action, HANDSHAKE_TIMEOUT, LinkId, Peering, TargetId};
 use crate::resolver::{Asked, Resolver};
 use crate::socket::{ReadEnd, Socket};
-use crate::tls::Tls;
 use crate::wire::{self, Frame, MAX_FRAME, MAX_HANDSHAKE_FRAME};
 use bytes::Bytes;
 use env::{Clock, NodeId, Time};
@@ -33,7 +33,7 @@ const BACKLOG_PAUSE: usize = 1024;
 const BACKLOG_RETRY: Duration = Duration::from_millis(1);
 
 /// How often the certificate files are looked at.
-const REFRESH: Duration = Duration::from_secs(30);
+const REFRESH: Duration = Duration::from_secs(5);
 
 /// Connections accepted per turn, and how long accepting rests after an error of the system.
 const ACCEPTS_PER_TURN: usize = 16;

@@ -3,14 +3,15 @@
 use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause, cpus};
 use crate::checks::CheckPool;
+use crate::clients::{self, Clients};
 use crate::config::Config;
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
+use crate::link_tls::{Tls, TlsError};
 use crate::links::LinkStatus;
 use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
-use crate::tls::{Tls, TlsError};
 use control::{ControlRequest, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
@@ -79,6 +80,8 @@ pub enum NodeError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error("ssl_options: {0}")]
+    ClientTls(#[from] tls::FileError),
     #[error("{what}: {error}")]
     Io {
         what: &'static str,
@@ -121,6 +124,7 @@ struct Node {
     ready_file: Option<PathBuf>,
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
+    clients: Clients,
 }
 
 impl Node {
@@ -129,6 +133,7 @@ impl Node {
         let config = parts.config;
         addresses::check_plain(&config)?;
         let tls = config.cluster.auth.as_ref().map(Tls::load).transpose()?;
+        let clients = Clients::new(&config)?;
         let name = addresses::node_name(&config)?;
         let mut rng = env::real::seeded_rng().map_err(io_error("random numbers"))?;
         let shards = if config.shards == 0 {
@@ -138,7 +143,7 @@ impl Node {
         };
 
         // Ports first: a port in use is told before the directory is touched.
-        drop(addresses::bind_alone("amqp", config.amqp)?);
+        clients.check_ports()?;
         let (cluster, address) = bind_cluster(&config)?;
         let mut ports = Vec::new();
         if let Some(listener) = &cluster {
@@ -194,6 +199,7 @@ impl Node {
             make_shard: parts.make_shard,
             ready_file: parts.ready_file,
             ports,
+            clients,
         })
     }
 
@@ -249,9 +255,10 @@ impl Node {
     fn start_shards(&mut self, cluster: &ClusterRecord) -> Result<Arc<Alarms>, NodeError> {
         let founding = self.founding(cluster)?;
         let recovered = std::mem::take(&mut self.recovered);
-        let mut listeners = addresses::bind_shared("amqp", self.config.amqp, self.shards)?;
-        self.ports
-            .extend(listeners.first().map(|first| ("amqp", first.address())));
+        let mut listeners = self.clients.bind(self.shards)?;
+        if let Some(first) = listeners.first() {
+            self.ports.extend(first.iter().map(Clients::port));
+        }
         let loop_config = self.loop_config();
         let pool = CheckPool::start(cpus()).map_err(io_error("login threads"))?;
         let mailboxes = self.threads.mailboxes();
@@ -261,7 +268,7 @@ impl Node {
             let config = self.shard_config(index, founding.clone());
             let (make, disk) = (self.make_shard.clone(), self.data.disk());
             let clock = self.clock.clone();
-            let own = listeners.pop().into_iter().collect();
+            let own = listeners.pop().unwrap_or_default();
             self.threads
                 .start_shard(index, own, loop_config.clone(), move || {
                     make(ShardMaterial {
@@ -295,6 +302,7 @@ impl Node {
             max_connections: limits.max_connections.div_ceil(shards),
             accepts_per_turn: limits.accepts_per_turn,
             accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
+            tls_handshake: limits.handshake_timeout,
             rest_at: (for_clients / shards).max(1),
             max_partial: limits.frame_max as usize * 2 + (64 << 10),
             ..reactor::LoopConfig::default()
@@ -314,6 +322,7 @@ impl Node {
             index,
             founding,
             seed: self.rng.next_u64(),
+            mechanisms: self.config.mechanisms(),
             loopback_users: self
                 .config
                 .loopback_users
@@ -368,12 +377,13 @@ impl Node {
 
     /// Serves, looking at disk and memory now and then.
     fn watch_until_stopped(
-        &self,
+        &mut self,
         inbox: &Receiver<Notice>,
         alarms: &Alarms,
         cluster: &ClusterRecord,
     ) -> Result<(), NodeError> {
-        let mut watch = crate::watch::Watch::new(self.data.disk(), &self.config);
+        let certificates = self.clients.certificates();
+        let mut watch = crate::watch::Watch::new(self.data.disk(), &self.config, certificates);
         let mut ready = false;
         loop {
             watch.look(alarms);
@@ -552,7 +562,8 @@ fn start_control(
     let door = door.clone();
     let watermark = notices.clone();
     let listeners = [
-        ("amqp", config.amqp.port()),
+        (clients::AMQP, config.amqp.port()),
+        (clients::AMQP_TLS, config.amqp_tls.port()),
         ("http", listening_port(management.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
     ];

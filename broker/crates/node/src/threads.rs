@@ -1,15 +1,15 @@
 //! The threads of a node and what connects them.
 
 use crate::jobs::JobThread;
+use crate::link_tls::Tls;
 use crate::links::{self, LinkParts, LinkStatus, LinkThread, Persist};
 use crate::log_thread::{KEEP_FREE, LogThread, Space};
 use crate::peering::{Peering, PeeringConfig};
-use crate::tls::Tls;
 use env::{Clock, Disk};
 use mio::Poll;
 use reactor::{
-    Inbound, Links, LoopConfig, LoopParts, Mailbox, MailboxInlet, Receiver, Report, Sender,
-    ShardLoop, Wake,
+    ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, MailboxInlet, Receiver, Report,
+    Sender, ShardLoop, Wake,
 };
 use shard::ShardDriver;
 use std::io;
@@ -220,7 +220,7 @@ impl Threads {
     pub fn start_shard(
         &mut self,
         index: u16,
-        listeners: Vec<reactor::Bound>,
+        listeners: Vec<ClientListener>,
         config: LoopConfig,
         make: impl FnOnce() -> Result<Box<dyn ShardDriver>, String> + Send + 'static,
     ) -> io::Result<()> {

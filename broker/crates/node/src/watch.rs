@@ -1,4 +1,4 @@
-//! Looking at free disk space and at the process's memory.
+//! Looking at free disk space, at the process's memory and at the files of certificates.
 
 use crate::alarms::{Alarms, Cause, memory_limit, resident};
 use crate::config::Config;
@@ -17,15 +17,17 @@ pub(crate) struct Watch {
     memory: Option<u64>,
     /// The share of it from which on the alarm is on.
     memory_watermark: f64,
+    certificates: Option<tls::Watched>,
 }
 
 impl Watch {
-    pub fn new(disk: Arc<dyn Disk>, config: &Config) -> Watch {
+    pub fn new(disk: Arc<dyn Disk>, config: &Config, certificates: Option<tls::Watched>) -> Watch {
         Watch {
             disk,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
             memory: memory_limit(),
             memory_watermark: config.memory_watermark,
+            certificates,
         }
     }
 
@@ -35,7 +37,7 @@ impl Watch {
         self.memory_watermark = share;
     }
 
-    pub fn look(&self, alarms: &Alarms) {
+    pub fn look(&mut self, alarms: &Alarms) {
         match self.disk.available() {
             Ok(free) => alarms.set(Cause::LowDisk, free < self.disk_free_limit),
             Err(error) => tracing::warn!(event = "disk.free_space_unknown", %error),
@@ -44,6 +46,9 @@ impl Watch {
             // Precision beyond 2^52 bytes does not matter.
             let limit = memory as f64 * self.memory_watermark;
             alarms.set(Cause::Memory, used as f64 > limit);
+        }
+        if let Some(certificates) = &mut self.certificates {
+            certificates.look();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the loop keeps per connection.
 
+use crate::secure::Secure;
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use session::Standing;
@@ -9,6 +10,8 @@ const COMPACT_FROM: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// TLS is being agreed on; the driver does not know it yet.
+    Shaking,
     /// The driver has a session for it.
     Serving,
     /// The session has ended; its last bytes go out, within a deadline.
@@ -19,6 +22,8 @@ pub(crate) enum Phase {
 
 pub(crate) struct Connection {
     pub socket: TcpStream,
+    /// Its TLS. None: it has none, or it is over.
+    pub secure: Option<Box<Secure>>,
     /// Bytes without the end of their frame; empty (and without an allocation) between frames.
     pub partial: BytesMut,
     /// Tells this connection from an earlier one in the same slot.
@@ -44,13 +49,18 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(socket: TcpStream, serial: u64) -> Connection {
+    pub fn new(socket: TcpStream, serial: u64, secure: Option<Box<Secure>>) -> Connection {
+        let phase = match secure {
+            Some(_) => Phase::Shaking,
+            None => Phase::Serving,
+        };
         Connection {
             socket,
+            secure,
             partial: BytesMut::new(),
             serial,
             discarded: 0,
-            phase: Phase::Serving,
+            phase,
             standing: Standing::Open,
             readable: false,
             hung_up: false,
@@ -71,8 +81,18 @@ impl Connection {
                     && (self.readable || (self.resume && !self.partial.is_empty()))
             }
             Phase::Flushing => false,
-            Phase::Lingering => self.readable,
+            Phase::Shaking | Phase::Lingering => self.readable,
         }
+    }
+
+    /// Whether the driver has a session for it.
+    pub fn is_known(&self) -> bool {
+        matches!(self.phase, Phase::Serving | Phase::Flushing)
+    }
+
+    /// Whether TLS has nothing to say any more.
+    pub fn is_silent(&self) -> bool {
+        self.secure.as_ref().is_none_or(|s| s.is_silent())
     }
 
     /// Keeps what a step left over, without holding a large buffer for it.

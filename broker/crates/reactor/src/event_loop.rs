@@ -1,11 +1,12 @@
 //! The loop of a shard's thread.
 
 use crate::connection::{Connection, Phase};
-use crate::listener::{BindError, Bound, Listener, bind};
+use crate::listener::{BindError, ClientListener, Listener, bind};
 use crate::pace::Pace;
 use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
 use crate::ring::Receiver;
 use crate::scratch::Scratch;
+use crate::secure::Workspace;
 use crate::wake::Wake;
 use env::{Clock, Time};
 use mio::{Events, Interest, Poll, Token};
@@ -46,6 +47,8 @@ pub struct LoopConfig {
     pub accepts_per_turn: usize,
     /// Connections accepted per second by this shard; 0: no bound (M9).
     pub accepts_per_second: u32,
+    /// How long a client may take to agree on TLS.
+    pub tls_handshake: Duration,
     /// With this many connections accepting rests until one ends; further ones wait in the kernel's backlog. For limits
     /// that are not a policy, like that of descriptors.
     pub rest_at: usize,
@@ -63,6 +66,7 @@ impl Default for LoopConfig {
             max_connections: 1 << 20,
             accepts_per_turn: 64,
             accepts_per_second: 0,
+            tls_handshake: Duration::from_secs(10),
             rest_at: usize::MAX,
             max_partial: 1 << 20,
             outbox_pause: 4 << 20,
@@ -101,7 +105,7 @@ pub struct LoopParts {
     pub mailbox: MailboxInlet,
     pub links: Links,
     /// They open when the driver says so ([`Effect::Listen`]).
-    pub listeners: Vec<Bound>,
+    pub listeners: Vec<ClientListener>,
     pub report: Box<dyn FnMut(Report)>,
 }
 
@@ -127,12 +131,17 @@ pub struct ShardLoop {
     pub(crate) connections: Slab<Connection>,
     pub(crate) next_serial: u64,
     pub(crate) scratch: Scratch,
+    pub(crate) workspace: Workspace,
     /// Connections that may be served, each at most once.
     pub(crate) queue: VecDeque<usize>,
     /// Connections to flush, each at most once.
     pub(crate) dirty: Vec<usize>,
     /// Deadlines of ending connections (slot, serial), in order of time.
     pub(crate) ending: VecDeque<(Time, usize, u64)>,
+    /// The same of those that agree on TLS.
+    pub(crate) shaking: VecDeque<(Time, usize, u64)>,
+    /// There were more steps of handshakes to take than one turn takes.
+    pub(crate) shakes_wait: bool,
     effects: Vec<Effect>,
     pub(crate) now: Time,
     shutting_down: bool,
@@ -170,9 +179,12 @@ impl ShardLoop {
             connections: Slab::new(),
             next_serial: 0,
             scratch: Scratch::default(),
+            workspace: Workspace::default(),
             queue: VecDeque::new(),
             dirty: Vec::new(),
             ending: VecDeque::new(),
+            shaking: VecDeque::new(),
+            shakes_wait: false,
             effects: Vec::new(),
             shutting_down: false,
             drained: false,
@@ -243,9 +255,13 @@ impl ShardLoop {
         self.wake.begin_turn();
         let mut more = self.take_inbound();
         more |= self.accept_all();
+        let shakes_waited = self.shakes_wait;
         self.serve_queue();
+        // Listeners with TLS were passed over meanwhile.
+        more |= shakes_waited && !self.shakes_wait;
         more |= self.settle()?;
         self.end_late();
+        self.end_slow_handshakes();
         self.links.flush();
         self.report_drained();
         // While a ring is full its retry, and not the waiting clients, sets the pace.
@@ -398,11 +414,17 @@ impl ShardLoop {
     /// How long there is nothing to do.
     fn timeout(&self) -> Option<Duration> {
         let ending = self.ending.front().map(|(at, _, _)| *at);
-        let next = [self.driver.wake_at(), ending, self.accept_rest_until]
-            .into_iter()
-            .flatten()
-            .min()
-            .map(|at| at.since(self.clock.now()));
+        let shaking = self.shaking.front().map(|(at, _, _)| *at);
+        let next = [
+            self.driver.wake_at(),
+            ending,
+            shaking,
+            self.accept_rest_until,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .map(|at| at.since(self.clock.now()));
         if self.links.backlog() > 0 {
             return Some(next.unwrap_or(BACKLOG_RETRY).min(BACKLOG_RETRY));
         }

@@ -5,17 +5,19 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod ending;
 mod event_loop;
 mod listener;
 mod pace;
 mod ports;
 mod ring;
 mod scratch;
+mod secure;
 mod sockets;
 mod wake;
 
 pub use event_loop::{LoopConfig, LoopError, LoopParts, Report, ShardLoop};
-pub use listener::{BindError, Bound, bind};
+pub use listener::{BindError, Bound, ClientListener, bind};
 pub use ports::{
     Inbound, Links, Mailbox, MailboxFull, MailboxInlet, ToJobs, ToPeers, ToWal, mailbox,
 };

@@ -3,6 +3,7 @@
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Connections that wait for `accept`; the kernel caps it by `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -63,9 +64,23 @@ fn take(address: SocketAddr) -> io::Result<Bound> {
     })
 }
 
+/// Where clients connect to, and how they speak there.
+pub struct ClientListener {
+    pub socket: Bound,
+    /// None: without TLS.
+    pub tls: Option<Arc<tls::Server>>,
+}
+
+impl From<Bound> for ClientListener {
+    fn from(socket: Bound) -> ClientListener {
+        ClientListener { socket, tls: None }
+    }
+}
+
 /// A listener of one shard, open or closed.
 pub(crate) struct Listener {
     pub address: SocketAddr,
+    pub tls: Option<Arc<tls::Server>>,
     /// Until it opens for the first time.
     pub bound: Option<Bound>,
     pub socket: Option<mio::net::TcpListener>,
@@ -74,10 +89,11 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub fn of(bound: Bound) -> Listener {
+    pub fn of(listener: ClientListener) -> Listener {
         Listener {
-            address: bound.address,
-            bound: Some(bound),
+            address: listener.socket.address,
+            tls: listener.tls,
+            bound: Some(listener.socket),
             socket: None,
             ready: false,
         }

@@ -17,17 +17,27 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// One read. Empty: the other side has closed. The second value: the read filled all the room, so there may be more.
-    pub(crate) fn read(&mut self, socket: &mut impl Read) -> io::Result<(BytesMut, bool)> {
-        if self.free.len() < READ_MIN {
+    /// One read, behind a copy of `before`. None: the other side has closed. The second value: the read filled all the
+    /// room, so there may be more.
+    pub(crate) fn read(
+        &mut self,
+        before: &[u8],
+        socket: &mut impl Read,
+    ) -> io::Result<Option<(BytesMut, bool)>> {
+        if self.free.len() < before.len() + READ_MIN {
             // Takes the old chunk's room back when nobody refers to it.
             self.free.clear();
-            self.free.reserve(READ_CHUNK);
-            self.free.resize(READ_CHUNK, 0);
+            self.free.reserve(before.len() + READ_CHUNK);
+            self.free.resize(before.len() + READ_CHUNK, 0);
         }
-        let n = socket.read(&mut self.free)?;
-        let full = n == self.free.len();
-        Ok((self.free.split_to(n), full))
+        let (front, room) = self.free.split_at_mut(before.len());
+        front.copy_from_slice(before);
+        let n = socket.read(room)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        let full = n == room.len();
+        Ok(Some((self.free.split_to(before.len() + n), full)))
     }
 }
 
@@ -42,13 +52,26 @@ mod tests {
         let mut scratch = Scratch::default();
         let mut kept = Vec::new();
         loop {
-            let (bytes, _) = scratch.read(&mut source)?;
-            if bytes.is_empty() {
+            let Some((bytes, _)) = scratch.read(b"", &mut source)? else {
                 break;
-            }
+            };
             kept.push(bytes.freeze());
         }
         assert_eq!(kept.concat(), data);
+        Ok(())
+    }
+
+    #[test]
+    fn a_read_goes_behind_what_was_there_before() -> io::Result<()> {
+        let mut scratch = Scratch::default();
+        let before = vec![1; 3 * READ_CHUNK];
+        let mut source = &[2; 100][..];
+        let (bytes, full) = scratch.read(&before, &mut source)?.expect("100 bytes");
+        assert!(!full);
+        assert_eq!(bytes.len(), before.len() + 100);
+        assert_eq!(bytes[..before.len()], before);
+        assert_eq!(bytes[before.len()..], [2; 100]);
+        assert!(scratch.read(&before, &mut source)?.is_none());
         Ok(())
     }
 }

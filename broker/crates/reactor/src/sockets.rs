@@ -1,17 +1,18 @@
-//! A loop's work on its client connections: accept, read, write, end.
+//! A loop's work on its client connections: accept, read, write.
 
 use crate::connection::{Connection, Phase};
-use crate::event_loop::{ACCEPT_REST, CLOSE_TIMEOUT, ShardLoop};
+use crate::event_loop::{ACCEPT_REST, ShardLoop};
+use crate::secure::{SHAKES_PER_TURN, Secure};
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use session::{Outbox, Standing};
 use shard::{ConnectionInfo, ConnectionKey};
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::net::SocketAddr;
 
 /// Reads of one connection per turn.
-const READS_PER_TURN: usize = 4;
+pub(crate) const READS_PER_TURN: usize = 4;
 
 /// Connections served per turn.
 const SERVES_PER_TURN: usize = 4096;
@@ -20,13 +21,10 @@ const SERVES_PER_TURN: usize = 4096;
 const PIECES_PER_WRITE: usize = 64;
 
 /// Bytes written to one connection per turn and round.
-const WRITE_PER_ROUND: usize = 1 << 20;
-
-/// Bytes read and thrown away of a connection that ends.
-const DISCARD_LIMIT: u32 = 1 << 20;
+pub(crate) const WRITE_PER_ROUND: usize = 1 << 20;
 
 /// What one flush of a connection came to.
-enum Flushed {
+pub(crate) enum Flushed {
     /// Nothing is left.
     Empty,
     /// The round's share is used up.
@@ -87,6 +85,9 @@ impl ShardLoop {
             let Some(listener) = self.listeners.get_mut(i) else {
                 return false;
             };
+            if listener.tls.is_some() && self.shakes_wait {
+                return false;
+            }
             let Some(socket) = &listener.socket else {
                 return false;
             };
@@ -96,7 +97,7 @@ impl ShardLoop {
                     if std::mem::take(&mut self.resting) {
                         tracing::info!(event = "listener.accepts_again", address = %listener.address);
                     }
-                    self.admit(socket, peer);
+                    self.admit(i, socket, peer);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     listener.ready = false;
@@ -132,7 +133,7 @@ impl ShardLoop {
         );
     }
 
-    fn admit(&mut self, mut socket: TcpStream, peer: SocketAddr) {
+    fn admit(&mut self, i: usize, mut socket: TcpStream, peer: SocketAddr) {
         if self.connections.len() >= self.config.max_connections {
             if !self.refusing {
                 self.refusing = true;
@@ -149,6 +150,14 @@ impl ShardLoop {
         let Ok(local) = socket.local_addr() else {
             return;
         };
+        let tls = self.listeners.get(i).and_then(|l| l.tls.as_ref());
+        let secure = match tls.map(Secure::accept).transpose() {
+            Ok(secure) => secure,
+            Err(error) => {
+                tracing::warn!(event = "connection.tls_failed", %peer, error);
+                return;
+            }
+        };
         // Without it the socket still works.
         let _ = socket.set_nodelay(true);
         let entry = self.connections.vacant_entry();
@@ -162,17 +171,21 @@ impl ShardLoop {
             return;
         }
         self.next_serial += 1;
-        entry.insert(Connection::new(socket, self.next_serial));
-        let info = ConnectionInfo {
-            peer,
-            local,
-            tls: false,
-        };
-        self.driver.connected(ConnectionKey(key), info);
+        let shaking = secure.is_some();
+        entry.insert(Connection::new(socket, self.next_serial, secure));
+        if shaking {
+            let at = self.now + self.config.tls_handshake;
+            self.shaking.push_back((at, key, self.next_serial));
+            return;
+        }
+        let tls = None;
+        self.driver
+            .connected(ConnectionKey(key), ConnectionInfo { peer, local, tls });
     }
 
     /// Serves connections with something to read.
     pub(crate) fn serve_queue(&mut self) {
+        let mut shakes = 0;
         // What is queued again meanwhile waits for the next turn.
         for _ in 0..self.queue.len().min(SERVES_PER_TURN) {
             if self.backlogged() {
@@ -182,6 +195,13 @@ impl ShardLoop {
                 break;
             };
             if let Some(connection) = self.connections.get_mut(key) {
+                if connection.phase == Phase::Shaking {
+                    shakes += 1;
+                    if shakes > SHAKES_PER_TURN {
+                        self.queue.push_back(key);
+                        continue;
+                    }
+                }
                 connection.queued = false;
                 match connection.phase {
                     Phase::Lingering => self.discard(key),
@@ -190,6 +210,7 @@ impl ShardLoop {
                 self.enqueue(key);
             }
         }
+        self.shakes_wait = shakes > SHAKES_PER_TURN;
     }
 
     fn serve(&mut self, key: usize) {
@@ -198,15 +219,24 @@ impl ShardLoop {
             let Some(connection) = self.connections.get_mut(key) else {
                 return;
             };
-            if !connection.readable || !connection.wants_service() {
+            // TLS that failed has ended it meanwhile.
+            let over = connection.phase == Phase::Lingering;
+            if over || !connection.readable || !connection.wants_service() {
                 return;
             }
-            match self.scratch.read(&mut connection.socket) {
-                Ok((bytes, _)) if bytes.is_empty() => return self.close(key),
-                Ok((bytes, full)) => {
+            let before = connection.secure.as_ref().map(|s| s.rest());
+            let read = self
+                .scratch
+                .read(before.unwrap_or_default(), &mut connection.socket);
+            match read {
+                Ok(None) => return self.close(key),
+                Ok(Some((bytes, full))) => {
                     // A short read has emptied the socket; the next bytes make a new event.
                     connection.readable = full || connection.hung_up;
-                    self.received(key, bytes);
+                    match connection.secure {
+                        None => self.received(key, bytes),
+                        Some(_) => self.unseal(key, bytes),
+                    }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     connection.readable = false;
@@ -231,7 +261,7 @@ impl ShardLoop {
         }
     }
 
-    fn received(&mut self, key: usize, bytes: BytesMut) {
+    pub(crate) fn received(&mut self, key: usize, bytes: BytesMut) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -258,9 +288,7 @@ impl ShardLoop {
         match standing {
             Standing::Closing if connection.phase == Phase::Serving => {
                 connection.phase = Phase::Flushing;
-                let serial = connection.serial;
-                self.ending
-                    .push_back((self.now + CLOSE_TIMEOUT, key, serial));
+                self.end_within_deadline(key);
                 self.mark_dirty(key);
             }
             Standing::Open if before == Standing::Paused => {
@@ -289,14 +317,21 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        if connection.phase == Phase::Lingering {
-            return;
+        match connection.phase {
+            Phase::Shaking => return self.flush_shaking(key),
+            Phase::Lingering => return,
+            Phase::Serving | Phase::Flushing => {}
         }
         let Some((outbox, _)) = self.driver.outbox(ConnectionKey(key)) else {
             return self.close(key);
         };
         let before = outbox.len();
-        let flushed = write_some(&mut connection.socket, outbox);
+        let last = connection.phase == Phase::Flushing;
+        let socket = &mut connection.socket;
+        let flushed = match &mut connection.secure {
+            None => write_some(socket, outbox),
+            Some(secure) => secure.write_some(socket, outbox, &mut self.workspace, last),
+        };
         let left = outbox.len();
         if matches!(flushed, Flushed::Broken) {
             return self.close(key);
@@ -328,25 +363,14 @@ impl ShardLoop {
         let was_glutted =
             std::mem::replace(&mut connection.glutted, left > self.config.outbox_pause);
         let blocked = matches!(flushed, Flushed::Blocked);
-        if blocked != connection.blocked {
-            connection.blocked = blocked;
-            let interest = if blocked {
-                Interest::READABLE | Interest::WRITABLE
-            } else {
-                Interest::READABLE
-            };
-            let registry = self.poll.registry();
-            if registry
-                .reregister(&mut connection.socket, Token(key), interest)
-                .is_err()
-            {
-                return self.close(key);
-            }
-        }
-        if connection.phase == Phase::Flushing && left == 0 {
+        let unglutted = was_glutted && !connection.glutted;
+        // A connection with TLS says its last word in the flush that follows.
+        let over = connection.phase == Phase::Flushing && left == 0 && connection.is_silent();
+        self.set_blocked(key, blocked);
+        if over {
             return self.linger(key);
         }
-        if was_glutted && !connection.glutted {
+        if unglutted {
             self.enqueue(key);
         }
         if left > 0 && !blocked {
@@ -354,80 +378,26 @@ impl ShardLoop {
         }
     }
 
-    /// Everything is written: shut our side and wait for the client to close, so that a reset for bytes we did not
-    /// read does not take the last words from it.
-    fn linger(&mut self, key: usize) {
+    /// Whether the socket took less than there was: then it tells when there is room.
+    pub(crate) fn set_blocked(&mut self, key: usize, blocked: bool) {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        connection.phase = Phase::Lingering;
-        connection.partial = BytesMut::new();
-        let shut = connection.socket.shutdown(Shutdown::Write);
-        self.driver.gone(ConnectionKey(key));
-        if shut.is_err() {
-            self.remove(key);
+        if blocked == connection.blocked {
             return;
         }
-        self.enqueue(key);
-    }
-
-    fn discard(&mut self, key: usize) {
-        for _ in 0..READS_PER_TURN {
-            let Some(connection) = self.connections.get_mut(key) else {
-                return;
-            };
-            let mut sink = [0; 4096];
-            match connection.socket.read(&mut sink) {
-                Ok(0) => return self.remove(key),
-                Ok(n) => {
-                    connection.discarded = connection.discarded.saturating_add(n as u32);
-                    if connection.discarded > DISCARD_LIMIT {
-                        return self.remove(key);
-                    }
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    connection.readable = false;
-                    return;
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return self.remove(key),
-            }
-        }
-    }
-
-    /// Ends what did not end by itself in time.
-    pub(crate) fn end_late(&mut self) {
-        while let Some(&(at, key, serial)) = self.ending.front() {
-            let alive = self
-                .connections
-                .get(key)
-                .is_some_and(|c| c.serial == serial);
-            if alive && at > self.now {
-                return;
-            }
-            self.ending.pop_front();
-            if alive {
-                self.close(key);
-            }
-        }
-    }
-
-    /// Closes the socket now and tells the driver, when it has not been told.
-    pub(crate) fn close(&mut self, key: usize) {
-        let serving = self
-            .connections
-            .get(key)
-            .is_some_and(|c| c.phase != Phase::Lingering);
-        self.remove(key);
-        if serving {
-            self.driver.gone(ConnectionKey(key));
-        }
-    }
-
-    fn remove(&mut self, key: usize) {
-        if let Some(mut connection) = self.connections.try_remove(key) {
-            // Closing the descriptor would do it too.
-            let _ = self.poll.registry().deregister(&mut connection.socket);
+        connection.blocked = blocked;
+        let interest = if blocked {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        };
+        let registry = self.poll.registry();
+        if registry
+            .reregister(&mut connection.socket, Token(key), interest)
+            .is_err()
+        {
+            self.close(key);
         }
     }
 }

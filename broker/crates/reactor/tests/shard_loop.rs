@@ -3,7 +3,7 @@
 
 mod lines;
 
-use lines::{Harness, connect, read_line};
+use lines::{Harness, connect, read_flood, read_line};
 use reactor::{Inbound, LoopConfig, Report};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -84,15 +84,7 @@ fn a_slow_reader_gets_everything_in_order() -> Result {
     let mut client = connect(&node)?;
     // 64 MiB: far beyond what the kernel takes; the driver makes it in pieces as the socket drains.
     client.write_all(b"flood 64\n")?;
-    let mut next = 0u32;
-    let mut chunk = vec![0; 1 << 20];
-    for _ in 0..64 {
-        client.read_exact(&mut chunk)?;
-        for word in chunk.chunks_exact(4) {
-            assert_eq!(word, next.to_be_bytes());
-            next += 1;
-        }
-    }
+    read_flood(&mut client, 64)?;
     client.write_all(b"done\n")?;
     assert_eq!(read_line(&mut client)?, "done");
     Ok(())

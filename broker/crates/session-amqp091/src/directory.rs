@@ -165,3 +165,7 @@ pub(crate) fn has_tag(tree: &Tree, user: &str, tag: &str) -> bool {
 pub(crate) fn password(tree: &Tree, user: &str) -> Option<auth::PasswordHash> {
     tree.user(user)?.password.clone()
 }
+
+pub(crate) fn user_exists(tree: &Tree, user: &str) -> bool {
+    tree.user(user).is_some()
+}

@@ -4,7 +4,7 @@ use crate::connection::{AmqpSession, Phase};
 use crate::directory;
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::{Capabilities, Cx};
-use auth::{Credentials, Mechanism};
+use auth::{Credentials, Mechanism, TlsPeer};
 use codec_amqp091::{FRAME_MIN_SIZE, Method};
 use message::{Table, Value};
 use session::Verdict;
@@ -15,19 +15,29 @@ pub(crate) const SILENT_CLOSE_DELAY: Duration = Duration::from_secs(3);
 
 impl AmqpSession {
     pub(crate) fn send_start(&mut self, cx: &mut Cx<'_>) {
+        let mechanisms = self.mechanisms();
         let start = Method::ConnectionStart {
             version_major: 0,
             version_minor: 9,
             server_properties: server_properties(&self.config.server_name),
-            // The best first.
-            mechanisms: match self.config.logins.anonymous {
-                Some(_) => b"PLAIN AMQPLAIN ANONYMOUS",
-                None => b"PLAIN AMQPLAIN",
-            },
+            mechanisms: mechanisms.as_bytes(),
             locales: b"en_US",
         };
         cx.send(0, &start);
         self.phase = Phase::Starting;
+    }
+
+    /// As connection.start has them. EXTERNAL also for a client without a certificate: that this is what is missing is the
+    /// better error.
+    fn mechanisms(&self) -> String {
+        let logins = &self.config.logins;
+        let offered = logins.mechanisms.iter().filter(|m| match m {
+            Mechanism::External => self.config.tls.is_some(),
+            Mechanism::Anonymous => logins.anonymous.is_some(),
+            Mechanism::Plain | Mechanism::Amqplain => true,
+        });
+        let names: Vec<&str> = offered.map(|m| m.name()).collect();
+        names.join(" ")
     }
 
     /// A method of channel 0 before the connection is open.
@@ -86,18 +96,26 @@ impl AmqpSession {
     }
 
     fn log_in(&mut self, mechanism: &str, response: &[u8], cx: &mut Cx<'_>) -> Outcome {
-        let anonymous = self.config.logins.anonymous.as_ref();
-        let credentials = match (Mechanism::from_name(mechanism), anonymous) {
-            (Some(Mechanism::Plain), _) => auth::plain(response),
-            (Some(Mechanism::Amqplain), _) => auth::amqplain(response),
-            (Some(Mechanism::Anonymous), Some(known)) => Ok(known.clone()),
-            _ => refuse!(
+        let Some(known) = Mechanism::from_name(mechanism) else {
+            refuse!(
                 CommandInvalid,
                 "unknown authentication mechanism '{mechanism}'"
+            );
+        };
+        let logins = &self.config.logins;
+        let offered = logins.mechanisms.contains(&known);
+        let credentials = match (known, &logins.anonymous) {
+            (Mechanism::External, _) if offered => return self.log_in_external(cx),
+            (Mechanism::Plain, _) if offered => auth::plain(response),
+            (Mechanism::Amqplain, _) if offered => auth::amqplain(response),
+            (Mechanism::Anonymous, Some(anyone)) if offered => Ok(anyone.clone()),
+            _ => refuse!(
+                CommandInvalid,
+                "invalid authentication mechanism '{mechanism}'"
             ),
         };
         let login = Login {
-            mechanism: mechanism.to_owned(),
+            mechanism: known.name(),
             user: match &credentials {
                 Ok(credentials) => credentials.user.clone(),
                 Err(_) => String::new(),
@@ -123,6 +141,43 @@ impl AmqpSession {
         }
     }
 
+    /// SASL EXTERNAL: the client is who its certificate says, and TLS has verified that.
+    fn log_in_external(&mut self, cx: &mut Cx<'_>) -> Outcome {
+        let mut login = Login {
+            mechanism: Mechanism::External.name(),
+            user: String::new(),
+        };
+        let named = match self.config.tls.as_deref() {
+            None => Err("not a TLS connection"),
+            Some(TlsPeer { subject: None, .. }) => Err("the client showed no certificate"),
+            Some(TlsPeer { name: None, .. }) => Err("its certificate has no name for a user"),
+            Some(TlsPeer {
+                name: Some(name), ..
+            }) => Ok(name.to_string()),
+        };
+        match named {
+            Ok(name) => login.user = name,
+            Err(why) => return self.turn_away(&login, why),
+        }
+        if !directory::user_exists(cx.broker.tree(), &login.user) {
+            let why = format!("user '{}' does not exist", login.user);
+            return self.turn_away(&login, &why);
+        }
+        match self.may_come_from_there(&login.user) {
+            Ok(()) => self.welcome(&login, cx),
+            Err(why) => self.turn_away(&login, &why),
+        }
+    }
+
+    /// Some users may log in over loopback only.
+    fn may_come_from_there(&self, user: &str) -> Result<(), String> {
+        let mut at_home = self.config.logins.loopback_users.iter();
+        if !self.config.peer_is_loopback && at_home.any(|name| **name == *user) {
+            return Err(format!("user '{user}' can only connect via localhost"));
+        }
+        Ok(())
+    }
+
     /// The node has checked a password.
     pub(crate) fn verified(&mut self, right: bool, cx: &mut Cx<'_>) {
         let Some(login) = self.login.take() else {
@@ -142,7 +197,7 @@ impl AmqpSession {
 
     /// The reason stays in the log.
     fn turn_away(&self, login: &Login, why: &str) -> Outcome {
-        let mechanism = &login.mechanism;
+        let mechanism = login.mechanism;
         tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
         refuse!(
             AccessRefused,
@@ -171,10 +226,7 @@ impl AmqpSession {
         }
         let hash = directory::password(cx.broker.tree(), user)
             .ok_or_else(|| format!("user '{user}' does not exist or has no password"))?;
-        let mut at_home = self.config.logins.loopback_users.iter();
-        if !self.config.peer_is_loopback && at_home.any(|name| **name == **user) {
-            return Err(format!("user '{user}' can only connect via localhost"));
-        }
+        self.may_come_from_there(user)?;
         Ok(cx.broker.verify(user, &hash, password))
     }
 
@@ -239,7 +291,7 @@ const START_OK: (u16, u16) = (10, 11);
 /// A login whose password is being checked elsewhere. The client is not read meanwhile.
 #[derive(Debug)]
 pub(crate) struct Login {
-    mechanism: String,
+    mechanism: &'static str,
     user: String,
 }
 

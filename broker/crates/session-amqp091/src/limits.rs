@@ -1,6 +1,6 @@
 //! What one connection may cost, and the facts about it that its listener knows.
 
-use auth::Credentials;
+use auth::{Credentials, Mechanism, TlsPeer};
 use metadata::Name;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +66,8 @@ impl Default for Limits {
 /// Who may log in how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logins {
+    /// What is offered, the best first (`auth_mechanisms`). EXTERNAL is offered over TLS only.
+    pub mechanisms: Vec<Mechanism>,
     /// Users that may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<Name>,
     /// Whom a client is with SASL ANONYMOUS (`anonymous_login_user`, `anonymous_login_pass`). None: not offered.
@@ -75,6 +77,7 @@ pub struct Logins {
 impl Default for Logins {
     fn default() -> Self {
         Logins {
+            mechanisms: Mechanism::DEFAULT.to_vec(),
             loopback_users: vec!["guest".into()],
             anonymous: Some(Credentials {
                 user: "guest".into(),
@@ -91,6 +94,8 @@ pub struct SessionConfig {
     pub peer_is_loopback: bool,
     /// The other side, for logs.
     pub peer: String,
+    /// Who the other side is as far as TLS knows. None: without TLS.
+    pub tls: Option<Arc<TlsPeer>>,
     /// This node's name, told to clients as `cluster_name`.
     pub server_name: Arc<str>,
     pub limits: Arc<Limits>,
@@ -102,6 +107,7 @@ impl Default for SessionConfig {
         SessionConfig {
             peer_is_loopback: true,
             peer: String::new(),
+            tls: None,
             server_name: "posthorn".into(),
             limits: Arc::default(),
             logins: Arc::default(),

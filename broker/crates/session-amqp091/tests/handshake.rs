@@ -2,6 +2,7 @@
 
 mod fake;
 
+use auth::{Mechanism, TlsPeer};
 use codec_amqp091::{Method, PROTOCOL_HEADER};
 use fake::{Conn, FakeBroker, capabilities, queue_declare};
 use message::{Table, Value};
@@ -12,7 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn started() -> Conn {
-    let mut conn = Conn::new(SessionConfig::default());
+    started_with(SessionConfig::default())
+}
+
+fn started_with(config: SessionConfig) -> Conn {
+    let mut conn = Conn::new(config);
     conn.raw(&PROTOCOL_HEADER);
     conn.next_frame();
     conn
@@ -242,6 +247,103 @@ fn without_a_name_a_client_is_the_configured_user() {
     conn.expect_nothing();
     conn.pass(Duration::from_secs(3));
     assert_eq!(conn.standing, Standing::Closing);
+}
+
+fn mechanisms_of(config: SessionConfig) -> String {
+    let mut conn = Conn::new(config);
+    conn.raw(&PROTOCOL_HEADER);
+    let (_, _, payload) = conn.next_frame().unwrap();
+    let Ok(Method::ConnectionStart { mechanisms, .. }) = Method::decode(&payload) else {
+        panic!("{payload:?}");
+    };
+    String::from_utf8_lossy(mechanisms).into_owned()
+}
+
+/// A listener with these mechanisms, and what TLS says about the client.
+fn over(mechanisms: &[Mechanism], tls: Option<TlsPeer>) -> SessionConfig {
+    SessionConfig {
+        tls: tls.map(Arc::new),
+        logins: Arc::new(Logins {
+            mechanisms: mechanisms.to_vec(),
+            ..Logins::default()
+        }),
+        ..SessionConfig::default()
+    }
+}
+
+fn shown(name: Option<&str>) -> Option<TlsPeer> {
+    Some(TlsPeer {
+        subject: Some("CN=whoever".into()),
+        name: name.map(Into::into),
+        ..TlsPeer::default()
+    })
+}
+
+#[test]
+fn mechanisms_are_offered_in_the_order_of_the_configuration() {
+    let all = [Mechanism::External, Mechanism::Plain, Mechanism::Anonymous];
+    assert_eq!(
+        mechanisms_of(over(&all, shown(None))),
+        "EXTERNAL PLAIN ANONYMOUS"
+    );
+    // Also to a client without a certificate, which then hears what is missing; but not without TLS.
+    let without = Some(TlsPeer::default());
+    assert_eq!(
+        mechanisms_of(over(&all, without)),
+        "EXTERNAL PLAIN ANONYMOUS"
+    );
+    assert_eq!(mechanisms_of(over(&all, None)), "PLAIN ANONYMOUS");
+    // What is not offered is refused.
+    for (mechanism, text) in [("AMQPLAIN", "invalid"), ("SCRAM-SHA-256", "unknown")] {
+        let mut conn = started_with(over(&all, None));
+        conn.send(0, start_ok(mechanism, b"", capabilities()));
+        conn.expect_nothing();
+        conn.pass(Duration::from_secs(3));
+        assert_eq!(conn.standing, Standing::Closing, "{text}");
+    }
+}
+
+#[test]
+fn with_external_a_client_is_who_its_certificate_says() {
+    let external = [Mechanism::External];
+    let log_in = |config: SessionConfig| {
+        let mut conn = started_with(config);
+        // The response is not looked at.
+        conn.send(0, start_ok("EXTERNAL", b"\0guest\0guest", capabilities()));
+        conn
+    };
+    let mut conn = log_in(over(&external, shown(Some("small"))));
+    assert_eq!(conn.next_method(), (0, "connection.tune"));
+    assert_eq!(conn.session.info().user, "small");
+
+    let far = SessionConfig {
+        peer_is_loopback: false,
+        ..over(&external, shown(Some("guest")))
+    };
+    for refused in [
+        over(&external, shown(Some("nobody"))),
+        over(&external, shown(None)),
+        over(&external, Some(TlsPeer::default())),
+        over(&external, None),
+        far,
+    ] {
+        let mut conn = log_in(refused);
+        let (_, _, payload) = conn.next_frame().unwrap();
+        let Ok(Method::ConnectionClose {
+            reply_code,
+            reply_text,
+            ..
+        }) = Method::decode(&payload)
+        else {
+            panic!("{payload:?}");
+        };
+        assert_eq!(reply_code, 403);
+        assert_eq!(
+            reply_text,
+            "ACCESS_REFUSED - Login was refused using authentication mechanism EXTERNAL. \
+             For details see the broker logfile."
+        );
+    }
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct ShardConfig {
     pub founding: Option<Founding>,
     /// For everything random that need not be secret; differs per shard, node and start.
     pub seed: u64,
+    /// How clients may log in (`auth_mechanisms`), the best first.
+    pub mechanisms: Vec<auth::Mechanism>,
     /// Names that may log in over loopback only.
     pub loopback_users: Vec<Name>,
     /// User and password of clients that log in by SASL ANONYMOUS; None: they may not.

@@ -30,12 +30,14 @@ pub use config::{Founding, RecoveredShard, ShardConfig, ShardLimits};
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::Shard;
 
+use auth::TlsPeer;
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
 use session::{Outbox, Standing};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A client connection's slot at the driver, unique among the shard's live connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +47,8 @@ pub struct ConnectionKey(pub usize);
 pub struct ConnectionInfo {
     pub peer: SocketAddr,
     pub local: SocketAddr,
-    pub tls: bool,
+    /// None: without TLS.
+    pub tls: Option<Arc<TlsPeer>>,
 }
 
 /// Which of the receiving node's shards a frame is for.

@@ -177,7 +177,7 @@ mod tests {
             is_loopback(&ConnectionInfo {
                 peer: peer.parse().unwrap(),
                 local,
-                tls: false,
+                tls: None,
             })
         };
         for peer in [

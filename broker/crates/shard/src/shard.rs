@@ -43,6 +43,7 @@ impl Shard {
         };
         let anonymous = core.config.anonymous.as_ref();
         let logins = Logins {
+            mechanisms: core.config.mechanisms.clone(),
             loopback_users: core.config.loopback_users.clone(),
             anonymous: anonymous.map(|(user, password)| auth::Credentials {
                 user: user.to_string(),
@@ -248,6 +249,7 @@ impl ShardDriver for Shard {
         let config = SessionConfig {
             peer_is_loopback: is_loopback(&info),
             peer: info.peer.to_string(),
+            tls: info.tls.clone(),
             server_name: self.core.config.cluster_name.clone(),
             limits: self.limits.clone(),
             logins: self.logins.clone(),

@@ -1,5 +1,6 @@
 //! The table of keys: what each is called, takes and means. The reference is printed from it.
 
+use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::{AuthFiles, Config};
 use std::fmt::Write;
@@ -17,13 +18,13 @@ pub struct Key {
     pub(super) set: fn(&mut Config, &str, &str) -> Option<()>,
 }
 
-const LISTEN: &str =
+pub(super) const LISTEN: &str =
     "PORT (all interfaces), IP:PORT, localhost:PORT or none; port 0 is any free one";
 const BYTES: &str = "bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
-const BOOL: &str = "true or false";
-const PATH: &str = "a path";
+pub(super) const BOOL: &str = "true or false";
+pub(super) const PATH: &str = "a path";
 
-fn number<T: std::str::FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
+pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, min: T, max: T) -> Option<T> {
     text.parse().ok().filter(|n| *n >= min && *n <= max)
 }
 
@@ -41,7 +42,7 @@ fn auth(config: &mut Config) -> &mut AuthFiles {
     config.cluster.auth.get_or_insert_default()
 }
 
-fn path(text: &str) -> Option<PathBuf> {
+pub(super) fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
@@ -55,7 +56,11 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 }
 
 /// Every key, in the order of the reference.
-pub const KEYS: &[Key] = &[
+pub fn keys() -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().chain(TLS_KEYS)
+}
+
+const KEYS: &[Key] = &[
     Key {
         name: "listeners.tcp.default",
         accepts: LISTEN,
@@ -372,10 +377,10 @@ pub const KEYS: &[Key] = &[
 
 /// The key of this name, and what its `*` stands for.
 pub(super) fn find(name: &str) -> Option<(&'static Key, &str)> {
-    if let Some(key) = KEYS.iter().find(|k| k.name == name) {
+    if let Some(key) = keys().find(|k| k.name == name) {
         return Some((key, ""));
     }
-    KEYS.iter().find_map(|key| {
+    keys().find_map(|key| {
         let rest = name.strip_prefix(key.name.strip_suffix('*')?)?;
         (!rest.is_empty()).then_some((key, rest))
     })
@@ -383,7 +388,7 @@ pub(super) fn find(name: &str) -> Option<(&'static Key, &str)> {
 
 /// The known key that is most like this one.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
-    let by_distance = KEYS.iter().map(|k| (distance(k.name, name), k.name));
+    let by_distance = keys().map(|k| (distance(k.name, name), k.name));
     by_distance
         .min()
         .filter(|(d, _)| *d <= 2 + name.len() / 4)
@@ -413,7 +418,7 @@ fn distance(a: &str, b: &str) -> usize {
 /// The reference of all keys, as Markdown.
 pub fn reference() -> String {
     let mut out = String::from("| key | default | accepts | meaning |\n|---|---|---|---|\n");
-    for key in KEYS {
+    for key in keys() {
         let default = if key.default.is_empty() {
             String::new()
         } else {
@@ -436,7 +441,7 @@ mod tests {
     #[test]
     fn defaults_in_the_table_are_the_built_in_ones() {
         let mut config = Config::default();
-        for key in KEYS.iter().filter(|k| !k.default.is_empty()) {
+        for key in keys().filter(|k| !k.default.is_empty()) {
             assert_eq!(
                 (key.set)(&mut config, "", key.default),
                 Some(()),
@@ -449,8 +454,8 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_documented() {
-        for (i, key) in KEYS.iter().enumerate() {
-            assert!(KEYS.iter().skip(i + 1).all(|other| other.name != key.name));
+        for (i, key) in keys().enumerate() {
+            assert!(keys().skip(i + 1).all(|other| other.name != key.name));
             assert!(
                 key.doc.ends_with('.') && !key.accepts.is_empty(),
                 "{}",

@@ -203,6 +203,7 @@ impl Loader {
                 }
             }
         }
+        wrong.extend(tls_together(&self.config));
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
             wrong.push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
         }
@@ -226,6 +227,39 @@ impl Loader {
             self.wrong(Origin::Together, what);
         }
     }
+}
+
+/// What is missing or contradicts itself in the keys of TLS.
+fn tls_together(config: &Config) -> Vec<String> {
+    let tls = &config.tls;
+    let mut wrong = Vec::new();
+    if config.amqp_tls != Listen::None {
+        let files = [("certfile", &tls.certfile), ("keyfile", &tls.keyfile)];
+        for (name, file) in files {
+            if file.is_none() {
+                wrong.push(format!(
+                    "`listeners.ssl.default` needs `ssl_options.{name}`"
+                ));
+            }
+        }
+    }
+    if tls.verify_peer && tls.cacertfile.is_none() {
+        wrong.push("`ssl_options.verify = verify_peer` needs `ssl_options.cacertfile`".to_owned());
+    }
+    if tls.fail_if_no_peer_cert && !tls.verify_peer {
+        let text =
+            "`ssl_options.fail_if_no_peer_cert = true` needs `ssl_options.verify = verify_peer`";
+        wrong.push(text.to_owned());
+    }
+    let external = config
+        .mechanisms
+        .values()
+        .any(|m| *m == auth::Mechanism::External);
+    if external && !tls.verify_peer {
+        let text = "`auth_mechanisms` with EXTERNAL needs `ssl_options.verify = verify_peer`";
+        wrong.push(text.to_owned());
+    }
+    wrong
 }
 
 fn read(path: &Path) -> Result<String, String> {
@@ -407,6 +441,22 @@ mod tests {
                 "initial_size",
             ),
             (&["cluster.peer_timeout=500"], "cluster.peer_timeout"),
+            (
+                &["listeners.ssl.default=0", "ssl_options.certfile=/x"],
+                "`listeners.ssl.default` needs `ssl_options.keyfile`",
+            ),
+            (
+                &["ssl_options.verify=verify_peer"],
+                "needs `ssl_options.cacertfile`",
+            ),
+            (
+                &["ssl_options.fail_if_no_peer_cert=true"],
+                "needs `ssl_options.verify = verify_peer`",
+            ),
+            (
+                &["auth_mechanisms.1=EXTERNAL"],
+                "with EXTERNAL needs `ssl_options.verify = verify_peer`",
+            ),
             (&["shards"], "expected key=value"),
         ] {
             let error = flags(set).err().unwrap_or_default();
@@ -437,6 +487,62 @@ mod tests {
             flags(&["loopback_users.bob=true"])?.loopback_users,
             ["guest", "bob"]
         );
+        Ok(())
+    }
+
+    #[test]
+    fn tls_is_configured_with_the_keys_of_rabbitmq() -> Result<(), Box<dyn std::error::Error>> {
+        let dir = Dir::new("tls")?;
+        let file = dir.write(
+            "posthorn.conf",
+            "listeners.tcp = none\n\
+             listeners.ssl.default = 5671\n\
+             ssl_options.cacertfile = /tls/ca.crt\n\
+             ssl_options.certfile = /tls/tls.crt\n\
+             ssl_options.keyfile = /tls/tls.key\n\
+             ssl_options.verify = verify_peer\n\
+             ssl_options.fail_if_no_peer_cert = true\n\
+             ssl_options.versions.1 = tlsv1.3\n\
+             auth_mechanisms.2 = PLAIN\n\
+             auth_mechanisms.1 = EXTERNAL\n\
+             ssl_cert_login_from = subject_alternative_name\n\
+             ssl_cert_login_san_type = uri\n\
+             ssl_cert_login_san_index = 1\n",
+        )?;
+        let sources = Sources {
+            file: Some(file.clone()),
+            ..Sources::default()
+        };
+        let config = load(&sources)?;
+        assert_eq!(
+            (config.amqp, config.amqp_tls),
+            (Listen::None, Listen::Any(5671))
+        );
+        let mechanisms = [auth::Mechanism::External, auth::Mechanism::Plain];
+        assert_eq!(config.mechanisms(), mechanisms);
+        let options = config.tls.options();
+        assert_eq!(options.verify, tls::Verify::Peer { required: true });
+        assert_eq!(
+            (options.versions.tls12, options.versions.tls13),
+            (false, true)
+        );
+        let wanted = tls::LoginFrom::SubjectAlternativeName {
+            kind: tls::SanType::Uri,
+            index: 1,
+        };
+        assert_eq!(options.login_from, wanted);
+        fs::write(
+            &file,
+            "ssl_options.versions.1 = tlsv1.1\nssl_options.verify = yes\nauth_mechanisms.x = PLAIN\n",
+        )?;
+        let errors = load(&sources).err().ok_or("must fail")?.to_string();
+        for text in [
+            ":1: `ssl_options.versions.1`: bad value `tlsv1.1`; expected tlsv1.3 or tlsv1.2",
+            ":2: `ssl_options.verify`: bad value `yes`; expected verify_peer or verify_none",
+            ":3: `auth_mechanisms.x`: bad value `PLAIN`; expected",
+        ] {
+            assert!(errors.contains(text), "{errors}");
+        }
         Ok(())
     }
 }

@@ -18,8 +18,13 @@ const FRAME_MAX: u32 = 131_072;
 /// Nothing takes as long as this; a test that hangs is to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// What bytes go through.
+pub trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
 pub struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     input: BytesMut,
     /// What connection.blocked said, while it is in force.
     pub blocked: Option<String>,
@@ -31,14 +36,30 @@ pub struct Client {
     pub delivered: Vec<(u64, Bytes)>,
 }
 
+/// A socket with which nothing waits for ever.
+pub fn connect(address: &str) -> Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
 impl Client {
     /// The error is what the server closed the connection with.
     pub fn open(address: &str, user: &str, password: &str, vhost: &str) -> Result<Client> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let response = format!("\0{user}\0{password}");
+        Client::over(connect(address)?, "PLAIN", response.as_bytes(), vhost)
+    }
+
+    /// The same with any mechanism, over what is connected already.
+    pub fn over(
+        stream: impl Stream + 'static,
+        mechanism: &str,
+        response: &[u8],
+        vhost: &str,
+    ) -> Result<Client> {
         let mut client = Client {
-            stream,
+            stream: Box::new(stream),
             input: BytesMut::new(),
             blocked: None,
             sent: 0,
@@ -57,8 +78,8 @@ impl Client {
             0,
             &Method::ConnectionStartOk {
                 client_properties: properties,
-                mechanism: "PLAIN",
-                response: format!("\0{user}\0{password}").as_bytes(),
+                mechanism,
+                response,
                 locale: "en_US",
             },
         )?;

@@ -1,11 +1,14 @@
 //! A driver whose frames are lines, and a thread that runs it.
+#![allow(dead_code, reason = "every test file uses its own part")]
 
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::ControlRequest;
 use env::{Clock, Incarnation, NodeId, Time, WallTime};
 use metadata::NodeRecord;
-use reactor::{Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake};
+use reactor::{
+    ClientListener, Inbound, Links, LoopConfig, LoopParts, Mailbox, Report, Sender, ShardLoop, Wake,
+};
 use session::{Outbox, Standing};
 use shard::{ConnectionInfo, ConnectionKey, Effect, ShardDriver};
 use std::collections::BTreeMap;
@@ -218,9 +221,15 @@ pub struct Harness {
 
 impl Harness {
     pub fn start(config: LoopConfig) -> io::Result<Harness> {
-        let listener =
+        Harness::listening(config, None)
+    }
+
+    /// With TLS, or without.
+    pub fn listening(config: LoopConfig, tls: Option<Arc<tls::Server>>) -> io::Result<Harness> {
+        let socket =
             reactor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(io::Error::other)?;
-        let address = listener.address();
+        let address = socket.address();
+        let listener = ClientListener { socket, tls };
         let (poll, wake) = ShardLoop::poll_and_wake()?;
         let (mailbox, inlet) = reactor::mailbox(wake.clone());
         let (ring, receiver) = reactor::ring(16, wake.clone());
@@ -316,7 +325,7 @@ pub fn connect(node: &Harness) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-pub fn read_line(stream: &mut TcpStream) -> io::Result<String> {
+pub fn read_line(stream: &mut impl Read) -> io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
     loop {
@@ -326,4 +335,18 @@ pub fn read_line(stream: &mut TcpStream) -> io::Result<String> {
         }
         line.push(byte[0]);
     }
+}
+
+/// All pieces of a flood, in order.
+pub fn read_flood(stream: &mut impl Read, pieces: u32) -> io::Result<()> {
+    let mut next = 0u32;
+    let mut piece = vec![0; PIECE as usize];
+    for _ in 0..pieces {
+        stream.read_exact(&mut piece)?;
+        for word in piece.chunks_exact(4) {
+            assert_eq!(word, next.to_be_bytes());
+            next += 1;
+        }
+    }
+    Ok(())
 }

@@ -263,7 +263,7 @@ impl Cluster {
         let info = ConnectionInfo {
             peer: SocketAddr::from(([127, 0, 0, 1], 50_000)),
             local: SocketAddr::from(([127, 0, 0, 1], 5672)),
-            tls: false,
+            tls: None,
         };
         self.nodes[at].shard.connected(client.key, info);
         client.log_in(self)
@@ -302,6 +302,7 @@ fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         seed: id,
         loopback_users: Vec::new(),
         default_vhost: "/".into(),
+        mechanisms: vec![auth::Mechanism::Plain],
         anonymous: None,
         limits: ShardLimits {
             // No heartbeats: clients here speak only when they have something to say.

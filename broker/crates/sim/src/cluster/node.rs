@@ -211,6 +211,7 @@ impl Node {
             founding: founder.then(|| self.plan.founding.clone()),
             seed: self.rng.next_u64(),
             loopback_users: Vec::new(),
+            mechanisms: vec![auth::Mechanism::Plain],
             anonymous: None,
             default_vhost: "/".into(),
             limits: shard::ShardLimits {

@@ -135,7 +135,7 @@ impl Seat {
         let info = ConnectionInfo {
             peer,
             local,
-            tls: false,
+            tls: None,
         };
         self.keys.insert(number, key);
         self.connections.insert(

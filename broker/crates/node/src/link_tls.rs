@@ -8,45 +8,38 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme,
 };
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use tls::{FileError, Stamp};
 
 /// Why the files of `cluster.auth` cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cluster.auth: {file}: {what}")]
-pub struct TlsError {
-    pub file: String,
-    pub what: String,
-}
+#[error("cluster.auth: {0}")]
+pub struct TlsError(#[from] FileError);
 
 fn bad(file: &Path, what: impl ToString) -> TlsError {
-    TlsError {
-        file: file.display().to_string(),
-        what: what.to_string(),
-    }
+    TlsError(FileError::new(file, what))
 }
 
-/// Both sides' configurations, and when their files were last changed.
+/// Both sides' configurations, and what their files looked like.
 pub struct Tls {
     files: AuthFiles,
-    changed: [Option<SystemTime>; 3],
+    seen: Stamp,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
 impl Tls {
     pub fn load(files: &AuthFiles) -> Result<Tls, TlsError> {
-        let changed = times(files);
+        // Before they are read: a change in between shows at the next look.
+        let seen = stamp(files);
         let (server, client) = configs(files)?;
         Ok(Tls {
             files: files.clone(),
-            changed,
+            seen,
             server,
             client,
         })
@@ -54,17 +47,18 @@ impl Tls {
 
     /// Takes new files into use for links made from now on; keeps the old ones when the new cannot be used.
     pub fn refresh(&mut self) {
-        let changed = times(&self.files);
-        if changed == self.changed {
+        let seen = stamp(&self.files);
+        if seen == self.seen {
             return;
         }
+        self.seen = seen;
         match configs(&self.files) {
             Ok((server, client)) => {
                 tracing::info!(event = "cluster.certificates_reloaded");
-                (self.server, self.client, self.changed) = (server, client, changed);
+                (self.server, self.client) = (server, client);
             }
-            // Files are replaced one by one: the next look may find them whole.
-            Err(error) => tracing::warn!(event = "cluster.certificates_unusable", %error),
+            // Files are replaced one by one: when they are whole they look different again.
+            Err(error) => tracing::error!(event = "cluster.certificates_unusable", %error),
         }
     }
 
@@ -80,31 +74,19 @@ impl Tls {
     }
 }
 
-fn times(files: &AuthFiles) -> [Option<SystemTime>; 3] {
-    [&files.cacertfile, &files.certfile, &files.keyfile]
-        .map(|path| std::fs::metadata(path).and_then(|m| m.modified()).ok())
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let parsed = CertificateDer::pem_file_iter(file).map_err(|e| bad(file, e))?;
-    let all: Vec<_> = parsed.collect::<Result<_, _>>().map_err(|e| bad(file, e))?;
-    if all.is_empty() {
-        return Err(bad(file, "no certificate in it"));
-    }
-    Ok(all)
+fn stamp(files: &AuthFiles) -> Stamp {
+    Stamp::of([
+        files.cacertfile.as_path(),
+        files.certfile.as_path(),
+        files.keyfile.as_path(),
+    ])
 }
 
 fn configs(files: &AuthFiles) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(&files.cacertfile)? {
-        roots
-            .add(certificate)
-            .map_err(|e| bad(&files.cacertfile, e))?;
-    }
-    let roots = Arc::new(roots);
-    let chain = certificates(&files.certfile)?;
-    let key = PrivateKeyDer::from_pem_file(&files.keyfile).map_err(|e| bad(&files.keyfile, e))?;
+    let roots = Arc::new(tls::roots(&files.cacertfile)?);
+    let chain = tls::certificates(&files.certfile)?;
+    let key = tls::private_key(&files.keyfile)?;
 
     let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
@@ -312,15 +294,8 @@ mod tests {
         let first = files(&dir, "rotate", &both())?;
         let mut tls = Tls::load(&first)?;
         let before = Tls::load(&first)?;
-        // The same paths under a new authority, with times that differ for sure.
+        // The same paths under a new authority.
         let again = files(&dir, "rotate", &both())?;
-        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5_000_000_000);
-        for path in [&again.cacertfile, &again.certfile, &again.keyfile] {
-            std::fs::File::options()
-                .write(true)
-                .open(path)?
-                .set_modified(later)?;
-        }
         tls.refresh();
         assert!(shake(&tls, &Tls::load(&again)?)?);
         assert!(!shake(&tls, &before)?);

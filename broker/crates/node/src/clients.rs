@@ -1,0 +1,75 @@
+//! Where clients connect: listeners without TLS and with it.
+
+use crate::addresses::{self, AddressError};
+use crate::config::{Config, Listen};
+use crate::node::NodeError;
+use reactor::ClientListener;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Names of listeners, as RabbitMQ has them.
+pub(crate) const AMQP: &str = "amqp";
+pub(crate) const AMQP_TLS: &str = "amqp/ssl";
+
+pub(crate) struct Clients {
+    plain: Listen,
+    secure: Listen,
+    tls: Option<Arc<tls::Server>>,
+    certificates: Option<tls::Watched>,
+}
+
+impl Clients {
+    /// Reads the certificates, where there is a listener for them.
+    pub fn new(config: &Config) -> Result<Clients, NodeError> {
+        let (tls, certificates) = match config.amqp_tls {
+            Listen::None => (None, None),
+            Listen::Any(_) | Listen::At(_) => {
+                let (server, watched) = tls::Server::load(config.tls.options())?;
+                (Some(server), Some(watched))
+            }
+        };
+        Ok(Clients {
+            plain: config.amqp,
+            secure: config.amqp_tls,
+            tls,
+            certificates,
+        })
+    }
+
+    /// Tells a port that is in use.
+    pub fn check_ports(&self) -> Result<(), AddressError> {
+        drop(addresses::bind_alone(AMQP, self.plain)?);
+        drop(addresses::bind_alone(AMQP_TLS, self.secure)?);
+        Ok(())
+    }
+
+    /// The listeners of each shard.
+    pub fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
+        let plain = addresses::bind_shared(AMQP, self.plain, shards)?;
+        let secure = addresses::bind_shared(AMQP_TLS, self.secure, shards)?;
+        let mut all: Vec<Vec<ClientListener>> = Vec::new();
+        all.resize_with(usize::from(shards), Vec::new);
+        for (own, socket) in all.iter_mut().zip(plain) {
+            own.push(ClientListener::from(socket));
+        }
+        for (own, socket) in all.iter_mut().zip(secure) {
+            let tls = self.tls.clone();
+            own.push(ClientListener { socket, tls });
+        }
+        Ok(all)
+    }
+
+    /// A listener's name, and where it is.
+    pub fn port(listener: &ClientListener) -> (&'static str, SocketAddr) {
+        let name = match listener.tls {
+            None => AMQP,
+            Some(_) => AMQP_TLS,
+        };
+        (name, listener.socket.address())
+    }
+
+    /// Who looks after the files; for one caller.
+    pub fn certificates(&mut self) -> Option<tls::Watched> {
+        self.certificates.take()
+    }
+}

@@ -1,0 +1,157 @@
+//! Keys of TLS and of how clients log in. Names and values are RabbitMQ's.
+
+use super::Config;
+use super::keys::{BOOL, Key, LISTEN, PATH, number, path};
+use super::values::{Listen, parse_bool};
+use auth::Mechanism;
+use tls::{LoginFrom, SanType};
+
+const SAN_TYPES: [(&str, SanType); 5] = [
+    ("dns", SanType::Dns),
+    ("ip", SanType::Ip),
+    ("email", SanType::Email),
+    ("uri", SanType::Uri),
+    ("other_name", SanType::OtherName),
+];
+
+fn login_from(config: &mut Config, value: &str) -> Option<()> {
+    let (kind, index) = (config.tls.san_type, config.tls.san_index);
+    config.tls.login_from = match value {
+        "distinguished_name" => LoginFrom::DistinguishedName,
+        "common_name" => LoginFrom::CommonName,
+        "subject_alternative_name" | "subject_alt_name" => {
+            LoginFrom::SubjectAlternativeName { kind, index }
+        }
+        _ => return None,
+    };
+    Some(())
+}
+
+/// Both may come before or after the key that says that alternative names count.
+fn alternative_name(config: &mut Config) {
+    let (kind, index) = (config.tls.san_type, config.tls.san_index);
+    if let LoginFrom::SubjectAlternativeName { .. } = config.tls.login_from {
+        config.tls.login_from = LoginFrom::SubjectAlternativeName { kind, index };
+    }
+}
+
+/// Every key, in the order of the reference.
+pub const TLS_KEYS: &[Key] = &[
+    Key {
+        name: "listeners.tcp",
+        accepts: "none",
+        default: "",
+        doc: "`none`: no AMQP listener without TLS.",
+        set: |c, _, v| (v == "none").then(|| c.amqp = Listen::None),
+    },
+    Key {
+        name: "listeners.ssl",
+        accepts: "none",
+        default: "",
+        doc: "`none`: no AMQP listener with TLS.",
+        set: |c, _, v| (v == "none").then(|| c.amqp_tls = Listen::None),
+    },
+    Key {
+        name: "listeners.ssl.default",
+        accepts: LISTEN,
+        default: "none",
+        doc: "AMQP listener with TLS, by convention 5671. Needs `ssl_options.certfile` and `ssl_options.keyfile`.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.amqp_tls = l),
+    },
+    Key {
+        name: "ssl_options.certfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of the server's certificate, then those between it and its authority. Files that change are taken into use within seconds, \
+              for new connections.",
+        set: |c, _, v| path(v).map(|p| c.tls.certfile = Some(p)),
+    },
+    Key {
+        name: "ssl_options.keyfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of its private key, not encrypted.",
+        set: |c, _, v| path(v).map(|p| c.tls.keyfile = Some(p)),
+    },
+    Key {
+        name: "ssl_options.cacertfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of the authorities of clients' certificates. Needed with `verify_peer`.",
+        set: |c, _, v| path(v).map(|p| c.tls.cacertfile = Some(p)),
+    },
+    Key {
+        name: "ssl_options.verify",
+        accepts: "verify_peer or verify_none",
+        default: "verify_none",
+        doc: "Whether clients are asked for a certificate, which must then be of one of the authorities.",
+        set: |c, _, v| {
+            c.tls.verify_peer = match v {
+                "verify_peer" => true,
+                "verify_none" => false,
+                _ => return None,
+            };
+            Some(())
+        },
+    },
+    Key {
+        name: "ssl_options.fail_if_no_peer_cert",
+        accepts: BOOL,
+        default: "false",
+        doc: "Whether a client without a certificate is refused. Needs `verify_peer`.",
+        set: |c, _, v| parse_bool(v).map(|on| c.tls.fail_if_no_peer_cert = on),
+    },
+    Key {
+        name: "ssl_options.versions.*",
+        accepts: "tlsv1.3 or tlsv1.2",
+        default: "",
+        doc: "Versions of TLS, one with each number (`ssl_options.versions.1`, ...). Without any: both.",
+        set: |c, place, v| {
+            let known = ["tlsv1.2", "tlsv1.3"].into_iter().find(|k| *k == v)?;
+            c.tls.versions.insert(place.parse().ok()?, known);
+            Some(())
+        },
+    },
+    Key {
+        name: "auth_mechanisms.*",
+        accepts: "PLAIN, AMQPLAIN, ANONYMOUS or EXTERNAL",
+        default: "",
+        doc: "How clients may log in, one with each number (`auth_mechanisms.1`, ...), the best first. Without any: PLAIN, AMQPLAIN and ANONYMOUS. \
+              EXTERNAL: by the certificate of a client that connects over TLS.",
+        set: |c, place, v| {
+            let mechanism = Mechanism::from_name(v)?;
+            c.mechanisms.insert(place.parse().ok()?, mechanism);
+            Some(())
+        },
+    },
+    Key {
+        name: "ssl_cert_login_from",
+        accepts: "distinguished_name, common_name or subject_alternative_name",
+        default: "distinguished_name",
+        doc: "What of a client's certificate is the name of its user, for EXTERNAL.",
+        set: |c, _, v| login_from(c, v),
+    },
+    Key {
+        name: "ssl_cert_login_san_type",
+        accepts: "dns, ip, email, uri or other_name",
+        default: "dns",
+        doc: "Which kind of alternative name, for `subject_alternative_name`.",
+        set: |c, _, v| {
+            let (_, kind) = SAN_TYPES.iter().find(|(name, _)| *name == v)?;
+            c.tls.san_type = *kind;
+            alternative_name(c);
+            Some(())
+        },
+    },
+    Key {
+        name: "ssl_cert_login_san_index",
+        accepts: "0 to 100",
+        default: "0",
+        doc: "Which one of that kind; the first is 0.",
+        set: |c, _, v| {
+            c.tls.san_index = number(v, 0, 100)?;
+            alternative_name(c);
+            Some(())
+        },
+    },
+];

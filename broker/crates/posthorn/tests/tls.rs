@@ -1,0 +1,239 @@
+//! The program with TLS: clients by password and by certificate, certificates that change, what it refuses to start with.
+#![forbid(unsafe_code)]
+
+mod client;
+mod program;
+
+use authority::Fixture;
+use client::{Client, connect};
+use program::{
+    Result, Scratch, Serving, address, eventually, posthorn, serve_arguments, stderr, wait_for,
+};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+/// A node that listens with TLS alone.
+struct Node {
+    _process: Serving,
+    ready: PathBuf,
+    log: PathBuf,
+}
+
+impl Node {
+    fn start(scratch: &Scratch, fixture: &Fixture, settings: &[&str]) -> Result<Node> {
+        let ready = scratch.0.join("ready");
+        let log = scratch.0.join("log");
+        let mut command = posthorn();
+        serve_arguments(&mut command, &scratch.0.join("data"), &ready);
+        with_tls(&mut command, fixture, settings);
+        let process = Serving(command.stderr(File::create(&log)?).spawn()?);
+        wait_for(&ready)?;
+        Ok(Node {
+            _process: process,
+            ready,
+            log,
+        })
+    }
+
+    fn secure(
+        &self,
+        config: &Arc<ClientConfig>,
+    ) -> Result<StreamOwned<ClientConnection, TcpStream>> {
+        let name = ServerName::try_from("localhost")?;
+        let connection = ClientConnection::new(config.clone(), name)?;
+        let socket = connect(&address(&self.ready, "amqp/ssl")?)?;
+        Ok(StreamOwned::new(connection, socket))
+    }
+
+    fn open(&self, config: ClientConfig, mechanism: &str, response: &[u8]) -> Result<Client> {
+        Client::over(self.secure(&Arc::new(config))?, mechanism, response, "/")
+    }
+
+    /// The certificate that a client is shown now.
+    fn shows(&self, fixture: &Fixture) -> Result<Vec<u8>> {
+        let mut stream = self.secure(&Arc::new(fixture.client(None)?))?;
+        stream.write_all(b"AMQP\0\0\x09\x01")?;
+        stream.read_exact(&mut [0; 8])?;
+        let shown = stream.conn.peer_certificates().unwrap_or_default();
+        Ok(shown.first().ok_or("no certificate")?.to_vec())
+    }
+
+    fn control(&self, arguments: &[&str]) -> Result<()> {
+        let management = address(&self.ready, "management")?;
+        let output = posthorn()
+            .args(["ctl", "--url"])
+            .arg(format!("http://{management}"))
+            .args(arguments)
+            .output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(stderr(&output).into()),
+        }
+    }
+
+    fn logs(&self, event: &str) -> Result<()> {
+        eventually(event, || {
+            let log = fs::read_to_string(&self.log).ok()?;
+            log.contains(event).then_some(())
+        })
+    }
+}
+
+fn with_tls(command: &mut Command, fixture: &Fixture, settings: &[&str]) {
+    let file = |name: &str| fixture.path(name).display().to_string();
+    for setting in [
+        "listeners.tcp=none".to_owned(),
+        "listeners.ssl.default=127.0.0.1:0".to_owned(),
+        format!("ssl_options.cacertfile={}", file("ca.pem")),
+        format!("ssl_options.certfile={}", file("cert.pem")),
+        format!("ssl_options.keyfile={}", file("key.pem")),
+    ] {
+        command.arg("--set").arg(setting);
+    }
+    for setting in settings {
+        command.arg("--set").arg(setting);
+    }
+}
+
+#[test]
+fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-login")?, Fixture::new("tls-login")?);
+    let settings = [
+        "ssl_options.verify=verify_peer",
+        "auth_mechanisms.1=EXTERNAL",
+        "auth_mechanisms.2=PLAIN",
+        "ssl_cert_login_from=common_name",
+    ];
+    let node = Node::start(&scratch, &fixture, &settings)?;
+    assert!(address(&node.ready, "amqp").is_err(), "no plain listener");
+    node.control(&["add_user", "client-7", "unused"])?;
+    node.control(&["set_permissions", "client-7", ".*", ".*", ".*"])?;
+    let shows = |name| fixture.client(Some((&fixture.authority, name)));
+
+    let mut by_certificate = node.open(shows("client-7")?, "EXTERNAL", b"")?;
+    by_certificate.declare("q", "quorum")?;
+    let select = codec_amqp091::Method::ConfirmSelect { no_wait: false };
+    by_certificate.ask(&select, "confirm.select-ok")?;
+    // Bodies of less than a record, and of many.
+    by_certificate.publish_all("q", 20, 100)?;
+    by_certificate.publish_all("q", 3, 300_000)?;
+    let mut by_password = node.open(fixture.client(None)?, "PLAIN", b"\0guest\0guest")?;
+    let wanted: BTreeSet<u64> = (1..=23).collect();
+    assert_eq!(by_password.consume("q", &wanted)?, wanted);
+
+    let refused = "403 ACCESS_REFUSED - Login was refused using authentication mechanism";
+    for (config, mechanism, response) in [
+        (shows("nobody")?, "EXTERNAL", &b""[..]),
+        (fixture.client(None)?, "EXTERNAL", b""),
+        (shows("client-7")?, "PLAIN", b"\0client-7\0wrong"),
+    ] {
+        let error = node.open(config, mechanism, response).err();
+        let error = error.ok_or("let in")?.to_string();
+        assert!(error.starts_with(refused), "{error}");
+    }
+    let other = authority::Authority::new("Another Authority")?;
+    let foreign = fixture.client(Some((&other, "client-7")))?;
+    assert!(node.open(foreign, "EXTERNAL", b"").is_err());
+    node.logs("connection.tls_failed")?;
+
+    // Without TLS on the port for it: an alert and the end.
+    let mut plain = connect(&address(&node.ready, "amqp/ssl")?)?;
+    plain.write_all(b"AMQP\0\0\x09\x01")?;
+    let mut heard = Vec::new();
+    plain.read_to_end(&mut heard)?;
+    assert_eq!(heard.first(), Some(&21));
+    Ok(())
+}
+
+/// As the kubelet does it: the files are links through a directory that is replaced in one step.
+#[test]
+fn certificates_are_swapped_while_clients_are_served() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-swap")?, Fixture::new("tls-swap")?);
+    let version = |name: &str| -> Result<()> {
+        let to = fixture.path(name);
+        fs::create_dir(&to)?;
+        for file in ["cert.pem", "key.pem"] {
+            fs::rename(fixture.path(file), to.join(file))?;
+        }
+        Ok(())
+    };
+    version("v1")?;
+    fixture.issue_server()?;
+    version("v2")?;
+    swap_link(&fixture.path("data"), "v1")?;
+    for file in ["cert.pem", "key.pem"] {
+        std::os::unix::fs::symlink(Path::new("data").join(file), fixture.path(file))?;
+    }
+    let node = Node::start(&scratch, &fixture, &[])?;
+    let mut client = node.open(fixture.client(None)?, "PLAIN", b"\0guest\0guest")?;
+    client.declare("q", "classic")?;
+    let first = node.shows(&fixture)?;
+    swap_link(&fixture.path("data"), "v2")?;
+    let second = eventually("a new certificate", || {
+        node.shows(&fixture).ok().filter(|shown| *shown != first)
+    })?;
+    node.logs("tls.certificates_reloaded")?;
+    client.declare("q", "classic")?;
+
+    fs::write(fixture.path("v2/cert.pem"), "no certificate")?;
+    node.logs("tls.certificates_unusable")?;
+    assert_eq!(node.shows(&fixture)?, second);
+    Ok(())
+}
+
+fn swap_link(link: &Path, to: &str) -> Result<()> {
+    let new = link.with_extension("new");
+    std::os::unix::fs::symlink(to, &new)?;
+    Ok(fs::rename(new, link)?)
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_at_start() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-refused")?, Fixture::new("tls-refused")?);
+    let missing = fixture.path("nowhere.pem").display().to_string();
+    let ca = fixture.path("ca.pem").display().to_string();
+    for (setting, code, wanted) in [
+        (
+            format!("ssl_options.certfile={missing}"),
+            1,
+            "ssl_options: {}/nowhere.pem: No such file",
+        ),
+        (
+            format!("ssl_options.keyfile={ca}"),
+            1,
+            "ssl_options: {}/ca.pem: ",
+        ),
+        (
+            format!("ssl_options.certfile={ca}"),
+            1,
+            "ssl_options: {}/key.pem: not the key of the certificate in {}/ca.pem",
+        ),
+        (
+            "ssl_options.fail_if_no_peer_cert=true".to_owned(),
+            2,
+            "`ssl_options.fail_if_no_peer_cert = true` needs `ssl_options.verify = verify_peer`",
+        ),
+    ] {
+        let mut command = posthorn();
+        serve_arguments(
+            &mut command,
+            &scratch.0.join("data"),
+            &scratch.0.join("ready"),
+        );
+        with_tls(&mut command, &fixture, &[&setting]);
+        let output = command.output()?;
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        let dir = fixture.dir.as_ref().display().to_string();
+        let wanted = wanted.replace("{}", &dir);
+        assert!(text.contains(&wanted), "{wanted}: {text}");
+    }
+    Ok(())
+}

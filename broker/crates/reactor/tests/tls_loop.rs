@@ -1,0 +1,303 @@
+//! The loop with TLS: a driver of lines behind rustls, clients by rustls's own side.
+#![forbid(unsafe_code)]
+
+mod lines;
+
+use authority::Fixture;
+use lines::{Harness, connect, read_flood, read_line};
+use reactor::{Inbound, LoopConfig, Report};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+use tls::{Options, Server, Verify};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Client = StreamOwned<ClientConnection, TcpStream>;
+
+fn options(fixture: &Fixture) -> Options {
+    Options {
+        certfile: fixture.path("cert.pem"),
+        keyfile: fixture.path("key.pem"),
+        ..Options::default()
+    }
+}
+
+fn start(fixture: &Fixture, config: LoopConfig) -> Result<Harness> {
+    let (server, _) = Server::load(options(fixture))?;
+    Ok(Harness::listening(config, Some(server))?)
+}
+
+fn client(node: &Harness, config: &Arc<ClientConfig>) -> Result<Client> {
+    let name = ServerName::try_from("localhost")?;
+    let connection = ClientConnection::new(config.clone(), name)?;
+    Ok(StreamOwned::new(connection, connect(node)?))
+}
+
+#[test]
+fn lines_go_both_ways_in_both_versions() -> Result<()> {
+    let fixture = Fixture::new("loop-lines")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    for version in rustls::ALL_VERSIONS {
+        let config = Arc::new(fixture.client_of(&[version], None)?);
+        let mut clients = Vec::new();
+        for i in 0..10 {
+            let mut one = client(&node, &config)?;
+            one.write_all(format!("hello {i}\nsecond").as_bytes())?;
+            assert_eq!(read_line(&mut one)?, format!("hello {i}"));
+            clients.push(one);
+        }
+        for one in &mut clients {
+            one.write_all(b" half\n")?;
+            assert_eq!(read_line(one)?, "second half");
+        }
+        node.wait_for_connections(10)?;
+        drop(clients);
+        node.wait_for_connections(0)?;
+    }
+    Ok(())
+}
+
+/// Each byte in a segment of its own, from the first of the ClientHello on.
+#[test]
+fn bytes_may_come_one_by_one() -> Result<()> {
+    let fixture = Fixture::new("loop-bytes")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let config = Arc::new(fixture.client(None)?);
+    let name = ServerName::try_from("localhost")?;
+    let mut connection = ClientConnection::new(config, name)?;
+    let mut socket = connect(&node)?;
+    socket.set_nodelay(true)?;
+    connection.writer().write_all(b"slowly\n")?;
+    let mut heard = Vec::new();
+    while heard != b"slowly\n" {
+        let mut wire = Vec::new();
+        while connection.wants_write() {
+            connection.write_tls(&mut wire)?;
+        }
+        for byte in wire {
+            socket.write_all(&[byte])?;
+        }
+        connection.read_tls(&mut socket)?;
+        connection.process_new_packets()?;
+        match connection.reader().read_to_end(&mut heard) {
+            Ok(_) => return Err("the end".into()),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_slow_reader_gets_everything_in_order() -> Result<()> {
+    let fixture = Fixture::new("loop-flood")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let mut one = client(&node, &Arc::new(fixture.client(None)?))?;
+    // Far beyond what the kernel takes: the rest of a write waits sealed.
+    one.write_all(b"flood 24\n")?;
+    read_flood(&mut one, 24)?;
+    one.write_all(b"done\n")?;
+    assert_eq!(read_line(&mut one)?, "done");
+    Ok(())
+}
+
+#[test]
+fn large_frames_and_pauses_are_as_without_tls() -> Result<()> {
+    let fixture = Fixture::new("loop-pauses")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let config = Arc::new(fixture.client(None)?);
+    let mut one = client(&node, &config)?;
+    let long = "x".repeat(500_000);
+    one.write_all(format!("{long}\n").as_bytes())?;
+    assert_eq!(read_line(&mut one)?, long);
+
+    let mut other = client(&node, &config)?;
+    one.write_all(b"pause\nafter 1\nafter 2\n")?;
+    assert_eq!(read_line(&mut one)?, "paused");
+    one.write_all(b"after 3\n")?;
+    other.write_all(b"count\n")?;
+    assert_eq!(read_line(&mut other)?, "0");
+    other.write_all(b"resume\n")?;
+    assert_eq!(read_line(&mut other)?, "resumed");
+    for i in 1..=3 {
+        assert_eq!(read_line(&mut one)?, format!("after {i}"));
+    }
+    Ok(())
+}
+
+/// rustls reports an end without close_notify as an error: none here.
+#[test]
+fn last_words_arrive_before_a_proper_end() -> Result<()> {
+    let fixture = Fixture::new("loop-last")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let config = Arc::new(fixture.client(None)?);
+    let mut one = client(&node, &config)?;
+    one.write_all(b"close\nand more that nobody reads\n")?;
+    let mut rest = String::new();
+    one.read_to_string(&mut rest)?;
+    assert_eq!(rest, "closing\n");
+
+    let mut one = client(&node, &config)?;
+    one.write_all(b"hi\n")?;
+    assert_eq!(read_line(&mut one)?, "hi");
+    node.mailbox.post(Inbound::ShutDown)?;
+    let mut rest = String::new();
+    one.read_to_string(&mut rest)?;
+    assert_eq!(rest, "shutdown\n");
+    assert_eq!(node.reports.recv()?, Report::Drained);
+    Ok(())
+}
+
+#[test]
+fn a_client_may_end_with_close_notify_or_without() -> Result<()> {
+    let fixture = Fixture::new("loop-ends")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let config = Arc::new(fixture.client(None)?);
+    for notify in [true, false] {
+        let mut one = client(&node, &config)?;
+        one.write_all(b"x\n")?;
+        assert_eq!(read_line(&mut one)?, "x");
+        node.wait_for_connections(1)?;
+        match notify {
+            // The socket stays open: the word alone ends it.
+            true => {
+                one.conn.send_close_notify();
+                one.flush()?;
+            }
+            false => one.sock.shutdown(Shutdown::Write)?,
+        }
+        node.wait_for_connections(0)?;
+        // Answered in kind.
+        let mut rest = Vec::new();
+        one.read_to_end(&mut rest)?;
+        assert!(rest.is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_not_tls_hears_an_alert_and_the_end() -> Result<()> {
+    let fixture = Fixture::new("loop-plain")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let mut plain = connect(&node)?;
+    plain.write_all(b"AMQP\0\0\x09\x01")?;
+    let mut heard = Vec::new();
+    plain.read_to_end(&mut heard)?;
+    assert_eq!(heard.first(), Some(&21), "an alert: {heard:?}");
+    // Others are served, and the driver never heard of it.
+    let mut one = client(&node, &Arc::new(fixture.client(None)?))?;
+    one.write_all(b"x\n")?;
+    assert_eq!(read_line(&mut one)?, "x");
+    node.wait_for_connections(1)?;
+    Ok(())
+}
+
+#[test]
+fn a_record_that_was_changed_on_its_way_ends_the_connection() -> Result<()> {
+    let fixture = Fixture::new("loop-changed")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let mut one = client(&node, &Arc::new(fixture.client(None)?))?;
+    one.write_all(b"x\n")?;
+    assert_eq!(read_line(&mut one)?, "x");
+    one.conn.writer().write_all(b"close\n")?;
+    let mut wire = Vec::new();
+    one.conn.write_tls(&mut wire)?;
+    *wire.last_mut().ok_or("empty")? ^= 1;
+    one.sock.write_all(&wire)?;
+    let error = one.read(&mut [0; 8]).err().ok_or("it was taken")?;
+    assert!(error.to_string().contains("BadRecordMac"), "{error}");
+    node.wait_for_connections(0)?;
+    Ok(())
+}
+
+#[test]
+fn who_does_not_agree_in_time_is_dropped() -> Result<()> {
+    let fixture = Fixture::new("loop-stall")?;
+    let config = LoopConfig {
+        tls_handshake: Duration::from_millis(50),
+        ..LoopConfig::default()
+    };
+    let node = start(&fixture, config)?;
+    for opening in [&b""[..], &[22, 3, 1, 2, 0, 1]] {
+        let mut stalled = connect(&node)?;
+        stalled.write_all(opening)?;
+        let mut heard = Vec::new();
+        stalled.read_to_end(&mut heard)?;
+        assert!(heard.is_empty());
+    }
+    Ok(())
+}
+
+/// More at once than a turn takes: all get their turn, and listeners that rest meanwhile go on.
+#[test]
+fn a_storm_of_handshakes_is_served_to_the_last() -> Result<()> {
+    let fixture = Fixture::new("loop-storm")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    let config = Arc::new(fixture.client(None)?);
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..100 {
+        let mut one = client(&node, &config)?;
+        // The ClientHello alone, so that all of them are on their way together.
+        one.conn.write_tls(&mut one.sock)?;
+        clients.push(one);
+    }
+    for one in &mut clients {
+        one.write_all(b"me too\n")?;
+        assert_eq!(read_line(one)?, "me too");
+    }
+    node.wait_for_connections(100)?;
+    Ok(())
+}
+
+#[test]
+fn sessions_are_resumed_and_new_certificates_are_taken() -> Result<()> {
+    let fixture = Fixture::new("loop-resume")?;
+    let (server, mut watched) = Server::load(options(&fixture))?;
+    let node = Harness::listening(LoopConfig::default(), Some(server))?;
+    let config = Arc::new(fixture.client(None)?);
+    let mut kinds = Vec::new();
+    for round in 0..3 {
+        if round == 2 {
+            fixture.issue_server()?;
+            watched.look();
+        }
+        let mut one = client(&node, &config)?;
+        one.write_all(b"x\n")?;
+        assert_eq!(read_line(&mut one)?, "x");
+        kinds.push(one.conn.handshake_kind());
+    }
+    let wanted = [
+        HandshakeKind::Full,
+        HandshakeKind::Resumed,
+        // Tickets go with the certificate.
+        HandshakeKind::Full,
+    ];
+    assert_eq!(kinds, wanted.map(Some));
+    Ok(())
+}
+
+#[test]
+fn clients_without_a_certificate_are_told_where_one_is_required() -> Result<()> {
+    let fixture = Fixture::new("loop-required")?;
+    let options = Options {
+        cacertfile: Some(fixture.path("ca.pem")),
+        verify: Verify::Peer { required: true },
+        ..options(&fixture)
+    };
+    let (server, _) = Server::load(options)?;
+    let node = Harness::listening(LoopConfig::default(), Some(server))?;
+    let mut without = client(&node, &Arc::new(fixture.client(None)?))?;
+    let outcome = without
+        .write_all(b"x\n")
+        .and_then(|()| without.read(&mut [0; 8]));
+    let error = outcome.err().ok_or("served")?;
+    assert!(error.to_string().contains("CertificateRequired"), "{error}");
+    let shows = fixture.client(Some((&fixture.authority, "me")))?;
+    let mut with = client(&node, &Arc::new(shows))?;
+    with.write_all(b"x\n")?;
+    assert_eq!(read_line(&mut with)?, "x");
+    Ok(())
+}
