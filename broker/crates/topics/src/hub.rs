@@ -1,0 +1,533 @@
+//! The hub: who is here, who is away, and what each is told.
+
+use crate::retained::Retained;
+use crate::routes::{Found, Routes};
+use crate::{Delivery, Hit, SubscriberId, Subscription};
+use env::{Time, WallTime};
+use hashbrown::HashMap;
+use message::Message;
+use slab::Slab;
+use smallvec::SmallVec;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+type ByName<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
+
+/// Bounds of what clients may make a hub hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Retained messages of a vhost.
+    pub retained_messages: usize,
+    /// Bytes of the same.
+    pub retained_bytes: usize,
+    /// Clients that are away and whose sessions are kept, over all vhosts.
+    pub parked: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            retained_messages: 1_000_000,
+            retained_bytes: 256 << 20,
+            parked: 1_000_000,
+        }
+    }
+}
+
+/// A client's session while no connection has it.
+pub trait Parked: Send {
+    /// A message for it. False: it was not kept.
+    fn deliver(&mut self, delivery: Delivery) -> bool;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+/// A message to be published when its client does not come back.
+#[derive(Clone, Debug)]
+pub struct Will {
+    pub topic: Arc<str>,
+    pub message: Message,
+    pub retain: bool,
+}
+
+/// What came of [`Hub::claim`].
+pub enum Claim {
+    /// The client id is the asker's.
+    Granted {
+        subscriber: SubscriberId,
+        /// What its last connection left.
+        state: Option<Box<dyn Parked>>,
+    },
+    /// Another connection has it and has been told to leave: claim again on [`Output::Free`].
+    Wait,
+}
+
+/// How a connection leaves its client id.
+#[derive(Default)]
+pub struct Leave {
+    /// None: the session is over.
+    pub state: Option<Box<dyn Parked>>,
+    /// When the session is over; None: never.
+    pub until: Option<Time>,
+    /// To be published at that time, or when the session is over if that comes first.
+    pub will: Option<(Time, Will)>,
+}
+
+/// What a hub has to say.
+#[derive(Debug)]
+pub enum Output {
+    /// To a session, by its number.
+    Deliver { session: u64, delivery: Delivery },
+    /// To a session: another connection claims its client id, or the claim that it waits for; it must leave.
+    TakenOver { session: u64 },
+    /// To a session that waits: claim again.
+    Free { session: u64 },
+    /// A client did not come back: publish this.
+    Will { vhost: Arc<str>, will: Will },
+}
+
+/// There is no room for another retained message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetainedFull;
+
+/// Figures for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub connected: usize,
+    pub parked: usize,
+    pub subscriptions: usize,
+    pub retained: usize,
+    /// Messages that a client that was away had no room for, since the start.
+    pub not_kept: u64,
+    /// Messages of QoS 0 that were dropped because a client did not read (Q6), since the start.
+    pub dropped: u64,
+}
+
+enum Seat {
+    Connected {
+        session: u64,
+        /// Who claims it next.
+        waiting: Option<u64>,
+    },
+    Away {
+        state: Box<dyn Parked>,
+        until: Option<Time>,
+        will: Option<(Time, Will)>,
+    },
+}
+
+struct Subscriber {
+    vhost: Arc<str>,
+    client: Arc<str>,
+    seat: Seat,
+    filters: BTreeMap<Box<str>, Subscription>,
+}
+
+#[derive(Default)]
+struct Vhost {
+    clients: ByName<SubscriberId>,
+    routes: Routes,
+    retained: Retained,
+}
+
+#[derive(Default)]
+pub struct Hub {
+    limits: Limits,
+    vhosts: ByName<Vhost>,
+    subscribers: Slab<Subscriber>,
+    /// When something is due for a client that is away.
+    timers: BTreeSet<(Time, SubscriberId)>,
+    outputs: VecDeque<Output>,
+    found: Vec<Found>,
+    parked: usize,
+    subscriptions: usize,
+    not_kept: u64,
+    dropped: u64,
+}
+
+impl Hub {
+    pub fn new(limits: Limits) -> Hub {
+        Hub {
+            limits,
+            ..Hub::default()
+        }
+    }
+
+    /// What there is to say, in order.
+    pub fn take(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.
+    pub fn claim(&mut self, vhost: &str, client: &str, session: u64, clean: bool) -> Claim {
+        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
+        let Some(&subscriber) = known else {
+            return self.seat_new(vhost, client, session);
+        };
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return self.seat_new(vhost, client, session);
+        };
+        if let Seat::Connected {
+            session: has,
+            waiting,
+        } = &mut entry.seat
+        {
+            let leaves = waiting.replace(session).unwrap_or(*has);
+            self.outputs
+                .push_back(Output::TakenOver { session: leaves });
+            return Claim::Wait;
+        }
+        if clean {
+            self.forget(subscriber);
+            return self.seat_new(vhost, client, session);
+        }
+        let seat = Seat::Connected {
+            session,
+            waiting: None,
+        };
+        let was = std::mem::replace(&mut entry.seat, seat);
+        let Seat::Away { state, until, will } = was else {
+            return Claim::Wait;
+        };
+        self.stop_timer(subscriber, due(until, &will));
+        self.parked -= 1;
+        Claim::Granted {
+            subscriber,
+            state: Some(state),
+        }
+    }
+
+    fn seat_new(&mut self, vhost: &str, client: &str, session: u64) -> Claim {
+        let vhost: Arc<str> = match self.vhosts.get_key_value(vhost) {
+            Some((name, _)) => name.clone(),
+            None => vhost.into(),
+        };
+        let client: Arc<str> = client.into();
+        let key = self.subscribers.insert(Subscriber {
+            vhost: vhost.clone(),
+            client: client.clone(),
+            seat: Seat::Connected {
+                session,
+                waiting: None,
+            },
+            filters: BTreeMap::new(),
+        });
+        // Fewer than 2^32 clients fit in any memory.
+        let subscriber = SubscriberId(key as u32);
+        let there = self.vhosts.entry(vhost).or_default();
+        there.clients.insert(client, subscriber);
+        Claim::Granted {
+            subscriber,
+            state: None,
+        }
+    }
+
+    /// A session that waits for a client id gives up.
+    pub fn withdraw(&mut self, vhost: &str, client: &str, session: u64) {
+        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
+        let entry = known.and_then(|id| self.subscribers.get_mut(id.0 as usize));
+        if let Some(Seat::Connected { waiting, .. }) = entry.map(|entry| &mut entry.seat)
+            && *waiting == Some(session)
+        {
+            *waiting = None;
+        }
+    }
+
+    /// The connection of a client ends.
+    pub fn leave(&mut self, subscriber: SubscriberId, leave: Leave) {
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return;
+        };
+        let Seat::Connected { waiting, .. } = entry.seat else {
+            return;
+        };
+        match leave.state {
+            Some(state) if self.parked < self.limits.parked => {
+                let timer = due(leave.until, &leave.will);
+                entry.seat = Seat::Away {
+                    state,
+                    until: leave.until,
+                    will: leave.will,
+                };
+                self.parked += 1;
+                self.timers.extend(timer.map(|at| (at, subscriber)));
+            }
+            _ => {
+                let vhost = entry.vhost.clone();
+                self.forget(subscriber);
+                let will = leave.will.map(|(_, will)| Output::Will { vhost, will });
+                self.outputs.extend(will);
+            }
+        }
+        self.outputs
+            .extend(waiting.map(|session| Output::Free { session }));
+    }
+
+    fn stop_timer(&mut self, subscriber: SubscriberId, at: Option<Time>) {
+        if let Some(at) = at {
+            self.timers.remove(&(at, subscriber));
+        }
+    }
+
+    /// Its session is over: its will is published, its subscriptions go.
+    fn forget(&mut self, subscriber: SubscriberId) {
+        let Some(entry) = self.subscribers.try_remove(subscriber.0 as usize) else {
+            return;
+        };
+        if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
+            vhost.clients.remove(&entry.client);
+            for (filter, subscription) in &entry.filters {
+                vhost.routes.remove(filter, subscriber, *subscription);
+            }
+        }
+        self.subscriptions -= entry.filters.len();
+        if let Seat::Away { until, will, .. } = entry.seat {
+            self.parked -= 1;
+            self.stop_timer(subscriber, due(until, &will));
+            let vhost = entry.vhost;
+            self.outputs
+                .extend(will.map(|(_, will)| Output::Will { vhost, will }));
+        }
+    }
+
+    /// Whether the subscription was there before: then it is replaced.
+    pub fn subscribe(
+        &mut self,
+        subscriber: SubscriberId,
+        filter: &str,
+        subscription: Subscription,
+    ) -> bool {
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return false;
+        };
+        let Some(vhost) = self.vhosts.get_mut(&entry.vhost) else {
+            return false;
+        };
+        let old = match entry.filters.get_mut(filter) {
+            Some(there) => Some(std::mem::replace(there, subscription)),
+            None => {
+                entry.filters.insert(filter.into(), subscription);
+                self.subscriptions += 1;
+                None
+            }
+        };
+        if old == Some(subscription) {
+            return true;
+        }
+        if let Some(old) = old {
+            vhost.routes.remove(filter, subscriber, old);
+        }
+        vhost.routes.add(filter, subscriber, subscription);
+        old.is_some()
+    }
+
+    /// False: there was no such subscription.
+    pub fn unsubscribe(&mut self, subscriber: SubscriberId, filter: &str) -> bool {
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return false;
+        };
+        let Some(subscription) = entry.filters.remove(filter) else {
+            return false;
+        };
+        self.subscriptions -= 1;
+        if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
+            vhost.routes.remove(filter, subscriber, subscription);
+        }
+        true
+    }
+
+    /// How many subscriptions a client has.
+    pub fn subscriptions_of(&self, subscriber: SubscriberId) -> usize {
+        let entry = self.subscribers.get(subscriber.0 as usize);
+        entry.map_or(0, |entry| entry.filters.len())
+    }
+
+    /// Whether anybody in a vhost has a subscription.
+    pub fn is_listening(&self, vhost: &str) -> bool {
+        let there = self.vhosts.get(vhost);
+        there.is_some_and(|there| !there.routes.is_empty())
+    }
+
+    /// Hands a message to all subscribers of its topic; how many they are. `from` is who published it, for No Local.
+    pub fn publish(
+        &mut self,
+        vhost: &str,
+        topic: &str,
+        message: &Message,
+        from: Option<SubscriberId>,
+    ) -> usize {
+        let Some(vhost) = self.vhosts.get_mut(vhost) else {
+            return 0;
+        };
+        let subscribers = &self.subscribers;
+        let is_here = |who: SubscriberId| {
+            let entry = subscribers.get(who.0 as usize);
+            entry.is_some_and(|entry| matches!(entry.seat, Seat::Connected { .. }))
+        };
+        self.found.clear();
+        vhost.routes.find(topic, is_here, &mut self.found);
+        self.found
+            .retain(|(who, subscription)| !(subscription.no_local && Some(*who) == from));
+        let mut receivers = 0;
+        for matched in self.found.chunk_by(|a, b| a.0 == b.0) {
+            let Some((who, _)) = matched.first() else {
+                continue;
+            };
+            let Some(entry) = self.subscribers.get_mut(who.0 as usize) else {
+                continue;
+            };
+            receivers += 1;
+            let delivery = Delivery {
+                message: message.clone(),
+                hits: matched.iter().map(|(_, s)| hit(*s)).collect(),
+                retained: false,
+            };
+            match &mut entry.seat {
+                Seat::Connected { session, .. } => self.outputs.push_back(Output::Deliver {
+                    session: *session,
+                    delivery,
+                }),
+                Seat::Away { state, .. } => {
+                    self.not_kept += u64::from(!state.deliver(delivery));
+                }
+            }
+        }
+        receivers
+    }
+
+    /// Keeps a message for those who subscribe later; None removes what is kept.
+    pub fn retain(
+        &mut self,
+        vhost: &str,
+        topic: &str,
+        message: Option<Message>,
+    ) -> Result<(), RetainedFull> {
+        if !self.vhosts.contains_key(vhost) {
+            self.vhosts.insert(vhost.into(), Vhost::default());
+        }
+        let Some(there) = self.vhosts.get_mut(vhost) else {
+            return Ok(());
+        };
+        let Some(message) = message else {
+            there.retained.remove(topic);
+            return Ok(());
+        };
+        let old = there.retained.size_of(topic);
+        let bytes = there.retained.bytes() - old.unwrap_or(0) + message.as_bytes().len();
+        let messages = there.retained.len() + usize::from(old.is_none());
+        if messages > self.limits.retained_messages || bytes > self.limits.retained_bytes {
+            return Err(RetainedFull);
+        }
+        there.retained.set(topic, message);
+        Ok(())
+    }
+
+    /// Appends what is retained for a client's filter, until there are `limit`. False: there is more.
+    pub fn retained_for(
+        &self,
+        subscriber: SubscriberId,
+        filter: &str,
+        now: WallTime,
+        limit: usize,
+        found: &mut Vec<Delivery>,
+    ) -> bool {
+        let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
+            return true;
+        };
+        let Some(&subscription) = entry.filters.get(filter) else {
+            return true;
+        };
+        let Some(vhost) = self.vhosts.get(&entry.vhost) else {
+            return true;
+        };
+        vhost.retained.matching(filter, now, |message| {
+            let room = found.len() < limit;
+            if room {
+                found.push(Delivery {
+                    message: message.clone(),
+                    hits: SmallVec::from_buf([hit(subscription)]),
+                    retained: true,
+                });
+            }
+            room
+        })
+    }
+
+    /// A message of QoS 0 was dropped because its client does not read.
+    pub fn count_dropped(&mut self) {
+        self.dropped += 1;
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts {
+            connected: self.subscribers.len() - self.parked,
+            parked: self.parked,
+            subscriptions: self.subscriptions,
+            retained: self.vhosts.values().map(|v| v.retained.len()).sum(),
+            not_kept: self.not_kept,
+            dropped: self.dropped,
+        }
+    }
+
+    /// The vhost is no more: retained messages and sessions of clients that are away go. Those that are connected are
+    /// ended by the node.
+    pub fn remove_vhost(&mut self, vhost: &str) {
+        let away: Vec<SubscriberId> = self
+            .subscribers
+            .iter()
+            .filter(|(_, s)| &*s.vhost == vhost && matches!(s.seat, Seat::Away { .. }))
+            .map(|(key, _)| SubscriberId(key as u32))
+            .collect();
+        for subscriber in away {
+            self.forget(subscriber);
+        }
+        if let Some(there) = self.vhosts.get_mut(vhost) {
+            there.retained = Retained::default();
+            if there.clients.is_empty() {
+                self.vhosts.remove(vhost);
+            }
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Time has come to `now`: sessions end, wills are published.
+    pub fn tick(&mut self, now: Time) {
+        while let Some(&(at, subscriber)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+                continue;
+            };
+            let Seat::Away { until, will, .. } = &mut entry.seat else {
+                continue;
+            };
+            if until.is_some_and(|until| until <= now) {
+                self.forget(subscriber);
+                continue;
+            }
+            let until = *until;
+            let vhost = entry.vhost.clone();
+            let due = will.take().map(|(_, will)| Output::Will { vhost, will });
+            self.outputs.extend(due);
+            self.timers.extend(until.map(|at| (at, subscriber)));
+        }
+    }
+}
+
+fn hit(subscription: Subscription) -> Hit {
+    Hit {
+        qos: subscription.qos,
+        retain_as_published: subscription.retain_as_published,
+        identifier: subscription.identifier,
+    }
+}
+
+/// The first thing that time brings to a client that is away.
+fn due(until: Option<Time>, will: &Option<(Time, Will)>) -> Option<Time> {
+    let will = will.as_ref().map(|(at, _)| *at);
+    [until, will].into_iter().flatten().min()
+}

@@ -1,0 +1,83 @@
+//! Topics as routing keys (M3): `/` and `.` change places, `+` is `*`. In RabbitMQ a level that is a plain `*` becomes a
+//! wildcard on the way; between MQTT clients it is a word like others.
+
+/// Stands in front of a word that would be a wildcard. No topic has this character [MQTT-4.7.3-2].
+const LITERAL: char = '\0';
+
+fn swapped(c: char) -> char {
+    match c {
+        '/' => '.',
+        '.' => '/',
+        c => c,
+    }
+}
+
+/// The routing key of a topic name, for exchanges.
+pub fn key_of(topic: &str) -> String {
+    topic.chars().map(swapped).collect()
+}
+
+/// The topic name of a routing key.
+pub fn topic_of(key: &str) -> String {
+    key.chars().map(swapped).collect()
+}
+
+/// The key that the trie has a topic under; to the end of `out`.
+pub(crate) fn push_topic(topic: &str, out: &mut String) {
+    if !topic.contains('*') {
+        out.extend(topic.chars().map(swapped));
+        return;
+    }
+    for (n, level) in topic.split('/').enumerate() {
+        push_level(n, level, out);
+    }
+}
+
+/// The key that the trie has a filter under.
+pub(crate) fn filter_key(filter: &str) -> String {
+    let mut out = String::with_capacity(filter.len());
+    for (n, level) in filter.split('/').enumerate() {
+        match level {
+            "+" => push_raw(n, "*", &mut out),
+            "#" => push_raw(n, "#", &mut out),
+            level => push_level(n, level, &mut out),
+        }
+    }
+    out
+}
+
+fn push_raw(n: usize, word: &str, out: &mut String) {
+    if n > 0 {
+        out.push('.');
+    }
+    out.push_str(word);
+}
+
+fn push_level(n: usize, level: &str, out: &mut String) {
+    push_raw(n, "", out);
+    if level == "*" {
+        out.push(LITERAL);
+    }
+    out.extend(level.chars().map(swapped));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slash_and_dot_change_places() {
+        assert_eq!(key_of("a/b.c/*"), "a.b/c.*");
+        assert_eq!(topic_of("a.b/c.*"), "a/b.c/*");
+        assert_eq!(filter_key("+/b.c/#"), "*.b/c.#");
+        assert_eq!(filter_key("/+"), ".*");
+    }
+
+    #[test]
+    fn a_star_is_no_wildcard_in_mqtt() {
+        assert_eq!(filter_key("a/*/b*"), "a.\0*.b*");
+        let mut out = String::new();
+        push_topic("a/*/b*", &mut out);
+        assert_eq!(out, filter_key("a/*/b*"));
+    }
+}

@@ -1,0 +1,46 @@
+//! Subscriptions by topic that are no queues (Q5): who gets a message, what is retained, and who holds a client id.
+//!
+//! A [`Hub`] is one shard's part. It has no I/O and no clock: sessions call it, and what it has to say to sessions is taken from it
+//! with [`Hub::take`]. Nothing in it is replicated or on disk: sessions that outlive their connection, and retained
+//! messages, live as long as the process.
+#![forbid(unsafe_code)]
+
+mod envelope;
+mod hub;
+mod key;
+mod retained;
+mod routes;
+
+pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
+pub use hub::{Claim, Counts, Hub, Leave, Limits, Output, Parked, RetainedFull, Will};
+pub use key::{key_of, topic_of};
+pub use retained::is_fresh;
+pub use routes::Subscription;
+
+use codec_mqtt::Qos;
+use message::Message;
+use smallvec::SmallVec;
+
+/// A client of the hub, connected or away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SubscriberId(pub(crate) u32);
+
+/// A subscription that a message belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hit {
+    /// At most this.
+    pub qos: Qos,
+    pub retain_as_published: bool,
+    /// The client's name for the subscription; 0: none.
+    pub identifier: u32,
+}
+
+/// A message for a subscriber, with all its subscriptions that it belongs to.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Its properties are an [`Envelope`].
+    pub message: Message,
+    pub hits: SmallVec<[Hit; 1]>,
+    /// It was retained, and comes because of a new subscription.
+    pub retained: bool,
+}

@@ -1,0 +1,367 @@
+//! The hub as sessions see it.
+
+use codec_mqtt::{Properties, Qos, matches};
+use env::{Time, WallTime};
+use message::Message;
+use proptest::prelude::*;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use topics::{
+    Claim, Delivery, EnvelopeBuilder, Hub, Leave, Limits, Output, Parked, RetainedFull,
+    SubscriberId, Subscription, Will,
+};
+
+fn message(topic: &str, payload: &[u8]) -> Message {
+    EnvelopeBuilder {
+        qos: Qos::AtLeastOnce,
+        retain: false,
+        topic,
+        properties: &Properties::default(),
+        exchange: "amq.topic",
+        key: "",
+        received: WallTime(0),
+    }
+    .build(payload)
+    .unwrap()
+}
+
+fn will(topic: &str) -> Will {
+    Will {
+        topic: topic.into(),
+        message: message(topic, b"gone"),
+        retain: false,
+    }
+}
+
+/// What was delivered to a client that is away.
+#[derive(Clone, Default)]
+struct Basket(Arc<Mutex<Vec<Delivery>>>);
+
+impl Parked for Basket {
+    fn deliver(&mut self, delivery: Delivery) -> bool {
+        self.0.lock().unwrap().push(delivery);
+        true
+    }
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+fn enter(hub: &mut Hub, client: &str, session: u64) -> SubscriberId {
+    match hub.claim("/", client, session, false) {
+        Claim::Granted { subscriber, .. } => subscriber,
+        Claim::Wait => panic!("somebody has it"),
+    }
+}
+
+fn at(qos: Qos) -> Subscription {
+    Subscription {
+        qos,
+        ..Subscription::default()
+    }
+}
+
+fn said(hub: &mut Hub) -> Vec<String> {
+    let mut all = Vec::new();
+    while let Some(output) = hub.take() {
+        all.push(match output {
+            Output::Deliver { session, delivery } => {
+                let ids: Vec<u32> = delivery.hits.iter().map(|h| h.identifier).collect();
+                format!("{session} gets {ids:?}")
+            }
+            Output::TakenOver { session } => format!("{session} leaves"),
+            Output::Free { session } => format!("{session} again"),
+            Output::Will { vhost, will } => format!("will {vhost} {}", will.topic),
+        });
+    }
+    all
+}
+
+fn seconds(n: u64) -> Time {
+    Time::ZERO + Duration::from_secs(n)
+}
+
+#[test]
+fn the_last_to_come_has_the_client_id() {
+    let mut hub = Hub::new(Limits::default());
+    let first = enter(&mut hub, "c", 1);
+    assert!(matches!(hub.claim("/", "c", 2, false), Claim::Wait));
+    assert!(matches!(hub.claim("/", "c", 3, false), Claim::Wait));
+    assert_eq!(said(&mut hub), ["1 leaves", "2 leaves"]);
+    hub.withdraw("/", "c", 2);
+    let basket = Basket::default();
+    hub.leave(
+        first,
+        Leave {
+            state: Some(Box::new(basket)),
+            ..Leave::default()
+        },
+    );
+    assert_eq!(said(&mut hub), ["3 again"]);
+    let Claim::Granted { subscriber, state } = hub.claim("/", "c", 3, false) else {
+        panic!("nobody has it");
+    };
+    assert_eq!(subscriber, first);
+    assert!(state.is_some_and(|s| s.into_any().is::<Basket>()));
+    // In another vhost it is another client.
+    assert!(matches!(
+        hub.claim("other", "c", 4, false),
+        Claim::Granted { state: None, .. }
+    ));
+}
+
+#[test]
+fn who_gave_up_waiting_is_not_called() {
+    let mut hub = Hub::new(Limits::default());
+    let first = enter(&mut hub, "c", 1);
+    assert!(matches!(hub.claim("/", "c", 2, false), Claim::Wait));
+    hub.withdraw("/", "c", 2);
+    hub.leave(first, Leave::default());
+    assert_eq!(said(&mut hub), ["1 leaves"]);
+    assert_eq!(hub.counts().connected, 0);
+}
+
+#[test]
+fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
+    let mut hub = Hub::new(Limits::default());
+    let who = enter(&mut hub, "c", 1);
+    assert!(!hub.subscribe(who, "a/#", at(Qos::AtLeastOnce)));
+    let basket = Basket::default();
+    let leave = Leave {
+        state: Some(Box::new(basket.clone())),
+        until: Some(seconds(60)),
+        will: Some((seconds(10), will("w"))),
+    };
+    hub.leave(who, leave);
+    assert_eq!(hub.publish("/", "a/b", &message("a/b", b"x"), None), 1);
+    assert_eq!(basket.0.lock().unwrap().len(), 1);
+    assert_eq!(hub.wake_at(), Some(seconds(10)));
+    hub.tick(seconds(9));
+    assert_eq!(said(&mut hub), [""; 0]);
+    hub.tick(seconds(10));
+    assert_eq!(said(&mut hub), ["will / w"]);
+    assert_eq!(hub.wake_at(), Some(seconds(60)));
+    assert_eq!(hub.counts().parked, 1);
+    hub.tick(seconds(60));
+    assert_eq!((hub.counts().parked, hub.counts().subscriptions), (0, 0));
+    assert_eq!(hub.publish("/", "a/b", &message("a/b", b"x"), None), 0);
+    assert_eq!(hub.wake_at(), None);
+}
+
+#[test]
+fn a_will_is_published_when_the_session_ends_first_and_not_when_the_client_is_back() {
+    let mut hub = Hub::new(Limits::default());
+    let away = || Leave {
+        state: Some(Box::new(Basket::default())),
+        until: Some(seconds(5)),
+        will: Some((seconds(10), will("w"))),
+    };
+    // The session's end comes first.
+    let who = enter(&mut hub, "c", 1);
+    hub.leave(who, away());
+    hub.tick(seconds(5));
+    assert_eq!(said(&mut hub), ["will / w"]);
+    // Back in time.
+    let who = enter(&mut hub, "c", 2);
+    hub.leave(who, away());
+    let who = enter(&mut hub, "c", 3);
+    hub.tick(seconds(100));
+    assert_eq!(said(&mut hub), [""; 0]);
+    // A new session ends the old one.
+    hub.leave(who, away());
+    assert!(matches!(
+        hub.claim("/", "c", 4, true),
+        Claim::Granted { state: None, .. }
+    ));
+    assert_eq!(said(&mut hub), ["will / w"]);
+    // No session is kept at all: at once.
+    let who = enter(&mut hub, "d", 5);
+    hub.leave(
+        who,
+        Leave {
+            will: Some((seconds(10), will("v"))),
+            ..Leave::default()
+        },
+    );
+    assert_eq!(said(&mut hub), ["will / v"]);
+}
+
+#[test]
+fn one_delivery_names_all_subscriptions_that_match() {
+    let mut hub = Hub::new(Limits::default());
+    let who = enter(&mut hub, "c", 1);
+    for (filter, identifier) in [("a/+", 7), ("a/#", 8), ("b", 9)] {
+        hub.subscribe(
+            who,
+            filter,
+            Subscription {
+                identifier,
+                ..at(Qos::AtMostOnce)
+            },
+        );
+    }
+    assert_eq!(hub.publish("/", "a/b", &message("a/b", b""), None), 1);
+    assert_eq!(said(&mut hub), ["1 gets [7, 8]"]);
+    // Replaced, not added.
+    assert!(hub.subscribe(
+        who,
+        "a/+",
+        Subscription {
+            identifier: 5,
+            ..at(Qos::AtMostOnce)
+        }
+    ));
+    hub.publish("/", "a/b", &message("a/b", b""), None);
+    assert_eq!(said(&mut hub), ["1 gets [5, 8]"]);
+    assert!(hub.unsubscribe(who, "a/#"));
+    assert!(!hub.unsubscribe(who, "a/#"));
+    hub.publish("/", "a/b", &message("a/b", b""), None);
+    assert_eq!(said(&mut hub), ["1 gets [5]"]);
+    assert_eq!(hub.publish("other", "a/b", &message("a/b", b""), None), 0);
+}
+
+#[test]
+fn no_local_is_about_the_publisher() {
+    let mut hub = Hub::new(Limits::default());
+    let one = enter(&mut hub, "c", 1);
+    let two = enter(&mut hub, "d", 2);
+    let no_local = Subscription {
+        no_local: true,
+        ..Subscription::default()
+    };
+    hub.subscribe(one, "a", no_local);
+    hub.subscribe(two, "a", no_local);
+    assert_eq!(hub.publish("/", "a", &message("a", b""), Some(one)), 1);
+    assert_eq!(said(&mut hub), ["2 gets [0]"]);
+}
+
+#[test]
+fn a_group_takes_turns_and_prefers_who_is_here() {
+    let mut hub = Hub::new(Limits::default());
+    let ids: Vec<SubscriberId> = (1..=3)
+        .map(|n| enter(&mut hub, &format!("c{n}"), n))
+        .collect();
+    for &id in &ids {
+        hub.subscribe(id, "$share/g/a/+", Subscription::default());
+    }
+    let publish = |hub: &mut Hub| {
+        assert_eq!(hub.publish("/", "a/b", &message("a/b", b""), None), 1);
+        said(hub).concat()
+    };
+    let mut turns: Vec<String> = (0..3).map(|_| publish(&mut hub)).collect();
+    turns.sort();
+    assert_eq!(turns, ["1 gets [0]", "2 gets [0]", "3 gets [0]"]);
+    let basket = Basket::default();
+    hub.leave(
+        ids[0],
+        Leave {
+            state: Some(Box::new(basket.clone())),
+            ..Leave::default()
+        },
+    );
+    hub.leave(ids[1], Leave::default());
+    for _ in 0..3 {
+        assert_eq!(publish(&mut hub), "3 gets [0]");
+    }
+    // Nobody is here: it waits for one who comes back.
+    hub.leave(ids[2], Leave::default());
+    assert_eq!(publish(&mut hub), "");
+    assert_eq!(basket.0.lock().unwrap().len(), 1);
+}
+
+#[test]
+fn retained_messages_are_for_those_who_come_later_and_have_a_bound() {
+    let limits = Limits {
+        retained_messages: 2,
+        ..Limits::default()
+    };
+    let mut hub = Hub::new(limits);
+    for topic in ["a/1", "a/2", "a/1"] {
+        assert_eq!(hub.retain("/", topic, Some(message(topic, b"x"))), Ok(()));
+    }
+    assert_eq!(
+        hub.retain("/", "a/3", Some(message("a/3", b"x"))),
+        Err(RetainedFull)
+    );
+    let who = enter(&mut hub, "c", 1);
+    hub.subscribe(
+        who,
+        "a/#",
+        Subscription {
+            identifier: 4,
+            ..Subscription::default()
+        },
+    );
+    let mut found = Vec::new();
+    assert!(hub.retained_for(who, "a/#", WallTime(0), 9, &mut found));
+    let ids: Vec<u32> = found.iter().map(|d| d.hits[0].identifier).collect();
+    assert_eq!((ids, found[0].retained), (vec![4, 4], true));
+    assert!(!hub.retained_for(who, "a/#", WallTime(0), 3, &mut found));
+    assert_eq!(found.len(), 3);
+    assert_eq!(hub.retain("/", "a/1", None), Ok(()));
+    assert_eq!(hub.counts().retained, 1);
+    hub.remove_vhost("/");
+    assert_eq!(hub.counts().retained, 0);
+}
+
+#[test]
+fn as_many_sessions_are_kept_as_may_be() {
+    let mut hub = Hub::new(Limits {
+        parked: 1,
+        ..Limits::default()
+    });
+    for client in ["a", "b"] {
+        let who = enter(&mut hub, client, 1);
+        hub.leave(
+            who,
+            Leave {
+                state: Some(Box::new(Basket::default())),
+                ..Leave::default()
+            },
+        );
+    }
+    assert_eq!((hub.counts().parked, hub.counts().connected), (1, 0));
+}
+
+proptest! {
+    /// Against a list of subscriptions and the definition of matching.
+    #[test]
+    fn it_agrees_with_a_plain_list(
+        steps in proptest::collection::vec((0u64..3, any::<bool>(), "([ab$*]|\\+)(/([a*]|\\+)?){0,2}(/#)?|#"), 1..30),
+        topics in proptest::collection::vec("[ab$*](/[a*]?){0,3}", 1..8),
+    ) {
+        let mut hub = Hub::new(Limits::default());
+        let ids: Vec<SubscriberId> = (0..3).map(|n| enter(&mut hub, &n.to_string(), n)).collect();
+        let mut model: BTreeMap<(u64, String), ()> = BTreeMap::new();
+        for (client, add, filter) in steps {
+            let key = (client, filter.clone());
+            if add {
+                let was = hub.subscribe(ids[client as usize], &filter, Subscription::default());
+                prop_assert_eq!(was, model.insert(key, ()).is_some());
+            } else {
+                let was = hub.unsubscribe(ids[client as usize], &filter);
+                prop_assert_eq!(was, model.remove(&key).is_some());
+            }
+        }
+        for topic in &topics {
+            let mut want: BTreeMap<u64, usize> = BTreeMap::new();
+            for (client, _) in model.keys().filter(|(_, filter)| matches(filter, topic)) {
+                *want.entry(*client).or_default() += 1;
+            }
+            prop_assert_eq!(hub.publish("/", topic, &message(topic, b""), None), want.len());
+            let mut got: BTreeMap<u64, usize> = BTreeMap::new();
+            while let Some(output) = hub.take() {
+                if let Output::Deliver { session, delivery } = output {
+                    prop_assert!(got.insert(session, delivery.hits.len()).is_none());
+                }
+            }
+            prop_assert_eq!(&got, &want, "{}", topic);
+        }
+        for id in ids {
+            hub.leave(id, Leave::default());
+        }
+        prop_assert!(!hub.is_listening("/"));
+    }
+}
