@@ -1,0 +1,120 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+const (
+	// startDeadline is how long a broker may take to give its metrics.
+	startDeadline = time.Minute
+	// retry is how often it is asked until then.
+	retry = 50 * time.Millisecond
+)
+
+// program finds the broker: $POSTHORN, or one that is built in the checkout.
+func program(t *testing.T) string {
+	t.Helper()
+	if given := os.Getenv("POSTHORN"); given != "" {
+		return given
+	}
+	target := os.Getenv("CARGO_TARGET_DIR")
+	if target == "" {
+		target = filepath.Join("..", "..", "broker", "target")
+	}
+	for _, each := range []string{filepath.Join(target, "debug", "posthorn"), filepath.Join(target, "release", "posthorn"), filepath.Join("..", "..", "bin", "posthorn")} {
+		if _, err := os.Stat(each); err == nil {
+			return each
+		}
+	}
+	t.Skip("no broker is built: cargo build -p posthorn, or set POSTHORN")
+	return ""
+}
+
+// freePort asks the kernel for a port that nobody has.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().String()
+}
+
+// page is what a broker answers on its metrics port once it is up.
+func page(ctx context.Context, t *testing.T, address string, ended chan error) []byte {
+	t.Helper()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response, err := http.DefaultClient.Do(request); err == nil {
+			body, readErr := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if readErr == nil && response.StatusCode == http.StatusOK {
+				return body
+			}
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("the broker ended: %v", err)
+		case <-ctx.Done():
+			t.Fatal("the broker gave no metrics")
+		case <-time.After(retry):
+		}
+	}
+}
+
+// TestTheListIsWhatABrokerExports keeps the list that queries are checked against true.
+func TestTheListIsWhatABrokerExports(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	defer cancel()
+	metrics := freePort(t)
+	var said bytes.Buffer
+	broker := exec.CommandContext(ctx, program(t), "serve", "--data-dir", t.TempDir(), "--set", "listeners.tcp.default="+freePort(t),
+		"--set", "management.tcp.port=0", "--set", "prometheus.tcp.port="+metrics)
+	broker.Stdout, broker.Stderr = &said, &said
+	if err := broker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- broker.Wait() }()
+	t.Cleanup(func() {
+		_ = broker.Process.Kill()
+		<-ended
+		if t.Failed() {
+			t.Logf("the broker said:\n%s", said.String())
+		}
+	})
+	text := page(ctx, t, metrics, ended)
+	parse := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parse.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("the page is not in Prometheus' format: %v", err)
+	}
+	for name, source := range listed(t) {
+		if source != "broker" {
+			continue
+		}
+		if family := families[name]; family == nil || len(family.Metric) == 0 {
+			t.Errorf("a running broker does not export %s", name)
+		}
+	}
+}

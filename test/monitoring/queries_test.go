@@ -1,0 +1,115 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"posthorn.io/posthorn/dashboards"
+)
+
+// listed gives the families of dashboards/exported.txt, with where they come from.
+func listed(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "dashboards", "exported.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := map[string]string{}
+	for _, line := range strings.Split(string(data), "\n") {
+		if source, name, found := strings.Cut(line, " "); found && source != "#" {
+			families[name] = source
+		}
+	}
+	return families
+}
+
+// queries gives every query of dashboards and alerts, with where it stands.
+func queries(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for name, rule := range readRules(t) {
+		out["alert "+name] = rule.Expr
+	}
+	boards, err := dashboards.Boards(scope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range boards {
+		var board struct {
+			Panels []struct {
+				Title   string `json:"title"`
+				Targets []struct {
+					Expr, RefID string
+				} `json:"targets"`
+			} `json:"panels"`
+		}
+		if err := json.Unmarshal([]byte(text), &board); err != nil {
+			t.Fatal(err)
+		}
+		for _, panel := range board.Panels {
+			if len(panel.Targets) == 0 {
+				t.Errorf("%s: panel %q shows nothing", file, panel.Title)
+			}
+			for _, target := range panel.Targets {
+				out[file+": "+panel.Title+" "+target.RefID] = target.Expr
+			}
+		}
+	}
+	return out
+}
+
+// TestQueriesUseWhatIsExported finds misspelt and vanished metrics, and numbers of other clusters.
+func TestQueriesUseWhatIsExported(t *testing.T) {
+	families, used := listed(t), map[string]bool{}
+	for place, query := range queries(t) {
+		expr, err := promParser.ParseExpr(query)
+		if err != nil {
+			t.Errorf("%s: %v", place, err)
+			continue
+		}
+		parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
+			selector, isSelector := node.(*parser.VectorSelector)
+			if !isSelector {
+				return nil
+			}
+			used[selector.Name] = true
+			source, known := families[selector.Name]
+			if !known {
+				t.Errorf("%s: nobody exports %q", place, selector.Name)
+			}
+			if missing := unscoped(selector.LabelMatchers, source); missing != "" {
+				t.Errorf("%s: %s is not limited by %s", place, selector.Name, missing)
+			}
+			return nil
+		})
+	}
+	if len(used) < 10 {
+		t.Errorf("%d families are used", len(used))
+	}
+}
+
+// unscoped names the label that a selector lacks to be about one cluster.
+func unscoped(matchers []*labels.Matcher, source string) string {
+	wanted := map[string]string{"namespace": scope.Namespace, "job": scope.Job}
+	if source == "operator" {
+		wanted = map[string]string{"brokercluster_namespace": scope.Namespace, "brokercluster": scope.Cluster}
+	}
+	for _, matcher := range matchers {
+		if matcher.Type == labels.MatchEqual && wanted[matcher.Name] == matcher.Value {
+			delete(wanted, matcher.Name)
+		}
+	}
+	for name := range wanted {
+		return name
+	}
+	return ""
+}
