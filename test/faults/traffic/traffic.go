@@ -193,7 +193,7 @@ func (l *Load) unusual(q Queue, err error) {
 	switch e.Code {
 	case amqp.NotFound:
 		// What RabbitMQ says too of a classic queue whose node is not there.
-		if !q.Quorum && strings.Contains(e.Reason, "node is down") {
+		if !q.Quorum && strings.Contains(e.Reason, " is down or ") {
 			return
 		}
 	case amqp.AccessRefused, amqp.PreconditionFailed, amqp.NotAllowed, amqp.CommandInvalid, amqp.SyntaxError, amqp.UnexpectedFrame, amqp.FrameError:
