@@ -1,6 +1,6 @@
 //! One group's replica: raft-rs, its log, and what has been told about it.
 
-use crate::entry::{self, MEMBERSHIP};
+use crate::entry::{self, MEMBERSHIP, Position};
 use crate::guard::{self, Refused};
 use crate::sink::{Sink, Waiting};
 use crate::snapshot::Checkpoint;
@@ -84,6 +84,10 @@ pub struct Group {
     hurried: bool,
     /// The members were told.
     introduced: bool,
+    /// The end of the log that an earlier replica of this node had: who has less gets no vote.
+    pub vote_floor: Option<Position>,
+    /// It is about to be deleted.
+    pub departing: bool,
     /// Begins as a group of one: there is nobody to wait for.
     alone: bool,
     pub stopped: bool,
@@ -158,6 +162,8 @@ impl Group {
             commit_lag_ticks: 0,
             hurried: false,
             introduced: false,
+            vote_floor: None,
+            departing: false,
             alone,
             stopped: false,
         })
@@ -210,7 +216,7 @@ impl Group {
 
     /// One tick passed.
     pub fn tick(&mut self, rng: &mut SeededRng) {
-        if self.stopped || self.must_not_campaign() {
+        if self.stopped || self.departing || self.must_not_campaign() {
             return;
         }
         self.raw.tick();
@@ -271,9 +277,10 @@ impl Group {
 
     /// A message from a peer.
     pub fn step(&mut self, mut m: Message, rng: &mut SeededRng) -> Result<(), Refused> {
-        if self.stopped || self.installing {
+        if self.stopped || self.installing || self.departing {
             return Err(Refused("group takes no messages now"));
         }
+        guard::check_floor(self.vote_floor, &m)?;
         guard::check(&self.raw, &mut m)?;
         let result = self.raw.step(m);
         self.retime(rng);
@@ -626,11 +633,14 @@ impl Group {
             term: raft.term,
             leader: self.leader(),
             is_leader,
+            is_candidate: matches!(raft.state, StateRole::PreCandidate | StateRole::Candidate),
             membership: self.membership.clone(),
             commit: raft.raft_log.committed,
             applied: self.applied,
+            checkpoint: self.store().checkpoint().position.index,
             first_index: raft.raft_log.first_index(),
             last_index: raft.raft_log.last_index(),
+            persisted: raft.raft_log.persisted,
             active,
             matched,
         }

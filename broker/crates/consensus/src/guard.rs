@@ -1,5 +1,6 @@
 //! What raft-rs must not be shown. It panics on messages that no honest member sends, so each is looked at first.
 
+use crate::entry::Position;
 use crate::store::LogStore;
 use raft::eraftpb::{Message, MessageType};
 use raft::{ProgressState, RawNode, StateRole};
@@ -20,6 +21,20 @@ pub fn check(raw: &RawNode<LogStore>, m: &mut Message) -> Result<(), Refused> {
         | MessageType::MsgRequestVoteResponse
         | MessageType::MsgRequestPreVoteResponse => Ok(()),
         _ => Err(Refused("kind that does not travel")),
+    }
+}
+
+/// A replica that was deleted and made anew gives no vote to who lacks what it once held.
+pub fn check_floor(floor: Option<Position>, m: &Message) -> Result<(), Refused> {
+    let asks = matches!(
+        m.get_msg_type(),
+        MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
+    );
+    match floor {
+        Some(floor) if asks && (m.log_term, m.index) < (floor.term, floor.index) => {
+            Err(Refused("candidate lacks what an earlier replica held"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -99,7 +114,7 @@ fn check_vote_request(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refuse
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{FOUNDING, Position};
+    use crate::entry::FOUNDING;
     use crate::snapshot::Checkpoint;
     use crate::store::Segments;
     use crate::{GroupId, Membership};

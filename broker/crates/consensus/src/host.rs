@@ -8,6 +8,7 @@ use crate::rolls::Rolls;
 use crate::sink::{Sink, Waiting};
 use crate::snapshot::{Checkpoint, Incoming, Outgoing};
 use crate::store::{LogStore, Segments};
+use crate::tombstone::{self, Tombstone};
 use crate::{
     GroupId, GroupStatus, HostConfig, JobId, JobResult, MAX_COMMAND_BYTES, Membership,
     MembershipChange, Output, ProposeError, RaftHost, ReadError, WalToken,
@@ -21,12 +22,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use wal::{RecordBody, RecoveredGroup};
 
+mod departure;
 mod disk;
 mod liveness;
 mod poll;
 mod transfers;
 
-use disk::JobFor;
+pub use departure::Departure;
+use disk::{Garbage, JobFor};
 use liveness::Peer;
 
 /// Things that went wrong outside, counted since the start.
@@ -64,6 +67,8 @@ pub struct Host {
     rolls: Rolls,
     /// Groups whose files are being deleted, and the members of their next life if there is to be one.
     deleting: BTreeMap<GroupId, Option<Membership>>,
+    /// What is kept of replicas that departed.
+    tombstones: BTreeMap<GroupId, Tombstone>,
     peers: BTreeMap<NodeId, Peer>,
     next_transfer: u64,
     outgoing: BTreeMap<(GroupId, NodeId), Outgoing>,
@@ -91,7 +96,10 @@ impl Host {
         disk: Arc<dyn Disk>,
         recovered: BTreeMap<GroupId, RecoveredGroup>,
     ) -> Result<Host, RecoveryError> {
+        let tombstones = tombstone::read_all(&*disk)
+            .map_err(|(group, what)| RecoveryError::Damaged { group, what })?;
         let mut host = Host {
+            tombstones,
             rng: SeededRng::new(config.seed),
             sink: Sink::new(config.limits.max_frame_bytes),
             // Not used twice by this node, whatever it remembers.
@@ -154,6 +162,7 @@ impl Host {
         self.next_epoch += 1;
         let limits = &self.config.limits;
         let mut group = Group::new(id, epoch, self.config.node, limits, store, &self.logger)?;
+        group.vote_floor = self.tombstones.get(&id).map(|stone| stone.last);
         group.retime(&mut self.rng);
         self.groups.insert(id, group);
         self.awake.insert(id);
@@ -215,7 +224,9 @@ impl Host {
     }
 
     fn start_replica(&mut self, id: GroupId, membership: &Membership) {
-        let founder = membership.voters.contains(&self.config.node);
+        let departed = self.tombstones.get(&id).copied();
+        // Who has been a member before does not found the group again.
+        let founder = membership.voters.contains(&self.config.node) && departed.is_none();
         if founder && !entry::is_valid(membership) {
             tracing::error!(group = id.0, "group with impossible members is not created");
             return;
@@ -227,9 +238,12 @@ impl Host {
         let mut state = HardState::default();
         state.term = position.term;
         state.commit = position.index;
+        if let Some(stone) = departed {
+            (state.term, state.vote) = (stone.term, stone.vote);
+        }
         let record = RecordBody::HardState {
             term: state.term,
-            vote: 0,
+            vote: state.vote,
             commit: state.commit,
         };
         let mut store = LogStore::new(id, position, checkpoint, Segments::new(id, Vec::new()));
@@ -245,6 +259,25 @@ impl Host {
         }
         self.sink.record(id, record);
         self.touch(id);
+    }
+
+    fn remove_replica(&mut self, group: GroupId) {
+        if let Some(next_life) = self.deleting.get_mut(&group) {
+            *next_life = None;
+        }
+        let Some(gone) = self.groups.remove(&group) else {
+            return;
+        };
+        self.memory -= gone.counted_bytes;
+        self.awake.remove(&group);
+        self.flushes.remove(&group);
+        self.checkpoints.remove(&group);
+        self.rolls.forget(group);
+        self.incoming.remove(&group);
+        self.outgoing.retain(|(id, _), _| *id != group);
+        self.deleting.insert(group, None);
+        self.sink.record(group, RecordBody::Deleted);
+        self.sink.waiting.push(Waiting::Deleted { group });
     }
 
     fn message(&mut self, from: NodeId, id: GroupId, wire: Wire) {
@@ -285,22 +318,10 @@ impl RaftHost for Host {
     }
 
     fn remove(&mut self, group: GroupId) {
-        if let Some(next_life) = self.deleting.get_mut(&group) {
-            *next_life = None;
+        if self.tombstones.remove(&group).is_some() {
+            self.clean_up(group, Garbage::Tombstone);
         }
-        let Some(gone) = self.groups.remove(&group) else {
-            return;
-        };
-        self.memory -= gone.counted_bytes;
-        self.awake.remove(&group);
-        self.flushes.remove(&group);
-        self.checkpoints.remove(&group);
-        self.rolls.forget(group);
-        self.incoming.remove(&group);
-        self.outgoing.retain(|(id, _), _| *id != group);
-        self.deleting.insert(group, None);
-        self.sink.record(group, RecordBody::Deleted);
-        self.sink.waiting.push(Waiting::Deleted { group });
+        self.remove_replica(group);
     }
 
     fn propose(&mut self, group: GroupId, command: Bytes) -> Result<(), ProposeError> {

@@ -1,6 +1,7 @@
 //! Disk work that the driver runs on its storage thread. Each job is whole or without effect.
 
 use crate::snapshot::{Contents, Reader, StreamError};
+use crate::tombstone::{self, Tombstone};
 use crate::{JobError, JobResult, StorageJob};
 use bytes::Bytes;
 use env::Disk;
@@ -36,6 +37,8 @@ pub enum Outcome {
     },
     /// Files are gone.
     Removed,
+    /// The tombstone is durable.
+    Buried(Tombstone),
     /// A part of a received checkpoint is on the disk.
     Staged,
     /// A received checkpoint is durable, in files of its own.
@@ -193,6 +196,21 @@ pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
     job("removing the files", group, 0, move |d| {
         segment::delete_group(d, group)?;
         remove_staging(d, group)?;
+        Ok(Outcome::Removed)
+    })
+}
+
+/// Puts on record what a replica that is about to go has promised.
+pub fn bury(group: GroupId, stone: Tombstone) -> Box<dyn StorageJob> {
+    job("writing the tombstone", group, FILE_BYTES, move |d| {
+        tombstone::write(d, group, &stone).map_err(|e| io("departed", &e))?;
+        Ok(Outcome::Buried(stone))
+    })
+}
+
+pub fn remove_tombstone(group: GroupId) -> Box<dyn StorageJob> {
+    job("removing the tombstone", group, 0, move |d| {
+        tombstone::remove(d, group).map_err(|e| io("departed", &e))?;
         Ok(Outcome::Removed)
     })
 }

@@ -21,9 +21,10 @@ mod rolls;
 mod sink;
 mod snapshot;
 mod store;
+mod tombstone;
 
 pub use config::{HostConfig, Limits, MAX_COMMAND_BYTES, MAX_MEMBERS};
-pub use host::{Counters, Host};
+pub use host::{Counters, Departure, Host};
 pub use recovery::RecoveryError;
 pub use wal::GroupId;
 
@@ -78,11 +79,17 @@ pub struct GroupStatus {
     pub term: u64,
     pub leader: Option<NodeId>,
     pub is_leader: bool,
+    /// It asks for votes.
+    pub is_candidate: bool,
     pub membership: Membership,
     pub commit: u64,
     pub applied: u64,
+    /// Of the newest checkpoint that is durable here.
+    pub checkpoint: u64,
     pub first_index: u64,
     pub last_index: u64,
+    /// Up to here the log is durable here.
+    pub persisted: u64,
     /// On the leader: members that were heard from lately (itself included). Elsewhere empty.
     pub active: Vec<NodeId>,
     /// On the leader: (member, match index).

@@ -104,14 +104,17 @@ mod tests {
             term: 1,
             leader: Some(NodeId(1)),
             is_leader: true,
+            is_candidate: false,
             membership: Membership {
                 voters: ids(voters),
                 learners: ids(learners),
             },
             commit: 1000,
             applied: 1000,
+            checkpoint: 0,
             first_index: 1,
             last_index: 1000,
+            persisted: 1000,
             active: ids(active),
             matched: voters
                 .iter()

@@ -38,6 +38,10 @@ pub enum JobFor {
     Deletion {
         group: GroupId,
     },
+    Burial {
+        group: GroupId,
+        epoch: u64,
+    },
     Outgoing {
         group: GroupId,
         to: NodeId,
@@ -55,6 +59,8 @@ pub enum Garbage {
     Segments(Vec<SegmentName>),
     /// What was received of a checkpoint.
     Staged,
+    /// Of a group that is no more.
+    Tombstone,
 }
 
 impl Host {
@@ -95,6 +101,7 @@ impl Host {
             JobFor::Rewrite { group, epoch } => self.rewrite_done(group, epoch, outcome),
             JobFor::Cleanup { .. } => {}
             JobFor::Deletion { group } => self.deletion_done(group),
+            JobFor::Burial { group, epoch } => self.buried(group, epoch, outcome),
             JobFor::Outgoing { group, to, id } => self.outgoing_read(group, to, id, outcome),
             JobFor::Incoming { group, id } => self.incoming_staged(group, id, outcome),
         }
@@ -116,6 +123,9 @@ impl Host {
             // A new transfer may have begun since; a file that it needs is not for this to remove.
             Garbage::Staged if self.incoming.contains_key(&group) => return,
             Garbage::Staged => jobs::unstage(group),
+            // The group is there again: not for this to remove.
+            Garbage::Tombstone if self.tombstones.contains_key(&group) => return,
+            Garbage::Tombstone => jobs::remove_tombstone(group),
         };
         self.start_job(JobFor::Cleanup { group, garbage }, job);
     }

@@ -1,0 +1,160 @@
+//! What a node keeps of a replica that it deleted because it is no member of the group any more (Q16).
+//!
+//! A node that has promised something must not come back without knowing it: as a member again it would vote for
+//! somebody who lacks what it once held. So its term, its vote and how far its log went stay in `departed/<group>`:
+//! magic (8), version (1) and zeros (7), group, term, vote, term and index of the last entry (8 each), CRC-32 (4).
+//! Written by a job and durable before anything of the replica goes; it goes with the group.
+
+use crate::entry::Position;
+use env::Disk;
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use wal::GroupId;
+
+const DIR: &str = "departed";
+const MAGIC: [u8; 8] = *b"PHORNDEP";
+const VERSION: u8 = 1;
+const BYTES: usize = 60;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tombstone {
+    pub term: u64,
+    /// 0: none in that term.
+    pub vote: u64,
+    /// The end of its log. Who has less gets no vote.
+    pub last: Position,
+}
+
+fn path(group: GroupId) -> String {
+    format!("{DIR}/{:016x}", group.0)
+}
+
+/// Durable on return. Replaces an older one.
+pub fn write(disk: &dyn Disk, group: GroupId, stone: &Tombstone) -> io::Result<()> {
+    disk.create_dir(DIR)?;
+    disk.sync_dir("")?;
+    let (path, temporary) = (path(group), path(group) + ".tmp");
+    remove_file(disk, &temporary)?;
+    let file = disk.create(&temporary)?;
+    file.write_at(0, &encode(group, stone))?;
+    file.sync_data()?;
+    disk.rename(&temporary, &path)?;
+    disk.sync_dir(DIR)
+}
+
+/// No error when it is not there.
+pub fn remove(disk: &dyn Disk, group: GroupId) -> io::Result<()> {
+    remove_file(disk, &path(group))?;
+    disk.sync_dir(DIR)
+}
+
+fn remove_file(disk: &dyn Disk, path: &str) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// All there are. The error names the file.
+pub fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, (GroupId, String)> {
+    let fail = |group, e: io::Error| (group, format!("{DIR}: {e}"));
+    let names = disk.list(DIR).map_err(|e| fail(GroupId(0), e))?;
+    let mut all = BTreeMap::new();
+    for name in names {
+        // A temporary file has no such name.
+        let Ok(group) = u64::from_str_radix(&name, 16).map(GroupId) else {
+            continue;
+        };
+        let stone = read(disk, group).map_err(|e| fail(group, e))?;
+        let stone = stone.ok_or_else(|| (group, format!("{} is damaged", path(group))))?;
+        all.insert(group, stone);
+    }
+    Ok(all)
+}
+
+fn read(disk: &dyn Disk, group: GroupId) -> io::Result<Option<Tombstone>> {
+    let file = disk.open(&path(group))?;
+    let mut bytes = [0; BYTES + 1];
+    let n = file.read_at(0, &mut bytes)?;
+    Ok(decode(group, bytes.get(..n).unwrap_or_default()))
+}
+
+fn encode(group: GroupId, stone: &Tombstone) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BYTES);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
+    let last = stone.last;
+    for field in [group.0, stone.term, stone.vote, last.term, last.index] {
+        out.extend_from_slice(&field.to_le_bytes());
+    }
+    out.extend_from_slice(&crc32fast::hash(&out).to_le_bytes());
+    out
+}
+
+fn decode(group: GroupId, bytes: &[u8]) -> Option<Tombstone> {
+    let (covered, crc) = bytes.split_at_checked(BYTES - 4)?;
+    let good = crc == crc32fast::hash(covered).to_le_bytes();
+    let (head, fields) = covered.split_at_checked(16)?;
+    if !good || head.get(..8)? != MAGIC || *head.get(8)? != VERSION {
+        return None;
+    }
+    let field = |n: usize| {
+        let raw = fields.get(n * 8..n * 8 + 8)?;
+        Some(u64::from_le_bytes(raw.try_into().ok()?))
+    };
+    let last = Position {
+        term: field(3)?,
+        index: field(4)?,
+    };
+    (field(0)? == group.0).then_some(Tombstone {
+        term: field(1)?,
+        vote: field(2)?,
+        last,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::sim::SimDisk;
+
+    const STONE: Tombstone = Tombstone {
+        term: 7,
+        vote: 3,
+        last: Position { index: 99, term: 6 },
+    };
+
+    #[test]
+    fn it_is_there_until_it_is_removed() -> io::Result<()> {
+        let disk = SimDisk::new();
+        let group = GroupId(5);
+        assert_eq!(read_all(&disk), Ok(BTreeMap::new()));
+        write(&disk, group, &Tombstone::default())?;
+        write(&disk, group, &STONE)?;
+        assert_eq!(read_all(&disk), Ok(BTreeMap::from([(group, STONE)])));
+        remove(&disk, group)?;
+        remove(&disk, group)?;
+        assert_eq!(read_all(&disk), Ok(BTreeMap::new()));
+        Ok(())
+    }
+
+    #[test]
+    fn damage_is_named() -> io::Result<()> {
+        let good = encode(GroupId(5), &STONE);
+        assert_eq!(decode(GroupId(5), &good), Some(STONE));
+        assert_eq!(decode(GroupId(6), &good), None, "another group's");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert_eq!(decode(GroupId(5), &bad), None, "at {at}");
+            assert_eq!(decode(GroupId(5), &good[..at]), None);
+        }
+        let disk = SimDisk::new();
+        write(&disk, GroupId(5), &STONE)?;
+        disk.open(&path(GroupId(5)))?.write_at(20, &[0xff])?;
+        let error = read_all(&disk).unwrap_err();
+        assert_eq!(error.0, GroupId(5));
+        assert!(error.1.contains("departed/0000000000000005"), "{}", error.1);
+        Ok(())
+    }
+}
