@@ -272,7 +272,6 @@ impl Host {
         self.awake.remove(&group);
         self.flushes.remove(&group);
         self.checkpoints.remove(&group);
-        self.rolls.forget(group);
         self.incoming.remove(&group);
         self.outgoing.retain(|(id, _), _| *id != group);
         self.deleting.insert(group, None);

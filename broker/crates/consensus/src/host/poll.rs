@@ -85,7 +85,11 @@ impl Host {
                 }
             }
             Waiting::Relogged { file } => self.rolls.relogged(file),
-            Waiting::Deleted { group } => self.delete_files(group),
+            Waiting::Deleted { group } => {
+                // Not sooner: without its end on record a group whose log is cut off would stop the next start.
+                self.rolls.forget(group);
+                self.delete_files(group);
+            }
         }
     }
 
