@@ -50,8 +50,9 @@ type QueueSpec struct {
 	// +kubebuilder:validation:Enum=quorum;classic;stream
 	Type string `json:"type,omitempty"`
 
-	// Replicas is the number of members a quorum queue or stream is made with; 0 leaves it to the
-	// cluster. Changing it later is a change of an immutable property (see onImmutableChange).
+	// Replicas is the number of members of a quorum queue or stream; 0 leaves it to the cluster. A
+	// quorum queue gets and loses members, one at a time, when it is changed. Of a stream it is an
+	// immutable property (see onImmutableChange).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9

@@ -9,13 +9,16 @@ import (
 )
 
 // UserSpec is the wanted state of a user in the broker.
+// +kubebuilder:validation:XValidation:rule="!has(self.credentials.certificate) || !has(self.username) || self.username == self.credentials.certificate.commonName",message="the username of a user with a certificate is its commonName: leave username out"
+// +kubebuilder:validation:XValidation:rule="has(self.credentials.certificate) == has(oldSelf.credentials.certificate) && (!has(self.credentials.certificate) || self.credentials.certificate.commonName == oldSelf.credentials.certificate.commonName)",message="credentials.certificate is immutable"
 // +kubebuilder:validation:XValidation:rule="self.clusterRef.name == oldSelf.clusterRef.name && has(self.clusterRef.__namespace__) == has(oldSelf.clusterRef.__namespace__) && (!has(self.clusterRef.__namespace__) || self.clusterRef.__namespace__ == oldSelf.clusterRef.__namespace__)",message="clusterRef is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.username) == has(oldSelf.username) && (!has(self.username) || self.username == oldSelf.username)",message="username is immutable"
 type UserSpec struct {
 	// ClusterRef names the BrokerCluster. Immutable.
 	ClusterRef ClusterReference `json:"clusterRef"`
 
-	// Username in the broker; <namespace>-<name> of this object when empty. In another namespace
+	// Username in the broker; when empty the certificate's commonName, or <namespace>-<name> of this
+	// object. In another namespace
 	// than the cluster's it must begin with the namespace and a dash. Immutable.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
@@ -75,8 +78,8 @@ type UserSpec struct {
 // +kubebuilder:validation:Pattern=`^[a-z_]+$`
 type UserTag string
 
-// CredentialsSpec says where the password comes from: exactly one field is set.
-// +kubebuilder:validation:XValidation:rule="has(self.secretRef) != has(self.generate)",message="set exactly one of secretRef and generate"
+// CredentialsSpec says how the user shows who it is: exactly one field is set.
+// +kubebuilder:validation:XValidation:rule="(has(self.secretRef) ? 1 : 0) + (has(self.generate) ? 1 : 0) + (has(self.certificate) ? 1 : 0) == 1",message="set exactly one of secretRef, generate and certificate"
 type CredentialsSpec struct {
 	// SecretRef names a Secret of this namespace whose key password is the password.
 	// +optional
@@ -85,6 +88,20 @@ type CredentialsSpec struct {
 	// Generate makes a password once and keeps it in the binding Secret; change it there to rotate.
 	// +optional
 	Generate *GenerateSpec `json:"generate,omitempty"`
+
+	// Certificate is for a user that logs in with a client certificate (SASL EXTERNAL) and has no
+	// password at all. Immutable.
+	// +optional
+	Certificate *CertificateCredentials `json:"certificate,omitempty"`
+}
+
+// CertificateCredentials describe the client certificate of a user.
+type CertificateCredentials struct {
+	// CommonName of the certificate's subject; it is the username.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.@:+-]+$`
+	CommonName string `json:"commonName"`
 }
 
 // GenerateSpec describes a generated password.
@@ -211,6 +228,9 @@ func (u *User) Topology() *TopologyStatus { return &u.Status.TopologyStatus }
 func (u *User) BrokerName() string {
 	if u.Spec.Username != "" {
 		return u.Spec.Username
+	}
+	if certificate := u.Spec.Credentials.Certificate; certificate != nil {
+		return certificate.CommonName
 	}
 	return u.Namespace + "-" + u.Name
 }

@@ -109,7 +109,8 @@ func wantedMembers(q *broker.Queue) int {
 }
 
 // askedMembers is the number of members that somebody asked for: the policy's, else the
-// declaration's; 0 when nobody did.
+// declaration's; 0 when nobody did. Where a Queue resource says a number, adoptResources has put it in
+// the declaration's place.
 func askedMembers(q *broker.Queue) int {
 	for _, value := range []any{
 		q.EffectivePolicy[policyTargetSize], q.Arguments[argumentTargetSize], q.Arguments[argumentInitialSize],
@@ -143,6 +144,38 @@ func surveyQueues(queues []broker.Queue, leaving string, stay int) leavingQueues
 	sort.Strings(out.Needing)
 	sort.Strings(out.Unmovable)
 	return out
+}
+
+// adoptResources puts the numbers that Queue resources ask for in the place of those that the queues
+// were declared with: a declaration cannot be changed later, a resource can.
+func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster *posthornv1.BrokerCluster) {
+	asked := map[[2]string]int32{}
+	for i := range resources {
+		q := &resources[i]
+		home := q.Spec.ClusterRef.Namespace
+		if home == "" {
+			home = q.Namespace
+		}
+		if q.Status.Claim != "" && q.Spec.ClusterRef.Name == cluster.Name && home == cluster.Namespace {
+			asked[[2]string{q.Spec.Vhost, q.BrokerName()}] = q.Spec.Replicas
+		}
+	}
+	for i := range queues {
+		q := &queues[i]
+		number, owned := asked[[2]string{q.Vhost, q.Name}]
+		if !owned || !replicated(q) {
+			continue
+		}
+		arguments := map[string]any{}
+		for name, value := range q.Arguments {
+			arguments[name] = value
+		}
+		delete(arguments, argumentInitialSize)
+		if number > 0 {
+			arguments[argumentInitialSize] = float64(number)
+		}
+		q.Arguments = arguments
+	}
 }
 
 func replicated(q *broker.Queue) bool { return q.Type == posthornv1.QueueTypeQuorum }

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
 )
 
@@ -123,5 +126,28 @@ func TestSurveyQueues(t *testing.T) {
 	want := leavingQueues{Known: true, Needing: []string{"/five", "/policy"}, Unmovable: []string{"v/mine", "v/s"}, Replicas: 2}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestResourcesSayHowManyMembersAreAskedFor(t *testing.T) {
+	cluster := testCluster()
+	resource := func(name, clusterName string, replicas int32) posthornv1.Queue {
+		q := posthornv1.Queue{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: name}}
+		q.Spec.ClusterRef.Name, q.Spec.Vhost, q.Spec.Replicas, q.Status.Claim = clusterName, "/", replicas, "claimed"
+		return q
+	}
+	named := func(name string) broker.Queue {
+		q := quorum("c-0", "c-0", argumentInitialSize, 5.0)
+		q.Name = name
+		return *q
+	}
+	unclaimed := resource("unclaimed", "c", 3)
+	unclaimed.Status.Claim = ""
+	queues := []broker.Queue{named("lowered"), named("left"), named("elsewhere"), named("unclaimed"), named("nobody")}
+	adoptResources(queues, []posthornv1.Queue{resource("lowered", "c", 3), resource("left", "c", 0), resource("elsewhere", "d", 3), unclaimed}, cluster)
+	for i, want := range []int{3, 0, 5, 5, 5} {
+		if got := askedMembers(&queues[i]); got != want {
+			t.Errorf("%s: %d, want %d", queues[i].Name, got, want)
+		}
 	}
 }

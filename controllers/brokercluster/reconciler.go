@@ -58,6 +58,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/finalizers,verbs=update
+// +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;update;patch
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;patch

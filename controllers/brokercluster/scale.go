@@ -85,6 +85,12 @@ func (s *scope) surveyForScale(ctx context.Context, b broker.Client) {
 		s.scaling.trouble = err.Error()
 		return
 	}
+	var resources posthornv1.QueueList
+	if err := s.Client.List(ctx, &resources); err != nil {
+		s.scaling.trouble = err.Error()
+		return
+	}
+	adoptResources(all, resources.Items, s.cluster)
 	s.scaling.all = all
 	s.scaling.queues = surveyQueues(all, s.scaling.leaving.Name, int(s.cluster.Spec.Replicas))
 }

@@ -48,7 +48,9 @@ func (Kind) Identity(q *posthornv1.Queue) string {
 }
 
 // Work starts an attempt.
-func (Kind) Work(q *posthornv1.Queue, _ topology.Env) topology.Work { return &work{queue: q} }
+func (Kind) Work(q *posthornv1.Queue, env topology.Env) topology.Work {
+	return &work{queue: q, cluster: env.Cluster}
+}
 
 // Configure adds nothing.
 func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {

@@ -26,6 +26,11 @@ type work struct {
 	wanted map[string]any
 	// found is the queue as the broker has it; nil when it was not asked since the last change.
 	found *broker.Queue
+	// cluster the queue is in.
+	cluster *posthornv1.BrokerCluster
+	// placement of the members, and refusal: the broker's words about the last step.
+	placement placement
+	refusal   string
 }
 
 // Check refuses what the schema cannot see: names outside the tenancy and arguments that the
@@ -80,7 +85,9 @@ func (w *work) Exists(ctx context.Context, b broker.Client) (bool, error) {
 	return true, nil
 }
 
-// Compare finds differences; none of a queue's properties can be changed.
+// Compare finds differences; none of a queue's properties can be changed but the number of members,
+// which Report sees to. How many a quorum queue was declared with counts only while the queue is not
+// owned: one that somebody else made is not to be changed by adopting it.
 func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Difference, error) {
 	if w.found == nil {
 		found, err := b.GetQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName())
@@ -89,10 +96,22 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 		}
 		w.found = &found
 	}
-	return topology.Difference{Immutable: differences(w.queue.Spec.Type, w.wanted, w.found)}, nil
+	return topology.Difference{Immutable: differences(w.queue.Spec.Type, w.compared(w.wanted), w.compared(w.found.Arguments), w.found)}, nil
 }
 
-func differences(kind string, wanted map[string]any, found *broker.Queue) []string {
+// compared are the arguments that must be the same. The type is compared as such, brokers need not
+// repeat it.
+func (w *work) compared(arguments map[string]any) map[string]any {
+	out := make(map[string]any, len(arguments))
+	for name, value := range arguments {
+		if name != argumentType && (name != argumentQuorumMembers || w.queue.Status.Claim == "") {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+func differences(kind string, wanted, arguments map[string]any, found *broker.Queue) []string {
 	var out []string
 	for name, differs := range map[string]bool{
 		"type": found.Type != kind, "durable": !found.Durable,
@@ -103,18 +122,7 @@ func differences(kind string, wanted map[string]any, found *broker.Queue) []stri
 		}
 	}
 	sort.Strings(out)
-	return append(out, topology.DifferentKeys("arguments", without(wanted, argumentType), without(found.Arguments, argumentType))...)
-}
-
-// without copies a map but for one key: the type is compared as such, brokers need not repeat it.
-func without(in map[string]any, name string) map[string]any {
-	out := make(map[string]any, len(in))
-	for key, value := range in {
-		if key != name {
-			out[key] = value
-		}
-	}
-	return out
+	return append(out, topology.DifferentKeys("arguments", wanted, arguments)...)
 }
 
 func (w *work) Create(ctx context.Context, b broker.Client) error {
@@ -143,7 +151,10 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	return w.Create(ctx, b)
 }
 
-func (w *work) Report(context.Context, broker.Client) error {
+func (w *work) Report(ctx context.Context, b broker.Client) error {
+	if err := w.place(ctx, b); err != nil {
+		return err
+	}
 	status, found := &w.queue.Status, w.found
 	status.Leader = found.Leader
 	if status.Leader == "" {
@@ -165,8 +176,12 @@ func sorted(in []string) []string {
 
 // Settled: all members there are online, and there are as many as asked for.
 func (w *work) Settled() bool {
-	return len(w.found.Online) >= len(w.found.Members) && len(w.found.Members) >= int(w.queue.Spec.Replicas)
+	members, wanted := len(w.found.Members), int(w.queue.Spec.Replicas)
+	return len(w.found.Online) >= members && members >= wanted && (wanted == 0 || members == wanted || !w.moves())
 }
+
+// moves says whether the operator changes the number of the queue's members.
+func (w *work) moves() bool { return w.queue.Spec.Type == posthornv1.QueueTypeQuorum }
 
 func (w *work) Forget(ctx context.Context, b broker.Client) error {
 	onlyIfEmpty := w.queue.Spec.ReclaimPolicy == posthornv1.ReclaimDeleteIfEmpty
@@ -183,6 +198,10 @@ func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, me
 	switch {
 	case w.queue.Spec.Type == posthornv1.QueueTypeClassic:
 		set(posthornv1.ConditionReplicasPlaced, topology.True, "SingleReplica", "")
+	case w.moves() && w.refusal != "":
+		set(posthornv1.ConditionReplicasPlaced, topology.False, reasonMoveRefused, fmt.Sprintf("%s, %d wanted: %s", online, wanted, w.refusal))
+	case w.moves() && wanted > 0 && members > wanted:
+		set(posthornv1.ConditionReplicasPlaced, topology.False, "TooManyMembers", fmt.Sprintf("%s, %d wanted", online, wanted))
 	case members < wanted:
 		set(posthornv1.ConditionReplicasPlaced, topology.False, "TooFewMembers", fmt.Sprintf("%s, %d wanted", online, wanted))
 	case len(w.found.Online) < members:

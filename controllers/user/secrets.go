@@ -27,6 +27,9 @@ const (
 	defaultLength = 32
 )
 
+// certificateVersion stands for the version of a Secret where there is no password.
+const certificateVersion = "certificate"
+
 // Prepare settles the password and keeps the binding Secret.
 func (w *work) Prepare(ctx context.Context) error {
 	given, version, err := w.givenPassword(ctx)
@@ -40,6 +43,9 @@ func (w *work) Prepare(ctx context.Context) error {
 	}
 	w.password = string(binding.Data[passwordKey])
 	w.version = version
+	if w.certificate() {
+		w.version = certificateVersion
+	}
 	if w.version == "" {
 		w.version = binding.ResourceVersion
 	}
@@ -78,13 +84,13 @@ func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 		return topology.Refuse(topology.ReasonConflict, "Secret %s exists and does not belong to this User", binding.Name)
 	}
 	password := given
-	if password == "" {
+	if password == "" && !w.certificate() {
 		password = string(binding.Data[passwordKey])
 	}
 	if len(password) > maxPassword {
 		return topology.Refuse("InvalidSecret", "key %s of Secret %s must hold 1 to %d bytes", passwordKey, binding.Name, maxPassword)
 	}
-	if password == "" {
+	if password == "" && !w.certificate() {
 		length := defaultLength
 		if generate := w.user.Spec.Credentials.Generate; generate != nil && generate.Length > 0 {
 			length = int(generate.Length)
@@ -103,6 +109,11 @@ func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 	host := names.Host(w.env.Cluster.Namespace, w.env.Cluster.Name)
 	for key, value := range connect.Binding(host, w.env.Cluster.Spec.TLSOnly(), w.user.BrokerName(), password) {
 		binding.Data[key] = value
+	}
+	if w.certificate() {
+		// A URI cannot say that a certificate is shown.
+		delete(binding.Data, passwordKey)
+		delete(binding.Data, "uri")
 	}
 	if binding.Labels == nil {
 		binding.Labels = map[string]string{}

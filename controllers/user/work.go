@@ -105,6 +105,9 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 // passwordIsSet asks the hash where the broker shows one that is understood, and else trusts that
 // the version of the Secret that was applied is still the password.
 func (w *work) passwordIsSet() bool {
+	if w.certificate() {
+		return w.found.PasswordHash == ""
+	}
 	switch w.found.CheckPassword(w.password) {
 	case broker.PasswordSame:
 		return true
@@ -112,6 +115,16 @@ func (w *work) passwordIsSet() bool {
 		return false
 	}
 	return w.version == w.user.Status.CredentialVersion
+}
+
+// certificate says that the user has a certificate and no password.
+func (w *work) certificate() bool { return w.user.Spec.Credentials.Certificate != nil }
+
+func (w *work) putUser(ctx context.Context, b broker.Client) error {
+	if w.certificate() {
+		return b.PutUserWithoutPassword(ctx, w.user.BrokerName(), w.tags())
+	}
+	return b.PutUser(ctx, w.user.BrokerName(), w.password, w.tags())
 }
 
 func (w *work) tags() []string {
@@ -143,7 +156,7 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	}
 	w.found = nil
 	if differs[partPassword] || differs[partTags] {
-		if err := b.PutUser(ctx, w.user.BrokerName(), w.password, w.tags()); err != nil {
+		if err := w.putUser(ctx, b); err != nil {
 			return fmt.Errorf("setting password and tags: %w", err)
 		}
 	}

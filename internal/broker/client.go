@@ -64,6 +64,8 @@ type Client interface {
 
 	GetUser(ctx context.Context, name string) (User, error)
 	PutUser(ctx context.Context, name, password string, tags []string) error
+	// PutUserWithoutPassword makes or replaces a user who cannot log in with a password.
+	PutUserWithoutPassword(ctx context.Context, name string, tags []string) error
 	DeleteUser(ctx context.Context, name string) error
 	ListPermissions(ctx context.Context, user string) ([]Permission, error)
 	PutPermission(ctx context.Context, permission Permission) error

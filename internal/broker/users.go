@@ -28,6 +28,15 @@ func (c *HTTPClient) PutUser(ctx context.Context, name, password string, tags []
 	return c.call(ctx, http.MethodPut, path("users", name), body, nil)
 }
 
+// PutUserWithoutPassword makes or replaces a user with an empty hash, which no password has.
+func (c *HTTPClient) PutUserWithoutPassword(ctx context.Context, name string, tags []string) error {
+	body := struct {
+		Hash string `json:"password_hash"`
+		Tags string `json:"tags"`
+	}{"", strings.Join(tags, ",")}
+	return c.call(ctx, http.MethodPut, path("users", name), body, nil)
+}
+
 // DeleteUser deletes a user.
 func (c *HTTPClient) DeleteUser(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, path("users", name), nil, nil)

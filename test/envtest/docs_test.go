@@ -39,6 +39,7 @@ var _ = Describe("the user's guide", func() {
 		}
 	},
 		Entry("scaling", "scaling.md"),
+		Entry("tenants", "tenants.md"),
 		Entry("sleep and space", "sleep-and-space.md", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }),
 	)
 })

@@ -132,6 +132,39 @@ var _ = Describe("Queue", func() {
 		Expect(made.Arguments).To(HaveKeyWithValue("x-delivery-limit", 7.0))
 	})
 
+	It("gets and loses members when its replicas are changed, and is left alone while a node goes", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 5 })
+		w.broker.StartNode("c-3")
+		w.broker.StartNode("c-4")
+		w.readyWorld()
+		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.Replicas = 3 })
+		create(q)
+		members := func() int { made, _ := w.broker.Queue("/", "orders"); return len(made.Members) }
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		Expect(members()).To(Equal(3))
+		change(q, func(q *posthornv1.Queue) { q.Spec.Replicas = 5 })
+		Eventually(members).Should(Equal(5))
+		Eventually(conditionOf(q, posthornv1.ConditionReplicasPlaced)).Should(HavePrefix("True Placed: 5 members"))
+		Expect(ready(q)()).To(HavePrefix("True"))
+
+		w.broker.RefuseMoves("cluster_change_not_permitted")
+		change(q, func(q *posthornv1.Queue) { q.Spec.Replicas = 3 })
+		Eventually(conditionOf(q, posthornv1.ConditionReplicasPlaced)).Should(And(HavePrefix("False MoveRefused"), ContainSubstring("cluster_change_not_permitted")))
+		Expect(ready(q)()).To(HavePrefix("True"), "it works meanwhile")
+		w.broker.RefuseMoves("")
+		Eventually(members).Should(Equal(3))
+		made, _ := w.broker.Queue("/", "orders")
+		Expect(made.Members).To(ContainElement("c-0"), "its leader stays")
+		Expect(w.broker.Calls("/api/queues/%2F/orders", http.MethodDelete)).To(BeEmpty())
+
+		// It was declared with three, and asks for one now: that is what counts for the cluster's size.
+		change(q, func(q *posthornv1.Queue) { q.Spec.Replicas = 1 })
+		Eventually(members).Should(Equal(1))
+		w.setReplicas(1)
+		Eventually(w.pods, "90s").Should(Equal([]string{"c-0"}))
+		Expect(members()).To(Equal(1))
+	})
+
 	DescribeTable("adoption of a queue that is there", func(policy posthornv1.AdoptionPolicy, arguments map[string]any, immutable, want string) {
 		w := newWorld()
 		w.broker.SetQueue(quorumQueue("orders", arguments))
@@ -281,13 +314,14 @@ var _ = Describe("Queue", func() {
 	})
 })
 
-var _ = Describe("tenancy (K7)", func() {
-	open := func(c *posthornv1.BrokerCluster) {
-		c.Spec.Tenancy = &posthornv1.TenancySpec{
-			AllowedNamespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"messaging": "yes"}}, VhostPrefix: "t-",
-		}
+// open lets in the namespaces with the label messaging: yes.
+func open(c *posthornv1.BrokerCluster) {
+	c.Spec.Tenancy = &posthornv1.TenancySpec{
+		AllowedNamespaces: &metav1.LabelSelector{MatchLabels: map[string]string{"messaging": "yes"}}, VhostPrefix: "t-",
 	}
+}
 
+var _ = Describe("tenancy (K7)", func() {
 	It("lets in only the namespaces that the cluster selects", func() {
 		w := newWorld(open)
 		stranger := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace = newNamespace(nil) })

@@ -188,6 +188,22 @@ var _ = Describe("User (O5)", func() {
 		Expect(w.broker.Accepts("boss", "hers")).To(BeFalse())
 	})
 
+	It("has no password when it logs in with a certificate", func() {
+		w := newWorld()
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Spec.Credentials = posthornv1.CredentialsSpec{Certificate: &posthornv1.CertificateCredentials{CommonName: "app.example.test"}}
+		})
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		Expect(u.Status.Username).To(Equal("app.example.test"))
+		made, found := w.broker.User("app.example.test")
+		Expect(found).To(BeTrue())
+		Expect(made.PasswordHash).To(BeEmpty())
+		Expect(w.binding("app").Data).NotTo(Or(HaveKey("password"), HaveKey("uri")))
+		w.broker.SetUser("app.example.test", "backdoor")
+		Eventually(func() bool { return w.broker.Accepts("app.example.test", "backdoor") }).Should(BeFalse())
+	})
+
 	It("leaves a Secret alone that is not its own", func() {
 		w := newWorld()
 		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "app-binding"}, Data: map[string][]byte{"password": []byte("mine")}}

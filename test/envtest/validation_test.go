@@ -149,6 +149,13 @@ var _ = Describe("bad input is refused by the API server", func() {
 			u.Spec.Credentials.SecretRef = &corev1.LocalObjectReference{Name: "s"}
 		}),
 		Entry("no source of the password", "exactly one", func(u *posthornv1.User) { u.Spec.Credentials.Generate = nil }),
+		Entry("a password and a certificate", "exactly one", func(u *posthornv1.User) {
+			u.Spec.Credentials.Certificate = &posthornv1.CertificateCredentials{CommonName: "u"}
+		}),
+		Entry("another username than the certificate's", "leave username out", func(u *posthornv1.User) {
+			u.Spec.Username = "other"
+			u.Spec.Credentials = posthornv1.CredentialsSpec{Certificate: &posthornv1.CertificateCredentials{CommonName: "u"}}
+		}),
 		Entry("short password", "length", func(u *posthornv1.User) { u.Spec.Credentials.Generate.Length = 4 }),
 		Entry("username with a blank", "spec.username", func(u *posthornv1.User) { u.Spec.Username = "a b" }),
 		Entry("tag with a comma", "spec.tags", func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"management,administrator"} }),

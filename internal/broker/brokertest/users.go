@@ -58,9 +58,10 @@ func (s *Server) serveUsers(r *request) reply {
 func (s *Server) putUser(r *request, name string, exists bool) reply {
 	var in struct {
 		Password *string `json:"password"`
+		Hash     *string `json:"password_hash"`
 		Tags     string  `json:"tags"`
 	}
-	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || in.Password == nil {
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil || (in.Password == nil) == (in.Hash == nil) {
 		return badRequest("password or password_hash and tags are required")
 	}
 	tags := []string{}
@@ -69,7 +70,11 @@ func (s *Server) putUser(r *request, name string, exists bool) reply {
 			tags = append(tags, tag)
 		}
 	}
-	s.users[name] = newUser(name, *in.Password, tags)
+	if in.Hash != nil {
+		s.users[name] = broker.User{Name: name, PasswordHash: *in.Hash, Tags: tags}
+	} else {
+		s.users[name] = newUser(name, *in.Password, tags)
+	}
 	if exists {
 		return noContent
 	}

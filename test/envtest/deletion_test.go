@@ -1,0 +1,135 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// orders of deletion: c the cluster, q a queue, p a policy, u a user, s the Secrets.
+var orders = []string{"cqpus", "qpucs", "scqpu", "sqpuc", "ucspq", "puqsc"}
+
+var _ = Describe("a namespace with everything in it", func() {
+	// There is no namespace controller and no garbage collector here: what is in the namespace is
+	// deleted one kind after the other, as the namespace controller does, in an order it does not promise.
+	DescribeTable("goes", func(brokerUp bool) {
+		for _, order := range orders {
+			w := newWorld()
+			q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
+			p, u := w.policy("bound"), w.user("app")
+			for _, object := range []client.Object{q, p, u} {
+				create(object)
+				Eventually(ready(object)).Should(HavePrefix("True"))
+			}
+			w.broker.SetDown(!brokerUp)
+			Expect(k8s.Delete(ctx, namespaceObject(w.namespace))).To(Succeed())
+			for _, what := range strings.Split(order, "") {
+				switch what {
+				case "c":
+					Expect(k8s.Delete(ctx, w.cluster())).To(Succeed())
+				case "s":
+					for _, name := range []string{names.OperatorSecret(clusterName), names.DefaultUserSecret(clusterName), u.BindingName()} {
+						secret := &corev1.Secret{}
+						secret.Namespace, secret.Name = w.namespace, name
+						Expect(client.IgnoreNotFound(k8s.Delete(ctx, secret))).To(Succeed())
+					}
+				default:
+					Expect(k8s.Delete(ctx, map[string]client.Object{"q": q, "p": p, "u": u}[what])).To(Succeed())
+				}
+			}
+			for _, object := range []client.Object{q, p, u} {
+				Eventually(gone(object)).Should(BeTrue(), "%s of order %s", object.GetName(), order)
+			}
+		}
+	},
+		Entry("while the broker answers", true),
+		Entry("while it does not", false),
+	)
+
+	It("is not held up by the objects of a tenant, nor the tenant's namespace by the cluster's", func() {
+		w := newWorld(open)
+		ns := newNamespace(map[string]string{"messaging": "yes"})
+		own := "t-" + ns
+		w.broker.AddVhost(own)
+		q := w.queue("orders", func(q *posthornv1.Queue) {
+			q.Namespace, q.Spec.Vhost, q.Spec.ReclaimPolicy = ns, own, "Delete"
+		})
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		w.broker.SetDown(true)
+		Expect(k8s.Delete(ctx, w.cluster())).To(Succeed())
+		Expect(k8s.Delete(ctx, q)).To(Succeed())
+		Eventually(gone(q)).Should(BeTrue())
+	})
+})
+
+var _ = Describe("tenants against each other (K7)", func() {
+	It("cannot take each other's user, vhost, queue or policy, by any name, adoption or deletion", func() {
+		w := newWorld(open)
+		label := map[string]string{"messaging": "yes"}
+		a, b := newNamespace(label), newNamespace(label)
+		w.broker.AddVhost("t-" + a)
+		w.broker.AddVhost("t-" + b)
+		queueOf := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = a, "t-"+a })
+		policyOf := w.policy("bound", func(p *posthornv1.Policy) { p.Namespace, p.Spec.Vhost = a, "t-"+a })
+		userOf := w.user("app", func(u *posthornv1.User) {
+			u.Namespace, u.Spec.Permissions = a, []posthornv1.Permission{{Vhost: "t-" + a, Read: ".*"}}
+		})
+		for _, object := range []client.Object{queueOf, policyOf, userOf} {
+			create(object)
+			Eventually(ready(object)).Should(HavePrefix("True"))
+		}
+		before, _ := w.broker.User(a + "-app")
+		held, _ := w.broker.Policy(broker.UserPolicies, "t-"+a, "bound")
+
+		var attacks []client.Object
+		for i, adoption := range []posthornv1.AdoptionPolicy{posthornv1.AdoptIfMatching, posthornv1.AdoptNever, posthornv1.AdoptTakeover} {
+			name := string(rune('a' + i))
+			attacks = append(attacks,
+				w.queue("q"+name, func(q *posthornv1.Queue) {
+					q.Namespace, q.Spec.Vhost, q.Spec.Name, q.Spec.Adoption, q.Spec.ReclaimPolicy = b, "t-"+a, "orders", adoption, "Delete"
+				}),
+				w.policy("p"+name, func(p *posthornv1.Policy) {
+					p.Namespace, p.Spec.Vhost, p.Spec.Name, p.Spec.Adoption, p.Spec.Priority = b, "t-"+a, "bound", adoption, 100
+				}))
+		}
+		for name, modify := range map[string]func(*posthornv1.User){
+			"name":       func(u *posthornv1.User) { u.Spec.Username = a + "-app" },
+			"takeover":   func(u *posthornv1.User) { u.Spec.Username, u.Spec.Adoption = a+"-app", posthornv1.AdoptTakeover },
+			"permission": func(u *posthornv1.User) { u.Spec.Permissions = []posthornv1.Permission{{Vhost: "t-" + a, Read: ".*"}} },
+			"topic": func(u *posthornv1.User) {
+				u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "t-" + a, Exchange: "amq.topic", Read: ".*"}}
+			},
+			"certificate": func(u *posthornv1.User) {
+				u.Spec.Credentials = posthornv1.CredentialsSpec{Certificate: &posthornv1.CertificateCredentials{CommonName: a + "-app"}}
+			},
+			"admin": func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"administrator"} },
+		} {
+			attacks = append(attacks, w.user("u-"+name, func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = b, nil; modify(u) }))
+		}
+		for _, attack := range attacks {
+			create(attack)
+			Eventually(ready(attack)).Should(HavePrefix("False NotAllowed"), attack.GetName())
+			Expect(k8s.Delete(ctx, attack)).To(Succeed())
+			Eventually(gone(attack)).Should(BeTrue(), attack.GetName())
+		}
+		Expect(w.there("t-"+a, "orders")()).To(BeTrue())
+		after, _ := w.broker.User(a + "-app")
+		Expect(after).To(Equal(before))
+		now, _ := w.broker.Policy(broker.UserPolicies, "t-"+a, "bound")
+		Expect(now).To(Equal(held))
+		for _, object := range []client.Object{queueOf, policyOf, userOf} {
+			Expect(ready(object)()).To(HavePrefix("True"))
+		}
+	})
+})
