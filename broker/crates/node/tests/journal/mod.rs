@@ -199,8 +199,10 @@ impl ShardDriver for Journal {
     fn job_done(&mut self, _: JobId, _: JobResult) {}
     fn control(&mut self, request: ControlRequest) {
         if let ControlRequest::Readiness { reply } = request {
-            let why = || Readiness::NotReady("does not listen yet".to_owned());
-            reply(self.polled.then_some(Readiness::Ready).unwrap_or_else(why));
+            reply(match self.polled {
+                true => Readiness::Ready,
+                false => Readiness::NotReady("does not listen yet".to_owned()),
+            });
         }
     }
     fn join_requested(&mut self, node: NodeRecord) {
