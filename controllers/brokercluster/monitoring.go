@@ -57,7 +57,7 @@ func (s *scope) ensureMonitoring(ctx context.Context) error {
 		return nil
 	}
 	s.monitoring = finding{usable: true, reason: reasonMonitored}
-	if !spec.WantsRules() {
+	if !spec.WantsRules() || s.cluster.Spec.Hibernated {
 		return s.removeOptional(ctx, prometheusRuleKind, name)
 	}
 	rules, err := dashboards.Rules(dashboardScope(s.cluster))

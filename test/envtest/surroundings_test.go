@@ -79,6 +79,10 @@ var _ = Describe("monitoring", Ordered, func() {
 		for file, text := range boards.Data {
 			Expect(json.Valid([]byte(text))).To(BeTrue(), file)
 		}
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Hibernated = true })
+		Eventually(gone(rule)).Should(BeTrue())
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Hibernated = false })
+		Eventually(exists(rule)).Should(Succeed())
 		no := false
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Monitoring.Rules = &no })
 		Eventually(gone(rule)).Should(BeTrue())
