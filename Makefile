@@ -51,7 +51,10 @@ sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 	@$(CARGO) build -q --release $(BROKER) -p sim
 	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
-.PHONY: faults
+.PHONY: bench faults
+bench: ## CPU per million messages under RabbitMQ's PerfTest; ROUNDS=3, WORKLOAD=name for one (test/bench/run -help)
+	@test/bench/run -rounds $(or $(ROUNDS),3) $(WORKLOAD)
+
 faults: ## faults drawn by SEED=n, one or two at a time, for SECONDS=600
 	@PROFILE=release test/faults/run -seed $(or $(SEED),1) -duration $(or $(SECONDS),600)s mixed
 

@@ -51,7 +51,7 @@ var workloads = []workload{
 		about: "a quorum queue is filled, then emptied",
 		steps: []step{
 			{"publish", "--queue bench --consumers 0 --confirm 192 --pmessages %d" + persistent + quorum, 1_000_000},
-			{"consume", "--queue bench --producers 0 --qos 200 --multi-ack-every 200 --cmessages %d" + quorum, 1_000_000},
+			{"consume", "--queue bench --producers 0 --qos 200 --multi-ack-every 200 --cmessages %d" + persistent + quorum, 1_000_000},
 		},
 	},
 	{
