@@ -5,9 +5,18 @@
 //! dropped uncalled means the node is stopping.
 #![forbid(unsafe_code)]
 
-use env::NodeId;
-use metadata::{Change, Done, QueueId, QueueKind, Refused, Tree};
-use queue::{Answer, QueueStats, RequestBody};
+mod facts;
+pub mod json;
+
+pub use facts::{
+    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, Facts, MessageCounts, ProtocolCounters,
+    Question, QueueTotals,
+};
+
+use env::{NodeId, WallTime};
+use message::Message;
+use metadata::{Change, Done, Name, QueueId, QueueKind, Refused, Tree};
+use queue::{Answer, Delivery, QueueCounters, QueueStats, RequestBody};
 
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
@@ -43,10 +52,35 @@ pub enum ControlRequest {
     QuorumCritical {
         reply: Reply<Vec<QueueId>>,
     },
+    /// Cluster-wide; of nodes that answer in time.
     Connections {
         reply: Reply<Vec<ConnectionFacts>>,
     },
-    /// By `ConnectionFacts::name`; false when there is none.
+    /// Cluster-wide.
+    Consumers {
+        reply: Reply<Vec<ConsumerFacts>>,
+    },
+    /// Of each node that answers in time.
+    Counters {
+        reply: Reply<Vec<(NodeId, Counters)>>,
+    },
+    /// Through an exchange, as a client with confirms would. `build` makes the message at the time it is given.
+    Publish {
+        vhost: Name,
+        build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
+        reply: Reply<Result<Published, Refused>>,
+    },
+    /// Takes messages from the front of a queue; then, all together, they are settled.
+    Get {
+        queue: QueueId,
+        /// At most.
+        count: u32,
+        /// Bytes of bodies after which no more are taken.
+        bytes: usize,
+        settle: queue::Outcome,
+        reply: Reply<Result<Vec<Delivery>, Refused>>,
+    },
+    /// By `ConnectionFacts::name`, on any node; false when there is none.
     CloseConnection {
         name: String,
         reason: String,
@@ -75,6 +109,14 @@ pub struct QueueFacts {
     pub members: Vec<NodeId>,
     pub online: Vec<NodeId>,
     pub stats: Option<QueueStats>,
+    pub counters: QueueCounters,
+}
+
+/// What came of a publish: whether it went to a queue at all, and whether all queues took it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    pub routed: bool,
+    pub taken: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -89,19 +131,6 @@ pub struct NodeFacts {
     pub uptime_s: Option<u64>,
     pub memory_alarm: bool,
     pub disk_alarm: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct ConnectionFacts {
-    /// `peer:port -> host:port`, as RabbitMQ names them.
-    pub name: String,
-    pub node: NodeId,
-    pub user: String,
-    pub vhost: String,
-    pub protocol: &'static str,
-    pub client_name: String,
-    pub channels: u32,
-    pub peer: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,13 @@
 
 use crate::error::ApiError;
 use crate::login::Logins;
+use crate::rates::Rates;
 use crate::{Config, Node, entropy};
 use control::{ControlRequest, QueueFacts, Reply};
+use env::Clock as _;
+use env::real::RealClock;
 use metadata::{Change, Done, QueueId, Tree};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -23,6 +26,8 @@ struct Shared {
     node: Node,
     config: Config,
     logins: Logins,
+    rates: Mutex<Rates>,
+    clock: RealClock,
     /// Since when a sign of life is waited for.
     unanswered: Mutex<Option<Instant>>,
 }
@@ -35,6 +40,8 @@ impl Api {
             node,
             config,
             logins: Logins::new(key),
+            rates: Mutex::new(Rates::default()),
+            clock: RealClock::new(),
             unanswered: Mutex::new(None),
         })))
     }
@@ -45,6 +52,17 @@ impl Api {
 
     pub(crate) fn logins(&self) -> &Logins {
         &self.0.logins
+    }
+
+    /// What was shown before; never held while waiting.
+    pub(crate) fn rates(&self) -> MutexGuard<'_, Rates> {
+        let rates = &self.0.rates;
+        rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since 1970, in milliseconds.
+    pub(crate) fn wall_ms(&self) -> u64 {
+        self.0.clock.wall().0
     }
 
     /// Sends a request and waits for its reply.
@@ -102,13 +120,13 @@ impl Api {
         true
     }
 
-    fn unanswered(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+    fn unanswered(&self) -> MutexGuard<'_, Option<Instant>> {
         self.0.unanswered()
     }
 }
 
 impl Shared {
-    fn unanswered(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+    fn unanswered(&self) -> MutexGuard<'_, Option<Instant>> {
         self.unanswered
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -248,7 +248,12 @@ pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
     let key = properties_key(&record);
     api.change(Change::Bind(record)).await?;
     let mut response = StatusCode::CREATED.into_response();
-    if let Ok(location) = HeaderValue::from_str(&utf8_percent_encode(&key, KEY).to_string()) {
+    let destination = match &pair.destination {
+        Destination::Queue(name) | Destination::Exchange(name) => name,
+    };
+    // As RabbitMQ's: destination and key, relative to nothing.
+    let location = [destination, key.as_str()].map(|e| utf8_percent_encode(e, KEY).to_string());
+    if let Ok(location) = HeaderValue::from_str(&location.join("/")) {
         response.headers_mut().insert(header::LOCATION, location);
     }
     Ok(response)

@@ -1,4 +1,4 @@
-//! `/api/connections`.
+//! `/api/connections` (O2).
 
 use crate::access::Call;
 use crate::ask::Api;
@@ -6,31 +6,65 @@ use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::page::Window;
 use crate::queues::{NodeNames, node_names};
+use crate::rates::{self, Key};
 use control::{ConnectionFacts, ControlRequest};
 use serde_json::{Value as Json, json as object};
 
-fn show(connection: &ConnectionFacts, names: &NodeNames) -> Json {
-    let (host, port) = connection
-        .peer
-        .rsplit_once(':')
-        .unwrap_or((&connection.peer, ""));
+/// Host and port of `host:port`, the host without the brackets of an IPv6 address.
+pub(crate) fn address(text: &str) -> (&str, Option<u16>) {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    let host = host.strip_prefix('[').unwrap_or(host);
+    (host.strip_suffix(']').unwrap_or(host), port.parse().ok())
+}
+
+/// What people call the protocol.
+fn protocol(label: &str) -> &str {
+    match label {
+        "amqp091" => "AMQP 0-9-1",
+        "amqp10" => "AMQP 1-0",
+        "mqtt310" => "MQTT 3-1-0",
+        "mqtt311" => "MQTT 3-1-1",
+        "mqtt50" => "MQTT 5-0",
+        other => other,
+    }
+}
+
+fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
+    let (peer_host, peer_port) = address(&connection.peer);
+    let (host, port) = address(&connection.local);
+    let bytes = [connection.received_bytes, connection.sent_bytes];
+    let seen = rates::observe(api, Key::Connection(connection.name.clone()), &bytes);
     object!({
         "name": connection.name,
         "node": names.get(&connection.node),
+        "type": "network",
         "user": connection.user,
+        "user_who_performed_action": connection.user,
         "vhost": connection.vhost,
-        "protocol": connection.protocol,
-        "channels": connection.channels,
+        "protocol": protocol(&connection.protocol),
+        "state": connection.state,
+        "channels": connection.channels.len(),
         "user_provided_name": connection.client_name,
         "client_properties": {"connection_name": connection.client_name},
-        "peer_host": host,
-        "peer_port": port.parse::<u16>().ok(),
-        "state": "running",
+        "connected_at": connection.connected_ms,
+        "timeout": connection.heartbeat_s,
+        "frame_max": connection.frame_max,
+        "channel_max": connection.channel_max,
+        "ssl": connection.tls,
+        "host": host,
+        "port": port,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "recv_oct": connection.received_bytes,
+        "recv_oct_details": seen.details(0),
+        "send_oct": connection.sent_bytes,
+        "send_oct_details": seen.details(1),
+        "send_pend": connection.pending_bytes,
     })
 }
 
 /// Those that the user may see: all for monitors, else its own.
-async fn visible(api: &Api, call: &Call) -> Result<Vec<ConnectionFacts>, ApiError> {
+pub(crate) async fn visible(api: &Api, call: &Call) -> Result<Vec<ConnectionFacts>, ApiError> {
     let mut all = api
         .ask(|reply| ControlRequest::Connections { reply })
         .await?;
@@ -41,19 +75,39 @@ async fn visible(api: &Api, call: &Call) -> Result<Vec<ConnectionFacts>, ApiErro
     Ok(all)
 }
 
-pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool) -> Answer {
     let window = Window::of(&call.query)?;
+    let mut found = visible(api, call).await?;
+    found.retain(fits);
+    let names = api.read(node_names).await?;
+    let (part, cut) = window.cut(found, |c| &c.name)?;
+    let shown = part.iter().map(|c| show(api, c, &names));
+    Ok(cut.respond(shown.collect()))
+}
+
+pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
         api.visible(call, vhost).await?;
     }
-    let mut found = visible(api, call).await?;
-    found.retain(|c| vhost.is_none_or(|v| c.vhost == v));
-    let names = api.read(node_names).await?;
-    let (part, cut) = window.cut(found, |c| &c.name)?;
-    Ok(cut.respond(part.iter().map(|c| show(c, &names)).collect()))
+    answer(api, call, |c| vhost.is_none_or(|v| c.vhost == v)).await
 }
 
-async fn find(api: &Api, call: &Call, name: &str) -> Result<ConnectionFacts, ApiError> {
+/// Others' connections are for monitors to see and for administrators to close.
+fn own_or(call: &Call, user: &str, may: bool) -> Result<(), ApiError> {
+    if may || *user == *call.user.name {
+        return Ok(());
+    }
+    Err(ApiError::not_authorized(
+        "User not authorised for connections of others",
+    ))
+}
+
+pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
+    own_or(call, user, call.is_monitor())?;
+    answer(api, call, |c| c.user == user).await
+}
+
+pub(crate) async fn find(api: &Api, call: &Call, name: &str) -> Result<ConnectionFacts, ApiError> {
     let found = visible(api, call).await?;
     let named = found.into_iter().find(|c| c.name == name);
     named.ok_or_else(ApiError::not_found)
@@ -62,27 +116,36 @@ async fn find(api: &Api, call: &Call, name: &str) -> Result<ConnectionFacts, Api
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     let found = find(api, call, name).await?;
     let names = api.read(node_names).await?;
-    json(show(&found, &names))
+    json(show(api, &found, &names))
+}
+
+/// Tells the client why and ends its connection; false when it has gone meanwhile.
+async fn end(api: &Api, call: &Call, name: String) -> Result<bool, ApiError> {
+    let reason = call.reason.clone();
+    let reason = reason.unwrap_or_else(|| "Closed via management plugin".to_owned());
+    api.ask(|reply| ControlRequest::CloseConnection {
+        name,
+        reason,
+        reply,
+    })
+    .await
 }
 
 pub(crate) async fn close(api: &Api, call: &Call, name: &str) -> Answer {
     let found = find(api, call, name).await?;
-    if !call.is_administrator() && *found.user != *call.user.name {
-        return Err(ApiError::not_authorized("Not administrator user"));
-    }
-    let reason = call.reason.clone();
-    let reason = reason.unwrap_or_else(|| "Closed via management plugin".to_owned());
-    let name = found.name;
-    let closed = api
-        .ask(|reply| ControlRequest::CloseConnection {
-            name,
-            reason,
-            reply,
-        })
-        .await?;
-    if closed {
+    own_or(call, &found.user, call.is_administrator())?;
+    if end(api, call, found.name).await? {
         no_content()
     } else {
         Err(ApiError::not_found())
     }
+}
+
+pub(crate) async fn close_of_user(api: &Api, call: &Call, user: &str) -> Answer {
+    own_or(call, user, call.is_administrator())?;
+    let found = visible(api, call).await?;
+    for connection in found.into_iter().filter(|c| c.user == user) {
+        end(api, call, connection.name).await?;
+    }
+    no_content()
 }

@@ -5,12 +5,14 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::json::Members;
-use crate::{bindings, exchanges, permissions, policies, queues, users, vhosts};
+use crate::{
+    bindings, exchanges, overview, parameters, permissions, policies, queues, users, vhosts,
+};
 use metadata::{Change, PolicyScope, Tree};
 use serde_json::{Map, Value as Json, json as object};
 
 /// Exclusive queues belong to a connection and system exchanges to the vhost: neither is exported.
-fn document(tree: &Tree) -> Map<String, Json> {
+fn document(tree: &Tree, configured: &str) -> Map<String, Json> {
     let mut queues_ = Vec::new();
     let mut exchanges_ = Vec::new();
     let mut bindings_ = Vec::new();
@@ -30,15 +32,16 @@ fn document(tree: &Tree) -> Map<String, Json> {
                 .map(|b| bindings::show(b)),
         );
     }
-    let policies_ = |scope| -> Vec<Json> {
-        let all = tree.policies(scope).into_iter();
+    // Operator policies and limits are among the parameters, as RabbitMQ has them.
+    let policies_ = || -> Vec<Json> {
+        let all = tree.policies(PolicyScope::User).into_iter();
         all.map(|p| policies::show(p)).collect()
     };
     let parts = [
         ("users", tree.users().map(|u| users::show(u)).collect()),
         (
             "vhosts",
-            tree.vhosts().into_iter().map(vhosts::show).collect(),
+            tree.vhosts().into_iter().map(vhosts::definition).collect(),
         ),
         (
             "permissions",
@@ -50,8 +53,9 @@ fn document(tree: &Tree) -> Map<String, Json> {
                 .map(|p| permissions::show_topic(p))
                 .collect(),
         ),
-        ("policies", policies_(PolicyScope::User)),
-        ("operator_policies", policies_(PolicyScope::Operator)),
+        ("parameters", parameters::all(tree)),
+        ("global_parameters", parameters::globals(tree, configured)),
+        ("policies", policies_()),
         ("queues", queues_),
         ("exchanges", exchanges_),
         ("bindings", bindings_),
@@ -71,31 +75,64 @@ fn ends_in_exclusive(tree: &Tree, binding: &metadata::BindingRecord) -> bool {
     }
 }
 
-pub(crate) async fn export(api: &Api, call: &Call) -> Answer {
-    call.administrator()?;
-    let mut whole = api.read(document).await?;
-    whole.insert("product_name".to_owned(), object!("Posthorn"));
-    whole.insert("product_version".to_owned(), object!(api.config().version));
+/// Only a vhost's part of a document, with names that are its own: what belongs to the cluster is left out.
+fn part(whole: &mut Map<String, Json>, vhost: &str) {
+    const PARTS: [&str; 5] = ["parameters", "policies", "queues", "exchanges", "bindings"];
+    whole.retain(|kind, _| PARTS.contains(&kind.as_str()));
+    for list in whole.values_mut().filter_map(Json::as_array_mut) {
+        list.retain(|entry| entry["vhost"] == vhost);
+        for entry in list.iter_mut().filter_map(Json::as_object_mut) {
+            entry.remove("vhost");
+        }
+    }
+}
+
+pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let configured = api.config().cluster_name.clone();
+    let mut whole = api.read(move |tree| document(tree, &configured)).await?;
+    if let Some(vhost) = vhost {
+        part(&mut whole, vhost);
+        whole.insert("description".to_owned(), object!(""));
+        whole.insert("metadata".to_owned(), object!({}));
+    }
+    for (key, value) in [
+        ("rabbit_version", overview::SPEAKS_LIKE),
+        ("rabbitmq_version", overview::SPEAKS_LIKE),
+        ("product_name", "Posthorn"),
+        ("product_version", api.config().version.as_str()),
+    ] {
+        whole.insert(key.to_owned(), object!(value));
+    }
     json(Json::Object(whole))
 }
 
-/// Imports what the document holds, in the order in which things need each other. What is there and the same stays; the
-/// first refusal ends the import and names the entry. Entries before it remain: importing again goes on.
-pub(crate) async fn import(api: &Api, call: &Call) -> Answer {
-    call.administrator()?;
+/// Imports what the document holds, in the order in which things need each other; into one vhost where one is named. What is
+/// there and the same stays; the first refusal ends the import and names the entry. Entries before it remain: importing
+/// again goes on.
+pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
     let document = call.object()?;
-    const KINDS: [&str; 9] = [
+    const KINDS: [&str; 11] = [
         "users",
         "vhosts",
         "permissions",
         "topic_permissions",
+        "global_parameters",
+        "parameters",
         "policies",
         "operator_policies",
         "queues",
         "exchanges",
         "bindings",
     ];
-    for kind in KINDS {
+    // Users and vhosts are the cluster's.
+    let kinds = KINDS.into_iter().skip(if vhost.is_some() { 5 } else { 0 });
+    for kind in kinds {
         let list = match document.get(kind) {
             None | Some(Json::Null) => continue,
             Some(Json::Array(list)) => list,
@@ -107,7 +144,11 @@ pub(crate) async fn import(api: &Api, call: &Call) -> Answer {
                     "{kind}[{at}] is not an object"
                 )));
             };
-            let done = import_one(api, call, kind, &Members(entry)).await;
+            let mut entry = entry.clone();
+            if let Some(vhost) = vhost {
+                entry.insert("vhost".to_owned(), object!(vhost));
+            }
+            let done = import_one(api, call, kind, &Members(&entry)).await;
             done.map_err(|e| ApiError {
                 reason: format!("{kind}[{at}]: {}", e.reason),
                 ..e
@@ -128,7 +169,17 @@ async fn import_one(
     let user = || entry.required_text("user");
     let change = match kind {
         "users" => Change::PutUser(users::record(api, named()?, entry).await?),
-        "vhosts" => vhosts::change(named()?, entry, None)?,
+        "vhosts" => return vhosts::declare(api, named()?, entry, None).await,
+        "global_parameters" => {
+            let value = entry.0.get("value").unwrap_or(&Json::Null);
+            return parameters::set_global(api, named()?, value).await;
+        }
+        "parameters" => {
+            let value = entry.0.get("value").and_then(Json::as_object);
+            let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+            let component = entry.required_text("component")?;
+            return parameters::set(api, component, vhost()?, named()?, value).await;
+        }
         "permissions" => Change::PutPermission(permissions::record(vhost()?, user()?, entry)?),
         "topic_permissions" => {
             Change::PutTopicPermission(permissions::topic_record(vhost()?, user()?, entry)?)
@@ -144,7 +195,21 @@ async fn import_one(
             Change::PutPolicy(record)
         }
         "queues" => {
-            Change::DeclareQueue(queues::record(api, call, vhost()?, named()?, entry).await?)
+            let mut entry = entry.0.clone();
+            // RabbitMQ's files say the type beside the arguments.
+            let kind = entry.get("type").and_then(Json::as_str);
+            let kind = kind.filter(|k| *k != "classic").map(|k| object!(k));
+            if let Some(kind) = kind {
+                let arguments = entry.entry("arguments").or_insert_with(|| object!({}));
+                if arguments.is_null() || arguments.as_array().is_some_and(Vec::is_empty) {
+                    *arguments = object!({});
+                }
+                if let Some(arguments) = arguments.as_object_mut() {
+                    arguments.entry("x-queue-type").or_insert(kind);
+                }
+            }
+            let entry = Members(&entry);
+            Change::DeclareQueue(queues::record(api, call, vhost()?, named()?, &entry).await?)
         }
         "exchanges" => Change::DeclareExchange(exchanges::record(vhost()?, named()?, entry)?),
         _ => Change::Bind(bindings::record(vhost()?, entry)?),

@@ -6,8 +6,9 @@ use crate::error::ApiError;
 use crate::listen::Peer;
 use crate::page::Query;
 use crate::{
-    MAX_BODY, MAX_DEFINITIONS, bindings, connections, definitions, exchanges, health, login, nodes,
-    overview, permissions, policies, queues, users, vhosts,
+    MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
+    exchanges, features, health, limits, login, messages, nodes, overview, parameters, permissions,
+    policies, queues, routes, users, vhosts,
 };
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -74,7 +75,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
     let user = login::login(api, authorization, peer.0.0.ip()).await?;
     let limit = match path {
-        ["definitions"] => MAX_DEFINITIONS,
+        ["definitions", ..] => MAX_DEFINITIONS,
         _ => MAX_BODY,
     };
     let body = axum::body::to_bytes(body, limit).await;
@@ -84,9 +85,14 @@ async fn answer(api: &Api, request: Request) -> Answer {
         body: body.map_err(|_| ApiError::too_large(limit))?,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
     };
-    if path != ["whoami"] {
-        call.management()?;
-    }
+    let (_, _, needs, _) = routes::find(&method, path).inspect_err(|_| {
+        tracing::debug!(
+            event = "management_no_route",
+            method,
+            path = parts.uri.path()
+        );
+    })?;
+    needs.check(&call)?;
     dispatch(api, &call, &method, path).await
 }
 
@@ -125,6 +131,13 @@ async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer
         ["health", "checks", check @ ..] if method == "GET" => {
             health::check(api, call, check).await
         }
+        ["connections", ..] | ["channels", ..] | ["consumers", ..] => {
+            client_paths(api, call, method, path).await
+        }
+        ["parameters", ..] | ["global-parameters", ..] | ["cluster-name"] => {
+            parameter_paths(api, call, method, path).await
+        }
+        ["auth", rest @ ..] => auth_paths(api, method, rest).await,
         [
             "users" | "permissions" | "topic-permissions" | "user-limits",
             ..,
@@ -133,24 +146,86 @@ async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer
     }
 }
 
-/// No handler: the path is unknown, or it does not take the method.
-fn nothing(method: &str) -> Answer {
-    Err(match method {
-        "GET" => ApiError::not_found(),
-        _ => ApiError::method(),
-    })
+/// The table of paths has it and nobody takes it.
+fn nothing() -> Answer {
+    Err(ApiError::not_implemented())
 }
 
 async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", ["overview"]) => overview::overview(api, call).await,
         ("GET", ["whoami"]) => overview::whoami(call),
-        ("GET", ["cluster-name"]) => overview::cluster_name(api).await,
+        ("GET", ["openapi.json"]) => json(routes::openapi(&api.config().version)),
+        ("GET", ["extensions"]) => auth_paths::extensions(),
+        ("GET", ["aliveness-test", vhost]) => health::aliveness(api, call, vhost).await,
+        ("GET", ["feature-flags"]) => features::list(api).await,
+        ("PUT", ["feature-flags", name, "enable"]) => features::enable(api, name).await,
+        ("GET", ["deprecated-features"]) => features::deprecated(),
+        ("GET", ["deprecated-features", "used"]) => features::deprecated_in_use(api).await,
+        ("GET", ["vhost-limits"]) => limits::list(api, call, None).await,
+        ("GET", ["vhost-limits", vhost]) => limits::list(api, call, Some(vhost)).await,
+        ("PUT", ["vhost-limits", vhost, limit]) => limits::set(api, call, vhost, limit).await,
+        ("DELETE", ["vhost-limits", vhost, limit]) => limits::clear(api, vhost, limit).await,
+        ("POST", ["rebalance", "queues"]) => nodes::rebalance(api, call).await,
+        _ => nothing(),
+    }
+}
+
+async fn auth_paths(api: &Api, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => auth_paths::methods(),
+        ("GET", ["attempts", node]) => auth_paths::attempts(api, node),
+        ("DELETE", ["attempts", node]) => auth_paths::reset_attempts(api, node),
+        ("GET", ["hash_password", password]) => auth_paths::hash_password(api, password).await,
+        _ => nothing(),
+    }
+}
+
+async fn client_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
         ("GET", ["connections"]) => connections::list(api, call, None).await,
+        ("GET", ["connections", "username", user]) => connections::of_user(api, call, user).await,
+        ("DELETE", ["connections", "username", user]) => {
+            connections::close_of_user(api, call, user).await
+        }
         ("GET", ["connections", name]) => connections::get(api, call, name).await,
         ("DELETE", ["connections", name]) => connections::close(api, call, name).await,
-        ("POST", ["rebalance", "queues"]) => nodes::rebalance(api, call).await,
-        _ => nothing(method),
+        ("GET", ["connections", name, "channels"]) => {
+            channels::of_connection(api, call, name).await
+        }
+        ("GET", ["channels"]) => channels::list(api, call, None).await,
+        ("GET", ["channels", name]) => channels::get(api, call, name).await,
+        ("GET", ["consumers"]) => consumers::list(api, call, None).await,
+        ("GET", ["consumers", vhost]) => consumers::list(api, call, Some(vhost)).await,
+        _ => nothing(),
+    }
+}
+
+async fn parameter_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", ["parameters"]) => parameters::list(api, call, None, None).await,
+        ("GET", ["parameters", component]) => {
+            parameters::list(api, call, Some(component), None).await
+        }
+        ("GET", ["parameters", component, vhost]) => {
+            parameters::list(api, call, Some(component), Some(vhost)).await
+        }
+        ("GET", ["parameters", component, vhost, name]) => {
+            parameters::get(api, call, component, vhost, name).await
+        }
+        ("PUT", ["parameters", component, vhost, name]) => {
+            parameters::put(api, call, component, vhost, name).await
+        }
+        ("DELETE", ["parameters", component, vhost, name]) => {
+            parameters::delete(api, call, component, vhost, name).await
+        }
+        ("GET", ["global-parameters"]) => parameters::list_globals(api).await,
+        ("GET", ["global-parameters", name]) => parameters::get_global(api, name).await,
+        ("PUT", ["global-parameters", name]) => parameters::put_global(api, call, name).await,
+        ("DELETE", ["global-parameters", name]) => parameters::delete_global(api, name).await,
+        ("GET", ["cluster-name"]) => parameters::get_cluster_name(api).await,
+        ("PUT", ["cluster-name"]) => parameters::put_cluster_name(api, call).await,
+        _ => nothing(),
     }
 }
 
@@ -162,8 +237,9 @@ async fn queue_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("PUT", [vhost, name]) => queues::declare(api, call, vhost, name).await,
         ("DELETE", [vhost, name]) => queues::delete(api, call, vhost, name).await,
         ("DELETE", [vhost, name, "contents"]) => queues::purge(api, call, vhost, name).await,
+        ("POST", [vhost, name, "get"]) => messages::get(api, call, vhost, name).await,
         ("GET", [vhost, name, "bindings"]) => bindings::of_queue(api, call, vhost, name).await,
-        _ => nothing(method),
+        _ => nothing(),
     }
 }
 
@@ -174,13 +250,14 @@ async fn exchange_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> 
         ("GET", [vhost, name]) => exchanges::get(api, call, vhost, name).await,
         ("PUT", [vhost, name]) => exchanges::declare(api, call, vhost, name).await,
         ("DELETE", [vhost, name]) => exchanges::delete(api, call, vhost, name).await,
+        ("POST", [vhost, name, "publish"]) => messages::publish(api, call, vhost, name).await,
         ("GET", [vhost, name, "bindings", "source"]) => {
             bindings::of_exchange(api, call, vhost, name, true).await
         }
         ("GET", [vhost, name, "bindings", "destination"]) => {
             bindings::of_exchange(api, call, vhost, name, false).await
         }
-        _ => nothing(method),
+        _ => nothing(),
     }
 }
 
@@ -205,10 +282,10 @@ async fn binding_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> A
                 ("POST", []) => bindings::bind(api, call, &pair).await,
                 ("GET", [key]) => bindings::get(api, call, &pair, key).await,
                 ("DELETE", [key]) => bindings::unbind(api, call, &pair, key).await,
-                _ => nothing(method),
+                _ => nothing(),
             }
         }
-        _ => nothing(method),
+        _ => nothing(),
     }
 }
 
@@ -225,7 +302,7 @@ async fn policy_paths(
         ("GET", [vhost, name]) => policies::get(api, call, scope, vhost, name).await,
         ("PUT", [vhost, name]) => policies::put(api, call, scope, vhost, name).await,
         ("DELETE", [vhost, name]) => policies::delete(api, call, scope, vhost, name).await,
-        _ => nothing(method),
+        _ => nothing(),
     }
 }
 
@@ -238,7 +315,10 @@ async fn vhost_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("GET", [name, "permissions"]) => permissions::of_vhost(api, call, name).await,
         ("GET", [name, "topic-permissions"]) => permissions::topics_of_vhost(api, call, name).await,
         ("GET", [name, "connections"]) => connections::list(api, call, Some(name)).await,
-        _ => nothing(method),
+        ("GET", [name, "channels"]) => channels::list(api, call, Some(name)).await,
+        ("POST", [name, "deletion", "protection"]) => vhosts::protect(api, name, true).await,
+        ("DELETE", [name, "deletion", "protection"]) => vhosts::protect(api, name, false).await,
+        _ => nothing(),
     }
 }
 
@@ -250,15 +330,17 @@ async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("PUT", [name, "maintenance"]) => nodes::maintenance(api, call, name, true).await,
         ("DELETE", [name, "maintenance"]) => nodes::maintenance(api, call, name, false).await,
         ("PUT", [name, "memory-watermark"]) => nodes::memory_watermark(api, call, name).await,
-        _ => nothing(method),
+        _ => nothing(),
     }
 }
 
 async fn definition_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
-        ("GET", []) => definitions::export(api, call).await,
-        ("POST" | "PUT", []) => definitions::import(api, call).await,
-        _ => nothing(method),
+        ("GET", []) => definitions::export(api, call, None).await,
+        ("POST" | "PUT", []) => definitions::import(api, call, None).await,
+        ("GET", [vhost]) => definitions::export(api, call, Some(vhost)).await,
+        ("POST" | "PUT", [vhost]) => definitions::import(api, call, Some(vhost)).await,
+        _ => nothing(),
     }
 }
 
@@ -266,6 +348,8 @@ async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
     call.administrator()?;
     match (method, path) {
         ("GET", ["users"]) => users::list(api).await,
+        ("GET", ["users", "without-permissions"]) => users::without_permissions(api).await,
+        ("POST", ["users", "bulk-delete"]) => users::bulk_delete(api, call).await,
         ("GET", ["users", name]) => users::get(api, name).await,
         ("PUT", ["users", name]) => users::put(api, call, name).await,
         ("DELETE", ["users", name]) => users::delete(api, name).await,
@@ -294,6 +378,6 @@ async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("GET", ["user-limits", name]) => users::limits(api, Some(name)).await,
         ("PUT", ["user-limits", name, limit]) => users::set_limit(api, call, name, limit).await,
         ("DELETE", ["user-limits", name, limit]) => users::clear_limit(api, name, limit).await,
-        _ => nothing(method),
+        _ => nothing(),
     }
 }

@@ -5,6 +5,9 @@ use axum::response::{IntoResponse, Response};
 use metadata::Refused;
 use serde_json::json;
 
+/// The word that clients compare with.
+const OBJECT_NOT_FOUND: &str = "Object Not Found";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -26,7 +29,7 @@ impl ApiError {
     }
 
     pub(crate) fn not_found() -> ApiError {
-        ApiError::new(StatusCode::NOT_FOUND, "not_found", "Object Not Found")
+        ApiError::new(StatusCode::NOT_FOUND, OBJECT_NOT_FOUND, "Not Found")
     }
 
     pub(crate) fn not_authorized(reason: impl Into<String>) -> ApiError {
@@ -38,6 +41,14 @@ impl ApiError {
             StatusCode::METHOD_NOT_ALLOWED,
             "method_not_allowed",
             "this path does not take this method",
+        )
+    }
+
+    pub(crate) fn not_implemented() -> ApiError {
+        ApiError::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "not_implemented",
+            "nothing here does this yet",
         )
     }
 
@@ -69,7 +80,7 @@ impl ApiError {
 impl From<Refused> for ApiError {
     fn from(refused: Refused) -> ApiError {
         match refused {
-            Refused::NotFound(text) => ApiError::new(StatusCode::NOT_FOUND, "not_found", text),
+            Refused::NotFound(text) => ApiError::new(StatusCode::NOT_FOUND, OBJECT_NOT_FOUND, text),
             Refused::AccessRefused(text) => ApiError::not_authorized(text),
             Refused::Unavailable(text) => ApiError::unavailable(text),
             Refused::PreconditionFailed(text)

@@ -49,6 +49,9 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
         ["alarms"] => alarms(api, false).await,
         ["local-alarms"] => alarms(api, true).await,
         ["ready-to-serve-clients"] => readyz(api).await,
+        // They are there as soon as the node knows of them: there is nothing that starts for one.
+        ["virtual-hosts"] => ok(),
+        ["certificate-expiration", within, unit] => certificates(within, unit),
         ["port-listener", port] => {
             let listeners = &api.config().listeners;
             let port = port.parse::<u16>();
@@ -61,8 +64,13 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
         }
         ["protocol-listener", protocol] => {
             let listeners = &api.config().listeners;
+            // RabbitMQ's checks know versions of AMQP, its listeners do not.
+            let wanted = match *protocol {
+                "amqp091" | "amqp0-9-1" | "amqp0.9.1" => "amqp",
+                other => other,
+            };
             listener(
-                listeners.iter().any(|(p, _)| p == protocol),
+                listeners.iter().any(|(p, _)| p == wanted),
                 "protocol",
                 protocol,
             )
@@ -73,13 +81,36 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
 
 fn listener(there: bool, kind: &str, wanted: &str) -> Answer {
     if there {
-        return ok();
+        let shown: Json = match wanted.parse::<u16>() {
+            Ok(port) if kind == "port" => object!(port),
+            _ => object!(wanted),
+        };
+        return json(object!({"status": "ok", kind: shown}));
     }
     Ok(failed(object!({
         "status": "failed",
         "reason": "No active listener",
-        "missing": {kind: wanted},
+        "missing": wanted.parse::<u16>().map_or_else(|_| object!(wanted), |port| object!(port)),
     })))
+}
+
+/// Certificates of client listeners that expire within the time; this node has none.
+fn certificates(within: &str, unit: &str) -> Answer {
+    if within.parse::<u32>().is_err() {
+        return Err(ApiError::bad_request("Invalid expiration period"));
+    }
+    match unit {
+        "days" | "weeks" | "months" | "years" => ok(),
+        _ => Err(ApiError::bad_request(
+            "Time unit not recognised: days, weeks, months and years are",
+        )),
+    }
+}
+
+/// RabbitMQ declares a queue, publishes and gets. Here readiness says the same and leaves nothing behind.
+pub(crate) async fn aliveness(api: &Api, call: &Call, vhost: &str) -> Answer {
+    api.visible(call, vhost).await?;
+    readyz(api).await
 }
 
 async fn quorum_critical(api: &Api) -> Answer {

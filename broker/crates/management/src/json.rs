@@ -2,36 +2,13 @@
 
 use crate::error::ApiError;
 use message::{Table, Value};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 /// Objects and lists within each other, in a request.
 const MAX_DEPTH: usize = 16;
 
 pub(crate) fn from_table(table: &Table) -> Json {
-    Json::Object(
-        table
-            .0
-            .iter()
-            .map(|(k, v)| (k.to_string(), from_value(v)))
-            .collect(),
-    )
-}
-
-fn from_value(value: &Value) -> Json {
-    match value {
-        Value::Void => Json::Null,
-        Value::Bool(v) => json!(v),
-        Value::F32(v) => json!(v),
-        Value::F64(v) => json!(v),
-        Value::Decimal { scale, value } => {
-            json!(f64::from(*value) / 10f64.powi(i32::from(*scale)))
-        }
-        Value::String(v) | Value::Binary(v) => json!(String::from_utf8_lossy(v)),
-        Value::Timestamp(v) => json!(v),
-        Value::Array(v) => Json::Array(v.iter().map(from_value).collect()),
-        Value::Table(v) => from_table(v),
-        other => json!(other.as_integer()),
-    }
+    Json::Object(control::json::object(table))
 }
 
 pub(crate) fn to_table(object: &Map<String, Json>) -> Result<Table, ApiError> {
@@ -136,6 +113,7 @@ impl Members<'_> {
 #[cfg(test)]
 mod unit {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn values_go_there_and_back() {

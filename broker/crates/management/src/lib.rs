@@ -6,24 +6,34 @@
 
 mod access;
 mod ask;
+mod auth_paths;
 mod bindings;
+mod channels;
 mod connections;
+mod consumers;
 mod definitions;
 mod dispatch;
 mod entropy;
 mod error;
 mod exchanges;
+mod exposition;
+mod features;
 mod health;
 mod json;
+mod limits;
 mod listen;
 mod login;
+mod messages;
 mod metrics;
 mod nodes;
 mod overview;
 mod page;
+mod parameters;
 mod permissions;
 mod policies;
 mod queues;
+mod rates;
+mod routes;
 #[cfg(test)]
 mod tests;
 mod users;
@@ -57,6 +67,8 @@ pub struct Config {
     pub node: NodeId,
     /// The node's name: what `/api/nodes/{name}` calls it.
     pub name: String,
+    /// What people call the cluster, until they have given it another name.
+    pub cluster_name: String,
     /// The program's version.
     pub version: String,
     /// For `/api/overview`: protocol and port of each listener.
@@ -83,6 +95,7 @@ impl Config {
         Config {
             node,
             name: name.into(),
+            cluster_name: "posthorn".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
@@ -114,7 +127,13 @@ pub async fn serve(
     config: &Config,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let listener = listen::Bounded::new(listener, config.max_connections, config.idle_timeout)?;
+    let listener = listen::Bounded::new(
+        listener,
+        config.max_connections,
+        config.idle_timeout,
+        // The answer that says that it took too long gets through.
+        config.request_timeout.saturating_mul(2),
+    )?;
     let app = app.into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, app)
         .with_graceful_shutdown(stop)

@@ -25,6 +25,7 @@ pub(crate) struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
     idle: Duration,
+    patience: Duration,
 }
 
 impl Bounded {
@@ -32,12 +33,14 @@ impl Bounded {
         listener: std::net::TcpListener,
         places: usize,
         idle: Duration,
+        patience: Duration,
     ) -> io::Result<Bounded> {
         listener.set_nonblocking(true)?;
         Ok(Bounded {
             listener: TcpListener::from_std(listener)?,
             places: Arc::new(Semaphore::new(places.max(1))),
             idle,
+            patience,
         })
     }
 }
@@ -59,6 +62,9 @@ impl Listener for Bounded {
                         stream,
                         idle: self.idle,
                         quiet: Box::pin(tokio::time::sleep(self.idle)),
+                        busy: Busy::No,
+                        patience: self.patience,
+                        over: Box::pin(tokio::time::sleep(self.patience)),
                         _place: place,
                     };
                     return (connection, peer);
@@ -82,10 +88,23 @@ impl Connected<IncomingStream<'_, Bounded>> for Peer {
     }
 }
 
+/// What a connection is busy with, and since when: a client that sends or takes a byte now and then is not silent, but
+/// its request, or the answer to it, still has to get through in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    No,
+    Reading(Instant),
+    Writing(Instant),
+}
+
 pub(crate) struct Connection {
     stream: TcpStream,
     idle: Duration,
     quiet: Pin<Box<Sleep>>,
+    busy: Busy,
+    /// For a whole request to arrive, and for an answer to be taken.
+    patience: Duration,
+    over: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -106,6 +125,21 @@ impl Connection {
             Poll::Pending => Poll::Pending,
         }
     }
+
+    /// Begins to be busy with something, or goes on with it; false when that takes too long.
+    fn in_time(&mut self, cx: &mut Context<'_>, what: fn(Instant) -> Busy) -> bool {
+        let now = Instant::now();
+        let began = match (self.busy, what(now)) {
+            (Busy::Reading(since), Busy::Reading(_)) => Busy::Reading(since),
+            (Busy::Writing(since), Busy::Writing(_)) => Busy::Writing(since),
+            (_, begins) => begins,
+        };
+        if began != self.busy {
+            self.busy = began;
+            self.over.as_mut().reset(now + self.patience);
+        }
+        self.over.as_mut().poll(cx).is_pending()
+    }
 }
 
 impl AsyncRead for Connection {
@@ -114,7 +148,13 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
         let poll = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let arrived = buf.filled().len() > before;
+        // A request has begun when its first byte is here, and is there in whole when its answer is written.
+        if (arrived || matches!(self.busy, Busy::Reading(_))) && !self.in_time(cx, Busy::Reading) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         self.watched(cx, poll)
     }
 }
@@ -125,6 +165,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if !self.in_time(cx, Busy::Writing) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.watched(cx, poll)
     }

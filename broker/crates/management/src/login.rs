@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use metadata::UserRecord;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -27,6 +28,8 @@ pub(crate) struct Logins {
     verified: Mutex<Verified>,
     failed: Mutex<BTreeMap<(IpAddr, String), Failed>>,
     pub(crate) hashing: Arc<Semaphore>,
+    succeeded: AtomicU64,
+    failures: AtomicU64,
 }
 
 struct Failed {
@@ -40,6 +43,8 @@ impl Logins {
             verified: Mutex::new(Verified::new(key)),
             failed: Mutex::new(BTreeMap::new()),
             hashing: Arc::new(Semaphore::new(CHECKS)),
+            succeeded: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
         }
     }
 
@@ -50,7 +55,24 @@ impl Logins {
             .is_some_and(|f| f.times >= FAILURES && f.last.elapsed() < PENALTY)
     }
 
+    /// Logins that succeeded and that failed.
+    pub(crate) fn attempts(&self) -> (u64, u64) {
+        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        (count(&self.succeeded), count(&self.failures))
+    }
+
+    pub(crate) fn reset_attempts(&self) {
+        self.succeeded.store(0, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
     fn note(&self, who: (IpAddr, String), right: bool) {
+        let count = if right {
+            &self.succeeded
+        } else {
+            &self.failures
+        };
+        count.fetch_add(1, Ordering::Relaxed);
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if right {
             failed.remove(&who);

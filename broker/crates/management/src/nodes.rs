@@ -4,9 +4,20 @@ use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
+use crate::overview;
 use control::{ControlRequest, NodeFacts};
 use metadata::Change;
 use serde_json::{Value as Json, json as object};
+
+fn auth_mechanisms() -> Json {
+    let all = [
+        ("PLAIN", "SASL PLAIN authentication mechanism"),
+        ("AMQPLAIN", "QPid AMQPLAIN mechanism"),
+    ];
+    let shown =
+        all.map(|(name, text)| object!({"name": name, "description": text, "enabled": true}));
+    Json::Array(shown.to_vec())
+}
 
 fn show(node: &NodeFacts) -> Json {
     let mut shown = object!({
@@ -18,6 +29,12 @@ fn show(node: &NodeFacts) -> Json {
         "address": node.address,
         "mem_alarm": node.memory_alarm,
         "disk_free_alarm": node.disk_alarm,
+        "partitions": [],
+        "exchange_types": overview::exchange_types(),
+        "auth_mechanisms": auth_mechanisms(),
+        "applications": [],
+        "contexts": [],
+        "cluster_links": [],
     });
     if let Some(seconds) = node.uptime_s {
         // Milliseconds, as RabbitMQ counts them.

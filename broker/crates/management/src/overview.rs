@@ -1,26 +1,97 @@
-//! `/api/overview`, `/api/whoami`, `/api/cluster-name`.
+//! `/api/overview` and `/api/whoami`.
 
 use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json};
-use control::ControlRequest;
-use serde_json::json as object;
+use crate::error::ApiError;
+use crate::parameters;
+use crate::rates::{self, Key};
+use control::{ControlRequest, Counters};
+use serde_json::{Value as Json, json as object};
 
 /// The version of RabbitMQ whose API this is; clients switch on it.
-const SPEAKS_LIKE: &str = "4.1.0";
+pub(crate) const SPEAKS_LIKE: &str = "4.1.0";
 
-pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
-    let config = api.config();
-    let (cluster, exchanges, queues) = api
+/// Types of exchanges that can be declared.
+pub(crate) fn exchange_types() -> Json {
+    let all = [
+        (
+            "direct",
+            "AMQP direct exchange, as per the AMQP specification",
+        ),
+        (
+            "fanout",
+            "AMQP fanout exchange, as per the AMQP specification",
+        ),
+        (
+            "topic",
+            "AMQP topic exchange, as per the AMQP specification",
+        ),
+        (
+            "headers",
+            "AMQP headers exchange, as per the AMQP specification",
+        ),
+        ("x-consistent-hash", "Consistent hashing exchange"),
+    ];
+    let shown =
+        all.map(|(name, text)| object!({"name": name, "description": text, "enabled": true}));
+    Json::Array(shown.to_vec())
+}
+
+/// Counters of all nodes together.
+async fn counters(api: &Api) -> Result<Counters, ApiError> {
+    let nodes = api.ask(|reply| ControlRequest::Counters { reply }).await?;
+    let mut sum = Counters::default();
+    for (_, node) in &nodes {
+        sum.add(node);
+    }
+    Ok(sum)
+}
+
+async fn totals(api: &Api, shown: &mut Json) -> Result<(), ApiError> {
+    let (exchanges, queues) = api
         .read(|tree| {
             let vhosts = tree.vhosts();
             let exchanges = vhosts.iter().map(|v| tree.exchanges(&v.name).len());
-            (
-                tree.cluster().to_owned(),
-                exchanges.sum::<usize>(),
-                tree.queue_count(),
-            )
+            (exchanges.sum::<usize>(), tree.queue_count())
         })
+        .await?;
+    let counters = counters(api).await?;
+    let all = &counters.queues;
+    let lengths = [
+        ("messages", all.ready + all.unacknowledged + all.dead),
+        ("messages_ready", all.ready),
+        ("messages_unacknowledged", all.unacknowledged),
+    ];
+    let seen = rates::observe(api, Key::Depth(0), &lengths.map(|(_, n)| n));
+    let mut queue_totals = object!({});
+    for (at, (name, length)) in lengths.into_iter().enumerate() {
+        queue_totals[name] = object!(length);
+        queue_totals[format!("{name}_details")] = seen.details(at);
+    }
+    shown["queue_totals"] = queue_totals;
+    shown["object_totals"] = object!({
+        "connections": counters.connections,
+        "channels": counters.channels,
+        "exchanges": exchanges,
+        "queues": queues,
+        "consumers": all.consumers,
+    });
+    shown["churn_rates"] = object!({
+        "connection_created": counters.connections_opened,
+        "connection_closed": counters.connections_closed,
+        "channel_created": counters.channels_opened,
+        "channel_closed": counters.channels_closed,
+    });
+    shown["message_stats"] = rates::message_stats(api, Key::Overview, &counters.messages());
+    Ok(())
+}
+
+pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
+    let config = api.config();
+    let configured = config.cluster_name.clone();
+    let cluster = api
+        .read(move |tree| parameters::cluster_name(tree, &configured))
         .await?;
     let mut shown = object!({
         "product_name": "Posthorn",
@@ -29,44 +100,35 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         "rabbitmq_version": SPEAKS_LIKE,
         "cluster_name": cluster,
         "node": config.name,
+        "statistics_db_node": config.name,
+        "statistics_level": "fine",
+        "rates_mode": "basic",
+        "exchange_types": exchange_types(),
     });
     if call.is_monitor() {
-        let facts = api.queue_facts(None).await?;
-        let stats = || facts.iter().filter_map(|f| f.stats.as_ref());
-        let ready: u64 = stats().map(|s| s.ready).sum();
-        let unacknowledged: u64 = stats().map(|s| s.unacknowledged).sum();
-        let consumers: u64 = stats().map(|s| u64::from(s.consumers)).sum();
-        let connections = api
-            .ask(|reply| ControlRequest::Connections { reply })
-            .await?;
-        let channels: u64 = connections.iter().map(|c| u64::from(c.channels)).sum();
-        shown["queue_totals"] = object!({
-            "messages": ready + unacknowledged,
-            "messages_ready": ready,
-            "messages_unacknowledged": unacknowledged,
-        });
-        shown["object_totals"] = object!({
-            "connections": connections.len(),
-            "channels": channels,
-            "exchanges": exchanges,
-            "queues": queues,
-            "consumers": consumers,
-        });
+        totals(api, &mut shown).await?;
         let listeners = config.listeners.iter();
-        let listeners = listeners.map(
-            |(protocol, port)| object!({"node": config.name, "protocol": protocol, "port": port}),
-        );
+        let listeners = listeners.map(|(protocol, port)| {
+            object!({
+                "node": config.name,
+                "protocol": protocol,
+                "ip_address": "::",
+                "port": port,
+                "socket_opts": {},
+            })
+        });
         shown["listeners"] = listeners.collect();
+        shown["contexts"] = object!([]);
     }
     json(shown)
 }
 
 pub(crate) fn whoami(call: &Call) -> Answer {
     let tags: Vec<&str> = call.user.tags.iter().map(|t| &**t).collect();
-    json(object!({"name": &*call.user.name, "tags": tags}))
-}
-
-pub(crate) async fn cluster_name(api: &Api) -> Answer {
-    let name = api.read(|tree| tree.cluster().to_owned()).await?;
-    json(object!({"name": name}))
+    json(object!({
+        "name": &*call.user.name,
+        "tags": tags,
+        "is_internal_user": true,
+        "auth_backend": "internal",
+    }))
 }

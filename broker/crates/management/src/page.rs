@@ -41,6 +41,12 @@ impl Query {
             .map(|(_, v)| v.as_str())
     }
 
+    /// All values of a key that may be there several times.
+    pub(crate) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
+        let pairs = self.0.iter().filter(move |(k, _)| k == key);
+        pairs.map(|(_, v)| v.as_str())
+    }
+
     pub(crate) fn is_true(&self, key: &str) -> bool {
         self.get(key) == Some("true")
     }
@@ -55,10 +61,90 @@ impl Query {
     }
 }
 
-/// Which part of a list is wanted.
+/// Which part of a list is wanted, in which order, and what of each item.
 pub(crate) struct Window {
     filter: Option<Pattern>,
     paged: Option<(usize, usize)>,
+    look: Look,
+}
+
+/// Order and columns: found in the items' JSON, so only there can they be applied.
+#[derive(Clone, Default)]
+struct Look {
+    /// A path within an item, as in `message_stats.publish`.
+    sort: Option<String>,
+    reverse: bool,
+    columns: Vec<String>,
+}
+
+fn at<'a>(item: &'a Json, path: &str) -> &'a Json {
+    path.split('.').fold(item, |value, key| &value[key])
+}
+
+/// Numbers before texts; what an item does not have goes first.
+fn rank(value: &Json) -> (u8, f64, String) {
+    match value {
+        Json::Null => (0, 0.0, String::new()),
+        Json::Bool(v) => (1, f64::from(u8::from(*v)), String::new()),
+        Json::Number(v) => (2, v.as_f64().unwrap_or(0.0), String::new()),
+        Json::String(v) => (3, 0.0, v.clone()),
+        other => (4, 0.0, other.to_string()),
+    }
+}
+
+impl Look {
+    fn of(query: &Query) -> Look {
+        let columns = query.get("columns").unwrap_or("").split(',');
+        Look {
+            sort: query
+                .get("sort")
+                .filter(|s| !s.is_empty())
+                .map(str::to_owned),
+            reverse: query.is_true("sort_reverse"),
+            columns: columns
+                .map(str::trim)
+                .filter(|c| !c.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+
+    fn order(&self, items: &mut [Json]) {
+        let Some(path) = &self.sort else {
+            return;
+        };
+        let mut ranked: Vec<_> = items
+            .iter_mut()
+            .map(|i| (rank(at(i, path)), std::mem::take(i)))
+            .collect();
+        ranked.sort_by(|(a, _), (b, _)| {
+            let numbers = a.1.total_cmp(&b.1);
+            let order = a.0.cmp(&b.0).then(numbers).then_with(|| a.2.cmp(&b.2));
+            if self.reverse { order.reverse() } else { order }
+        });
+        for (place, (_, item)) in items.iter_mut().zip(ranked) {
+            *place = item;
+        }
+    }
+
+    fn pick(&self, item: &Json) -> Json {
+        let mut picked = json!({});
+        for path in &self.columns {
+            let value = at(item, path);
+            if value.is_null() {
+                continue;
+            }
+            let mut place = &mut picked;
+            for key in path.split('.') {
+                if !place.is_object() {
+                    *place = json!({});
+                }
+                place = &mut place[key];
+            }
+            *place = value.clone();
+        }
+        picked
+    }
 }
 
 impl Window {
@@ -87,12 +173,17 @@ impl Window {
                 Some((query.number("page", 1)?, size))
             }
         };
-        Ok(Window { filter, paged })
+        let look = Look::of(query);
+        Ok(Window {
+            filter,
+            paged,
+            look,
+        })
     }
 
-    /// Whether only a page is wanted.
+    /// Whether [`Window::cut`] gives a page only.
     pub(crate) fn is_paged(&self) -> bool {
-        self.paged.is_some()
+        self.paged.is_some() && self.look.sort.is_none()
     }
 
     /// The part of a list that is wanted: to be turned into JSON and given to [`Cut::respond`].
@@ -106,8 +197,13 @@ impl Window {
             items.retain(|item| filter.matches(name(item)));
         }
         let filtered = items.len();
+        let mut cut = Cut {
+            about: None,
+            window: None,
+            look: self.look.clone(),
+        };
         let Some((page, size)) = self.paged else {
-            return Ok((items, Cut(None)));
+            return Ok((items, cut));
         };
         let pages = filtered.div_ceil(size);
         if page > pages.max(1) {
@@ -115,29 +211,42 @@ impl Window {
                 "Page out of range, page: {page} page size: {size}, len: {filtered}"
             )));
         }
-        let part: Vec<T> = items
-            .into_iter()
-            .skip((page - 1) * size)
-            .take(size)
-            .collect();
-        let about = json!({
+        let skip = (page - 1) * size;
+        cut.about = Some(json!({
             "total_count": total,
             "filtered_count": filtered,
-            "item_count": part.len(),
+            "item_count": size.min(filtered - skip.min(filtered)),
             "page": page,
             "page_size": size,
             "page_count": pages.max(1),
-        });
-        Ok((part, Cut(Some(about))))
+        }));
+        if self.look.sort.is_some() {
+            cut.window = Some((skip, size));
+            return Ok((items, cut));
+        }
+        let part: Vec<T> = items.into_iter().skip(skip).take(size).collect();
+        Ok((part, cut))
     }
 }
 
-/// What goes around a page; nothing around a whole list.
-pub(crate) struct Cut(Option<Json>);
+/// What goes around a page, nothing around a whole list; and what can only be done with the items' JSON.
+pub(crate) struct Cut {
+    about: Option<Json>,
+    /// The page, where it depends on the order.
+    window: Option<(usize, usize)>,
+    look: Look,
+}
 
 impl Cut {
-    pub(crate) fn respond(self, items: Vec<Json>) -> Response {
-        match self.0 {
+    pub(crate) fn respond(self, mut items: Vec<Json>) -> Response {
+        self.look.order(&mut items);
+        if let Some((skip, size)) = self.window {
+            items = items.into_iter().skip(skip).take(size).collect();
+        }
+        if !self.look.columns.is_empty() {
+            items = items.iter().map(|i| self.look.pick(i)).collect();
+        }
+        match self.about {
             None => axum::Json(items).into_response(),
             Some(mut about) => {
                 about["items"] = Json::Array(items);
@@ -167,7 +276,7 @@ mod unit {
             let query = Query::parse(Some(text));
             let window = Window::of(&query)?;
             let (part, cut) = window.cut(names.clone(), |n| n)?;
-            Ok::<_, ApiError>((part.len(), cut.0.map(|a| a["page_count"].clone())))
+            Ok::<_, ApiError>((part.len(), cut.about.map(|a| a["page_count"].clone())))
         };
         assert_eq!(cut("").unwrap(), (25, None));
         assert_eq!(cut("name=q1").unwrap(), (10, None));
@@ -185,5 +294,29 @@ mod unit {
         ] {
             assert!(cut(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn items_are_ordered_and_reduced_to_columns() {
+        let items = || {
+            vec![
+                json!({"name": "a", "n": 2, "s": {"p": 1}}),
+                json!({"name": "b", "s": {"p": 9, "q": 1}}),
+                json!({"name": "c", "n": 10, "s": {"p": 5}}),
+            ]
+        };
+        let look = |text: &str| Look::of(&Query::parse(Some(text)));
+        let ordered = |text: &str| {
+            let mut all = items();
+            look(text).order(&mut all);
+            let names = all.iter().map(|i| i["name"].as_str().unwrap().to_owned());
+            names.collect::<Vec<_>>().join("")
+        };
+        assert_eq!(ordered("sort=n"), "bac");
+        assert_eq!(ordered("sort=n&sort_reverse=true"), "cab");
+        assert_eq!(ordered("sort=s.p"), "acb");
+        assert_eq!(ordered(""), "abc");
+        let picked = look("columns=name,s.q,none").pick(&items()[1]);
+        assert_eq!(picked, json!({"name": "b", "s": {"q": 1}}));
     }
 }

@@ -2,17 +2,19 @@
 
 use crate::access::{Call, Thing};
 use crate::ask::Api;
+use crate::consumers;
 use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
 use crate::json::{Members, from_table};
 use crate::page::Window;
-use control::{ControlRequest, QueueFacts};
+use crate::rates::{self, Key};
+use control::{ControlRequest, MessageCounts, QueueFacts};
 use env::NodeId;
 use message::{Table, Value};
 use metadata::{
     Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, Tree, queue_kind,
 };
-use queue::{Answer as FromQueue, RequestBody};
+use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +46,46 @@ fn name_of(names: &NodeNames, id: NodeId) -> String {
     known.unwrap_or_else(|| format!("{:016x}", id.0))
 }
 
-fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
+/// For how many seconds samples are wanted, if at all.
+fn samples_age(call: &Call) -> Option<u64> {
+    call.query.get("lengths_age")?.parse().ok()
+}
+
+/// Counts and how they change.
+fn show_figures(
+    api: &Api,
+    shown: &mut Json,
+    id: QueueId,
+    (stats, counters): (&QueueStats, &QueueCounters),
+    age: Option<u64>,
+) {
+    let lengths = [
+        ("messages", stats.ready + stats.unacknowledged + stats.dead),
+        ("messages_ready", stats.ready),
+        ("messages_unacknowledged", stats.unacknowledged),
+    ];
+    let seen = rates::observe(api, Key::Depth(id.0), &lengths.map(|(_, length)| length));
+    for (at, (name, length)) in lengths.into_iter().enumerate() {
+        shown[name] = object!(length);
+        shown[format!("{name}_details")] = match age {
+            Some(age) => seen.with_samples(at, age),
+            None => seen.details(at),
+        };
+    }
+    let counts = MessageCounts {
+        publish: counters.publish,
+        ..MessageCounts::from(&counters.deliveries)
+    };
+    shown["message_stats"] = rates::message_stats(api, Key::Queue(id.0), &counts);
+}
+
+fn show(
+    api: &Api,
+    known: &Known,
+    facts: Option<&QueueFacts>,
+    names: &NodeNames,
+    age: Option<u64>,
+) -> Json {
     let record = &known.record;
     let list =
         |ids: &[NodeId]| -> Vec<String> { ids.iter().map(|id| name_of(names, *id)).collect() };
@@ -80,10 +121,8 @@ fn show(known: &Known, facts: Option<&QueueFacts>, names: &NodeNames) -> Json {
         "user_who_performed_action": &*record.declared_by,
     });
     // Figures of a queue that nobody answers for are left out rather than invented.
-    if let Some(stats) = stats {
-        shown["messages"] = object!(stats.ready + stats.unacknowledged + stats.dead);
-        shown["messages_ready"] = object!(stats.ready);
-        shown["messages_unacknowledged"] = object!(stats.unacknowledged);
+    if let Some((facts, stats)) = facts.and_then(|f| Some((f, f.stats.as_ref()?))) {
+        show_figures(api, &mut shown, record.id, (stats, &facts.counters), age);
         shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
         if record.kind == QueueKind::Quorum {
             shown["messages_dlx"] = object!(stats.dead);
@@ -122,9 +161,10 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
             records.map(|q| Known::of(tree, q)).collect()
         })
         .await?;
+    let age = samples_age(call);
     let shown = known
         .iter()
-        .map(|k| show(k, facts.get(&k.record.id), &names));
+        .map(|k| show(api, k, facts.get(&k.record.id), &names, age));
     Ok(cut.respond(shown.collect()))
 }
 
@@ -163,7 +203,29 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     let id = known.record.id;
     let facts = api.queue_facts(Some(id)).await?;
     let names = api.read(node_names).await?;
-    json(show(&known, facts.iter().find(|f| f.id == id), &names))
+    let facts = facts.iter().find(|f| f.id == id);
+    let mut shown = show(api, &known, facts, &names, samples_age(call));
+    shown["consumer_details"] = Json::Array(consumers::shown(api, Some(id)).await?);
+    json(shown)
+}
+
+/// The queue whose messages a request is to take, if it may.
+pub(crate) async fn to_read(
+    api: &Api,
+    call: &Call,
+    vhost: &str,
+    name: &str,
+) -> Result<QueueId, ApiError> {
+    let queue = Thing::Queue(name.to_owned());
+    api.permitted(call, vhost, vec![(Right::Read, queue)])
+        .await?;
+    let record = find(api, vhost, name).await?.record;
+    if record.exclusive.is_some() {
+        return Err(ApiError::bad_request(format!(
+            "cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'"
+        )));
+    }
+    Ok(record.id)
 }
 
 pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
@@ -217,6 +279,13 @@ pub(crate) async fn record(
     body: &Members<'_>,
 ) -> Result<QueueRecord, ApiError> {
     let arguments = body.table("arguments")?.unwrap_or_default();
+    let durable = body.flag("durable", true)?;
+    let auto_delete = body.flag("auto_delete", false)?;
+    let of = vhost.to_owned();
+    let lasting = durable && !auto_delete;
+    let arguments = api
+        .read(move |tree| tree.with_default_type(&of, lasting, arguments))
+        .await?;
     let kind = queue_kind(vhost, name, &arguments)?;
     let replicas = replicas(&arguments);
     let members = api
@@ -231,8 +300,8 @@ pub(crate) async fn record(
         vhost: vhost.into(),
         name: name.into(),
         kind,
-        durable: body.flag("durable", true)?,
-        auto_delete: body.flag("auto_delete", false)?,
+        durable,
+        auto_delete,
         exclusive: None,
         arguments,
         members,

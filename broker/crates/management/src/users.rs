@@ -6,10 +6,12 @@ use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::entropy;
 use crate::error::ApiError;
 use crate::json::Members;
+use crate::limits;
 use auth::{HashAlgorithm, PasswordHash, SALT_LEN};
 use message::Value;
 use metadata::{Change, Name, UserRecord};
-use serde_json::{Map, Value as Json, json as object};
+use serde_json::{Value as Json, json as object};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Longest password taken.
@@ -27,12 +29,7 @@ pub(crate) fn show(user: &UserRecord) -> Json {
 }
 
 fn limits_of(user: &UserRecord) -> Json {
-    let pairs = user.limits.iter();
-    Json::Object(
-        pairs
-            .map(|(name, value)| (name.to_string(), object!(value)))
-            .collect(),
-    )
+    Json::Object(limits::values(&user.limits))
 }
 
 async fn find(api: &Api, name: &str) -> Result<Option<Arc<UserRecord>>, ApiError> {
@@ -134,7 +131,7 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
     }
 }
 
-async fn hashed(
+pub(crate) async fn hashed(
     api: &Api,
     password: &str,
     algorithm: HashAlgorithm,
@@ -158,6 +155,29 @@ pub(crate) async fn delete(api: &Api, name: &str) -> Answer {
     no_content()
 }
 
+/// Those that can use no vhost.
+pub(crate) async fn without_permissions(api: &Api) -> Answer {
+    let users: Vec<Arc<UserRecord>> = api
+        .read(|tree| {
+            let used: BTreeSet<_> = tree.permissions().map(|p| p.user.clone()).collect();
+            let users = tree.users().filter(|u| !used.contains(&u.name));
+            users.cloned().collect()
+        })
+        .await?;
+    json(Json::Array(users.iter().map(|u| show(u)).collect()))
+}
+
+/// `{"users": ["a", "b"]}`: those that are there go.
+pub(crate) async fn bulk_delete(api: &Api, call: &Call) -> Answer {
+    let body = call.object()?;
+    let names = Members(&body).words("users")?;
+    let names = names.ok_or_else(|| ApiError::bad_request("key_missing: users"))?;
+    for name in names {
+        api.change(Change::DeleteUser { name }).await?;
+    }
+    no_content()
+}
+
 pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
     let users: Vec<Arc<UserRecord>> = match name {
         None => api.read(|tree| tree.users().cloned().collect()).await?,
@@ -169,10 +189,7 @@ pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
 }
 
 pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -> Answer {
-    let body: Map<String, Json> = call.object()?;
-    let value = Members(&body)
-        .integer("value")?
-        .ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+    let value = limits::value(call)?;
     let change = Change::SetUserLimit {
         user: name.into(),
         limit: limit.into(),

@@ -5,20 +5,41 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::json::Members;
-use metadata::{Change, Name, PermissionRecord, VhostRecord};
+use crate::nodes;
+use control::NodeFacts;
+use metadata::{Change, Name, PermissionRecord, QueueKind, VhostRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
-pub(crate) fn show(vhost: &VhostRecord) -> Json {
+/// As it stands in a definitions document.
+pub(crate) fn definition(vhost: &VhostRecord) -> Json {
     let tags: Vec<&str> = vhost.tags.iter().map(|t| &**t).collect();
+    let kind = vhost
+        .default_queue_type
+        .unwrap_or(QueueKind::Classic)
+        .name();
     object!({
         "name": &*vhost.name,
         "description": &*vhost.description,
         "tags": tags,
-        "default_queue_type": "classic",
-        "metadata": {"description": &*vhost.description, "tags": tags},
+        "default_queue_type": kind,
+        "protected_from_deletion": vhost.protected,
+        "metadata": {
+            "description": &*vhost.description,
+            "tags": tags,
+            "default_queue_type": kind,
+            "protected_from_deletion": vhost.protected,
+        },
         "tracing": false,
     })
+}
+
+fn show(vhost: &VhostRecord, nodes: &[NodeFacts]) -> Json {
+    let mut shown = definition(vhost);
+    let state = |n: &NodeFacts| if n.running { "running" } else { "stopped" };
+    let nodes = nodes.iter().map(|n| (n.name.clone(), object!(state(n))));
+    shown["cluster_state"] = Json::Object(nodes.collect());
+    shown
 }
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
@@ -26,10 +47,11 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     let found: Vec<VhostRecord> = api
         .read(|tree| tree.vhosts().into_iter().cloned().collect())
         .await?;
+    let nodes = nodes::facts(api).await?;
     let shown = found
         .iter()
         .filter(|v| visible.as_ref().is_none_or(|set| set.contains(&*v.name)));
-    json(Json::Array(shown.map(show).collect()))
+    json(Json::Array(shown.map(|v| show(v, &nodes)).collect()))
 }
 
 async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiError> {
@@ -40,7 +62,7 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiErro
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     api.visible(call, name).await?;
     match find(api, name).await? {
-        Some(vhost) => json(show(&vhost)),
+        Some(vhost) => json(show(&vhost, &nodes::facts(api).await?)),
         None => Err(ApiError::not_found()),
     }
 }
@@ -49,8 +71,7 @@ pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     call.administrator()?;
     let body = call.object()?;
     let before = find(api, name).await?;
-    api.change(change(name, &Members(&body), before.as_deref())?)
-        .await?;
+    declare(api, name, &Members(&body), before.as_deref()).await?;
     if before.is_none() {
         // Who makes a vhost may use it, as with RabbitMQ.
         let everything: Name = ".*".into();
@@ -66,12 +87,59 @@ pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     put_answer(before.is_some())
 }
 
-/// The vhost that a request describes; what it does not say stays as it was.
-pub(crate) fn change(
+/// The type that a request names, if it does: at the top, or as in RabbitMQ's definitions files in `metadata`.
+fn default_type(body: &Members<'_>) -> Result<Option<QueueKind>, ApiError> {
+    let inner = body.0.get("metadata").and_then(Json::as_object);
+    let inner = inner.and_then(|m| m.get("default_queue_type")?.as_str());
+    // "undefined" is what RabbitMQ writes when there is none.
+    let name = body.text("default_queue_type")?.or(inner);
+    match name {
+        None | Some("undefined" | "") => Ok(None),
+        Some(name) => {
+            let kinds = [QueueKind::Classic, QueueKind::Quorum];
+            let kind = kinds.into_iter().find(|k| k.name() == name);
+            let why = || ApiError::bad_request(format!("Unsupported default queue type: '{name}'"));
+            kind.ok_or_else(why).map(Some)
+        }
+    }
+}
+
+/// Makes or changes a vhost: what the request does not say stays as it was.
+pub(crate) async fn declare(
+    api: &Api,
     name: &str,
     body: &Members<'_>,
     old: Option<&VhostRecord>,
-) -> Result<Change, ApiError> {
+) -> Result<(), ApiError> {
+    let kind = default_type(body)?;
+    api.change(change(name, body, old)?).await?;
+    let before = old.and_then(|v| v.default_queue_type);
+    let quorum = kind.filter(|k| *k != QueueKind::Classic);
+    if kind.is_some() && quorum != before {
+        let change = Change::SetDefaultQueueType {
+            vhost: name.into(),
+            kind: quorum,
+        };
+        api.change(change).await?;
+    }
+    if body.flag("protected_from_deletion", false)? {
+        api.change(Change::ProtectVhost {
+            vhost: name.into(),
+            on: true,
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn protect(api: &Api, name: &str, on: bool) -> Answer {
+    let vhost = name.into();
+    api.change(Change::ProtectVhost { vhost, on }).await?;
+    no_content()
+}
+
+/// The vhost that a request describes; what it does not say stays as it was.
+fn change(name: &str, body: &Members<'_>, old: Option<&VhostRecord>) -> Result<Change, ApiError> {
     let description: Name = match body.text("description")? {
         Some(text) => text.into(),
         None => old.map_or_else(|| "".into(), |v| v.description.clone()),

@@ -138,10 +138,12 @@ impl Tree {
             )));
         }
         check_tags(tags)?;
+        let before = self.vhosts.get(name).map(|v| (*v.record).clone());
         let record = VhostRecord {
             name: name.clone(),
             description: description.clone(),
             tags: tags.to_vec(),
+            ..before.unwrap_or_default()
         };
         if let Some(vhost) = self.vhosts.get_mut(name) {
             if *vhost.record == record {
@@ -193,6 +195,11 @@ impl Tree {
         let Some(vhost) = self.vhosts.get(name) else {
             return Ok(Done::AsBefore);
         };
+        if vhost.record.protected {
+            return Err(Refused::PreconditionFailed(format!(
+                "Refusing to delete virtual host '{name}' because it is protected from deletion"
+            )));
+        }
         let mut queues: Vec<_> = vhost.queues.values().copied().collect();
         queues.sort_unstable();
         for id in queues {

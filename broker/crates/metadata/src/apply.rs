@@ -56,6 +56,18 @@ impl Tree {
             }
             Change::ForgetNode { id } => self.forget_node(index, *id),
             Change::SetZone { id, zone } => self.set_zone(*id, zone),
+            Change::SetDefaultQueueType { vhost, kind } => {
+                self.set_default_queue_type(vhost, *kind)
+            }
+            Change::SetVhostLimit {
+                vhost,
+                limit,
+                value,
+            } => self.set_vhost_limit(vhost, limit, *value),
+            Change::ProtectVhost { vhost, on } => self.protect_vhost(vhost, *on),
+            Change::PutGlobalParameter { name, value } => self.put_global_parameter(name, value),
+            Change::DeleteGlobalParameter { name } => self.delete_global_parameter(name),
+            Change::EnableFeature { name } => self.enable_feature(name),
         }
     }
 

@@ -10,6 +10,8 @@ mod arguments;
 mod codec;
 mod equivalence;
 mod exchanges;
+pub mod features;
+mod globals;
 pub mod limits;
 mod nodes;
 mod placement;
@@ -21,9 +23,11 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod vhosts;
 
 pub use arguments::queue_kind;
 pub use codec::DecodeError;
+pub use globals::CLUSTER_NAME;
 pub use placement::{LeaderLocator, PlacementWish};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
@@ -268,6 +272,34 @@ pub enum Change {
     SetZone {
         id: NodeId,
         zone: Name,
+    },
+    /// The type of a vhost's queues that do not say theirs; None: classic.
+    SetDefaultQueueType {
+        vhost: Name,
+        kind: Option<QueueKind>,
+    },
+    /// `value: None` clears the limit.
+    SetVhostLimit {
+        vhost: Name,
+        limit: Name,
+        value: Option<i64>,
+    },
+    /// A protected vhost cannot be deleted.
+    ProtectVhost {
+        vhost: Name,
+        on: bool,
+    },
+    /// `value` is JSON.
+    PutGlobalParameter {
+        name: Name,
+        value: Name,
+    },
+    DeleteGlobalParameter {
+        name: Name,
+    },
+    /// A feature flag ([`features`]); there is no way back.
+    EnableFeature {
+        name: Name,
     },
 }
 

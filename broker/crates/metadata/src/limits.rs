@@ -8,6 +8,10 @@ pub const DESCRIPTION_BYTES: usize = 1024;
 pub const TABLE_BYTES: usize = 64 * 1024;
 /// Tables and arrays within each other.
 pub const TABLE_DEPTH: usize = 16;
+/// A global parameter's value, as JSON.
+pub const PARAMETER_BYTES: usize = 64 * 1024;
+/// Global parameters.
+pub const PARAMETERS: usize = 1024;
 /// Tags of a user or a vhost.
 pub const TAGS: usize = 32;
 /// Members of a queue's group.

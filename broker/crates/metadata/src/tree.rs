@@ -5,7 +5,7 @@ use crate::exchanges::{Bound, Exchange};
 use crate::policies::{EffectivePolicy, Policy};
 use crate::{
     BindingRecord, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord, PolicyScope,
-    QueueId, QueueRecord, SessionId, TopicPermissionRecord, UserRecord,
+    QueueId, QueueKind, QueueRecord, SessionId, TopicPermissionRecord, UserRecord,
 };
 use env::{Incarnation, NodeId};
 use foldhash::fast::FixedState;
@@ -38,15 +38,25 @@ pub struct Tree {
     pub(crate) zones: BTreeMap<NodeId, Name>,
     /// Nodes that were removed for good, and the index of the change that did it.
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
+    /// Global parameters: JSON by name.
+    pub(crate) globals: BTreeMap<Name, Name>,
+    /// Feature flags that are on.
+    pub(crate) features: BTreeSet<Name>,
     /// What the last change did.
     pub(crate) events: Vec<TreeEvent>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VhostRecord {
     pub name: Name,
     pub description: Name,
     pub tags: Vec<Name>,
+    /// What a queue is whose declaration does not say; None: classic.
+    pub default_queue_type: Option<QueueKind>,
+    /// `max-connections` and `max-queues`; a negative one is none.
+    pub limits: Vec<(Name, i64)>,
+    /// It cannot be deleted.
+    pub protected: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! A queue on its owner, as the owning shard sees it.
 
 use crate::{
-    ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, QueueSettings, QueueStats,
-    SessionId, ToQueue,
+    ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, QueueCounters, QueueSettings,
+    QueueStats, SessionId, ToQueue,
 };
 use env::{Time, WallTime};
 use message::Message;
@@ -117,6 +117,7 @@ pub trait Queue {
     /// New effective settings; no effect when they are the old ones.
     fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output);
     fn stats(&self) -> QueueStats;
+    fn counters(&self) -> QueueCounters;
     /// It has consumers that can be reached.
     fn in_use(&self) -> bool;
     /// Dead messages wait to be taken and passed on.

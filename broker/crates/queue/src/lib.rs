@@ -203,6 +203,44 @@ pub struct QueueStats {
     pub dead_bytes: u64,
 }
 
+/// What has happened to messages on their way to consumers, since the queue is led where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deliveries {
+    /// Delivered to consumers that acknowledge.
+    pub deliver: u64,
+    /// Delivered to consumers that do not.
+    pub deliver_no_ack: u64,
+    /// Fetched, to be acknowledged.
+    pub get: u64,
+    pub get_no_ack: u64,
+    /// Asked for one when there was none.
+    pub get_empty: u64,
+    /// Among all those: delivered before.
+    pub redeliver: u64,
+    /// Acknowledged by whoever had to.
+    pub ack: u64,
+}
+
+impl Deliveries {
+    pub fn add(&mut self, other: &Deliveries) {
+        self.deliver += other.deliver;
+        self.deliver_no_ack += other.deliver_no_ack;
+        self.get += other.get;
+        self.get_no_ack += other.get_no_ack;
+        self.get_empty += other.get_empty;
+        self.redeliver += other.redeliver;
+        self.ack += other.ack;
+    }
+}
+
+/// What has come into a queue and gone out of it, since it is led where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounters {
+    /// Messages taken in.
+    pub publish: u64,
+    pub deliveries: Deliveries,
+}
+
 /// Settings that a queue takes from its arguments and its effective policy (the smaller of both where both name one).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSettings {

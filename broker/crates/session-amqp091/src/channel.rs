@@ -13,7 +13,7 @@ use codec_amqp091::{Frame, FrameKind, Method};
 use env::Time;
 use metadata::Name;
 use queue::{ConsumerId, Delivery, QueueId, RequestBody};
-use session::{PublishTag, Stamp};
+use session::{ChannelDetails, Deliveries, PublishTag, Publishes, Stamp};
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,15 @@ pub(crate) struct Channel {
     pub replies: Option<Box<Replies>>,
     /// After tx.select.
     pub transaction: Option<Box<Transaction>>,
+    /// None until there was a message.
+    counts: Option<Box<Counts>>,
+}
+
+/// What happened to messages of a channel.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub publishes: Publishes,
+    pub deliveries: Deliveries,
 }
 
 /// A publish tag's bits: the channel's epoch above, the publish number below.
@@ -116,6 +125,43 @@ impl Channel {
             last_ack: None,
             replies: None,
             transaction: None,
+            counts: None,
+        }
+    }
+
+    pub fn counts(&mut self) -> &mut Counts {
+        self.counts.get_or_insert_default()
+    }
+
+    /// For listings.
+    pub fn details(&self, link: &Link) -> ChannelDetails {
+        let counts = self.counts.as_deref();
+        let (messages, settlements) = self
+            .transaction
+            .as_ref()
+            .map_or((0, 0), |t| t.uncommitted());
+        let confirms = self.confirm_base.is_some();
+        let silent = |id: &ConsumerId| link.subscriptions.get(&id.0).is_some_and(|s| s.no_ack);
+        let auto_ack = self.consumers.iter().filter(|(_, id)| silent(id));
+        ChannelDetails {
+            number: self.number,
+            confirm: confirms,
+            transactional: self.transaction.is_some(),
+            flow_blocked: self.stopped,
+            prefetch: self.prefetch,
+            global_prefetch: self.channel_prefetch,
+            consumers: self.consumers.len() as u32,
+            auto_ack: auto_ack.map(|(tag, _)| tag.to_string()).collect(),
+            unacknowledged: self.unacked.len() as u64,
+            unconfirmed: if confirms {
+                self.confirms.in_flight().count() as u64
+            } else {
+                0
+            },
+            uncommitted: messages as u64,
+            acks_uncommitted: settlements as u64,
+            publishes: counts.map_or_else(Publishes::default, |c| c.publishes),
+            deliveries: counts.map_or_else(Deliveries::default, |c| c.deliveries),
         }
     }
 
@@ -342,7 +388,16 @@ impl Channel {
             if let Some(transaction) = &mut self.transaction {
                 transaction.failed |= !settled.taken;
             }
+            self.count_confirm(settled, link);
             self.confirm(settled, cx);
+        }
+    }
+
+    /// Counts a confirm that the client is to get.
+    pub fn count_confirm(&mut self, settled: Settled, link: &mut Link) {
+        if settled.taken && self.confirm_base.is_some_and(|base| settled.seq > base) {
+            self.counts().publishes.confirmed += 1;
+            link.count(|t| t.publishes.confirmed += 1);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::channel::{At, Channel, State};
 use crate::failure::{Code, Failure, Outcome};
 use crate::handshake::{Login, SILENT_CLOSE_DELAY};
-use crate::link::{Cx, Link};
+use crate::link::{Cx, Link, PROTOCOL};
 use crate::{Limits, SessionConfig};
 use bytes::{Buf, BytesMut};
 use codec_amqp091::{
@@ -14,7 +14,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use metadata::Change;
 use queue::Outcome as Settle;
-use session::{Broker, Notice, Outbox, Session, SessionInfo, Standing};
+use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +115,7 @@ impl AmqpSession {
         self.publish_held(cx);
         self.read_kept(cx);
         self.link.flush_settlements(cx);
+        self.link.flush_tally(cx);
         if cx.out.len() > before {
             self.last_sent = now;
         }
@@ -126,6 +127,20 @@ impl AmqpSession {
             Phase::Ended => Standing::Closing,
             _ if self.is_paused() => Standing::Paused,
             _ => Standing::Open,
+        }
+    }
+
+    /// As listings call it.
+    fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Running if self.link.blocked => "blocked",
+            Phase::Running if self.link.alarm.is_some() => "blocking",
+            Phase::Running if self.link.holding > 0 => "flow",
+            Phase::Running => "running",
+            Phase::Leaving | Phase::Closing | Phase::Dying | Phase::Ended => "closing",
+            Phase::Header | Phase::Starting | Phase::Verifying | Phase::Tuning | Phase::Opening => {
+                "starting"
+            }
         }
     }
 
@@ -815,11 +830,27 @@ impl Session for AmqpSession {
 
     fn info(&self) -> SessionInfo {
         SessionInfo {
-            protocol: "amqp091",
+            protocol: PROTOCOL,
             user: self.link.user.to_string(),
             vhost: self.link.vhost.to_string(),
             client_name: self.client_name.clone(),
             channels: self.channels.len() as u32,
+        }
+    }
+
+    fn details(&self) -> SessionDetails {
+        let mut channels: Vec<_> = self
+            .channels
+            .values()
+            .map(|c| c.details(&self.link))
+            .collect();
+        channels.sort_unstable_by_key(|c| c.number);
+        SessionDetails {
+            state: self.state(),
+            heartbeat_s: u16::try_from(self.heartbeat.as_secs()).unwrap_or(u16::MAX),
+            frame_max: self.link.frame_max,
+            channel_max: self.channel_max,
+            channels,
         }
     }
 }

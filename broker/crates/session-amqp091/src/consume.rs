@@ -132,7 +132,7 @@ impl Channel {
             );
         }
         let priority = consumer_priority(&wish.arguments, &name, link)?;
-        let queue = record.id;
+        let (queue, kind) = (record.id, record.kind);
         let tag: Name = match wish.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             given => given.into(),
@@ -148,14 +148,14 @@ impl Channel {
             priority,
             arguments: wish.arguments,
         };
-        self.subscribe(queue, spec, wish.no_ack, wish.no_wait, link, cx);
+        self.subscribe((queue, kind), spec, wish.no_ack, wish.no_wait, link, cx);
         Ok(())
     }
 
     /// Asks the queue; consume-ok follows its answer.
     pub(crate) fn subscribe(
         &mut self,
-        queue: QueueId,
+        (queue, kind): (QueueId, QueueKind),
         spec: ConsumerSpec,
         no_ack: bool,
         no_wait: bool,
@@ -169,6 +169,7 @@ impl Channel {
             tag: spec.tag.clone(),
             no_ack,
             get: false,
+            kind,
         };
         link.subscriptions.insert(consumer.0, subscription);
         self.consumers.insert(spec.tag.clone(), consumer);
@@ -245,7 +246,8 @@ impl Channel {
         let name = self.expand(queue)?;
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Read, directory::Kind::Queue, &name)?;
-        let queue = directory::queue_for(cx.broker, link, &name)?.id;
+        let record = directory::queue_for(cx.broker, link, &name)?;
+        let (queue, kind) = (record.id, record.kind);
         let consumer = link.new_consumer();
         let subscription = Subscription {
             queue,
@@ -253,6 +255,7 @@ impl Channel {
             tag: "".into(),
             no_ack,
             get: true,
+            kind,
         };
         link.subscriptions.insert(consumer.0, subscription);
         link.ask(

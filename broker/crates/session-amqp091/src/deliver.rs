@@ -10,9 +10,9 @@ use codec_amqp091::{
 };
 use env::Time;
 use message::{Message, Protocol, Value};
-use metadata::{Name, QueueId};
+use metadata::{Name, QueueId, QueueKind};
 use queue::{ConsumerId, Delivery};
-use session::Outbox;
+use session::{Deliveries, Outbox};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -71,12 +71,12 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) {
-        let Some((tag, no_ack)) = facts(link, consumer) else {
+        let Some(to) = facts(link, consumer) else {
             return;
         };
         for delivery in deliveries {
-            if self.held_deliveries.is_empty() && self.may_deliver(no_ack, link, cx) {
-                self.write(&tag, no_ack, queue, consumer, &delivery, link, cx);
+            if self.held_deliveries.is_empty() && self.may_deliver(to.no_ack, link, cx) {
+                self.write(&to, queue, consumer, &delivery, link, cx);
             } else {
                 self.held_deliveries.push_back(Held {
                     queue,
@@ -96,23 +96,15 @@ impl Channel {
     /// Writes what was held, as far as there is room.
     pub fn pump(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         while let Some(next) = self.held_deliveries.front() {
-            let Some((tag, no_ack)) = facts(link, next.consumer) else {
+            let Some(to) = facts(link, next.consumer) else {
                 self.held_deliveries.pop_front();
                 continue;
             };
-            if !self.may_deliver(no_ack, link, cx) {
+            if !self.may_deliver(to.no_ack, link, cx) {
                 return;
             }
             if let Some(held) = self.held_deliveries.pop_front() {
-                self.write(
-                    &tag,
-                    no_ack,
-                    held.queue,
-                    held.consumer,
-                    &held.delivery,
-                    link,
-                    cx,
-                );
+                self.write(&to, held.queue, held.consumer, &held.delivery, link, cx);
             }
         }
         if self.held_deliveries.capacity() > KEEP {
@@ -120,11 +112,9 @@ impl Channel {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the facts of one delivery")]
     fn write(
         &mut self,
-        tag: &Name,
-        no_ack: bool,
+        to: &Subscriber,
         queue: QueueId,
         consumer: ConsumerId,
         delivery: &Delivery,
@@ -133,7 +123,7 @@ impl Channel {
     ) {
         self.next_delivery += 1;
         let method = Method::BasicDeliver {
-            consumer_tag: tag,
+            consumer_tag: &to.tag,
             delivery_tag: self.next_delivery,
             redelivered: delivery.redelivered,
             exchange: delivery.message.exchange(),
@@ -146,6 +136,18 @@ impl Channel {
             consumer,
             id: delivery.id,
         };
+        let redelivered = u64::from(delivery.redelivered);
+        let no_ack = to.no_ack;
+        let add = |d: &mut Deliveries| {
+            d.redeliver += redelivered;
+            if no_ack {
+                d.deliver_no_ack += 1;
+            } else {
+                d.deliver += 1;
+            }
+        };
+        add(&mut self.counts().deliveries);
+        link.count(|t| add(t.of(to.kind)));
         if no_ack {
             link.settle(origin, queue::Outcome::Accepted);
         } else {
@@ -211,9 +213,43 @@ impl Channel {
         };
         cx.send(self.number, &method);
         send_content(self.number, delivery, link, cx.out);
+        self.count_got(origin.queue, no_ack, delivery.redelivered, link, cx);
         // Without acknowledgement the queue's side has settled it: it is only one.
         if !no_ack {
             self.owe(origin, link, cx);
+        }
+    }
+}
+
+impl Channel {
+    /// The answer to a basic.get that found something.
+    fn count_got(
+        &mut self,
+        queue: QueueId,
+        no_ack: bool,
+        redelivered: bool,
+        link: &mut Link,
+        cx: &Cx<'_>,
+    ) {
+        let add = |d: &mut Deliveries| {
+            d.redeliver += u64::from(redelivered);
+            if no_ack {
+                d.get_no_ack += 1;
+            } else {
+                d.get += 1;
+            }
+        };
+        add(&mut self.counts().deliveries);
+        if let Some(kind) = cx.broker.tree().queue_by_id(queue).map(|q| q.kind) {
+            link.count(|t| add(t.of(kind)));
+        }
+    }
+
+    /// A basic.get that found nothing.
+    pub fn count_empty(&mut self, queue: Option<QueueKind>, link: &mut Link) {
+        self.counts().deliveries.get_empty += 1;
+        if let Some(kind) = queue {
+            link.count(|t| t.of(kind).get_empty += 1);
         }
     }
 }
@@ -228,7 +264,18 @@ fn seconds(time: Time) -> u32 {
 /// Slots for held deliveries that stay allocated.
 const KEEP: usize = 64;
 
-fn facts(link: &Link, consumer: ConsumerId) -> Option<(Name, bool)> {
+/// Whom deliveries go to.
+struct Subscriber {
+    tag: Name,
+    no_ack: bool,
+    kind: QueueKind,
+}
+
+fn facts(link: &Link, consumer: ConsumerId) -> Option<Subscriber> {
     let subscription = link.subscriptions.get(&consumer.0)?;
-    Some((subscription.tag.clone(), subscription.no_ack))
+    Some(Subscriber {
+        tag: subscription.tag.clone(),
+        no_ack: subscription.no_ack,
+        kind: subscription.kind,
+    })
 }

@@ -269,6 +269,12 @@ impl AmqpSession {
                 "Connection refused for user '{user}': user connection limit ({limit}) is reached"
             );
         }
+        if let Err(limit) = cx.broker.admit_to(vhost) {
+            refuse!(
+                NotAllowed,
+                "access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+            );
+        }
         self.link.vhost = vhost.into();
         cx.send(0, &Method::ConnectionOpenOk {});
         self.phase = Phase::Running;

@@ -7,9 +7,9 @@ use codec_amqp091::{Method, encode_method};
 use env::{Time, WallTime};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use metadata::Name;
+use metadata::{Name, QueueKind};
 use queue::{ConsumerId, Outcome, QueueId, RequestBody};
-use session::{Broker, Outbox, RequestSeq};
+use session::{Broker, Outbox, RequestSeq, Tally};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -43,6 +43,8 @@ pub(crate) struct Subscription {
     pub tag: Name,
     pub no_ack: bool,
     pub get: bool,
+    /// The queue's type: messages are counted by it.
+    pub kind: QueueKind,
 }
 
 /// Settlements collected during a step: one request for many acknowledgements.
@@ -97,6 +99,9 @@ pub(crate) struct Link {
     /// Scratch for properties that must be changed on their way.
     pub scratch: BytesMut,
     settlements: VecDeque<Settlement>,
+    /// What this step has counted; None until something was.
+    tally: Option<Box<Tally>>,
+    counted: bool,
     next_consumer: u32,
     next_token: u64,
     next_epoch: u32,
@@ -131,6 +136,8 @@ impl Link {
             routes: Vec::new(),
             scratch: BytesMut::new(),
             settlements: VecDeque::new(),
+            tally: None,
+            counted: false,
             next_consumer: 0,
             next_token: 0,
             next_epoch: 0,
@@ -227,8 +234,42 @@ impl Link {
         });
     }
 
+    /// Counts something; the node hears of it at the end of the step.
+    pub fn count(&mut self, add: impl FnOnce(&mut Tally)) {
+        self.counted = true;
+        add(self.tally.get_or_insert_default());
+    }
+
+    /// Tells the node what was counted.
+    pub fn flush_tally(&mut self, cx: &mut Cx<'_>) {
+        if std::mem::take(&mut self.counted)
+            && let Some(tally) = &mut self.tally
+        {
+            cx.broker.tally(PROTOCOL, tally);
+            **tally = Tally::default();
+        }
+    }
+
+    /// Acknowledgements, once for all that leave together.
+    fn count_acks(&mut self, s: &Settlement, cx: &Cx<'_>) {
+        if s.outcome != Outcome::Accepted {
+            return;
+        }
+        let kind = match self.subscriptions.get(&s.consumer.0) {
+            Some(subscription) if subscription.no_ack => return,
+            Some(subscription) => Some(subscription.kind),
+            // Cancelled, or a basic.get's.
+            None => cx.broker.tree().queue_by_id(s.queue).map(|q| q.kind),
+        };
+        if let Some(kind) = kind {
+            let acks: u64 = s.ids.iter().map(|(from, to)| to - from + 1).sum();
+            self.count(|t| t.of(kind).ack += acks);
+        }
+    }
+
     pub fn flush_settlements(&mut self, cx: &mut Cx<'_>) {
         while let Some(s) = self.settlements.pop_front() {
+            self.count_acks(&s, cx);
             let body = RequestBody::Settle {
                 consumer: s.consumer,
                 outcome: s.outcome,
@@ -269,6 +310,9 @@ impl Link {
         self.congested = outbox.len() > bound;
     }
 }
+
+/// As metrics call it.
+pub(crate) const PROTOCOL: &str = "amqp091";
 
 /// Before tune-ok. Larger than the protocol's minimum: client properties and tokens are long.
 pub(crate) const HANDSHAKE_FRAME_MAX: u32 = 8192;

@@ -11,7 +11,7 @@ use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{ExchangeRecord, Right};
 use routing::{Envelope, Origin, Property};
-use session::{Outbox, Pace, PublishTag};
+use session::{Outbox, Pace, PublishTag, Publishes};
 use smallvec::SmallVec;
 
 pub(crate) fn publish(
@@ -46,8 +46,10 @@ pub(crate) fn dispatch(
     if routes.is_empty() && mandatory {
         send_return(channel.number, &message, link, cx.out);
     }
+    count(channel, routes.len() as u64, mandatory, link);
     let seq = channel.confirms.next();
     if let Some(settled) = channel.confirms.publish(routes.len(), size) {
+        channel.count_confirm(settled, link);
         channel.confirm(settled, cx);
     } else {
         link.departed(size);
@@ -60,6 +62,22 @@ pub(crate) fn dispatch(
         link.behind |= cx.broker.publish(last, tag, message) == Pace::Behind;
     }
     routes
+}
+
+/// A publish, by what became of it.
+fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Link) {
+    let confirm = u64::from(channel.confirm_base.is_some());
+    let add = |p: &mut Publishes| {
+        p.received += 1;
+        p.received_confirm += confirm;
+        match routed {
+            0 if mandatory => p.unroutable_returned += 1,
+            0 => p.unroutable_dropped += 1,
+            queues => p.routed += queues,
+        }
+    };
+    add(&mut channel.counts().publishes);
+    link.count(|t| add(&mut t.publishes));
 }
 
 /// The message, and the queues it goes to (in the link's scratch vector: give it back).

@@ -88,7 +88,7 @@ impl Channel {
             priority: 0,
             arguments: Table::default(),
         };
-        self.subscribe(queue, spec, true, no_wait, link, cx);
+        self.subscribe((queue, QueueKind::Classic), spec, true, no_wait, link, cx);
     }
 
     /// No more replies are wanted.

@@ -337,8 +337,10 @@ impl Channel {
         let session = cx.broker.id();
         let tree = cx.broker.tree();
         directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
-        let kind = metadata::queue_kind(&link.vhost, &name, &wish.arguments)
-            .map_err(Failure::of_change)?;
+        let lasting = wish.durable && !wish.exclusive && !wish.auto_delete;
+        let arguments = tree.with_default_type(&link.vhost, lasting, wish.arguments);
+        let kind =
+            metadata::queue_kind(&link.vhost, &name, &arguments).map_err(Failure::of_change)?;
         let mut record = QueueRecord {
             id: QueueId::default(),
             vhost: link.vhost.clone(),
@@ -347,7 +349,7 @@ impl Channel {
             durable: wish.durable && !wish.exclusive,
             auto_delete: wish.auto_delete,
             exclusive: wish.exclusive.then_some(session),
-            arguments: wish.arguments,
+            arguments,
             members: Vec::new(),
             declared_by: link.user.clone(),
         };

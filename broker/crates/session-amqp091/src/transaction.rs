@@ -67,6 +67,11 @@ impl Transaction {
         Ok(())
     }
 
+    /// Messages and settlements that wait for the commit.
+    pub fn uncommitted(&self) -> (usize, usize) {
+        (self.messages.len(), self.settlements.len())
+    }
+
     /// The channel ends: what was to be settled is not.
     pub fn abandon(self) -> impl Iterator<Item = Owed> {
         self.settlements.into_iter().map(|(owed, _)| owed)

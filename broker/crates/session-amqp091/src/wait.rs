@@ -183,7 +183,8 @@ impl Channel {
                 self.consuming(consumer, no_wait, link, cx);
             }
             (Wait::Get { consumer, .. }, Answer::Empty) => {
-                link.subscriptions.remove(&consumer.0);
+                let asked = link.subscriptions.remove(&consumer.0);
+                self.count_empty(asked.map(|s| s.kind), link);
                 cx.send(self.number, &Method::BasicGetEmpty {});
             }
             // Somebody else has deleted it meanwhile, or its node is down.

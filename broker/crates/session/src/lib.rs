@@ -4,6 +4,11 @@
 //! It holds no clock, socket or lock. The shard implements `Broker`; tests implement it with a fake.
 #![forbid(unsafe_code)]
 
+mod counts;
+
+pub use counts::{ChannelDetails, Publishes, SessionDetails, Tally};
+pub use queue::Deliveries;
+
 use bytes::{Bytes, BytesMut};
 use env::{Time, WallTime};
 use message::Message;
@@ -57,6 +62,12 @@ pub trait Broker {
     fn draining(&self) -> bool;
     /// Counts this session as one of the user's; the limit when there may be no more.
     fn admit(&mut self, user: &str) -> Result<(), u64>;
+    /// As [`Broker::admit`] for the vhost that it opened; the limit when there may be no more.
+    fn admit_to(&mut self, _vhost: &str) -> Result<(), u64> {
+        Ok(())
+    }
+    /// What happened to messages since it was called last. Once in a step, not for each message.
+    fn tally(&mut self, _protocol: &'static str, _tally: &Tally) {}
     /// Counts a channel as one of the user's; the limit when there may be no more.
     fn open_channel(&mut self) -> Result<(), u64>;
     fn close_channel(&mut self);
@@ -162,6 +173,10 @@ pub trait Session: Send {
     /// The socket took bytes since: deliveries held back for a full outbox may go on.
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
     fn info(&self) -> SessionInfo;
+    /// More facts, and those of its channels.
+    fn details(&self) -> SessionDetails {
+        SessionDetails::default()
+    }
 }
 
 /// Bytes for the client: small ones copied together, large ones by reference, flushed with one writev.
@@ -172,6 +187,8 @@ pub struct Outbox {
     len: usize,
     /// How many tails have been closed.
     closed: u64,
+    /// Bytes taken from here so far.
+    sent: u64,
 }
 
 /// A place in an [`Outbox`]; equal stamps: nothing was written or taken in between.
@@ -217,6 +234,11 @@ impl Outbox {
         }
     }
 
+    /// Bytes taken from here so far, by whoever wrote them to the client.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Bytes not yet taken.
     pub fn len(&self) -> usize {
         self.len + self.tail.len()
@@ -234,6 +256,7 @@ impl Outbox {
 
     pub fn consume(&mut self, mut written: usize) {
         self.len -= written.min(self.len);
+        self.sent += written as u64;
         while written > 0 {
             let Some(first) = self.done.front_mut() else {
                 return;

@@ -33,10 +33,24 @@ impl Core {
             }
             ControlRequest::Nodes { reply } => reply(self.node_facts()),
             ControlRequest::QuorumCritical { reply } => self.quorum_critical(reply),
+            ControlRequest::Publish {
+                vhost,
+                build,
+                reply,
+            } => self.publish_errand(&vhost, build, reply),
+            ControlRequest::Get {
+                queue,
+                count,
+                bytes,
+                settle,
+                reply,
+            } => self.get_errand(queue, (count, bytes), settle, reply),
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::RebalanceQueues { reply } => reply(self.rebalance()),
             // Need the connections: answered by the shard.
             ControlRequest::Connections { .. }
+            | ControlRequest::Consumers { .. }
+            | ControlRequest::Counters { .. }
             | ControlRequest::CloseConnection { .. }
             | ControlRequest::Maintenance { .. } => {}
         }

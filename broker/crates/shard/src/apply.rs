@@ -244,6 +244,11 @@ impl Core {
             },
             Asker::Nobody,
         );
+        // Nobody is there yet who would not understand.
+        for feature in metadata::features::KNOWN {
+            let name = feature.name.into();
+            self.ask(Change::EnableFeature { name }, Asker::Nobody);
+        }
     }
 
     /// A linked node wants to be a member of the cluster, now or when it is possible.

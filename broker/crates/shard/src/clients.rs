@@ -216,6 +216,9 @@ impl Core {
         if self.is_dead_letter_session(number) {
             return self.dead_letter_told(queue, word);
         }
+        if self.is_errand_session(number) {
+            return self.errand_told(queue, word);
+        }
         let notice = match word {
             Told::Published(tag) => Notice::Published { queue, tag },
             Told::NotPublished(tag, why) => Notice::NotPublished { queue, tag, why },
@@ -385,11 +388,15 @@ impl Core {
             self.clients.drop_link(number, queue);
         }
         self.clients.control.retain(|(q, _), _| *q != queue);
+        self.errands_queue_removed(queue);
     }
 
     /// The session is over: its queues are told, and forgotten when they know.
     pub fn session_gone(&mut self, number: u64) {
-        self.logins.remove(&number);
+        if let Some(login) = self.logins.remove(&number) {
+            self.tallies.connections_closed += 1;
+            self.tallies.channels_closed += u64::from(login.channels);
+        }
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;
         };

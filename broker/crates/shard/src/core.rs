@@ -4,8 +4,10 @@ use crate::clients::Clients;
 use crate::config::ShardConfig;
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
+use crate::errands::Errands;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
+use crate::listings::{Listings, Tallies};
 use crate::logins::Logins;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
@@ -64,6 +66,9 @@ pub struct Core {
     pub peers: Peers,
     pub alarms: Alarms,
     pub stats: StatsRequests,
+    pub listings: Listings,
+    pub tallies: Tallies,
+    pub errands: Errands,
     pub effects: Vec<Effect>,
     /// For queues of this shard, from sessions of this shard.
     pub requests: VecDeque<(QueueId, ToQueue)>,
@@ -97,6 +102,8 @@ pub struct Core {
 /// Whose a session is, and how much it uses of what users are limited in.
 pub struct Login {
     pub user: String,
+    /// Empty until it has opened one.
+    pub vhost: String,
     pub channels: u32,
 }
 

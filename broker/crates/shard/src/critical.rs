@@ -38,6 +38,7 @@ mod tests {
             members: ids(voters),
             online: ids(online),
             stats: None,
+            ..QueueFacts::default()
         };
         (1..=3)
             .filter(|n| queue_needs(NodeId(*n), &queue))

@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
-use queue::{Event, QueueStats, ToQueue};
+use queue::{Deliveries, Event, QueueCounters, QueueStats, ToQueue};
 
 /// Longest name or address in a frame.
 const MAX_NAME: usize = 1024;
@@ -18,6 +18,7 @@ pub struct OwnerStats {
     pub members: Vec<NodeId>,
     pub online: Vec<NodeId>,
     pub stats: QueueStats,
+    pub counters: QueueCounters,
 }
 
 /// Who asked for a metadata change: numbered consecutively from 1 in each life of a node.
@@ -76,6 +77,18 @@ pub enum Frame {
     Join { node: NodeRecord },
     /// Shard 0 to the other shards of its node: the tree has caught up with the cluster, clients may come.
     CaughtUp,
+    /// A `control::Question` for each shard.
+    Ask {
+        token: u64,
+        reply_shard: u16,
+        question: Bytes,
+    },
+    /// A part of an answer, `control::Facts`.
+    Told {
+        token: u64,
+        last: bool,
+        facts: Bytes,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,6 +122,8 @@ const STATS_REPLY: u8 = 9;
 const ALARM: u8 = 10;
 const JOIN: u8 = 11;
 const CAUGHT_UP: u8 = 12;
+const ASK: u8 = 40;
+const TOLD: u8 = 41;
 
 impl Frame {
     pub fn encode(&self) -> Bytes {
@@ -193,6 +208,22 @@ impl Frame {
                 out.put_u8(u8::from(node.maintenance));
             }
             Frame::CaughtUp => out.put_u8(CAUGHT_UP),
+            Frame::Ask {
+                token,
+                reply_shard,
+                question,
+            } => {
+                out.put_u8(ASK);
+                out.put_u64(*token);
+                out.put_u16(*reply_shard);
+                out.put_slice(question);
+            }
+            Frame::Told { token, last, facts } => {
+                out.put_u8(TOLD);
+                out.put_u64(*token);
+                out.put_u8(u8::from(*last));
+                out.put_slice(facts);
+            }
         }
         out.freeze()
     }
@@ -269,6 +300,16 @@ impl Frame {
                 }
             }
             CAUGHT_UP => Frame::CaughtUp,
+            ASK => Frame::Ask {
+                token: u64(&mut frame)?,
+                reply_shard: u16(&mut frame)?,
+                question: frame,
+            },
+            TOLD => Frame::Told {
+                token: u64(&mut frame)?,
+                last: u8(&mut frame)? != 0,
+                facts: frame,
+            },
             _ => return Err(FrameError),
         })
     }
@@ -291,7 +332,35 @@ fn encode_stats(out: &mut BytesMut, token: u64, last: bool, stats: &[OwnerStats]
         out.put_u64(s.stats.bytes);
         out.put_u64(s.stats.dead);
         out.put_u64(s.stats.dead_bytes);
+        let (publish, d) = (s.counters.publish, &s.counters.deliveries);
+        for count in [
+            publish,
+            d.deliver,
+            d.deliver_no_ack,
+            d.get,
+            d.get_no_ack,
+            d.get_empty,
+            d.redeliver,
+            d.ack,
+        ] {
+            out.put_u64(count);
+        }
     }
+}
+
+fn decode_counters(frame: &mut Bytes) -> Result<QueueCounters, FrameError> {
+    Ok(QueueCounters {
+        publish: u64(frame)?,
+        deliveries: Deliveries {
+            deliver: u64(frame)?,
+            deliver_no_ack: u64(frame)?,
+            get: u64(frame)?,
+            get_no_ack: u64(frame)?,
+            get_empty: u64(frame)?,
+            redeliver: u64(frame)?,
+            ack: u64(frame)?,
+        },
+    })
 }
 
 fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
@@ -303,7 +372,7 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
     if count > MAX_STATS {
         return Err(FrameError);
     }
-    let mut stats = Vec::with_capacity(count.min(frame.len() / 54 + 1));
+    let mut stats = Vec::with_capacity(count.min(frame.len() / 118 + 1));
     for _ in 0..count {
         let queue = QueueId(u64(&mut frame)?);
         let members = nodes(&mut frame)?;
@@ -321,6 +390,7 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
             members,
             online,
             stats: figures,
+            counters: decode_counters(&mut frame)?,
         });
     }
     Ok(Frame::StatsReply { token, last, stats })

@@ -13,14 +13,15 @@ use consensus::{
     Committed, GroupId, GroupStatus, Host, JobId, JobResult, Membership, Output as HostOutput,
     RaftHost, WalToken,
 };
+use control::QueueTotals;
 use env::{Disk, Incarnation, NodeId, Time};
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
 use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue};
 use queue::{
-    DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings,
-    RequestBody, SessionId, ToQueue,
+    ConsumerInfo, DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue,
+    QueueSettings, RequestBody, SessionId, ToQueue,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -746,6 +747,7 @@ impl Owners {
                 members: vec![],
                 online: vec![],
                 stats: classic.queue.stats(),
+                counters: classic.queue.counters(),
             },
             Owned::Quorum(quorum) if quorum.leads() => {
                 let status = self.host.status(GroupId(queue.0))?;
@@ -755,10 +757,38 @@ impl Owners {
                     members: status.membership.voters,
                     online: status.active,
                     stats: quorum.stats(),
+                    counters: quorum.counters(),
                 }
             }
             Owned::Quorum(_) => return None,
         })
+    }
+
+    /// Of queues that are led or live here, together.
+    pub fn totals(&self) -> QueueTotals {
+        let mut totals = QueueTotals::default();
+        for owned in self.queues.values() {
+            match owned {
+                Owned::Classic(classic) => totals.add(&classic.queue.stats()),
+                Owned::Quorum(quorum) if quorum.leads() => totals.add(&quorum.stats()),
+                Owned::Quorum(_) => {}
+            }
+        }
+        totals
+    }
+
+    /// Of queues that are led or live here, by queue.
+    pub fn consumers(&self) -> Vec<(QueueId, ConsumerInfo)> {
+        let listed = self.queues.iter().map(|(id, owned)| match owned {
+            Owned::Classic(classic) => (*id, classic.queue.consumers()),
+            Owned::Quorum(quorum) if quorum.leads() => (*id, quorum.consumers()),
+            Owned::Quorum(_) => (*id, Vec::new()),
+        });
+        let mut all: Vec<_> = listed
+            .flat_map(|(id, consumers)| consumers.into_iter().map(move |c| (id, c)))
+            .collect();
+        all.sort_by_key(|(id, _)| *id);
+        all
     }
 
     /// Groups led here, the metadata group included.

@@ -1,8 +1,9 @@
 //! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
 
+use crate::listings::channel_counts;
 use crate::{ConnectionInfo, ConnectionKey};
-use control::ConnectionFacts;
-use env::{NodeId, Time};
+use control::{ChannelFacts, ConnectionFacts};
+use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{Outbox, Session, Standing};
 use std::cmp::Reverse;
@@ -12,6 +13,8 @@ use std::collections::BinaryHeap;
 pub const CONTROL_KEY: u64 = KEY_MASK;
 /// The same for the session that publishes dead messages.
 pub const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
+/// The same for messages that the control plane publishes and gets.
+pub const ERRAND_KEY: u64 = KEY_MASK - 2;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 const SERIAL_MASK: u64 = (1 << 32) - 1;
@@ -36,6 +39,9 @@ pub struct Slot {
     pub outbox: Outbox,
     pub standing: Standing,
     pub info: ConnectionInfo,
+    pub connected: WallTime,
+    /// Bytes that the session has taken.
+    pub received: u64,
     /// `Effect::Flush` is owed.
     pub dirty: bool,
     /// The wake-up noted in `Sessions::wakes`.
@@ -49,15 +55,42 @@ impl Slot {
 
     pub fn facts(&self, node: NodeId) -> ConnectionFacts {
         let info = self.session.info();
+        let details = self.session.details();
+        let channel = |c: session::ChannelDetails| ChannelFacts {
+            number: c.number,
+            confirm: c.confirm,
+            transactional: c.transactional,
+            flow_blocked: c.flow_blocked,
+            prefetch: c.prefetch,
+            global_prefetch: c.global_prefetch,
+            consumers: c.consumers,
+            auto_ack: c.auto_ack,
+            unacknowledged: c.unacknowledged,
+            unconfirmed: c.unconfirmed,
+            uncommitted: c.uncommitted,
+            acks_uncommitted: c.acks_uncommitted,
+            counts: channel_counts(&c.publishes, &c.deliveries),
+        };
         ConnectionFacts {
             name: self.name(),
             node,
+            number: self.number,
             user: info.user,
             vhost: info.vhost,
-            protocol: info.protocol,
+            protocol: info.protocol.to_owned(),
             client_name: info.client_name,
-            channels: info.channels,
             peer: self.info.peer.to_string(),
+            local: self.info.local.to_string(),
+            tls: self.info.tls.is_some(),
+            state: details.state.to_owned(),
+            connected_ms: self.connected.0,
+            heartbeat_s: details.heartbeat_s,
+            frame_max: details.frame_max,
+            channel_max: details.channel_max,
+            received_bytes: self.received,
+            sent_bytes: self.outbox.sent(),
+            pending_bytes: self.outbox.len() as u64,
+            channels: details.channels.into_iter().map(channel).collect(),
         }
     }
 }

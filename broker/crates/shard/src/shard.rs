@@ -3,17 +3,19 @@
 
 use crate::core::Core;
 use crate::frame::{AlarmReason, Frame};
+use crate::listings::Gathered;
 use crate::sessions::{Sessions, Slot, is_loopback};
 use crate::view::View;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
-use control::ControlRequest;
+use control::{ControlRequest, Facts, Question};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{NodeRecord, SessionId};
 use queue::ToQueue;
 use session::{Notice, Outbox, Session, Standing};
 use session_amqp091::{AmqpSession, Limits, Logins, SessionConfig};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,6 +175,22 @@ impl Shard {
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.core.join(node),
+            Frame::Ask {
+                token,
+                reply_shard,
+                question,
+            } => {
+                let parts = match Question::decode(&question) {
+                    Some(question) => self.answer(&question),
+                    // A newer node's: an answer with nothing in it is better than none.
+                    None => vec![Facts::Closed(false)],
+                };
+                self.core.answer_question(from, token, reply_shard, parts);
+            }
+            Frame::Told { token, last, facts } => {
+                let facts = Facts::decode(&facts);
+                self.core.listings.take(token, from, last, facts);
+            }
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -188,29 +206,55 @@ impl Shard {
         }
     }
 
+    /// Asks every shard of every node, this one first.
+    fn gather(&mut self, question: &Question, facts: Gathered) {
+        let own = self.answer(question);
+        let token = self.core.ask_everybody(question, facts);
+        let me = self.core.me();
+        let count = own.len();
+        for (i, part) in own.into_iter().enumerate() {
+            let last = i + 1 == count;
+            self.core.listings.take(token, me, last, Some(part));
+        }
+    }
+
+    /// What this shard has to say; a connection that is to be closed is.
+    fn answer(&mut self, question: &Question) -> Vec<Facts> {
+        let Question::Close { name, reason } = question else {
+            return self.core.facts(question, &mut self.sessions);
+        };
+        let mut all = self.sessions.iter_mut();
+        let key = all.find(|(_, s)| s.name() == *name).map(|(k, _)| k);
+        drop(all);
+        if let Some(key) = key {
+            let text = reason.clone();
+            self.step(key, |s, view, out| {
+                s.notice(Notice::Close { text }, view, out)
+            });
+        }
+        vec![Facts::Closed(key.is_some())]
+    }
+
     /// Control requests that need the connections.
     fn control_connections(&mut self, request: ControlRequest) -> Option<ControlRequest> {
         match request {
             ControlRequest::Connections { reply } => {
-                let me = self.core.me();
-                reply(self.sessions.iter_mut().map(|(_, s)| s.facts(me)).collect());
+                self.gather(&Question::Connections, Gathered::Connections(vec![], reply));
+            }
+            ControlRequest::Consumers { reply } => {
+                self.gather(&Question::Consumers, Gathered::Consumers(vec![], reply));
+            }
+            ControlRequest::Counters { reply } => {
+                let facts = Gathered::Counters(BTreeMap::new(), reply);
+                self.gather(&Question::Counters, facts);
             }
             ControlRequest::CloseConnection {
                 name,
                 reason,
                 reply,
             } => {
-                let key = self
-                    .sessions
-                    .iter_mut()
-                    .find(|(_, s)| s.name() == name)
-                    .map(|(k, _)| k);
-                if let Some(key) = key {
-                    self.step(key, |s, view, out| {
-                        s.notice(Notice::Close { text: reason }, view, out)
-                    });
-                }
-                reply(key.is_some());
+                let question = Question::Close { name, reason };
+                self.gather(&question, Gathered::Closed(false, reply));
             }
             ControlRequest::Maintenance { on, reply } => {
                 self.core.set_maintenance(on);
@@ -261,6 +305,8 @@ impl ShardDriver for Shard {
             outbox: Outbox::default(),
             standing: Standing::Open,
             info,
+            connected: self.core.wall,
+            received: 0,
             dirty: false,
             wake: None,
         };
@@ -274,7 +320,12 @@ impl ShardDriver for Shard {
     }
 
     fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing {
-        self.step(connection, |s, view, out| s.receive(input, view, out))
+        let before = input.len();
+        let standing = self.step(connection, |s, view, out| s.receive(input, view, out));
+        if let Some(slot) = self.sessions.get(connection) {
+            slot.received += before.saturating_sub(input.len()) as u64;
+        }
+        standing
     }
 
     fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {

@@ -4,6 +4,7 @@ use crate::frame::OwnerStats;
 use control::{QueueFacts, Reply};
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
+use queue::QueueCounters;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -94,6 +95,7 @@ impl StatsRequests {
                     members: told.members,
                     online: told.online,
                     stats: Some(told.stats),
+                    counters: told.counters,
                 },
                 None => QueueFacts {
                     id: record.id,
@@ -101,6 +103,7 @@ impl StatsRequests {
                     members: record.members.clone(),
                     online: vec![],
                     stats: None,
+                    counters: QueueCounters::default(),
                 },
             });
         (g.reply)(facts.collect());

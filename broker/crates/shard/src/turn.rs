@@ -4,8 +4,10 @@ use crate::config::{RecoveredShard, ShardConfig};
 use crate::core::{Core, Login, Outgoing};
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
+use crate::errands::Errands;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
+use crate::listings::{Listings, Tallies};
 use crate::logins::Logins;
 use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
@@ -70,6 +72,9 @@ impl Shard {
             peers: Peers::default(),
             alarms: crate::peers::Alarms::default(),
             stats: crate::stats::StatsRequests::default(),
+            listings: Listings::default(),
+            tallies: Tallies::default(),
+            errands: Errands::default(),
             effects: Vec::new(),
             requests: VecDeque::new(),
             events: VecDeque::new(),
@@ -222,6 +227,8 @@ impl Core {
         for token in self.stats.late(self.now) {
             self.stats.finish(token, &self.tree);
         }
+        self.listings.tick(self.now);
+        self.tick_errands();
         if self.now >= self.reconcile_at {
             self.reconcile_at = self.now + RECONCILE_EVERY;
             self.reconcile();
@@ -267,6 +274,8 @@ impl Core {
             self.dead_letters.wake_at(self.now),
             directory,
             self.stats.wake_at(),
+            self.listings.wake_at(),
+            self.errands.wake_at(),
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()
@@ -283,9 +292,29 @@ impl Core {
         }
         let login = Login {
             user: user.to_owned(),
+            vhost: String::new(),
             channels: 0,
         };
         self.logins.insert(number, login);
+        self.tallies.connections_opened += 1;
+        Ok(())
+    }
+
+    /// As [`Core::admit`] for the vhost's limit.
+    pub fn admit_to(&mut self, number: u64, vhost: &str) -> Result<(), u64> {
+        if let Some(limit) = self
+            .tree
+            .vhost(vhost)
+            .and_then(|v| v.limit("max-connections"))
+        {
+            let there = self.logins.values().filter(|l| l.vhost == vhost).count();
+            if there as u64 >= limit {
+                return Err(limit);
+            }
+        }
+        if let Some(login) = self.logins.get_mut(&number) {
+            vhost.clone_into(&mut login.vhost);
+        }
         Ok(())
     }
 
@@ -302,6 +331,7 @@ impl Core {
         }
         if let Some(login) = self.logins.get_mut(&number) {
             login.channels += 1;
+            self.tallies.channels_opened += 1;
         }
         Ok(())
     }
@@ -309,6 +339,7 @@ impl Core {
     pub fn close_channel(&mut self, number: u64) {
         if let Some(login) = self.logins.get_mut(&number) {
             login.channels = login.channels.saturating_sub(1);
+            self.tallies.channels_closed += 1;
         }
     }
 

@@ -6,7 +6,7 @@ use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, SessionId, Tree};
 use queue::RequestBody;
-use session::{Broker, Pace, PublishTag, RequestSeq, Verdict};
+use session::{Broker, Pace, PublishTag, RequestSeq, Tally, Verdict};
 use std::net::SocketAddr;
 
 pub struct View<'a> {
@@ -77,6 +77,14 @@ impl Broker for View<'_> {
 
     fn admit(&mut self, user: &str) -> Result<(), u64> {
         self.core.admit(self.number, user)
+    }
+
+    fn admit_to(&mut self, vhost: &str) -> Result<(), u64> {
+        self.core.admit_to(self.number, vhost)
+    }
+
+    fn tally(&mut self, protocol: &'static str, tally: &Tally) {
+        self.core.tallies.add(protocol, tally);
     }
 
     fn open_channel(&mut self) -> Result<(), u64> {

@@ -217,3 +217,103 @@ fn rights_in_the_vhost_hold_over_http_too() {
         401
     );
 }
+
+/// Each path of the table, asked by nobody, by somebody with a wrong password, and by users of every tag: who lacks the tag
+/// is refused before anything is looked at, and who has it is not.
+#[test]
+fn every_path_is_closed_to_who_may_not() {
+    let server = Server::start();
+    let users: [(&str, &[&str]); 5] = [
+        ("none", &[]),
+        ("management", &["management"]),
+        ("policymaker", &["policymaker"]),
+        ("monitoring", &["monitoring"]),
+        ("administrator", &["administrator"]),
+    ];
+    for (name, tags) in users {
+        server.add_user(name, tags);
+    }
+    for (method, path, needs, _) in crate::routes::ROUTES {
+        let elements = path.split('/').map(|element| match element {
+            "{vhost}" => "%2F",
+            "{node}" => "c-9",
+            "{port}" => "1",
+            parameter if parameter.starts_with('{') => "absent",
+            fixed => fixed,
+        });
+        let path = format!("/api/{}", elements.collect::<Vec<_>>().join("/"));
+        for who in [
+            None,
+            Some(("administrator", "wrong")),
+            Some(("absent", "x")),
+        ] {
+            // Not to be slowed down for guessing.
+            let logged_in = server.ask_as(
+                Some(("administrator", "secret")),
+                "GET",
+                "/api/whoami",
+                None,
+            );
+            assert_eq!(logged_in.status, 200);
+            if who == Some(("absent", "x")) && path != "/api/overview" {
+                continue;
+            }
+            assert_eq!(
+                server.ask_as(who, method, &path, None).status,
+                401,
+                "{method} {path}"
+            );
+        }
+        use crate::routes::Needs::*;
+        let may: &[&str] = match needs {
+            Login => &[
+                "none",
+                "management",
+                "policymaker",
+                "monitoring",
+                "administrator",
+            ],
+            Management => &["management", "policymaker", "monitoring", "administrator"],
+            Policies => &["policymaker", "monitoring", "administrator"],
+            Policymaker => &["policymaker", "administrator"],
+            Monitor => &["monitoring", "administrator"],
+            Administrator => &["administrator"],
+        };
+        for (name, _) in users {
+            let got = server.ask_as(Some((name, "secret")), method, &path, None);
+            let refused = got.status == 401 && got.reason().starts_with("Not ");
+            if may.contains(&name) {
+                assert!(!refused, "{method} {path} by {name}: {got:?}");
+                // In the table, and nobody takes it.
+                assert_ne!(got.status, 501, "{method} {path}");
+            } else {
+                assert!(refused, "{method} {path} by {name}: {got:?}");
+            }
+        }
+    }
+}
+
+/// The document says what the table says, and what it says is there: none of its operations ends in "no such path".
+#[test]
+fn the_openapi_document_has_every_path() {
+    let server = Server::start();
+    let document = server.get("/api/openapi.json");
+    assert_eq!(document["openapi"], "3.1.0");
+    let paths = document["paths"].as_object().unwrap();
+    let mut operations = 0;
+    for (path, item) in paths {
+        for (method, operation) in item.as_object().unwrap() {
+            operations += 1;
+            let route = (method.to_uppercase(), path.strip_prefix("/api/").unwrap());
+            let table = crate::routes::ROUTES.iter();
+            assert!(
+                table
+                    .clone()
+                    .any(|(m, p, ..)| (*m, *p) == (route.0.as_str(), route.1))
+            );
+            let named = path.matches('{').count();
+            assert_eq!(operation["parameters"].as_array().unwrap().len(), named);
+        }
+    }
+    assert_eq!(operations, crate::routes::ROUTES.len());
+}

@@ -2,17 +2,22 @@
 
 mod api;
 mod authorisation;
+mod clients;
+mod documents;
+mod messages;
 mod operations;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
-    ConnectionFacts, ControlRequest, MaintenanceProgress, NodeFacts, QueueFacts, Readiness,
+    ConnectionFacts, ConsumerFacts, ControlRequest, Counters, MaintenanceProgress, NodeFacts,
+    Published, QueueFacts, Readiness,
 };
-use env::NodeId;
+use env::{NodeId, WallTime};
+use message::Message;
 use metadata::{Change, NodeRecord, QueueId, QueueKind, Tree, UserRecord};
-use queue::{Answer, QueueStats, RequestBody};
+use queue::{Answer, Delivery, Outcome, QueueStats, RequestBody};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +33,10 @@ pub(crate) struct Fake {
     pub(crate) readiness: Readiness,
     pub(crate) progress: MaintenanceProgress,
     pub(crate) connections: Vec<ConnectionFacts>,
+    pub(crate) consumers: Vec<ConsumerFacts>,
+    pub(crate) counters: Counters,
+    /// By queue, in order.
+    pub(crate) messages: BTreeMap<QueueId, Vec<Message>>,
     pub(crate) requests: Vec<RequestBody>,
     /// Requests are dropped, as by a node that stops.
     pub(crate) stopping: bool,
@@ -77,8 +86,18 @@ impl Fake {
                     QueueKind::Classic => Vec::new(),
                 },
                 stats: self.stats.get(&q.id).cloned(),
+                counters: queue::QueueCounters::default(),
             })
             .collect()
+    }
+
+    fn counters(&self) -> Vec<(NodeId, Counters)> {
+        let mut own = self.counters.clone();
+        self.stats.values().for_each(|s| own.queues.add(s));
+        own.connections = self.connections.len() as u64;
+        let channels = self.connections.iter().map(|c| c.channels.len() as u64);
+        own.channels = channels.sum();
+        vec![(NodeId(1), own)]
     }
 
     fn nodes(&self) -> Vec<NodeFacts> {
@@ -96,6 +115,45 @@ impl Fake {
                 disk_alarm: self.disk_alarm && n.id == NodeId(2),
             })
             .collect()
+    }
+
+    fn publish(
+        &mut self,
+        vhost: &str,
+        build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
+    ) -> Result<Published, metadata::Refused> {
+        let message = build(WallTime(1)).map_err(metadata::Refused::Invalid)?;
+        let keys: Vec<&str> = message.routing_keys().collect();
+        let mut routes = Vec::new();
+        let headers = message::Table::default;
+        self.tree
+            .route(vhost, message.exchange(), &keys, &headers, &mut routes);
+        drop(keys);
+        for queue in &routes {
+            let messages = self.messages.entry(*queue).or_default();
+            messages.push(message.clone());
+        }
+        Ok(Published {
+            routed: !routes.is_empty(),
+            taken: true,
+        })
+    }
+
+    fn get(&mut self, queue: QueueId, count: u32, settle: Outcome) -> Vec<Delivery> {
+        let messages = self.messages.entry(queue).or_default();
+        let count = messages.len().min(count as usize);
+        let taken: Vec<Message> = match settle {
+            Outcome::Requeue => messages[..count].to_vec(),
+            Outcome::Accepted | Outcome::Rejected => messages.drain(..count).collect(),
+        };
+        let delivery = |(at, message): (usize, Message)| Delivery {
+            id: at as u64 + 1,
+            redelivered: false,
+            attempts: None,
+            left: 0,
+            message,
+        };
+        taken.into_iter().enumerate().map(delivery).collect()
     }
 
     fn queue_request(&mut self, queue: QueueId, body: RequestBody) -> Answer {
@@ -158,6 +216,20 @@ impl Fake {
             ControlRequest::Nodes { reply } => reply(self.nodes()),
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
             ControlRequest::Connections { reply } => reply(self.connections.clone()),
+            ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
+            ControlRequest::Counters { reply } => reply(self.counters()),
+            ControlRequest::Publish {
+                vhost,
+                build,
+                reply,
+            } => reply(self.publish(&vhost, build)),
+            ControlRequest::Get {
+                queue,
+                count,
+                settle,
+                reply,
+                ..
+            } => reply(Ok(self.get(queue, count, settle))),
             ControlRequest::CloseConnection { name, reply, .. } => {
                 let before = self.connections.len();
                 self.connections.retain(|c| c.name != name);
@@ -220,6 +292,9 @@ fn fake() -> Fake {
             connections_left: 0,
         },
         connections: Vec::new(),
+        consumers: Vec::new(),
+        counters: Counters::default(),
+        messages: BTreeMap::new(),
         requests: Vec::new(),
         stopping: false,
         kept: None,
@@ -232,6 +307,10 @@ fn fake() -> Fake {
         user: user("guest", "guest", &["administrator"]),
     })
     .unwrap();
+    for feature in metadata::features::KNOWN {
+        let name = feature.name.into();
+        fake.apply(Change::EnableFeature { name }).unwrap();
+    }
     fake
 }
 
@@ -242,6 +321,7 @@ impl Server {
 
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Server {
         let mut settings = Config::new(NodeId(1), "c-0");
+        settings.cluster_name = "test".to_owned();
         settings.listeners = vec![("amqp".into(), 5672)];
         change(&mut settings);
         let fake = Arc::new(Mutex::new(fake()));

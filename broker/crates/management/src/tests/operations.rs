@@ -1,4 +1,5 @@
 use super::*;
+use control::ChannelFacts;
 
 #[test]
 fn readiness_and_liveness_tell_the_nodes_state() {
@@ -164,10 +165,13 @@ fn overview_counts_what_there_is() {
         (&json!("test"), &json!("c-0"), &json!("Posthorn"))
     );
     assert_eq!(shown["product_version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(
-        shown["queue_totals"],
-        json!({"messages": 4, "messages_ready": 3, "messages_unacknowledged": 1})
-    );
+    for (key, count) in [
+        ("messages", 4),
+        ("messages_ready", 3),
+        ("messages_unacknowledged", 1),
+    ] {
+        assert_eq!(shown["queue_totals"][key], count);
+    }
     assert_eq!(shown["object_totals"]["queues"], 1);
     assert_eq!(shown["object_totals"]["exchanges"], 7);
     assert_eq!(server.get("/api/cluster-name"), json!({"name": "test"}));
@@ -181,10 +185,11 @@ fn connections_are_listed_and_closed() {
         node: NodeId(1),
         user: user.into(),
         vhost: "/".into(),
-        protocol: "AMQP 0-9-1",
+        protocol: "amqp091".into(),
         client_name: "app".into(),
-        channels: 2,
+        channels: vec![ChannelFacts::default(), ChannelFacts::default()],
         peer: "10.0.0.1:4000".into(),
+        ..ConnectionFacts::default()
     };
     let name = "10.0.0.1:4000 -> 10.0.0.2:5672";
     server.fake.lock().unwrap().connections = vec![connection(name, "guest"), connection("b", "m")];
@@ -239,7 +244,7 @@ fn metrics_have_rabbitmqs_names() {
     };
     let all = page("/metrics");
     for line in [
-        "rabbitmq_identity_info{rabbitmq_node=\"c-0\",rabbitmq_cluster=\"test\"} 1",
+        "rabbitmq_identity_info{rabbitmq_node=\"c-0\",rabbitmq_cluster=\"test\",rabbitmq_cluster_permanent_id=\"test\"} 1",
         "rabbitmq_queue_messages_ready 3",
         "rabbitmq_queue_messages_unacked 1",
         "rabbitmq_queue_messages 4",
@@ -322,7 +327,7 @@ fn listeners_are_checked() {
     let server = Server::start();
     assert_eq!(
         server.get("/api/health/checks/port-listener/5672"),
-        json!({"status": "ok"})
+        json!({"status": "ok", "port": 5672})
     );
     assert_eq!(
         server
@@ -338,7 +343,7 @@ fn listeners_are_checked() {
     );
     assert_eq!(
         server.get("/api/health/checks/protocol-listener/amqp"),
-        json!({"status": "ok"})
+        json!({"status": "ok", "protocol": "amqp"})
     );
     assert_eq!(
         server
@@ -367,4 +372,30 @@ fn silent_connections_end_and_their_number_is_bounded() {
     let mut answer = String::new();
     waiting.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A client that sends a byte now and then, each before it counts as silent.
+#[test]
+fn a_request_that_trickles_in_ends() {
+    use std::io::{Read as _, Write as _};
+    let server = Server::start_with(|config| {
+        config.max_connections = 1;
+        config.idle_timeout = std::time::Duration::from_secs(600);
+        config.request_timeout = std::time::Duration::from_millis(200);
+    });
+    let mut slow = std::net::TcpStream::connect(server.address).unwrap();
+    // The pause between two bytes.
+    let pause = std::time::Duration::from_millis(20);
+    slow.set_read_timeout(Some(pause)).unwrap();
+    slow.write_all(b"GET /livez HTTP/1.1\r\nX-Slow: ").unwrap();
+    let mut byte = [0];
+    let ended = (0..10_000).any(|_| {
+        let sent = slow.write_all(b"x");
+        let read = slow.read(&mut byte);
+        let waits = |e: &std::io::Error| e.kind() == std::io::ErrorKind::WouldBlock;
+        sent.is_err() || !read.as_ref().is_err_and(waits)
+    });
+    assert!(ended, "it was never ended");
+    // Its place is free for others.
+    assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
 }

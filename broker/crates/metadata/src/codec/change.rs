@@ -62,6 +62,12 @@ changes! {
     30 = ReplaceQueueMembers { id, from, to };
     31 = ForgetNode { id };
     32 = SetZone { id, zone };
+    40 = SetDefaultQueueType { vhost, kind };
+    41 = SetVhostLimit { vhost, limit, value };
+    42 = ProtectVhost { vhost, on };
+    43 = PutGlobalParameter { name, value };
+    44 = DeleteGlobalParameter { name };
+    45 = EnableFeature { name };
     |
     4 = PutUser;
     6 = PutPermission;

@@ -2,13 +2,13 @@
 
 use super::{DecodeError, Decoded, Reader, Wire};
 use crate::tree::VhostRecord;
-use crate::{BindingRecord, ExchangeRecord, PolicyRecord, QueueRecord, Tree};
+use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueKind, QueueRecord, Tree};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// What is written. Zones and forgotten nodes came with it.
-const VERSION: u8 = 3;
-/// What is still read.
+/// Written. What follows the vhosts' contents came with it.
+const VERSION: u8 = 2;
+/// Still read.
 const FIRST: u8 = 1;
 
 impl Wire for VhostRecord {
@@ -22,6 +22,29 @@ impl Wire for VhostRecord {
             name: from.get()?,
             description: from.get()?,
             tags: from.get()?,
+            ..VhostRecord::default()
+        })
+    }
+}
+
+/// What a vhost has beyond [`VhostRecord`]'s own encoding.
+struct Settings {
+    kind: Option<QueueKind>,
+    limits: Vec<(Name, i64)>,
+    protected: bool,
+}
+
+impl Wire for Settings {
+    fn put(&self, out: &mut BytesMut) {
+        self.kind.put(out);
+        self.limits.put(out);
+        self.protected.put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        Ok(Settings {
+            kind: from.get()?,
+            limits: from.get()?,
+            protected: from.get()?,
         })
     }
 }
@@ -63,6 +86,18 @@ impl Tree {
             put_all(&mut out, self.queues(&vhost.name));
             put_all(&mut out, self.bindings(&vhost.name));
         }
+        for vhost in self.vhosts() {
+            let settings = Settings {
+                kind: vhost.default_queue_type,
+                limits: vhost.limits.clone(),
+                protected: vhost.protected,
+            };
+            settings.put(&mut out);
+        }
+        let globals = self.globals.iter().map(|(n, v)| (n.clone(), v.clone()));
+        globals.collect::<Vec<_>>().put(&mut out);
+        let features: Vec<Name> = self.features.iter().cloned().collect();
+        features.put(&mut out);
         let zones: Vec<_> = self.zones.iter().map(|(n, z)| (*n, z.clone())).collect();
         zones.put(&mut out);
         let forgotten: Vec<_> = self.forgotten.iter().map(|(n, i)| (*n, *i)).collect();
@@ -74,7 +109,7 @@ impl Tree {
     pub fn restore(raw: &[u8]) -> Decoded<Tree> {
         let mut from = Reader::new(raw);
         let version = from.u8()?;
-        if version != FIRST && version != VERSION {
+        if !(FIRST..=VERSION).contains(&version) {
             return Err(DecodeError::Version(version));
         }
         let mut tree = Tree {
@@ -106,7 +141,18 @@ impl Tree {
         for vhost in &vhosts {
             restore_vhost(&mut tree, &vhost.name, &mut from)?;
         }
-        if version == VERSION {
+        if version > FIRST {
+            for vhost in &vhosts {
+                let settings: Settings = from.get()?;
+                let record = tree.vhosts.get_mut(&vhost.name).map(|v| &mut v.record);
+                let record = record.ok_or(DecodeError::Inconsistent("vhost"))?;
+                let record = Arc::make_mut(record);
+                record.default_queue_type = settings.kind;
+                record.limits = settings.limits;
+                record.protected = settings.protected;
+            }
+            tree.globals = from.get::<Vec<_>>()?.into_iter().collect();
+            tree.features = from.get::<Vec<_>>()?.into_iter().collect();
             tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
             tree.forgotten = from.get::<Vec<_>>()?.into_iter().collect();
         }

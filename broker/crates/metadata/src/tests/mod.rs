@@ -7,6 +7,7 @@ mod lifecycle;
 mod policy;
 mod routing;
 mod sequences;
+mod vhosts;
 
 use crate::*;
 use auth::HashAlgorithm;

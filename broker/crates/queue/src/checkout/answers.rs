@@ -50,6 +50,7 @@ impl<I> Checkout<I> {
         session: SessionId,
         seq: u64,
         id: ConsumerId,
+        no_ack: bool,
     ) {
         if self.deleted {
             return self.answer(store, session, seq, self.not_found());
@@ -61,9 +62,14 @@ impl<I> Checkout<I> {
             let refused = self.no_get();
             return self.answer(store, session, seq, refused);
         }
+        let counts = &mut self.counters.deliveries;
         let Some(taken) = store.take() else {
+            counts.get_empty += 1;
             return self.answer(store, session, seq, Answer::Empty);
         };
+        counts.redeliver += u64::from(taken.redelivered);
+        counts.get += u64::from(!no_ack);
+        counts.get_no_ack += u64::from(no_ack);
         let spec = ConsumerSpec {
             tag: "".into(),
             channel: 0,
@@ -77,6 +83,7 @@ impl<I> Checkout<I> {
         let number = self.add(Consumer::new(session, id, spec, true));
         if let Some(consumer) = self.consumers.get_mut(&number) {
             self.out += 1;
+            consumer.uncounted = no_ack;
             consumer.hand(store, taken, left);
         }
     }

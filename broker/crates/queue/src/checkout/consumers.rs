@@ -24,6 +24,8 @@ pub(crate) struct Consumer<I> {
     pub get: bool,
     pub cancelled: bool,
     pub suspended: bool,
+    /// Its settling is no acknowledgement: the client was not asked for one.
+    pub uncounted: bool,
     pub next_id: u64,
     pub out: BTreeMap<u64, Out<I>>,
     /// Its place in `Checkout::service`.
@@ -35,6 +37,7 @@ impl<I> Consumer<I> {
         Consumer {
             session,
             id,
+            uncounted: spec.no_ack,
             spec,
             get,
             cancelled: false,
@@ -180,8 +183,11 @@ impl<I> Checkout<I> {
         let Some(number) = self.number(session, id) else {
             return;
         };
+        let counted = outcome == Outcome::Accepted
+            && self.consumers.get(&number).is_some_and(|c| !c.uncounted);
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
             while let Some(out) = self.take_out(number, from, to) {
+                self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
                     Outcome::Accepted => store.settled(out.item),
                     Outcome::Rejected => store.dead(out.item, DeadReason::Rejected),

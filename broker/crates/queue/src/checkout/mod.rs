@@ -12,7 +12,8 @@ pub(crate) use consumers::{Consumer, Out};
 pub(crate) use sessions::{Admission, SessionState, begins_anew};
 
 use crate::{
-    ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, QueueKind, RequestBody, SessionId,
+    ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, QueueCounters, QueueKind, RequestBody,
+    SessionId,
 };
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
@@ -100,6 +101,8 @@ pub(crate) struct Checkout<I> {
     pub gone: BTreeMap<NodeId, Incarnation>,
     pub suspended: BTreeSet<NodeId>,
     pub deleted: bool,
+    /// No part of the queue's state: each replica counts for itself.
+    pub counters: QueueCounters,
 }
 
 impl<I> Checkout<I> {
@@ -129,6 +132,7 @@ impl<I> Checkout<I> {
             gone: BTreeMap::new(),
             suspended: BTreeSet::new(),
             deleted: false,
+            counters: QueueCounters::default(),
         }
     }
 
@@ -154,7 +158,9 @@ impl<I> Checkout<I> {
                 outcome,
                 ids,
             } => self.settle(store, session, consumer, outcome, &ids),
-            RequestBody::Get { consumer, .. } => self.get(store, session, seq, consumer),
+            RequestBody::Get { consumer, no_ack } => {
+                self.get(store, session, seq, consumer, no_ack);
+            }
             RequestBody::Recover { consumer } => {
                 let all = [(0, u64::MAX)];
                 self.settle(store, session, consumer, Outcome::Requeue, &all);
@@ -181,6 +187,10 @@ impl<I> Checkout<I> {
             };
             let Some(taken) = store.take() else { return };
             self.out += 1;
+            let counts = &mut self.counters.deliveries;
+            counts.redeliver += u64::from(taken.redelivered);
+            counts.deliver += u64::from(!consumer.spec.no_ack);
+            counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
             consumer.hand(store, taken, 0);
             self.service.remove(&place);
             consumer.ticket = None;

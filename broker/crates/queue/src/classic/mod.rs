@@ -26,8 +26,9 @@ pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, Store, begins_anew};
 use crate::{
-    ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Output, Overflow, Queue, QueueId,
-    QueueKind, QueueSettings, QueueStats, Reject, Request, RequestBody, SessionId, ToQueue,
+    ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Output, Overflow, Queue,
+    QueueCounters, QueueId, QueueKind, QueueSettings, QueueStats, Reject, Request, RequestBody,
+    SessionId, ToQueue,
 };
 use env::{Disk, NodeId, Time, WallTime};
 use message::Message;
@@ -247,6 +248,7 @@ impl ClassicQueue {
         if let Some(why) = refused {
             return self.checkout.refuse(session, seq, why);
         }
+        self.checkout.counters.publish += 1;
         let persistent = message.durable();
         let number = self.shelf.push(message, session);
         if persistent {
@@ -461,6 +463,10 @@ impl Queue for ClassicQueue {
             bytes: self.shelf.bytes(),
             ..QueueStats::default()
         }
+    }
+
+    fn counters(&self) -> QueueCounters {
+        self.checkout.counters
     }
 
     fn in_use(&self) -> bool {

@@ -10,8 +10,8 @@ use super::machine::Machine;
 use super::snapshot::RestoreError;
 use crate::checkout::{Admission, begins_anew};
 use crate::{
-    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueSettings, QueueStats, Request,
-    RequestBody, Resume, SessionId, ToQueue,
+    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueCounters, QueueSettings,
+    QueueStats, Request, RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::Bytes;
 use env::{NodeId, Time, WallTime};
@@ -149,6 +149,7 @@ impl QuorumQueue {
         self.configuring = false;
         self.time_proposed = None;
         self.effects = if leads {
+            self.machine.count_anew();
             Effects::wanted()
         } else {
             Effects::unwanted()
@@ -446,6 +447,10 @@ impl Queue for QuorumQueue {
 
     fn stats(&self) -> QueueStats {
         self.machine.stats()
+    }
+
+    fn counters(&self) -> QueueCounters {
+        self.machine.counters()
     }
 
     fn in_use(&self) -> bool {

@@ -7,8 +7,8 @@ use super::ready::{Held, Ready};
 use crate::checkout::{Admission, Back, Checkout, Handed, Store, Taken};
 use crate::codec::{CodecError, Reader};
 use crate::{
-    ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueKind, QueueSettings,
-    QueueStats, Reject, RequestBody, Resume, SessionId,
+    ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueCounters, QueueKind,
+    QueueSettings, QueueStats, Reject, RequestBody, Resume, SessionId,
 };
 use bytes::Bytes;
 use env::{NodeId, WallTime};
@@ -267,6 +267,7 @@ impl Machine {
         if self.blocked {
             return self.checkout.refuse(session, seq, Reject::MaxLength);
         }
+        self.checkout.counters.publish += 1;
         let ttl = [message.ttl_ms(), self.settings.message_ttl_ms];
         // Even one of zero milliseconds can be delivered within the millisecond of its publishing.
         let ttl = ttl.into_iter().flatten().min().map(|ttl| ttl.max(1));
@@ -471,6 +472,15 @@ impl Machine {
             dead: self.dead.len(),
             dead_bytes: self.dead.bytes(),
         }
+    }
+
+    pub fn counters(&self) -> QueueCounters {
+        self.checkout.counters
+    }
+
+    /// A leader counts what happens while it leads.
+    pub fn count_anew(&mut self) {
+        self.checkout.counters = QueueCounters::default();
     }
 
     /// Somebody consumes, or would if its node could be reached again: a node that is suspected does not count.

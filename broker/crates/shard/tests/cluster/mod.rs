@@ -116,7 +116,7 @@ impl Cluster {
         self.nodes[at].listening
     }
 
-    fn ask<T: Send + 'static>(
+    pub fn ask<T: Send + 'static>(
         &mut self,
         at: usize,
         request: impl FnOnce(control::Reply<T>) -> ControlRequest,

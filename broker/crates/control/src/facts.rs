@@ -1,0 +1,309 @@
+//! Facts about connections, channels and consumers of the whole cluster, and counters. Shards send them to the one that
+//! was asked as JSON: a node of another version leaves out what it does not know.
+
+use env::NodeId;
+use queue::{Deliveries, QueueStats};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConnectionFacts {
+    /// `peer:port -> host:port`, as RabbitMQ names them.
+    pub name: String,
+    /// Not sent: a node speaks for its own connections.
+    #[serde(skip)]
+    pub node: NodeId,
+    /// Of its session, unique on the node while it lives.
+    pub number: u64,
+    pub user: String,
+    pub vhost: String,
+    /// As in metrics' labels: `amqp091`.
+    pub protocol: String,
+    pub client_name: String,
+    pub peer: String,
+    pub local: String,
+    pub tls: bool,
+    /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
+    pub state: String,
+    /// Since 1970, in milliseconds.
+    pub connected_ms: u64,
+    pub heartbeat_s: u16,
+    pub frame_max: u32,
+    pub channel_max: u16,
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// Bytes that wait for the socket.
+    pub pending_bytes: u64,
+    pub channels: Vec<ChannelFacts>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChannelFacts {
+    pub number: u16,
+    pub confirm: bool,
+    pub transactional: bool,
+    /// The client was told to publish no more for now.
+    pub flow_blocked: bool,
+    pub prefetch: u32,
+    pub global_prefetch: u32,
+    pub consumers: u32,
+    /// Tags of those that do not acknowledge; their queues do not know.
+    pub auto_ack: Vec<String>,
+    pub unacknowledged: u64,
+    pub unconfirmed: u64,
+    pub uncommitted: u64,
+    pub acks_uncommitted: u64,
+    pub counts: MessageCounts,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConsumerFacts {
+    pub queue: u64,
+    /// The consumer's session: its node and its number there ([`ConnectionFacts::number`]).
+    pub session_node: u64,
+    pub session_number: u64,
+    pub channel: u16,
+    pub tag: String,
+    pub exclusive: bool,
+    pub prefetch: u32,
+    pub active: bool,
+    pub arguments: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What has happened to messages, under the names that RabbitMQ's API has for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageCounts {
+    pub publish: u64,
+    pub confirm: u64,
+    pub return_unroutable: u64,
+    pub drop_unroutable: u64,
+    pub deliver: u64,
+    pub deliver_no_ack: u64,
+    pub get: u64,
+    pub get_no_ack: u64,
+    pub get_empty: u64,
+    pub redeliver: u64,
+    pub ack: u64,
+}
+
+impl MessageCounts {
+    pub fn add(&mut self, other: &MessageCounts) {
+        self.publish += other.publish;
+        self.confirm += other.confirm;
+        self.return_unroutable += other.return_unroutable;
+        self.drop_unroutable += other.drop_unroutable;
+        self.deliver += other.deliver;
+        self.deliver_no_ack += other.deliver_no_ack;
+        self.get += other.get;
+        self.get_no_ack += other.get_no_ack;
+        self.get_empty += other.get_empty;
+        self.redeliver += other.redeliver;
+        self.ack += other.ack;
+    }
+
+    /// Handed to clients in any way.
+    pub fn deliver_get(&self) -> u64 {
+        self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
+    }
+}
+
+impl From<&Deliveries> for MessageCounts {
+    fn from(d: &Deliveries) -> MessageCounts {
+        MessageCounts {
+            deliver: d.deliver,
+            deliver_no_ack: d.deliver_no_ack,
+            get: d.get,
+            get_no_ack: d.get_no_ack,
+            get_empty: d.get_empty,
+            redeliver: d.redeliver,
+            ack: d.ack,
+            ..MessageCounts::default()
+        }
+    }
+}
+
+/// What a shard, or a node, has counted since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    pub connections_opened: u64,
+    pub connections_closed: u64,
+    pub channels_opened: u64,
+    pub channels_closed: u64,
+    /// Clients that are connected now.
+    pub connections: u64,
+    pub channels: u64,
+    /// Of queues that are led or live there now.
+    pub queues: QueueTotals,
+    /// By protocol, as in metrics' labels.
+    pub protocols: BTreeMap<String, ProtocolCounters>,
+}
+
+/// Figures of queues, summed up by the shards that have them: a scrape needs no list of queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueTotals {
+    pub queues: u64,
+    pub ready: u64,
+    pub unacknowledged: u64,
+    pub bytes: u64,
+    pub dead: u64,
+    pub consumers: u64,
+}
+
+impl QueueTotals {
+    pub fn add(&mut self, stats: &QueueStats) {
+        self.queues += 1;
+        self.ready += stats.ready;
+        self.unacknowledged += stats.unacknowledged;
+        self.bytes += stats.bytes + stats.dead_bytes;
+        self.dead += stats.dead;
+        self.consumers += u64::from(stats.consumers);
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProtocolCounters {
+    pub received: u64,
+    /// Of those: with a confirm wanted.
+    pub received_confirm: u64,
+    pub confirmed: u64,
+    /// Counted once for each queue.
+    pub routed: u64,
+    pub unroutable_returned: u64,
+    pub unroutable_dropped: u64,
+    pub classic: MessageCounts,
+    pub quorum: MessageCounts,
+}
+
+impl Counters {
+    pub fn add(&mut self, other: &Counters) {
+        self.connections_opened += other.connections_opened;
+        self.connections_closed += other.connections_closed;
+        self.channels_opened += other.channels_opened;
+        self.channels_closed += other.channels_closed;
+        self.connections += other.connections;
+        self.channels += other.channels;
+        self.queues.queues += other.queues.queues;
+        self.queues.ready += other.queues.ready;
+        self.queues.unacknowledged += other.queues.unacknowledged;
+        self.queues.bytes += other.queues.bytes;
+        self.queues.dead += other.queues.dead;
+        self.queues.consumers += other.queues.consumers;
+        for (protocol, theirs) in &other.protocols {
+            let ours = self.protocols.entry(protocol.clone()).or_default();
+            ours.received += theirs.received;
+            ours.received_confirm += theirs.received_confirm;
+            ours.confirmed += theirs.confirmed;
+            ours.routed += theirs.routed;
+            ours.unroutable_returned += theirs.unroutable_returned;
+            ours.unroutable_dropped += theirs.unroutable_dropped;
+            ours.classic.add(&theirs.classic);
+            ours.quorum.add(&theirs.quorum);
+        }
+    }
+
+    /// Everything that clients of all protocols did.
+    pub fn messages(&self) -> MessageCounts {
+        let mut sum = MessageCounts::default();
+        for p in self.protocols.values() {
+            sum.add(&p.classic);
+            sum.add(&p.quorum);
+            sum.publish += p.received;
+            sum.confirm += p.confirmed;
+            sum.return_unroutable += p.unroutable_returned;
+            sum.drop_unroutable += p.unroutable_dropped;
+        }
+        sum
+    }
+}
+
+/// What shard 0 asks all shards of all nodes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Question {
+    Connections,
+    Consumers,
+    Counters,
+    /// End the connection of this name.
+    Close {
+        name: String,
+        reason: String,
+    },
+}
+
+/// One shard's answer, or a part of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Facts {
+    Connections(Vec<ConnectionFacts>),
+    Consumers(Vec<ConsumerFacts>),
+    Counters(Counters),
+    Closed(bool),
+}
+
+impl Question {
+    pub fn encode(&self) -> Vec<u8> {
+        // Strings and numbers: nothing that JSON cannot say.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn decode(raw: &[u8]) -> Option<Question> {
+        serde_json::from_slice(raw).ok()
+    }
+}
+
+impl Facts {
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub fn decode(raw: &[u8]) -> Option<Facts> {
+        serde_json::from_slice(raw).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_come_back_as_they_went_and_nonsense_does_not() {
+        let connection = ConnectionFacts {
+            name: "a -> b".into(),
+            node: NodeId(7),
+            channels: vec![ChannelFacts {
+                number: 3,
+                counts: MessageCounts {
+                    publish: u64::MAX,
+                    ..MessageCounts::default()
+                },
+                ..ChannelFacts::default()
+            }],
+            ..ConnectionFacts::default()
+        };
+        let raw = Facts::Connections(vec![connection.clone()]).encode();
+        let Some(Facts::Connections(back)) = Facts::decode(&raw) else {
+            panic!("{}", String::from_utf8_lossy(&raw));
+        };
+        assert_eq!(back[0].channels, connection.channels);
+        // Who sends it is known from the link, not from what it says.
+        assert_eq!(back[0].node, NodeId::default());
+        assert!(Facts::decode(b"").is_none() && Facts::decode(b"{\"Connections\":3}").is_none());
+        assert!(Question::decode(&Question::Consumers.encode()).is_some());
+        assert!(Question::decode(b"\"Everything\"").is_none());
+    }
+
+    #[test]
+    fn a_part_that_an_older_node_leaves_out_is_empty() {
+        let Some(Facts::Counters(counters)) =
+            Facts::decode(b"{\"Counters\":{\"connections\":4,\"dreams\":1}}")
+        else {
+            panic!();
+        };
+        assert_eq!((counters.connections, counters.channels), (4, 0));
+    }
+}

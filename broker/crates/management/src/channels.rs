@@ -1,0 +1,109 @@
+//! `/api/channels` (O2).
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::connections::{self, address, visible};
+use crate::dispatch::{Answer, json};
+use crate::error::ApiError;
+use crate::page::Window;
+use crate::queues::{NodeNames, node_names};
+use crate::rates::{self, Key};
+use control::{ChannelFacts, ConnectionFacts};
+use serde_json::{Value as Json, json as object};
+
+/// `peer -> host (number)`, as RabbitMQ names them.
+pub(crate) fn name(connection: &ConnectionFacts, channel: &ChannelFacts) -> String {
+    format!("{} ({})", connection.name, channel.number)
+}
+
+/// What other listings say about a channel.
+pub(crate) fn brief(
+    connection: &ConnectionFacts,
+    channel: &ChannelFacts,
+    names: &NodeNames,
+) -> Json {
+    let (host, port) = address(&connection.peer);
+    object!({
+        "name": name(connection, channel),
+        "number": channel.number,
+        "node": names.get(&connection.node),
+        "connection_name": connection.name,
+        "peer_host": host,
+        "peer_port": port,
+        "user": connection.user,
+    })
+}
+
+fn show(
+    api: &Api,
+    connection: &ConnectionFacts,
+    channel: &ChannelFacts,
+    names: &NodeNames,
+) -> Json {
+    let name = name(connection, channel);
+    let (host, port) = address(&connection.peer);
+    let stats = rates::message_stats(api, Key::Channel(name.clone()), &channel.counts);
+    object!({
+        "name": name,
+        "number": channel.number,
+        "node": names.get(&connection.node),
+        "user": connection.user,
+        "user_who_performed_action": connection.user,
+        "vhost": connection.vhost,
+        "state": if channel.flow_blocked { "flow" } else { "running" },
+        "confirm": channel.confirm,
+        "transactional": channel.transactional,
+        "client_flow_blocked": channel.flow_blocked,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch,
+        "consumer_count": channel.consumers,
+        "messages_unacknowledged": channel.unacknowledged,
+        "messages_unconfirmed": channel.unconfirmed,
+        "messages_uncommitted": channel.uncommitted,
+        "acks_uncommitted": channel.acks_uncommitted,
+        "message_stats": stats,
+        "connection_details": {
+            "name": connection.name,
+            "peer_host": host,
+            "peer_port": port,
+        },
+    })
+}
+
+/// Those of the connections that fit.
+async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool) -> Answer {
+    let window = Window::of(&call.query)?;
+    let names = api.read(node_names).await?;
+    let found = visible(api, call).await?;
+    let all = found.iter().filter(|c| fits(c)).flat_map(|connection| {
+        let channels = connection.channels.iter();
+        channels.map(move |channel| (name(connection, channel), connection, channel))
+    });
+    let (part, cut) = window.cut(all.collect(), |(name, ..)| name)?;
+    let shown = part.iter().map(|(_, c, ch)| show(api, c, ch, &names));
+    Ok(cut.respond(shown.collect()))
+}
+
+pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    answer(api, call, |c| vhost.is_none_or(|v| c.vhost == v)).await
+}
+
+pub(crate) async fn of_connection(api: &Api, call: &Call, connection: &str) -> Answer {
+    connections::find(api, call, connection).await?;
+    answer(api, call, |c| c.name == connection).await
+}
+
+pub(crate) async fn get(api: &Api, call: &Call, wanted: &str) -> Answer {
+    let names = api.read(node_names).await?;
+    for connection in visible(api, call).await? {
+        for channel in &connection.channels {
+            if name(&connection, channel) == wanted {
+                return json(show(api, &connection, channel, &names));
+            }
+        }
+    }
+    Err(ApiError::not_found())
+}

@@ -1,0 +1,94 @@
+//! `/api/consumers` (O2), and those of one queue.
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::channels;
+use crate::dispatch::Answer;
+use crate::error::ApiError;
+use crate::page::Window;
+use crate::queues::node_names;
+use control::{ConnectionFacts, ConsumerFacts, ControlRequest};
+use metadata::{Name, QueueId};
+use serde_json::{Value as Json, json as object};
+use std::collections::BTreeMap;
+
+/// Consumers of a queue, or of all, as the API shows them.
+pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>, ApiError> {
+    let mut consumers = api.ask(|reply| ControlRequest::Consumers { reply }).await?;
+    consumers.retain(|c| only.is_none_or(|q| q.0 == c.queue));
+    if consumers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let connections = api
+        .ask(|reply| ControlRequest::Connections { reply })
+        .await?;
+    let by_session: BTreeMap<(u64, u64), &ConnectionFacts> = connections
+        .iter()
+        .map(|c| ((c.node.0, c.number), c))
+        .collect();
+    let ids: Vec<u64> = consumers.iter().map(|c| c.queue).collect();
+    let (queues, names) = api
+        .read(move |tree| {
+            let found = ids.iter().filter_map(|id| tree.queue_by_id(QueueId(*id)));
+            let named = found.map(|q| (q.id.0, (q.vhost.clone(), q.name.clone())));
+            (named.collect::<BTreeMap<_, _>>(), node_names(tree))
+        })
+        .await?;
+    let mut shown: Vec<Json> = consumers
+        .iter()
+        .filter_map(|c| {
+            let queue = queues.get(&c.queue)?;
+            let connection = by_session.get(&(c.session_node, c.session_number));
+            Some(show(c, queue, connection.copied(), &names))
+        })
+        .collect();
+    let key = |c: &Json| (c["queue"].to_string(), c["consumer_tag"].to_string());
+    shown.sort_by_cached_key(key);
+    Ok(shown)
+}
+
+fn show(
+    consumer: &ConsumerFacts,
+    (vhost, queue): &(Name, Name),
+    connection: Option<&ConnectionFacts>,
+    names: &crate::queues::NodeNames,
+) -> Json {
+    let channel = connection.and_then(|connection| {
+        let mut channels = connection.channels.iter();
+        let channel = channels.find(|ch| ch.number == consumer.channel)?;
+        Some((connection, channel))
+    });
+    let acks = channel.is_none_or(|(_, ch)| !ch.auto_ack.contains(&consumer.tag));
+    object!({
+        "consumer_tag": consumer.tag,
+        "queue": {"name": &**queue, "vhost": &**vhost},
+        "ack_required": acks,
+        "exclusive": consumer.exclusive,
+        "prefetch_count": consumer.prefetch,
+        "active": consumer.active,
+        "activity_status": if consumer.active { "up" } else { "waiting" },
+        "arguments": consumer.arguments,
+        // A client that is gone, or whose node did not answer, has no channel to show.
+        "channel_details": channel.map_or_else(
+            || object!({}),
+            |(connection, channel)| channels::brief(connection, channel, names),
+        ),
+    })
+}
+
+pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
+    let window = Window::of(&call.query)?;
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let visible = api.visible_vhosts(call).await?;
+    let mut all = shown(api, None).await?;
+    all.retain(|c| {
+        let of = c["queue"]["vhost"].as_str().unwrap_or_default();
+        vhost.is_none_or(|v| v == of) && visible.as_ref().is_none_or(|set| set.contains(of))
+    });
+    let tag = |c: &Json| c["consumer_tag"].as_str().unwrap_or_default().to_owned();
+    let tagged = all.into_iter().map(|c| (tag(&c), c)).collect();
+    let (part, cut) = window.cut(tagged, |(tag, _)| tag)?;
+    Ok(cut.respond(part.into_iter().map(|(_, c)| c).collect()))
+}

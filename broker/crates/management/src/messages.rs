@@ -1,0 +1,354 @@
+//! Messages through the API: `exchanges/.../publish` and `queues/.../get` (O9). For looking and trying, not for traffic.
+
+use crate::access::{Call, Thing};
+use crate::ask::Api;
+use crate::dispatch::{Answer, json};
+use crate::error::ApiError;
+use crate::exchanges::plain;
+use crate::json::{Members, to_table};
+use crate::queues;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use codec_amqp091::{HeaderEdit, Properties};
+use control::ControlRequest;
+use env::WallTime;
+use message::{Message, MessageBuilder, Protocol};
+use metadata::Right;
+use queue::{Delivery, Outcome};
+use serde_json::{Map, Value as Json, json as object};
+
+/// Messages that one request takes at the most, and bytes of bodies after which it takes no more.
+const MAX_MESSAGES: i64 = 1000;
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of a short string.
+const MAX_SHORT: usize = 255;
+/// Ten years, as over AMQP.
+const MAX_TTL_MS: u64 = 315_360_000_000;
+
+/// A message as a request describes it.
+struct Wanted {
+    exchange: String,
+    key: String,
+    properties: Map<String, Json>,
+    payload: Vec<u8>,
+}
+
+fn short<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiError> {
+    let text = members.0.get(key);
+    let text = match text {
+        None | Some(Json::Null) => return Ok(None),
+        Some(Json::String(text)) => text.as_str(),
+        Some(_) => {
+            let why = format!("'{key}' should be a string");
+            return Err(ApiError::bad_request(why));
+        }
+    };
+    if text.len() > MAX_SHORT {
+        let why = format!("'{key}' is longer than {MAX_SHORT} bytes");
+        return Err(ApiError::bad_request(why));
+    }
+    Ok(Some(text))
+}
+
+fn number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>, ApiError> {
+    let Some(number) = members.integer(key)? else {
+        return Ok(None);
+    };
+    T::try_from(number)
+        .map(Some)
+        .map_err(|_| ApiError::bad_request(format!("'{key}' is out of range: {number}")))
+}
+
+/// The 0.9.1 properties, their encoding, and what the node needs of them.
+struct Encoded {
+    raw: Bytes,
+    durable: bool,
+    priority: Option<u8>,
+    ttl_ms: Option<u64>,
+    user_id: Option<String>,
+}
+
+fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
+    let m = Members(given);
+    let expiration = match given.get("expiration") {
+        Some(Json::Number(n)) => Some(n.to_string()),
+        _ => short(&m, "expiration")?.map(str::to_owned),
+    };
+    let ttl_ms = match &expiration {
+        None => None,
+        Some(text) => {
+            let ttl = text.parse().ok().filter(|ttl| *ttl <= MAX_TTL_MS);
+            let why = || ApiError::bad_request(format!("invalid expiration '{text}'"));
+            Some(ttl.ok_or_else(why)?)
+        }
+    };
+    let properties = Properties {
+        content_type: short(&m, "content_type")?,
+        content_encoding: short(&m, "content_encoding")?,
+        headers: None,
+        delivery_mode: number(&m, "delivery_mode")?,
+        priority: number(&m, "priority")?,
+        correlation_id: short(&m, "correlation_id")?,
+        reply_to: short(&m, "reply_to")?,
+        expiration: expiration.as_deref(),
+        message_id: short(&m, "message_id")?,
+        timestamp: number(&m, "timestamp")?,
+        kind: short(&m, "type")?,
+        user_id: short(&m, "user_id")?,
+        app_id: short(&m, "app_id")?,
+        cluster_id: short(&m, "cluster_id")?,
+    };
+    let headers = match given.get("headers") {
+        Some(Json::Object(headers)) => to_table(headers)?,
+        None | Some(Json::Null) => message::Table::default(),
+        Some(_) => return Err(ApiError::bad_request("'headers' should be an object")),
+    };
+    if headers.0.iter().any(|(key, _)| key.len() > MAX_SHORT) {
+        let why = format!("a header's name is longer than {MAX_SHORT} bytes");
+        return Err(ApiError::bad_request(why));
+    }
+    let edits: Vec<HeaderEdit<'_>> = headers
+        .0
+        .iter()
+        .map(|(key, value)| HeaderEdit {
+            key,
+            value: Some(value.clone()),
+        })
+        .collect();
+    let mut raw = BytesMut::new();
+    properties.encode_edited(&edits, &mut raw);
+    Ok(Encoded {
+        raw: raw.freeze(),
+        durable: properties.delivery_mode == Some(2),
+        priority: properties.priority,
+        ttl_ms,
+        user_id: properties.user_id.map(str::to_owned),
+    })
+}
+
+fn build(wanted: &Wanted, encoded: &Encoded, received: WallTime) -> Result<Message, String> {
+    let builder = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable: encoded.durable,
+        priority: encoded.priority,
+        ttl_ms: encoded.ttl_ms,
+        received,
+        exchange: &wanted.exchange,
+        routing_keys: &[&wanted.key],
+        properties: &encoded.raw,
+    };
+    let body: &[u8] = &wanted.payload;
+    let built = builder.build(body.len(), [body]);
+    built.map_err(|e| format!("invalid message: {e}"))
+}
+
+fn payload(body: &Members<'_>) -> Result<Vec<u8>, ApiError> {
+    let text = body.required_text("payload")?;
+    match body.required_text("payload_encoding")? {
+        "string" => Ok(text.as_bytes().to_vec()),
+        "base64" => STANDARD
+            .decode(text)
+            .map_err(|_| ApiError::bad_request("the payload is not base64")),
+        other => Err(ApiError::bad_request(format!(
+            "unsupported payload_encoding '{other}': string and base64 are known"
+        ))),
+    }
+}
+
+pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str) -> Answer {
+    api.member(call, vhost).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let properties = match body.0.get("properties") {
+        Some(Json::Object(properties)) => properties.clone(),
+        Some(Json::Array(list)) if list.is_empty() => Map::new(),
+        None => return Err(ApiError::bad_request("key_missing: properties")),
+        Some(_) => return Err(ApiError::bad_request("'properties' should be an object")),
+    };
+    let key = body.required_text("routing_key")?;
+    if key.len() > MAX_SHORT {
+        let why = format!("'routing_key' is longer than {MAX_SHORT} bytes");
+        return Err(ApiError::bad_request(why));
+    }
+    let wanted = Wanted {
+        exchange: plain(exchange).to_owned(),
+        key: key.to_owned(),
+        payload: payload(&body)?,
+        properties,
+    };
+    let encoded = encode(&wanted.properties)?;
+    may_publish(api, call, vhost, &wanted, &encoded).await?;
+    let vhost = vhost.into();
+    let published = api
+        .ask(|reply| ControlRequest::Publish {
+            vhost,
+            build: Box::new(move |received| build(&wanted, &encoded, received)),
+            reply,
+        })
+        .await??;
+    if !published.taken {
+        return Err(ApiError::bad_request(
+            "Unable to publish message. Check queue limits.",
+        ));
+    }
+    json(object!({"routed": published.routed}))
+}
+
+/// As over AMQP: the right to write, the topic's right, an exchange that takes publishes, one's own name.
+async fn may_publish(
+    api: &Api,
+    call: &Call,
+    vhost: &str,
+    wanted: &Wanted,
+    encoded: &Encoded,
+) -> Result<(), ApiError> {
+    let to = Thing::Exchange(wanted.exchange.clone());
+    api.permitted(call, vhost, vec![(Right::Write, to)]).await?;
+    let (user, vhost) = (call.user.clone(), vhost.to_owned());
+    let (exchange, key) = (wanted.exchange.clone(), wanted.key.clone());
+    let found = api
+        .read(move |tree| {
+            let record = tree.exchange(&vhost, &exchange)?;
+            let topic = &*record.kind != "topic"
+                || tree.topic_permitted(&user.name, &vhost, &exchange, Right::Write, &key);
+            Some((record.internal, topic))
+        })
+        .await?;
+    match found {
+        None => return Err(ApiError::not_found()),
+        Some((true, _)) => {
+            let why = format!("cannot publish to internal exchange '{}'", wanted.exchange);
+            return Err(ApiError::bad_request(why));
+        }
+        Some((_, false)) => {
+            let why = format!(
+                "write access to topic '{}' in exchange '{}' refused for user '{}'",
+                wanted.key, wanted.exchange, call.user.name
+            );
+            return Err(ApiError::not_authorized(why));
+        }
+        Some((false, true)) => {}
+    }
+    match &encoded.user_id {
+        Some(claimed) if **claimed != *call.user.name => Err(ApiError::bad_request(format!(
+            "user_id property set to '{claimed}' but authenticated user was '{}'",
+            call.user.name
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What becomes of messages that were taken.
+fn outcome(mode: &str) -> Result<Outcome, ApiError> {
+    match mode {
+        "ack_requeue_false" => Ok(Outcome::Accepted),
+        "ack_requeue_true" | "reject_requeue_true" => Ok(Outcome::Requeue),
+        "reject_requeue_false" => Ok(Outcome::Rejected),
+        other => Err(ApiError::bad_request(format!(
+            "ackmode '{other}' is not known: ack_requeue_true, ack_requeue_false, reject_requeue_true and \
+             reject_requeue_false are"
+        ))),
+    }
+}
+
+pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.member(call, vhost).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let settle = outcome(body.required_text("ackmode")?)?;
+    let count = body.integer("count")?;
+    let count = count.ok_or_else(|| ApiError::bad_request("key_missing: count"))?;
+    let auto = match body.required_text("encoding")? {
+        "auto" => true,
+        "base64" => false,
+        _ => {
+            let why = "Unsupported encoding. Please use auto or base64.";
+            return Err(ApiError::bad_request(why));
+        }
+    };
+    let truncate = number::<u32>(&body, "truncate")?.map(|n| n as usize);
+    if !(0..=MAX_MESSAGES).contains(&count) {
+        let why = format!("count is a number from 0 to {MAX_MESSAGES}");
+        return Err(ApiError::bad_request(why));
+    }
+    let queue = queues::to_read(api, call, vhost, name).await?;
+    if count == 0 {
+        return json(object!([]));
+    }
+    let count = u32::try_from(count).unwrap_or(1);
+    let taken = api
+        .ask(|reply| ControlRequest::Get {
+            queue,
+            count,
+            bytes: MAX_BYTES,
+            settle,
+            reply,
+        })
+        .await??;
+    let shown = taken.iter().map(|d| show(d, auto, truncate));
+    json(Json::Array(shown.collect()))
+}
+
+fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
+    let message = &delivery.message;
+    let body = message.body();
+    let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(&body);
+    let (payload, encoding) = match std::str::from_utf8(part) {
+        Ok(text) if auto => (text.to_owned(), "string"),
+        _ => (STANDARD.encode(part), "base64"),
+    };
+    object!({
+        "payload_bytes": body.len(),
+        "redelivered": delivery.redelivered,
+        "exchange": message.exchange(),
+        "routing_key": message.routing_key(),
+        "message_count": delivery.left,
+        "properties": properties(delivery),
+        "payload": payload,
+        "payload_encoding": encoding,
+    })
+}
+
+/// Those that the message has, with what a client over AMQP would find in its headers too.
+fn properties(delivery: &Delivery) -> Json {
+    let mut shown = Map::new();
+    let raw = delivery.message.properties();
+    let decoded = match delivery.message.protocol() {
+        Protocol::Amqp091 => Properties::decode(&raw).unwrap_or_default(),
+        _ => Properties::default(),
+    };
+    let mut headers = match decoded.header_table() {
+        Ok(table) => control::json::object(&table),
+        Err(_) => Map::new(),
+    };
+    if let Some(attempts) = delivery.attempts.filter(|n| *n > 0) {
+        headers.insert("x-delivery-count".to_owned(), object!(attempts));
+    }
+    for (name, text) in [
+        ("content_type", decoded.content_type),
+        ("content_encoding", decoded.content_encoding),
+        ("correlation_id", decoded.correlation_id),
+        ("reply_to", decoded.reply_to),
+        ("expiration", decoded.expiration),
+        ("message_id", decoded.message_id),
+        ("type", decoded.kind),
+        ("user_id", decoded.user_id),
+        ("app_id", decoded.app_id),
+        ("cluster_id", decoded.cluster_id),
+    ] {
+        shown.extend(text.map(|t| (name.to_owned(), object!(t))));
+    }
+    let numbers = [
+        ("delivery_mode", decoded.delivery_mode.map(u64::from)),
+        ("priority", decoded.priority.map(u64::from)),
+        ("timestamp", decoded.timestamp),
+    ];
+    for (name, number) in numbers {
+        shown.extend(number.map(|n| (name.to_owned(), object!(n))));
+    }
+    if !headers.is_empty() {
+        shown.insert("headers".to_owned(), Json::Object(headers));
+    }
+    Json::Object(shown)
+}

@@ -1,0 +1,274 @@
+//! `/api/parameters`, `/api/global-parameters` and the cluster's name (O2).
+//!
+//! RabbitMQ keeps vhost limits and operator policies as parameters of a vhost, and its definitions files have them as
+//! such; both ways lead to the same things here. Other components are extensions' (federation, shovel): there are none.
+
+use crate::access::Call;
+use crate::ask::Api;
+use crate::dispatch::{Answer, json, no_content, put as put_answer};
+use crate::error::ApiError;
+use crate::json::Members;
+use crate::{limits, policies};
+use metadata::{CLUSTER_NAME, Change, PolicyScope, Tree};
+use serde_json::{Map, Value as Json, json as object};
+
+pub(crate) const LIMITS: &str = "vhost-limits";
+pub(crate) const OPERATOR_POLICY: &str = "operator_policy";
+/// Read only: what the cluster calls itself.
+const CLUSTER_ID: &str = "internal_cluster_id";
+
+fn parameter(component: &str, vhost: &str, name: &str, value: Json) -> Json {
+    object!({"component": component, "vhost": vhost, "name": name, "value": value})
+}
+
+/// All of them, by component, vhost and name.
+pub(crate) fn all(tree: &Tree) -> Vec<Json> {
+    let operator = tree.policies(PolicyScope::Operator).into_iter().map(|p| {
+        let mut value = policies::show(p);
+        if let Some(members) = value.as_object_mut() {
+            members.remove("vhost");
+            members.remove("name");
+        }
+        parameter(OPERATOR_POLICY, &p.vhost, &p.name, value)
+    });
+    let limits = tree.vhosts().into_iter().filter(|v| !v.limits.is_empty());
+    let limits = limits.map(|v| {
+        let value = Json::Object(limits::values(&v.limits));
+        parameter(LIMITS, &v.name, "limits", value)
+    });
+    operator.chain(limits).collect()
+}
+
+fn unknown(component: &str) -> ApiError {
+    ApiError::bad_request(format!(
+        "Validation failed\n\ncomponent {component} not found\n"
+    ))
+}
+
+fn is(parameter: &Json, key: &str, wanted: Option<&str>) -> bool {
+    wanted.is_none_or(|w| parameter[key] == w)
+}
+
+async fn matching(
+    api: &Api,
+    call: &Call,
+    component: Option<&str>,
+    vhost: Option<&str>,
+) -> Result<Vec<Json>, ApiError> {
+    if let Some(vhost) = vhost {
+        api.visible(call, vhost).await?;
+    }
+    let visible = api.visible_vhosts(call).await?;
+    let mut found = api.read(all).await?;
+    found.retain(|p| {
+        let of = p["vhost"].as_str().unwrap_or_default();
+        is(p, "component", component)
+            && is(p, "vhost", vhost)
+            && visible.as_ref().is_none_or(|set| set.contains(of))
+    });
+    Ok(found)
+}
+
+pub(crate) async fn list(
+    api: &Api,
+    call: &Call,
+    component: Option<&str>,
+    vhost: Option<&str>,
+) -> Answer {
+    json(Json::Array(matching(api, call, component, vhost).await?))
+}
+
+pub(crate) async fn get(
+    api: &Api,
+    call: &Call,
+    component: &str,
+    vhost: &str,
+    name: &str,
+) -> Answer {
+    let found = matching(api, call, Some(component), Some(vhost)).await?;
+    let named = found.into_iter().find(|p| p["name"] == name);
+    named.map_or_else(|| Err(ApiError::not_found()), json)
+}
+
+/// Operator policies are administrators', whatever path they are changed by; so are limits.
+async fn allowed(api: &Api, call: &Call, vhost: &str) -> Result<(), ApiError> {
+    call.administrator()?;
+    api.visible(call, vhost).await
+}
+
+pub(crate) async fn put(
+    api: &Api,
+    call: &Call,
+    component: &str,
+    vhost: &str,
+    name: &str,
+) -> Answer {
+    if ![LIMITS, OPERATOR_POLICY].contains(&component) {
+        return Err(unknown(component));
+    }
+    allowed(api, call, vhost).await?;
+    let body = call.object()?;
+    let value = body.get("value").and_then(Json::as_object);
+    let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+    let before = matching(api, call, Some(component), Some(vhost)).await?;
+    set(api, component, vhost, name, value).await?;
+    put_answer(before.iter().any(|p| p["name"] == name))
+}
+
+/// Also what definitions files have.
+pub(crate) async fn set(
+    api: &Api,
+    component: &str,
+    vhost: &str,
+    name: &str,
+    value: &Map<String, Json>,
+) -> Result<(), ApiError> {
+    match component {
+        LIMITS => {
+            for (limit, number) in value {
+                let number = number.as_i64().ok_or_else(|| {
+                    ApiError::bad_request(format!("limit '{limit}' should be a number"))
+                })?;
+                let change = Change::SetVhostLimit {
+                    vhost: vhost.into(),
+                    limit: limit.as_str().into(),
+                    value: Some(number),
+                };
+                api.change(change).await?;
+            }
+        }
+        OPERATOR_POLICY => {
+            let scope = PolicyScope::Operator;
+            let record = policies::record(scope, vhost, name, &Members(value))?;
+            api.change(Change::PutPolicy(record)).await?;
+        }
+        other => return Err(unknown(other)),
+    }
+    Ok(())
+}
+
+pub(crate) async fn delete(
+    api: &Api,
+    call: &Call,
+    component: &str,
+    vhost: &str,
+    name: &str,
+) -> Answer {
+    let found = matching(api, call, Some(component), Some(vhost)).await?;
+    let Some(parameter) = found.into_iter().find(|p| p["name"] == name) else {
+        return Err(ApiError::not_found());
+    };
+    allowed(api, call, vhost).await?;
+    if component == OPERATOR_POLICY {
+        let change = Change::DeletePolicy {
+            vhost: vhost.into(),
+            name: name.into(),
+            scope: PolicyScope::Operator,
+        };
+        api.change(change).await?;
+    } else {
+        for limit in parameter["value"].as_object().into_iter().flatten() {
+            let change = Change::SetVhostLimit {
+                vhost: vhost.into(),
+                limit: limit.0.as_str().into(),
+                value: None,
+            };
+            api.change(change).await?;
+        }
+    }
+    no_content()
+}
+
+/// What people call the cluster: its parameter, or else the name that the configuration gave this node.
+pub(crate) fn cluster_name(tree: &Tree, configured: &str) -> String {
+    let set = tree.global_parameter(CLUSTER_NAME);
+    let set = set.and_then(|json| serde_json::from_str::<String>(json).ok());
+    set.unwrap_or_else(|| configured.to_owned())
+}
+
+/// Global parameters by name, with those that are always there.
+pub(crate) fn globals(tree: &Tree, configured: &str) -> Vec<Json> {
+    let mut all = Map::new();
+    all.insert(
+        CLUSTER_NAME.to_owned(),
+        object!(cluster_name(tree, configured)),
+    );
+    all.insert(CLUSTER_ID.to_owned(), object!(tree.cluster()));
+    for (name, value) in tree.global_parameters() {
+        let value = serde_json::from_str(value).unwrap_or(Json::Null);
+        all.insert(name.to_string(), value);
+    }
+    let all = all.into_iter();
+    all.map(|(name, value)| object!({"name": name, "value": value}))
+        .collect()
+}
+
+async fn all_globals(api: &Api) -> Result<Vec<Json>, ApiError> {
+    let configured = api.config().cluster_name.clone();
+    api.read(move |tree| globals(tree, &configured)).await
+}
+
+pub(crate) async fn list_globals(api: &Api) -> Answer {
+    json(Json::Array(all_globals(api).await?))
+}
+
+pub(crate) async fn get_global(api: &Api, name: &str) -> Answer {
+    let found = all_globals(api).await?;
+    let named = found.into_iter().find(|p| p["name"] == name);
+    named.map_or_else(|| Err(ApiError::not_found()), json)
+}
+
+pub(crate) async fn put_global(api: &Api, call: &Call, name: &str) -> Answer {
+    let body = call.object()?;
+    let value = body.get("value");
+    let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+    let wanted = name.to_owned();
+    let existed = api
+        .read(move |tree| tree.global_parameter(&wanted).is_some())
+        .await?;
+    set_global(api, name, value).await?;
+    put_answer(existed)
+}
+
+/// Also what definitions files have. Another cluster's id is not this one's.
+pub(crate) async fn set_global(api: &Api, name: &str, value: &Json) -> Result<(), ApiError> {
+    if name == CLUSTER_ID {
+        return Ok(());
+    }
+    if name == CLUSTER_NAME && !value.is_string() {
+        return Err(ApiError::bad_request("a cluster's name is a string"));
+    }
+    let change = Change::PutGlobalParameter {
+        name: name.into(),
+        value: value.to_string().into(),
+    };
+    api.change(change).await.map(|_| ())
+}
+
+pub(crate) async fn delete_global(api: &Api, name: &str) -> Answer {
+    let wanted = name.to_owned();
+    let there = api
+        .read(move |tree| tree.global_parameter(&wanted).is_some())
+        .await?;
+    if !there {
+        return Err(ApiError::not_found());
+    }
+    let name = name.into();
+    api.change(Change::DeleteGlobalParameter { name }).await?;
+    no_content()
+}
+
+pub(crate) async fn get_cluster_name(api: &Api) -> Answer {
+    let configured = api.config().cluster_name.clone();
+    let name = api
+        .read(move |tree| cluster_name(tree, &configured))
+        .await?;
+    json(object!({"name": name}))
+}
+
+pub(crate) async fn put_cluster_name(api: &Api, call: &Call) -> Answer {
+    let body = call.object()?;
+    let name = Members(&body).required_text("name")?.to_owned();
+    set_global(api, CLUSTER_NAME, &object!(name)).await?;
+    no_content()
+}

@@ -1,0 +1,263 @@
+use super::*;
+use control::{ChannelFacts, MessageCounts, ProtocolCounters};
+
+fn connection(name: &str, user: &str, number: u64) -> ConnectionFacts {
+    ConnectionFacts {
+        name: name.into(),
+        node: NodeId(1),
+        number,
+        user: user.into(),
+        vhost: "/".into(),
+        protocol: "amqp091".into(),
+        peer: "[::1]:4000".into(),
+        local: "127.0.0.1:5672".into(),
+        state: "running".into(),
+        received_bytes: 100,
+        channels: vec![ChannelFacts {
+            number: 3,
+            prefetch: 7,
+            consumers: 2,
+            auto_ack: vec!["silent".into()],
+            counts: MessageCounts {
+                publish: 5,
+                ..MessageCounts::default()
+            },
+            ..ChannelFacts::default()
+        }],
+        ..ConnectionFacts::default()
+    }
+}
+
+fn connected() -> Server {
+    let server = Server::start();
+    server.add_user("m", &["management"]);
+    server.quorum("q");
+    let mut fake = server.fake.lock().unwrap();
+    let queue = fake.tree.queue("/", "q").unwrap().id.0;
+    fake.connections = vec![
+        connection("a -> x", "guest", 8),
+        connection("b -> x", "m", 9),
+    ];
+    let consumer = |tag: &str, number: u64| ConsumerFacts {
+        queue,
+        session_node: 1,
+        session_number: number,
+        channel: 3,
+        tag: tag.into(),
+        active: true,
+        ..ConsumerFacts::default()
+    };
+    fake.consumers = vec![
+        consumer("silent", 8),
+        consumer("t", 8),
+        consumer("lost", 77),
+    ];
+    drop(fake);
+    server
+}
+
+#[test]
+fn channels_are_listed_with_their_connections() {
+    let server = connected();
+    let all = server.get("/api/channels");
+    assert_eq!(all.as_array().unwrap().len(), 2);
+    let first = &all[0];
+    assert_eq!(
+        (
+            &first["name"],
+            &first["number"],
+            &first["prefetch_count"],
+            &first["node"]
+        ),
+        (&json!("a -> x (3)"), &json!(3), &json!(7), &json!("c-0"))
+    );
+    assert_eq!(first["message_stats"]["publish"], 5);
+    assert_eq!(
+        first["connection_details"],
+        json!({"name": "a -> x", "peer_host": "::1", "peer_port": 4000})
+    );
+    assert_eq!(
+        server.get("/api/channels/a%20-%3E%20x%20(3)")["user"],
+        "guest"
+    );
+    assert_eq!(server.ask("GET", "/api/channels/none", None).status, 404);
+    let one = server.get("/api/connections/a%20-%3E%20x/channels");
+    assert_eq!(one.as_array().unwrap().len(), 1);
+    assert_eq!(
+        server
+            .ask("GET", "/api/connections/none/channels", None)
+            .status,
+        404
+    );
+    assert_eq!(
+        server
+            .get("/api/vhosts/%2F/channels")
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    // Those of others are not for everybody.
+    let own = server
+        .ask_as(Some(("m", "secret")), "GET", "/api/channels", None)
+        .body;
+    assert_eq!(own.as_array().unwrap().len(), 1);
+    assert_eq!(own[0]["user"], "m");
+}
+
+#[test]
+fn consumers_are_listed_with_their_channels() {
+    let server = connected();
+    let all = server.get("/api/consumers");
+    let shown: Vec<_> = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| (c["consumer_tag"].clone(), c["ack_required"].clone()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (json!("lost"), json!(true)),
+            (json!("silent"), json!(false)),
+            (json!("t"), json!(true)),
+        ]
+    );
+    // A client whose node did not answer has no channel to show.
+    assert_eq!(all[0]["channel_details"], json!({}));
+    assert_eq!(all[2]["channel_details"]["name"], "a -> x (3)");
+    assert_eq!(all[2]["queue"], json!({"name": "q", "vhost": "/"}));
+    assert_eq!(server.get("/api/consumers/%2F"), all);
+    assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
+    assert_eq!(server.get("/api/consumers/other"), json!([]));
+    assert_eq!(server.get("/api/queues/%2F/q")["consumer_details"], all);
+}
+
+#[test]
+fn connections_of_a_user_are_listed_and_closed_together() {
+    let server = connected();
+    let of = |who, user: &str| {
+        let path = format!("/api/connections/username/{user}");
+        server.ask_as(Some(who), "GET", &path, None)
+    };
+    let m = ("m", "secret");
+    assert_eq!(of(("guest", "guest"), "m").body[0]["name"], "b -> x");
+    assert_eq!(of(m, "m").body.as_array().unwrap().len(), 1);
+    assert_eq!(of(m, "guest").status, 401);
+    let close = |user: &str| {
+        let path = format!("/api/connections/username/{user}");
+        server.ask_as(Some(m), "DELETE", &path, None).status
+    };
+    assert_eq!(close("guest"), 401);
+    assert_eq!(close("m"), 204);
+    assert_eq!(server.get("/api/connections").as_array().unwrap().len(), 1);
+    let shown = &server.get("/api/connections")[0];
+    assert_eq!(
+        (
+            &shown["protocol"],
+            &shown["host"],
+            &shown["port"],
+            &shown["ssl"]
+        ),
+        (
+            &json!("AMQP 0-9-1"),
+            &json!("127.0.0.1"),
+            &json!(5672),
+            &json!(false)
+        )
+    );
+}
+
+#[test]
+fn lists_can_be_ordered_by_what_they_show_and_cut_to_columns() {
+    let server = Server::start();
+    for (name, ready) in [("a", 5), ("b", 20), ("c", 10)] {
+        server.quorum(name);
+        server.set_stats(name, ready, 0);
+    }
+    let names = |query: &str| {
+        let got = server.get(&format!("/api/queues?{query}"));
+        let list = if got.is_array() {
+            got
+        } else {
+            got["items"].clone()
+        };
+        let names = list
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|q| q["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>().join("")
+    };
+    assert_eq!(names("sort=messages_ready"), "acb");
+    assert_eq!(names("sort=messages_ready&sort_reverse=true"), "bca");
+    assert_eq!(
+        names("sort=messages_ready&sort_reverse=true&page=1&page_size=2"),
+        "bc"
+    );
+    assert_eq!(names("sort=messages_ready&page=2&page_size=2"), "b");
+    let page = server.get("/api/queues?page=2&page_size=2&sort=name&columns=name,messages_ready");
+    assert_eq!(page["items"], json!([{"name": "c", "messages_ready": 10}]));
+    assert_eq!(
+        (&page["item_count"], &page["total_count"]),
+        (&json!(1), &json!(3))
+    );
+}
+
+#[test]
+fn metrics_by_protocol_type_and_object() {
+    let server = connected();
+    let counts = ProtocolCounters {
+        received: 12,
+        quorum: MessageCounts {
+            deliver: 4,
+            get_no_ack: 1,
+            ..MessageCounts::default()
+        },
+        ..ProtocolCounters::default()
+    };
+    {
+        let mut fake = server.fake.lock().unwrap();
+        fake.counters.protocols.insert("amqp091".into(), counts);
+        fake.counters.connections_opened = 6;
+    }
+    let page = |path: &str| {
+        let url = format!("http://{}{path}", server.metrics);
+        let text = ureq::get(url).call().unwrap().body_mut().read_to_string();
+        text.unwrap()
+    };
+    let all = page("/metrics");
+    for line in [
+        "rabbitmq_connections_opened_total 6",
+        "rabbitmq_connections 2",
+        "rabbitmq_channels 2",
+        "rabbitmq_global_messages_received_total{protocol=\"amqp091\"} 12",
+        "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_quorum_queue\"} 5",
+        "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_classic_queue\"} 0",
+        "# TYPE rabbitmq_global_messages_received_total counter",
+    ] {
+        assert!(all.lines().any(|l| l == line), "{line} in\n{all}");
+    }
+    assert!(
+        !all.contains("channel_prefetch{"),
+        "objects are not in the sums"
+    );
+    let each = page("/metrics/per-object");
+    assert!(each.contains("rabbitmq_connection_incoming_bytes_total{connection=\"a -> x\"} 100"));
+    assert!(each.contains("rabbitmq_channel_consumers{channel=\"b -> x (3)\"} 2"));
+    assert_eq!(page("/metrics/detailed"), "", "nothing was asked for");
+    let some = page("/metrics/detailed?family=queue_coarse_metrics&family=nothing");
+    assert!(
+        some.contains("rabbitmq_detailed_queue_messages{vhost=\"/\",queue=\"q\"} 0"),
+        "{some}"
+    );
+    assert!(!some.contains("connection"));
+    let none = page("/metrics/detailed?family=queue_coarse_metrics&vhost=other");
+    assert!(!none.contains("queue=\"q\""));
+    // Each metric once, and its samples right behind its head.
+    for page in [&all, &each, &some] {
+        let heads: Vec<&str> = page.lines().filter(|l| l.starts_with("# TYPE")).collect();
+        let once: std::collections::BTreeSet<_> = heads.iter().collect();
+        assert_eq!(heads.len(), once.len());
+    }
+}

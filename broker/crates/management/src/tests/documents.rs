@@ -1,0 +1,281 @@
+use super::*;
+
+/// As RabbitMQ 4 writes it.
+const OF_RABBITMQ: &str = r#"{
+  "rabbit_version": "4.0.5", "rabbitmq_version": "4.0.5", "product_name": "RabbitMQ", "product_version": "4.0.5",
+  "rabbitmq_definition_format": "cluster", "original_cluster_name": "rabbit@host",
+  "explanation": "Definitions of cluster 'rabbit@host'",
+  "users": [
+    {"name": "app", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
+     "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ["management"], "limits": {"max-connections": 10}},
+    {"name": "external", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": [], "limits": {}}
+  ],
+  "vhosts": [
+    {"name": "/", "description": "Default virtual host", "metadata": {"description": "Default virtual host", "tags": []}, "tags": []},
+    {"name": "v", "description": "", "tags": [], "default_queue_type": "quorum",
+     "metadata": {"description": "", "tags": [], "default_queue_type": "quorum"}}
+  ],
+  "permissions": [{"user": "app", "vhost": "v", "configure": ".*", "write": ".*", "read": ".*"}],
+  "topic_permissions": [{"user": "app", "vhost": "v", "exchange": "amq.topic", "write": "^a", "read": ".*"}],
+  "parameters": [
+    {"value": {"max-connections": 100, "max-queues": 50}, "vhost": "v", "component": "vhost-limits", "name": "limits"},
+    {"value": {"pattern": "^o", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"},
+     "vhost": "v", "component": "operator_policy", "name": "limit"}
+  ],
+  "global_parameters": [
+    {"name": "cluster_tags", "value": []},
+    {"name": "cluster_name", "value": "orders"},
+    {"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-7Zc"}
+  ],
+  "policies": [{"vhost": "v", "name": "p", "pattern": "^o", "apply-to": "queues", "definition": {"message-ttl": 1000}, "priority": 0}],
+  "queues": [
+    {"name": "orders", "vhost": "v", "durable": true, "auto_delete": false, "type": "quorum", "arguments": {"x-queue-type": "quorum"}},
+    {"name": "by-type", "vhost": "v", "durable": true, "auto_delete": false, "type": "quorum", "arguments": {}},
+    {"name": "old", "vhost": "/", "durable": true, "auto_delete": false, "type": "classic", "arguments": {"x-queue-type": "classic"}}
+  ],
+  "exchanges": [{"name": "x", "vhost": "v", "type": "topic", "durable": true, "auto_delete": false, "internal": false, "arguments": {}}],
+  "bindings": [{"source": "x", "vhost": "v", "destination": "orders", "destination_type": "queue", "routing_key": "a.#", "arguments": {}}]
+}"#;
+
+#[test]
+fn a_file_of_rabbitmq_is_imported() {
+    let server = Server::start();
+    let document: Json = serde_json::from_str(OF_RABBITMQ).unwrap();
+    for _ in 0..2 {
+        let got = server.ask("POST", "/api/definitions", Some(document.clone()));
+        assert_eq!(got.status, 204, "{got:?}");
+    }
+    assert_eq!(server.get("/api/cluster-name"), json!({"name": "orders"}));
+    assert_eq!(server.get("/api/vhosts/v")["default_queue_type"], "quorum");
+    assert_eq!(
+        server.get("/api/vhost-limits"),
+        json!([{"vhost": "v", "value": {"max-connections": 100, "max-queues": 50}}])
+    );
+    let orders = server.get("/api/queues/v/orders");
+    assert_eq!(
+        (
+            &orders["type"],
+            &orders["policy"],
+            &orders["operator_policy"]
+        ),
+        (&json!("quorum"), &json!("p"), &json!("limit"))
+    );
+    assert_eq!(server.get("/api/queues/v/by-type")["type"], "quorum");
+    assert_eq!(server.get("/api/queues/%2F/old")["type"], "classic");
+    assert_eq!(
+        server.get("/api/user-limits/app")[0]["value"]["max-connections"],
+        10
+    );
+    // The password is RabbitMQ's documentation's.
+    let app = server.ask_as(Some(("app", "test12")), "GET", "/api/whoami", None);
+    assert_eq!(app.status, 200, "{app:?}");
+    let other = server.ask_as(Some(("external", "")), "GET", "/api/whoami", None);
+    assert_eq!(other.status, 401);
+    // This cluster's id stays its own.
+    assert_eq!(
+        server.get("/api/global-parameters/internal_cluster_id")["value"],
+        "test"
+    );
+    // What leaves has the places that RabbitMQ reads.
+    let left = server.get("/api/definitions");
+    for parameter in document["parameters"].as_array().unwrap() {
+        assert!(
+            left["parameters"].as_array().unwrap().contains(parameter),
+            "{left}"
+        );
+    }
+    assert!(left["rabbitmq_version"].is_string() && left.get("operator_policies").is_none());
+}
+
+#[test]
+fn a_vhosts_part_goes_into_another_vhost() {
+    let server = Server::start();
+    let document: Json = serde_json::from_str(OF_RABBITMQ).unwrap();
+    assert_eq!(
+        server
+            .ask("POST", "/api/definitions", Some(document))
+            .status,
+        204
+    );
+    let part = server.get("/api/definitions/v");
+    assert!(part.get("users").is_none() && part.get("vhosts").is_none());
+    assert_eq!(part["queues"].as_array().unwrap().len(), 2);
+    assert_eq!(server.put("/api/vhosts/w", json!({})), 201);
+    let got = server.ask("POST", "/api/definitions/w", Some(part));
+    assert_eq!(got.status, 204, "{got:?}");
+    assert_eq!(server.get("/api/queues/w").as_array().unwrap().len(), 2);
+    assert_eq!(server.get("/api/exchanges/w/x")["type"], "topic");
+    assert_eq!(
+        server.ask("GET", "/api/definitions/nowhere", None).status,
+        404
+    );
+    assert_eq!(
+        server
+            .ask("POST", "/api/definitions/nowhere", Some(json!({})))
+            .status,
+        404
+    );
+}
+
+#[test]
+fn parameters_of_what_is_not_there_are_refused() {
+    let server = Server::start();
+    let body = json!({"value": {"uri": "amqp://elsewhere"}});
+    let got = server.ask("PUT", "/api/parameters/shovel/%2F/s", Some(body));
+    assert_eq!(
+        (got.status, got.reason()),
+        (400, "Validation failed\n\ncomponent shovel not found\n")
+    );
+    let limits = json!({"value": {"max-queues": 7}});
+    let path = "/api/parameters/vhost-limits/%2F/limits";
+    assert_eq!(server.put(path, limits), 201);
+    assert_eq!(
+        server.get("/api/vhost-limits/%2F")[0]["value"]["max-queues"],
+        7
+    );
+    assert_eq!(server.get(path)["value"], json!({"max-queues": 7}));
+    assert_eq!(server.get("/api/parameters").as_array().unwrap().len(), 1);
+    assert_eq!(server.get("/api/parameters/operator_policy"), json!([]));
+    assert_eq!(server.delete(path), 204);
+    assert_eq!(server.delete(path), 404);
+    assert_eq!(server.get("/api/vhost-limits"), json!([]));
+}
+
+#[test]
+fn global_parameters_and_the_clusters_name() {
+    let server = Server::start();
+    let path = "/api/global-parameters/tool";
+    assert_eq!(server.put(path, json!({"value": {"a": [1]}})), 201);
+    assert_eq!(server.put(path, json!({"value": "b"})), 204);
+    assert_eq!(server.get(path), json!({"name": "tool", "value": "b"}));
+    assert_eq!(server.put(path, json!({})), 400);
+    assert_eq!(server.delete(path), 204);
+    assert_eq!(server.delete(path), 404);
+    assert_eq!(server.put("/api/cluster-name", json!({"name": "new"})), 204);
+    assert_eq!(server.get("/api/overview")["cluster_name"], "new");
+    assert_eq!(server.put("/api/cluster-name", json!({"name": 5})), 400);
+}
+
+#[test]
+fn feature_flags_are_turned_on_and_unknown_ones_refused() {
+    let server = Server::start();
+    let flags = server.get("/api/feature-flags");
+    assert_eq!(
+        (&flags[0]["name"], &flags[0]["state"]),
+        (&json!("runtime_parameters"), &json!("enabled"))
+    );
+    let enable = |name: &str| {
+        server
+            .ask("PUT", &format!("/api/feature-flags/{name}/enable"), None)
+            .status
+    };
+    assert_eq!(
+        (
+            enable("runtime_parameters"),
+            enable("all"),
+            enable("teleportation")
+        ),
+        (204, 204, 400)
+    );
+    assert_eq!(
+        server
+            .get("/api/deprecated-features")
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert_eq!(server.get("/api/deprecated-features/used"), json!([]));
+    assert_eq!(
+        server.put("/api/queues/%2F/t", json!({"durable": false})),
+        201
+    );
+    assert_eq!(
+        server.get("/api/deprecated-features/used")[0]["name"],
+        "transient_nonexcl_queues"
+    );
+}
+
+#[test]
+fn vhosts_have_a_default_type_and_protection() {
+    let server = Server::start();
+    let body = json!({"default_queue_type": "quorum", "tags": "a,b"});
+    assert_eq!(server.put("/api/vhosts/v", body), 201);
+    assert_eq!(server.put("/api/queues/v/plain", json!({})), 201);
+    assert_eq!(server.put("/api/queues/v/plain", json!({})), 204);
+    let plain = server.get("/api/queues/v/plain");
+    assert_eq!(
+        (&plain["type"], &plain["arguments"]),
+        (&json!("quorum"), &json!({"x-queue-type": "quorum"}))
+    );
+    assert_eq!(
+        server.put("/api/queues/v/short", json!({"auto_delete": true})),
+        201
+    );
+    assert_eq!(server.get("/api/queues/v/short")["type"], "classic");
+    // What a later request does not say stays.
+    assert_eq!(
+        server.put("/api/vhosts/v", json!({"description": "d"})),
+        204
+    );
+    assert_eq!(server.get("/api/vhosts/v")["default_queue_type"], "quorum");
+    assert_eq!(
+        server.get("/api/vhosts/v")["cluster_state"]["c-0"],
+        "running"
+    );
+    assert_eq!(
+        server.put("/api/vhosts/w", json!({"default_queue_type": "stream"})),
+        400
+    );
+    assert_eq!(
+        server
+            .ask("POST", "/api/vhosts/v/deletion/protection", None)
+            .status,
+        204
+    );
+    assert_eq!(server.delete("/api/vhosts/v"), 400);
+    assert_eq!(server.delete("/api/vhosts/v/deletion/protection"), 204);
+    assert_eq!(server.delete("/api/vhosts/v"), 204);
+}
+
+#[test]
+fn logins_are_counted_and_passwords_hashed() {
+    let server = Server::start();
+    assert_eq!(
+        server
+            .ask_as(Some(("guest", "no")), "GET", "/api/whoami", None)
+            .status,
+        401
+    );
+    let path = "/api/auth/attempts/c-0";
+    let counted = server.get(path)[0].clone();
+    assert_eq!(
+        (
+            &counted["auth_attempts_failed"],
+            &counted["auth_attempts_succeeded"]
+        ),
+        (&json!(1), &json!(1))
+    );
+    assert_eq!(server.delete(path), 204);
+    assert_eq!(server.get(path)[0]["auth_attempts"], 1);
+    assert_eq!(
+        server.ask("GET", "/api/auth/attempts/c-9", None).status,
+        404
+    );
+    let hash = server.get("/api/auth/hash_password/p%C3%A4ss")["ok"].clone();
+    let body = json!({"password_hash": hash, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""});
+    assert_eq!(server.put("/api/users/hashed", body), 201);
+    let login = server.ask_as(Some(("hashed", "päss")), "GET", "/api/whoami", None);
+    assert_eq!(login.status, 200);
+    assert_eq!(
+        server.get("/api/users/without-permissions")[0]["name"],
+        "hashed"
+    );
+    let gone = server.ask(
+        "POST",
+        "/api/users/bulk-delete",
+        Some(json!({"users": ["hashed", "nobody"]})),
+    );
+    assert_eq!(gone.status, 204);
+    assert_eq!(server.ask("GET", "/api/users/hashed", None).status, 404);
+}

@@ -1,0 +1,213 @@
+use super::*;
+
+fn publish(server: &Server, path: &str, body: Json) -> Got {
+    server.ask(
+        "POST",
+        &format!("/api/exchanges/%2F/{path}/publish"),
+        Some(body),
+    )
+}
+
+fn message(key: &str, payload: &str, encoding: &str) -> Json {
+    json!({"routing_key": key, "payload": payload, "payload_encoding": encoding, "properties": {}})
+}
+
+fn get(server: &Server, queue: &str, mode: &str, count: i64) -> Got {
+    let body = json!({"count": count, "ackmode": mode, "encoding": "auto"});
+    server.ask("POST", &format!("/api/queues/%2F/{queue}/get"), Some(body))
+}
+
+#[test]
+fn a_message_is_published_looked_at_and_taken() {
+    let server = Server::start();
+    server.quorum("q");
+    let mut body = message("q", "héllo", "string");
+    body["properties"] = json!({
+        "delivery_mode": 2, "priority": 7, "content_type": "text/plain", "timestamp": 5, "type": "greeting",
+        "headers": {"n": 1, "nested": {"list": ["a", true]}},
+    });
+    let got = publish(&server, "amq.default", body);
+    assert_eq!((got.status, got.body), (200, json!({"routed": true})));
+    let kept = server
+        .fake
+        .lock()
+        .unwrap()
+        .messages
+        .values()
+        .next()
+        .unwrap()[0]
+        .clone();
+    assert!(kept.durable());
+    assert_eq!(kept.priority(), Some(7));
+    for _ in 0..2 {
+        let looked = get(&server, "q", "ack_requeue_true", 5);
+        assert_eq!(
+            looked.body,
+            json!([{
+                "payload": "héllo", "payload_encoding": "string", "payload_bytes": 6, "redelivered": false,
+                "exchange": "", "routing_key": "q", "message_count": 0,
+                "properties": {
+                    "delivery_mode": 2, "priority": 7, "content_type": "text/plain", "timestamp": 5, "type": "greeting",
+                    "headers": {"n": 1, "nested": {"list": ["a", true]}},
+                },
+            }])
+        );
+    }
+    assert_eq!(
+        get(&server, "q", "ack_requeue_false", 1).body[0]["payload"],
+        "héllo"
+    );
+    assert_eq!(get(&server, "q", "ack_requeue_false", 1).body, json!([]));
+}
+
+#[test]
+fn payloads_are_bytes_and_may_be_cut() {
+    let server = Server::start();
+    server.quorum("q");
+    let raw = base64::engine::general_purpose::STANDARD.encode([0xff, 0xfe, 1]);
+    assert_eq!(
+        publish(&server, "amq.default", message("q", &raw, "base64")).status,
+        200
+    );
+    assert_eq!(
+        publish(&server, "amq.default", message("q", "long", "string")).status,
+        200
+    );
+    let body =
+        json!({"count": 2, "ackmode": "reject_requeue_true", "encoding": "auto", "truncate": 2});
+    let got = server.ask("POST", "/api/queues/%2F/q/get", Some(body)).body;
+    assert_eq!(
+        (
+            &got[0]["payload_encoding"],
+            &got[0]["payload_bytes"],
+            &got[0]["payload"]
+        ),
+        (&json!("base64"), &json!(3), &json!("//4="))
+    );
+    assert_eq!(
+        (&got[1]["payload"], &got[1]["payload_bytes"]),
+        (&json!("lo"), &json!(4))
+    );
+}
+
+#[test]
+fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
+    let server = Server::start();
+    server.quorum("q");
+    let unrouted = publish(&server, "amq.fanout", message("q", "x", "string"));
+    assert_eq!(
+        (unrouted.status, unrouted.body),
+        (200, json!({"routed": false}))
+    );
+    assert_eq!(
+        publish(&server, "nowhere", message("q", "x", "string")).status,
+        404
+    );
+    let with = |key: &str, value: Json| {
+        let mut body = message("q", "x", "string");
+        body["properties"][key] = value;
+        body
+    };
+    for (body, why) in [
+        (json!({}), "key_missing: properties"),
+        (message("q", "!", "base64"), "not base64"),
+        (
+            message("q", "x", "hex"),
+            "unsupported payload_encoding 'hex'",
+        ),
+        (
+            message(&"k".repeat(256), "x", "string"),
+            "'routing_key' is longer than 255",
+        ),
+        (
+            with("content_type", json!("c".repeat(256))),
+            "'content_type' is longer",
+        ),
+        (
+            with("content_type", json!(5)),
+            "'content_type' should be a string",
+        ),
+        (with("priority", json!(256)), "'priority' is out of range"),
+        (
+            with("expiration", json!("soon")),
+            "invalid expiration 'soon'",
+        ),
+        (with("expiration", json!("-1")), "invalid expiration '-1'"),
+        (with("headers", json!([1])), "'headers' should be an object"),
+        (
+            with("user_id", json!("eve")),
+            "authenticated user was 'guest'",
+        ),
+    ] {
+        let got = publish(&server, "amq.default", body);
+        assert_eq!(got.status, 400, "{got:?}");
+        assert!(got.reason().contains(why), "{got:?}");
+    }
+    let internal = publish(&server, "amq.rabbitmq.trace", message("q", "x", "string"));
+    assert_eq!(internal.status, 400);
+    for (body, why) in [
+        (
+            json!({"count": 1, "encoding": "auto"}),
+            "key_missing: ackmode",
+        ),
+        (
+            json!({"count": 1, "encoding": "auto", "ackmode": "keep"}),
+            "'keep' is not known",
+        ),
+        (
+            json!({"encoding": "auto", "ackmode": "ack_requeue_true"}),
+            "key_missing: count",
+        ),
+        (
+            json!({"count": -1, "encoding": "auto", "ackmode": "ack_requeue_true"}),
+            "count is a number",
+        ),
+        (
+            json!({"count": 9_999_999, "encoding": "auto", "ackmode": "ack_requeue_true"}),
+            "count is a number",
+        ),
+        (
+            json!({"count": 1, "encoding": "hex", "ackmode": "ack_requeue_true"}),
+            "Unsupported encoding",
+        ),
+    ] {
+        let got = server.ask("POST", "/api/queues/%2F/q/get", Some(body));
+        assert_eq!(got.status, 400, "{got:?}");
+        assert!(got.reason().contains(why), "{got:?}");
+    }
+    assert_eq!(get(&server, "nowhere", "ack_requeue_true", 1).status, 404);
+    assert_eq!(get(&server, "q", "ack_requeue_true", 0).body, json!([]));
+}
+
+#[test]
+fn publishing_and_taking_need_the_rights_that_they_need_over_amqp() {
+    let server = Server::start();
+    server.quorum("q");
+    server.add_user("m", &["management"]);
+    let ask = |path: &str, body: Json| {
+        let got = server.ask_as(Some(("m", "secret")), "POST", path, Some(body));
+        (got.status, got.reason().to_owned())
+    };
+    let rights = |write: &str, read: &str| {
+        let body = json!({"configure": "", "write": write, "read": read});
+        assert_eq!(server.put("/api/permissions/%2F/m", body), 204);
+    };
+    let put = "/api/exchanges/%2F/amq.topic/publish";
+    let take = "/api/queues/%2F/q/get";
+    let wanted = json!({"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"});
+    rights("", "");
+    assert_eq!(ask(put, message("a.b", "x", "string")).0, 401);
+    assert_eq!(ask(take, wanted.clone()).0, 401);
+    rights("^amq\\.topic$", "^q$");
+    assert_eq!(ask(put, message("a.b", "x", "string")).0, 200);
+    assert_eq!(ask(take, wanted).0, 200);
+    let topic = json!({"exchange": "amq.topic", "write": "^a", "read": ""});
+    assert_eq!(server.put("/api/topic-permissions/%2F/m", topic), 201);
+    assert_eq!(ask(put, message("a.b", "x", "string")).0, 200);
+    let refused = ask(put, message("b.a", "x", "string"));
+    assert_eq!(refused.0, 401);
+    assert!(
+        refused.1.contains("write access to topic 'b.a'"),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,54 @@
+//! Global parameters: JSON values by name, for tools that keep something with the cluster.
+
+use crate::apply::check_name;
+use crate::features::RUNTIME_PARAMETERS;
+use crate::{Done, Name, Refused, Tree, limits};
+
+/// The parameter that holds what people call the cluster.
+pub const CLUSTER_NAME: &str = "cluster_name";
+
+impl Tree {
+    /// By name; the values are JSON.
+    pub fn global_parameters(&self) -> impl Iterator<Item = (&Name, &Name)> {
+        self.globals.iter()
+    }
+
+    /// Its value as JSON.
+    pub fn global_parameter(&self, name: &str) -> Option<&Name> {
+        self.globals.get(name)
+    }
+
+    pub(crate) fn put_global_parameter(
+        &mut self,
+        name: &Name,
+        value: &Name,
+    ) -> Result<Done, Refused> {
+        self.needs(RUNTIME_PARAMETERS)?;
+        check_name("parameter", name)?;
+        if value.len() > limits::PARAMETER_BYTES {
+            return Err(Refused::Invalid(format!(
+                "the value of parameter '{name}' is longer than {} bytes",
+                limits::PARAMETER_BYTES
+            )));
+        }
+        match self.globals.get(name) {
+            Some(there) if there == value => return Ok(Done::AsBefore),
+            None if self.globals.len() >= limits::PARAMETERS => {
+                return Err(Refused::PreconditionFailed(format!(
+                    "there are {} global parameters, the most that are allowed",
+                    limits::PARAMETERS
+                )));
+            }
+            _ => {}
+        }
+        self.globals.insert(name.clone(), value.clone());
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn delete_global_parameter(&mut self, name: &Name) -> Result<Done, Refused> {
+        Ok(match self.globals.remove(name) {
+            Some(_) => Done::Changed,
+            None => Done::AsBefore,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+use super::*;
+use crate::features::RUNTIME_PARAMETERS;
+
+fn enabled() -> Log {
+    let mut log = Log::new();
+    let on = Change::EnableFeature {
+        name: name(RUNTIME_PARAMETERS.name),
+    };
+    assert_eq!(log.ok(on.clone()), Done::Changed);
+    assert_eq!(log.ok(on), Done::AsBefore);
+    log
+}
+
+fn limit(limit: &str, value: Option<i64>) -> Change {
+    Change::SetVhostLimit {
+        vhost: name("/"),
+        limit: name(limit),
+        value,
+    }
+}
+
+#[test]
+fn nothing_of_it_before_the_feature_is_on_and_no_unknown_feature() {
+    let mut log = Log::new();
+    for change in [
+        limit("max-queues", Some(1)),
+        Change::ProtectVhost {
+            vhost: name("/"),
+            on: true,
+        },
+        Change::SetDefaultQueueType {
+            vhost: name("/"),
+            kind: Some(QueueKind::Quorum),
+        },
+        Change::PutGlobalParameter {
+            name: name("a"),
+            value: name("1"),
+        },
+    ] {
+        let refused = log.refused(change);
+        assert!(
+            matches!(&refused, Refused::PreconditionFailed(t) if t.contains("runtime_parameters")),
+            "{refused:?}"
+        );
+    }
+    let unknown = Change::EnableFeature {
+        name: name("teleportation"),
+    };
+    assert!(matches!(log.refused(unknown), Refused::Invalid(_)));
+    assert!(!log.tree.feature_enabled("teleportation"));
+}
+
+#[test]
+fn a_vhost_has_no_more_queues_than_its_limit() {
+    let mut log = enabled();
+    log.ok(limit("max-queues", Some(2)));
+    log.declare(queue("a"));
+    log.declare(queue("b"));
+    let refused = log.refused(Change::DeclareQueue(queue("c")));
+    assert!(
+        refused
+            .to_string()
+            .contains("queue limit in vhost '/' (2) is reached"),
+        "{refused}"
+    );
+    // Declared again is not one more.
+    log.declare(queue("b"));
+    log.ok(Change::DeleteQueue {
+        vhost: name("/"),
+        name: name("a"),
+        id: None,
+    });
+    log.declare(queue("c"));
+    log.ok(limit("max-queues", Some(-1)));
+    log.declare(queue("d"));
+    log.ok(limit("max-queues", Some(0)));
+    log.refused(Change::DeclareQueue(queue("e")));
+    log.ok(limit("max-queues", None));
+    log.declare(queue("e"));
+    log.refused(limit("max-dreams", Some(1)));
+    let nowhere = Change::SetVhostLimit {
+        vhost: name("nowhere"),
+        limit: name("max-queues"),
+        value: Some(1),
+    };
+    assert!(matches!(log.refused(nowhere), Refused::NotFound(_)));
+}
+
+#[test]
+fn settings_of_a_vhost_outlive_its_description_and_end_with_it() {
+    let mut log = enabled();
+    let v = name("v");
+    let put = |description: &str| Change::PutVhost {
+        name: name("v"),
+        description: name(description),
+        tags: Vec::new(),
+    };
+    let protect = |on| Change::ProtectVhost {
+        vhost: name("v"),
+        on,
+    };
+    log.ok(put("a"));
+    log.ok(protect(true));
+    log.ok(Change::SetDefaultQueueType {
+        vhost: v.clone(),
+        kind: Some(QueueKind::Quorum),
+    });
+    assert_eq!(log.ok(put("b")), Done::Changed);
+    let record = log.tree.vhost("v").unwrap();
+    assert!(record.protected);
+    assert_eq!(record.default_queue_type, Some(QueueKind::Quorum));
+    let typed = |lasting, given: Table| {
+        let arguments = log.tree.with_default_type("v", lasting, given);
+        arguments.get("x-queue-type").cloned()
+    };
+    assert_eq!(typed(true, Table::default()), Some(Value::from("quorum")));
+    assert_eq!(typed(false, Table::default()), None);
+    let classic = table(&[("x-queue-type", Value::from("classic"))]);
+    assert_eq!(typed(true, classic), Some(Value::from("classic")));
+    let delete = Change::DeleteVhost { name: v };
+    let refused = log.refused(delete.clone());
+    assert!(refused.to_string().contains("protected from deletion"));
+    log.ok(protect(false));
+    log.ok(delete);
+    log.ok(put("c"));
+    assert_eq!(log.tree.vhost("v").unwrap().default_queue_type, None);
+}
+
+#[test]
+fn global_parameters_are_kept_and_bounded() {
+    let mut log = enabled();
+    let put = |called: String, value: &str| Change::PutGlobalParameter {
+        name: called.into(),
+        value: name(value),
+    };
+    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), Done::Changed);
+    assert_eq!(log.ok(put("a".into(), "{\"x\":1}")), Done::AsBefore);
+    assert_eq!(log.ok(put("a".into(), "2")), Done::Changed);
+    assert_eq!(log.tree.global_parameter("a"), Some(&name("2")));
+    let long = "x".repeat(limits::PARAMETER_BYTES + 1);
+    assert!(matches!(
+        log.refused(put("b".into(), &long)),
+        Refused::Invalid(_)
+    ));
+    log.refused(put(String::new(), "1"));
+    for n in 1..limits::PARAMETERS {
+        let change = put(format!("p{n}"), "1");
+        log.index += 1;
+        log.tree.apply(log.index, &change).unwrap();
+    }
+    log.refused(put("one-too-many".into(), "1"));
+    let delete = Change::DeleteGlobalParameter { name: name("a") };
+    assert_eq!(log.ok(delete.clone()), Done::Changed);
+    assert_eq!(log.ok(delete), Done::AsBefore);
+    log.ok(put("one-too-many".into(), "1"));
+}
+
+/// What the first version wrote is read: without settings, parameters and features.
+#[test]
+fn a_snapshot_of_the_first_version_is_read() {
+    let mut log = enabled();
+    log.declare(quorum("q"));
+    let whole = log.tree.snapshot();
+    // One vhost's settings (no type, no limits, not protected), no parameters, one feature.
+    let added = 1 + 4 + 1 + 4 + (4 + 4 + RUNTIME_PARAMETERS.name.len());
+    let mut first = whole[..whole.len() - added].to_vec();
+    first[0] = 1;
+    let old = Tree::restore(&first).unwrap();
+    assert!(!old.feature_enabled(RUNTIME_PARAMETERS.name));
+    assert!(old.queue("/", "q").is_some());
+    first[0] = 3;
+    assert!(matches!(
+        Tree::restore(&first),
+        Err(DecodeError::Version(3))
+    ));
+}

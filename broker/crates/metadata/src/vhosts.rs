@@ -1,0 +1,95 @@
+//! Settings of vhosts: the default queue type, limits, protection from deletion.
+
+use crate::apply::no_vhost;
+use crate::features::RUNTIME_PARAMETERS;
+use crate::tree::VhostRecord;
+use crate::{Done, Name, QueueKind, Refused, Tree};
+use message::{Table, Value};
+use std::sync::Arc;
+
+/// Limits a vhost may have.
+const VHOST_LIMITS: [&str; 2] = ["max-connections", "max-queues"];
+
+impl VhostRecord {
+    /// None: no limit; a negative one is none.
+    pub fn limit(&self, name: &str) -> Option<u64> {
+        let (_, limit) = self.limits.iter().find(|(known, _)| &**known == name)?;
+        u64::try_from(*limit).ok()
+    }
+}
+
+impl Tree {
+    /// A declaration's arguments with the vhost's default type where they name none and the queue can be of it: a queue
+    /// that is not durable, or exclusive, or deletes itself, is classic.
+    pub fn with_default_type(&self, vhost: &str, lasting: bool, mut arguments: Table) -> Table {
+        let kind = self.vhost(vhost).and_then(|v| v.default_queue_type);
+        let Some(kind) = kind.filter(|k| lasting || *k == QueueKind::Classic) else {
+            return arguments;
+        };
+        if kind != QueueKind::Classic && arguments.get("x-queue-type").is_none() {
+            arguments.set("x-queue-type", Value::from(kind.name()));
+        }
+        arguments
+    }
+
+    pub(crate) fn check_queue_limit(&self, vhost: &str) -> Result<(), Refused> {
+        let Some(found) = self.vhosts.get(vhost) else {
+            return Err(no_vhost(vhost));
+        };
+        match found.record.limit("max-queues") {
+            Some(limit) if found.queues.len() as u64 >= limit => {
+                Err(Refused::PreconditionFailed(format!(
+                    "cannot declare queue in vhost '{vhost}': queue limit in vhost '{vhost}' ({limit}) is reached"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Changes a vhost's record; a change that leaves it as it was is none.
+    fn change_vhost(
+        &mut self,
+        vhost: &Name,
+        change: impl FnOnce(&mut VhostRecord),
+    ) -> Result<Done, Refused> {
+        self.needs(RUNTIME_PARAMETERS)?;
+        let found = self.vhosts.get_mut(vhost).ok_or_else(|| no_vhost(vhost))?;
+        let mut record = (*found.record).clone();
+        change(&mut record);
+        if record == *found.record {
+            return Ok(Done::AsBefore);
+        }
+        found.record = Arc::new(record);
+        Ok(Done::Changed)
+    }
+
+    pub(crate) fn set_default_queue_type(
+        &mut self,
+        vhost: &Name,
+        kind: Option<QueueKind>,
+    ) -> Result<Done, Refused> {
+        self.change_vhost(vhost, |v| v.default_queue_type = kind)
+    }
+
+    pub(crate) fn protect_vhost(&mut self, vhost: &Name, on: bool) -> Result<Done, Refused> {
+        self.change_vhost(vhost, |v| v.protected = on)
+    }
+
+    pub(crate) fn set_vhost_limit(
+        &mut self,
+        vhost: &Name,
+        limit: &Name,
+        value: Option<i64>,
+    ) -> Result<Done, Refused> {
+        if !VHOST_LIMITS.contains(&&**limit) {
+            return Err(Refused::Invalid(format!(
+                "unrecognised vhost limit '{limit}': max-connections and max-queues are known"
+            )));
+        }
+        self.change_vhost(vhost, |v| {
+            v.limits.retain(|(l, _)| l != limit);
+            v.limits.extend(value.map(|n| (limit.clone(), n)));
+            v.limits.sort();
+        })
+    }
+}

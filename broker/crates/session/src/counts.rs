@@ -1,0 +1,82 @@
+//! What sessions count, and facts about them for listings.
+
+use queue::{Deliveries, QueueKind};
+
+/// Messages from publishers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Publishes {
+    pub received: u64,
+    /// Of those: with a confirm wanted.
+    pub received_confirm: u64,
+    pub confirmed: u64,
+    /// Once for each queue that a message went to.
+    pub routed: u64,
+    pub unroutable_returned: u64,
+    pub unroutable_dropped: u64,
+}
+
+/// Messages of sessions of one protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub publishes: Publishes,
+    /// By queue type: [`Tally::index`].
+    pub deliveries: [Deliveries; 2],
+}
+
+impl Tally {
+    pub fn index(kind: QueueKind) -> usize {
+        match kind {
+            QueueKind::Classic => 0,
+            QueueKind::Quorum => 1,
+        }
+    }
+
+    pub fn of(&mut self, kind: QueueKind) -> &mut Deliveries {
+        &mut self.deliveries[Tally::index(kind)]
+    }
+
+    pub fn add(&mut self, other: &Tally) {
+        let (ours, theirs) = (&mut self.publishes, &other.publishes);
+        ours.received += theirs.received;
+        ours.received_confirm += theirs.received_confirm;
+        ours.confirmed += theirs.confirmed;
+        ours.routed += theirs.routed;
+        ours.unroutable_returned += theirs.unroutable_returned;
+        ours.unroutable_dropped += theirs.unroutable_dropped;
+        for (ours, theirs) in self.deliveries.iter_mut().zip(&other.deliveries) {
+            ours.add(theirs);
+        }
+    }
+}
+
+/// Facts about a session, beyond [`SessionInfo`](crate::SessionInfo).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionDetails {
+    /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
+    pub state: &'static str,
+    pub heartbeat_s: u16,
+    pub frame_max: u32,
+    pub channel_max: u16,
+    /// By number.
+    pub channels: Vec<ChannelDetails>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChannelDetails {
+    pub number: u16,
+    pub confirm: bool,
+    pub transactional: bool,
+    /// The client was told to stop publishing.
+    pub flow_blocked: bool,
+    pub prefetch: u32,
+    pub global_prefetch: u32,
+    pub consumers: u32,
+    /// Tags of those that do not acknowledge: their queues cannot tell, for this session does it.
+    pub auto_ack: Vec<String>,
+    pub unacknowledged: u64,
+    pub unconfirmed: u64,
+    pub uncommitted: u64,
+    pub acks_uncommitted: u64,
+    pub publishes: Publishes,
+    pub deliveries: Deliveries,
+}

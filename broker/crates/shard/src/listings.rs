@@ -1,0 +1,319 @@
+//! Facts that shard 0 gathers from all shards of all nodes for the control plane: connections, consumers, counters; and
+//! the connection that one of them is to close.
+
+use crate::Route;
+use crate::core::Core;
+use crate::frame::Frame;
+use crate::sessions::Sessions;
+use bytes::Bytes;
+use control::{ConnectionFacts, ConsumerFacts, Counters, Facts, ProtocolCounters, Question, Reply};
+use env::{NodeId, Time};
+use queue::{QueueId, QueueKind};
+use session::{Deliveries, Tally};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A shard that has not answered by then is left out.
+const GATHER_WITHIN: Duration = Duration::from_secs(2);
+/// Listings that gather at the same time, at most; the oldest is answered early beyond that.
+const MAX_GATHERING: usize = 64;
+/// Connections and channels, or consumers, in one frame.
+const PART: usize = 1000;
+
+/// Where the facts go.
+pub enum Gathered {
+    Connections(Vec<ConnectionFacts>, Reply<Vec<ConnectionFacts>>),
+    Consumers(Vec<ConsumerFacts>, Reply<Vec<ConsumerFacts>>),
+    Counters(BTreeMap<NodeId, Counters>, Reply<Vec<(NodeId, Counters)>>),
+    Closed(bool, Reply<bool>),
+}
+
+impl Gathered {
+    fn take(&mut self, from: NodeId, facts: Facts) {
+        match (self, facts) {
+            (Gathered::Connections(all, _), Facts::Connections(part)) => {
+                let theirs = part.into_iter();
+                all.extend(theirs.map(|c| ConnectionFacts { node: from, ..c }));
+            }
+            (Gathered::Consumers(all, _), Facts::Consumers(part)) => all.extend(part),
+            (Gathered::Counters(all, _), Facts::Counters(part)) => {
+                all.entry(from).or_default().add(&part);
+            }
+            (Gathered::Closed(any, _), Facts::Closed(one)) => *any |= one,
+            // Not what was asked for.
+            _ => {}
+        }
+    }
+
+    fn answer(self) {
+        match self {
+            Gathered::Connections(all, reply) => reply(all),
+            Gathered::Consumers(all, reply) => reply(all),
+            Gathered::Counters(all, reply) => reply(all.into_iter().collect()),
+            Gathered::Closed(any, reply) => reply(any),
+        }
+    }
+}
+
+struct Gathering {
+    facts: Gathered,
+    /// Shards whose last part is still to come.
+    left: usize,
+    until: Time,
+}
+
+#[derive(Default)]
+pub struct Listings {
+    next: u64,
+    open: BTreeMap<u64, Gathering>,
+}
+
+impl Listings {
+    fn begin(&mut self, now: Time, left: usize, facts: Gathered) -> u64 {
+        if self.open.len() >= MAX_GATHERING
+            && let Some((_, oldest)) = self.open.pop_first()
+        {
+            oldest.facts.answer();
+        }
+        self.next += 1;
+        let gathering = Gathering {
+            facts,
+            left,
+            until: now + GATHER_WITHIN,
+        };
+        self.open.insert(self.next, gathering);
+        self.next
+    }
+
+    /// Takes a part in; the last one of all answers.
+    pub fn take(&mut self, token: u64, from: NodeId, last: bool, facts: Option<Facts>) {
+        let Some(gathering) = self.open.get_mut(&token) else {
+            return;
+        };
+        if let Some(facts) = facts {
+            gathering.facts.take(from, facts);
+        }
+        gathering.left -= usize::from(last && gathering.left > 0);
+        if gathering.left == 0
+            && let Some(done) = self.open.remove(&token)
+        {
+            done.facts.answer();
+        }
+    }
+
+    /// Answers those whose time is up with what is there.
+    pub fn tick(&mut self, now: Time) {
+        for (_, late) in self.open.extract_if(.., |_, g| now >= g.until) {
+            late.facts.answer();
+        }
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.open.values().map(|g| g.until).min()
+    }
+}
+
+/// What the sessions of a shard have counted, those that are gone included.
+#[derive(Default)]
+pub struct Tallies {
+    pub connections_opened: u64,
+    pub connections_closed: u64,
+    pub channels_opened: u64,
+    pub channels_closed: u64,
+    protocols: Vec<(&'static str, Tally)>,
+}
+
+impl Tallies {
+    pub fn add(&mut self, protocol: &'static str, tally: &Tally) {
+        match self.protocols.iter_mut().find(|(p, _)| *p == protocol) {
+            Some((_, sum)) => sum.add(tally),
+            None => self.protocols.push((protocol, *tally)),
+        }
+    }
+
+    fn counters(&self) -> BTreeMap<String, ProtocolCounters> {
+        let shown = self.protocols.iter().map(|(protocol, tally)| {
+            let kind = |kind| (&tally.deliveries[Tally::index(kind)]).into();
+            let publishes = &tally.publishes;
+            let counters = ProtocolCounters {
+                received: publishes.received,
+                received_confirm: publishes.received_confirm,
+                confirmed: publishes.confirmed,
+                routed: publishes.routed,
+                unroutable_returned: publishes.unroutable_returned,
+                unroutable_dropped: publishes.unroutable_dropped,
+                classic: kind(QueueKind::Classic),
+                quorum: kind(QueueKind::Quorum),
+            };
+            ((*protocol).to_owned(), counters)
+        });
+        shown.collect()
+    }
+}
+
+/// A channel's counts under the API's names.
+pub fn channel_counts(
+    publishes: &session::Publishes,
+    deliveries: &Deliveries,
+) -> control::MessageCounts {
+    control::MessageCounts {
+        publish: publishes.received,
+        confirm: publishes.confirmed,
+        return_unroutable: publishes.unroutable_returned,
+        drop_unroutable: publishes.unroutable_dropped,
+        ..control::MessageCounts::from(deliveries)
+    }
+}
+
+impl Core {
+    /// Sends a question to all shards but this one; returns its token.
+    pub fn ask_everybody(&mut self, question: &Question, facts: Gathered) -> u64 {
+        let me = self.config.node;
+        let peers: Vec<NodeId> = self.peers.all_up().filter(|n| *n != me).collect();
+        let shards = self.config.shards;
+        let asked = usize::from(shards) * (peers.len() + 1);
+        let token = self.listings.begin(self.now, asked, facts);
+        let frame = Frame::Ask {
+            token,
+            reply_shard: self.config.index,
+            question: Bytes::from(question.encode()),
+        };
+        for peer in peers {
+            for shard in 0..shards {
+                self.send_to_peer(peer, Route::Shard(shard), &frame);
+            }
+        }
+        self.send_to_other_shards(&frame);
+        token
+    }
+
+    /// Answers another shard's question.
+    pub fn answer_question(
+        &mut self,
+        from: NodeId,
+        token: u64,
+        reply_shard: u16,
+        parts: Vec<Facts>,
+    ) {
+        let count = parts.len();
+        for (i, facts) in parts.into_iter().enumerate() {
+            let frame = Frame::Told {
+                token,
+                last: i + 1 == count,
+                facts: Bytes::from(facts.encode()),
+            };
+            if from == self.config.node {
+                self.send_to_shard(reply_shard, &frame);
+            } else {
+                self.send_to_peer(from, Route::Shard(reply_shard), &frame);
+            }
+        }
+    }
+
+    fn consumer_facts(&self) -> Vec<ConsumerFacts> {
+        let all = self.owners.consumers().into_iter();
+        let facts = all.map(|(queue, c): (QueueId, _)| ConsumerFacts {
+            queue: queue.0,
+            session_node: c.session.node.0,
+            session_number: c.session.number,
+            channel: c.spec.channel,
+            tag: c.spec.tag.to_string(),
+            exclusive: c.spec.exclusive,
+            prefetch: c.spec.prefetch,
+            active: c.active,
+            arguments: control::json::object(&c.spec.arguments),
+        });
+        facts.collect()
+    }
+
+    /// What this shard knows, in parts that fit into a frame; at least one.
+    pub fn facts(&self, question: &Question, sessions: &mut Sessions) -> Vec<Facts> {
+        match question {
+            Question::Connections => {
+                let mut parts = vec![Vec::new()];
+                let mut room = PART;
+                for (_, slot) in sessions.iter_mut() {
+                    let facts = slot.facts(self.config.node);
+                    let size = 1 + facts.channels.len();
+                    if size > room && room < PART {
+                        parts.push(Vec::new());
+                        room = PART;
+                    }
+                    room = room.saturating_sub(size);
+                    if let Some(part) = parts.last_mut() {
+                        part.push(facts);
+                    }
+                }
+                parts.into_iter().map(Facts::Connections).collect()
+            }
+            Question::Consumers => {
+                let all = self.consumer_facts();
+                let parts = all.chunks(PART).map(<[ConsumerFacts]>::to_vec);
+                let mut parts: Vec<Facts> = parts.map(Facts::Consumers).collect();
+                if parts.is_empty() {
+                    parts.push(Facts::Consumers(Vec::new()));
+                }
+                parts
+            }
+            Question::Counters => {
+                let t = &self.tallies;
+                vec![Facts::Counters(Counters {
+                    connections_opened: t.connections_opened,
+                    connections_closed: t.connections_closed,
+                    channels_opened: t.channels_opened,
+                    channels_closed: t.channels_closed,
+                    connections: self.logins.len() as u64,
+                    channels: self.logins.values().map(|l| u64::from(l.channels)).sum(),
+                    queues: self.owners.totals(),
+                    protocols: t.counters(),
+                })]
+            }
+            // The shard carries it out itself.
+            Question::Close { .. } => vec![Facts::Closed(false)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn begin(listings: &mut Listings, left: usize) -> (u64, mpsc::Receiver<bool>) {
+        let (tx, rx) = mpsc::channel();
+        let reply = Box::new(move |any| {
+            let _ = tx.send(any);
+        });
+        let facts = Gathered::Closed(false, reply);
+        (listings.begin(Time::ZERO, left, facts), rx)
+    }
+
+    #[test]
+    fn the_last_answer_or_the_time_ends_it_and_not_one_that_was_not_asked_for() {
+        let mut listings = Listings::default();
+        let (token, done) = begin(&mut listings, 2);
+        let part = |any| Some(Facts::Closed(any));
+        listings.take(token, NodeId(1), true, part(true));
+        listings.take(token + 1, NodeId(1), true, part(false));
+        listings.take(token, NodeId(2), false, Some(Facts::Consumers(Vec::new())));
+        assert!(done.try_recv().is_err());
+        listings.take(token, NodeId(2), true, None);
+        assert_eq!(done.try_recv(), Ok(true));
+        let (_, late) = begin(&mut listings, 1);
+        listings.tick(Time::ZERO);
+        assert!(late.try_recv().is_err());
+        listings.tick(Time::ZERO + GATHER_WITHIN);
+        assert_eq!(late.try_recv(), Ok(false));
+        assert_eq!(listings.wake_at(), None);
+    }
+
+    #[test]
+    fn too_many_at_once_answer_the_oldest() {
+        let mut listings = Listings::default();
+        let waiting: Vec<_> = (0..=MAX_GATHERING)
+            .map(|_| begin(&mut listings, 1).1)
+            .collect();
+        assert_eq!(waiting[0].try_recv(), Ok(false));
+        assert!(waiting[1].try_recv().is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! What the control plane asks of a cluster beyond its tree: who is connected, who consumes, what was counted; a connection
+//! closed from afar; messages published and looked at.
+#![forbid(unsafe_code)]
+
+mod cluster;
+
+use cluster::Cluster;
+use codec_amqp091::{Method, Properties};
+use control::{ControlRequest, Counters, MessageCounts, Published};
+use env::{NodeId, WallTime};
+use message::{Message, MessageBuilder, Protocol, Table, Value};
+use metadata::{QueueId, Refused};
+use queue::{Delivery, Outcome};
+
+fn connections(c: &mut Cluster, at: usize) -> Vec<control::ConnectionFacts> {
+    let mut all = c.ask(at, |reply| ControlRequest::Connections { reply });
+    all.sort_by_key(|c| c.node);
+    all
+}
+
+fn counters(c: &mut Cluster, at: usize) -> Vec<(NodeId, Counters)> {
+    c.ask(at, |reply| ControlRequest::Counters { reply })
+}
+
+fn build(key: &'static str, body: &'static [u8]) -> impl Fn(WallTime) -> Result<Message, String> {
+    move |received| {
+        let builder = MessageBuilder {
+            protocol: Protocol::Amqp091,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received,
+            exchange: "",
+            routing_keys: &[key],
+            properties: &[0, 0],
+        };
+        builder.build(body.len(), [body]).map_err(|e| e.to_string())
+    }
+}
+
+fn publish(c: &mut Cluster, at: usize, key: &'static str) -> Result<Published, Refused> {
+    c.ask(at, |reply| ControlRequest::Publish {
+        vhost: "/".into(),
+        build: Box::new(build(key, b"body")),
+        reply,
+    })
+}
+
+fn get(
+    c: &mut Cluster,
+    at: usize,
+    queue: QueueId,
+    count: u32,
+    settle: Outcome,
+) -> Result<Vec<Delivery>, Refused> {
+    c.ask(at, |reply| ControlRequest::Get {
+        queue,
+        count,
+        bytes: 1 << 20,
+        settle,
+        reply,
+    })
+}
+
+fn quorum() -> [(&'static str, Value); 1] {
+    [("x-queue-type", Value::from("quorum"))]
+}
+
+#[test]
+fn every_node_knows_the_clients_of_all() {
+    let mut c = Cluster::new(3);
+    let mut first = c.client(1);
+    let mut second = c.client(2);
+    first.declare(&mut c, "q", &quorum());
+    second.call(
+        &mut c,
+        1,
+        Method::BasicConsume {
+            queue: "q",
+            consumer_tag: "t",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments: Table::default(),
+        },
+    );
+    first.publish(&mut c, "", "q", &Properties::default(), b"one");
+    for at in 0..3 {
+        let all = connections(&mut c, at);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].node, all[1].node), (NodeId(2), NodeId(3)));
+        assert_eq!(
+            (all[0].user.as_str(), all[0].vhost.as_str()),
+            ("guest", "/")
+        );
+        assert_eq!(
+            (all[0].state.as_str(), all[0].protocol.as_str()),
+            ("running", "amqp091")
+        );
+        assert_eq!(all[0].channels.len(), 1);
+        assert_eq!(all[0].channels[0].counts.publish, 1);
+        assert!(all[0].received_bytes > 0);
+        let consumers = c.ask(at, |reply| ControlRequest::Consumers { reply });
+        assert_eq!(consumers.len(), 1);
+        assert_eq!(consumers[0].session_node, 3);
+        assert_eq!(consumers[0].session_number, all[1].number);
+        assert!(consumers[0].active);
+    }
+    let all = counters(&mut c, 0);
+    assert_eq!(all.len(), 3);
+    let mut sum = Counters::default();
+    all.iter().for_each(|(_, one)| sum.add(one));
+    assert_eq!(
+        (sum.connections, sum.connections_opened, sum.channels),
+        (2, 2, 2)
+    );
+    assert_eq!((sum.queues.queues, sum.queues.consumers), (1, 1));
+    let amqp = &sum.protocols["amqp091"];
+    assert_eq!((amqp.received, amqp.routed), (1, 1));
+    assert_eq!(amqp.quorum.deliver, 1);
+    assert_eq!(amqp.classic, MessageCounts::default());
+}
+
+#[test]
+fn a_connection_is_closed_from_another_node() {
+    let mut c = Cluster::new(3);
+    let _client = c.client(2);
+    let name = connections(&mut c, 0)[0].name.clone();
+    let mut close = |name: &str| {
+        let name = name.to_owned();
+        c.ask(0, |reply| ControlRequest::CloseConnection {
+            name,
+            reason: "enough".into(),
+            reply,
+        })
+    };
+    assert!(!close("nobody"));
+    assert!(close(&name));
+    let state = connections(&mut c, 0)[0].state.clone();
+    assert_eq!(state, "closing");
+}
+
+#[test]
+fn a_node_that_is_gone_keeps_nobody_waiting() {
+    let mut c = Cluster::new(3);
+    let _stays = c.client(1);
+    let _goes = c.client(2);
+    c.kill(2);
+    let all = connections(&mut c, 0);
+    assert_eq!(all.len(), 1);
+    assert_eq!(all[0].node, NodeId(2));
+}
+
+#[test]
+fn messages_are_published_looked_at_and_taken() {
+    for kind in ["quorum", "classic"] {
+        let mut c = Cluster::new(3);
+        let mut client = c.client(1);
+        client.declare(&mut c, "q", &[("x-queue-type", Value::from(kind))]);
+        let queue = c.queue(0, "q").unwrap().id;
+        for _ in 0..3 {
+            let published = publish(&mut c, 2, "q").unwrap();
+            assert_eq!(
+                published,
+                Published {
+                    routed: true,
+                    taken: true
+                }
+            );
+        }
+        assert!(!publish(&mut c, 2, "nowhere").unwrap().routed);
+        let seen = get(&mut c, 0, queue, 2, Outcome::Requeue).unwrap();
+        assert_eq!(seen.len(), 2, "{kind}");
+        c.until("given back", |c| (c.ready(0, "q") == 3).then_some(()));
+        let taken = get(&mut c, 0, queue, 2, Outcome::Accepted).unwrap();
+        assert_eq!(taken.len(), 2);
+        assert_eq!(taken[0].message.body(), &b"body"[..]);
+        c.until("taken", |c| (c.ready(0, "q") == 1).then_some(()));
+        assert_eq!(
+            get(&mut c, 0, queue, 9, Outcome::Rejected).unwrap().len(),
+            1
+        );
+        assert_eq!(get(&mut c, 0, queue, 9, Outcome::Requeue).unwrap().len(), 0);
+        let stats = c.queue(0, "q").unwrap();
+        assert_eq!(stats.stats.unwrap().unacknowledged, 0);
+        assert_eq!(stats.counters.publish, 3);
+        assert_eq!(stats.counters.deliveries.get_no_ack, 2);
+        let gone = get(&mut c, 0, QueueId(u64::MAX), 1, Outcome::Requeue);
+        assert!(matches!(gone, Err(Refused::NotFound(_))), "{gone:?}");
+    }
+}
+
+#[test]
+fn a_queue_without_a_majority_is_answered_for_in_time() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &quorum());
+    let queue = c.queue(0, "q").unwrap().id;
+    publish(&mut c, 0, "q").unwrap();
+    c.kill(1);
+    c.kill(2);
+    let refused = publish(&mut c, 0, "q");
+    assert!(
+        matches!(refused, Err(Refused::Unavailable(_))),
+        "{refused:?}"
+    );
+    let refused = get(&mut c, 0, queue, 1, Outcome::Requeue);
+    assert!(
+        matches!(refused, Err(Refused::Unavailable(_))),
+        "{refused:?}"
+    );
+}
