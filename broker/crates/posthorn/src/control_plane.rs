@@ -13,6 +13,7 @@ pub fn serve(parts: ControlParts) -> Result<(), String> {
         .build()
         .map_err(|e| e.to_string())?;
     let mut config = Config::new(parts.node, parts.node_name);
+    config.cluster_name = parts.cluster_name;
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));

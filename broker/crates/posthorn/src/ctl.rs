@@ -1,6 +1,8 @@
 //! `posthorn ctl`: the operations people do by hand, over the management API (O8).
 
+mod administration;
 mod changes;
+mod checks;
 mod client;
 mod lists;
 mod output;
@@ -184,6 +186,10 @@ pub enum Command {
     },
     /// Moves queue leaders so that each node has its share
     RebalanceQueues,
+    #[command(flatten)]
+    Administration(administration::Administration),
+    #[command(flatten)]
+    Check(checks::Check),
 }
 
 #[derive(Debug, clap::Args)]
@@ -271,6 +277,8 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::ListNodes => lists::nodes(client, output),
         Command::ListUsers => lists::users(client, output),
         Command::ListPermissions { user } => lists::permissions(client, output, user.as_deref()),
+        Command::Administration(command) => administration::perform(client, output, command),
+        Command::Check(check) => checks::perform(client, output, check),
         change => {
             let said = changes::perform(client, change)?;
             output.say(&said);

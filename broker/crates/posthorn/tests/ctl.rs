@@ -36,6 +36,7 @@ impl Fake {
                 ready: self.ready,
                 ..QueueStats::default()
             }),
+            counters: queue::QueueCounters::default(),
         });
         facts.filter(|f| only.is_none_or(|id| id == f.id)).collect()
     }
@@ -82,6 +83,13 @@ impl Fake {
             ControlRequest::Nodes { reply } => reply(self.nodes()),
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
             ControlRequest::Connections { reply } => reply(Vec::new()),
+            ControlRequest::Consumers { reply } => reply(Vec::new()),
+            ControlRequest::Counters { reply } => reply(Vec::new()),
+            ControlRequest::Publish { reply, .. } => reply(Ok(control::Published {
+                routed: false,
+                taken: true,
+            })),
+            ControlRequest::Get { reply, .. } => reply(Ok(Vec::new())),
             ControlRequest::CloseConnection { reply, .. } => reply(false),
             ControlRequest::Maintenance { on, reply } => {
                 self.maintenance = on;
@@ -146,6 +154,10 @@ impl Node {
             },
         };
         fake.apply(&bootstrap).unwrap();
+        for feature in metadata::features::KNOWN {
+            let name = feature.name.into();
+            fake.apply(&Change::EnableFeature { name }).unwrap();
+        }
         let fake = Arc::new(Mutex::new(fake));
         let shared = fake.clone();
         let watched = fake.clone();
@@ -419,4 +431,86 @@ fn a_node_that_is_not_there_is_said_so() {
     );
     assert_eq!(ctl(&["--url", "ftp://x", "status"], "").0, 2);
     assert_eq!(ctl(&["no_such_command"], "").0, 2);
+}
+
+#[test]
+fn limits_topic_rights_and_parameters_are_set_and_cleared() {
+    let node = Node::start();
+    node.ctl(&["set_vhost_limits", "{\"max-queues\": 3}"]).ok();
+    let table = node.ctl(&["list_vhost_limits"]).ok();
+    assert!(table.contains("{\"max-queues\":3}"), "{table}");
+    node.ctl(&["clear_vhost_limits", "-p", "/"]).ok();
+    assert_eq!(node.ctl(&["list_vhost_limits"]).ok().lines().count(), 1);
+    assert_eq!(node.ctl(&["set_vhost_limits", "3"]).0, 2);
+    node.ctl(&["set_user_limits", "guest", "{\"max-channels\": 9}"])
+        .ok();
+    assert!(node.ctl(&["list_user_limits"]).ok().contains("guest"));
+    node.ctl(&["clear_user_limits", "guest", "all"]).ok();
+    assert!(!node.ctl(&["list_user_limits"]).ok().contains("guest"));
+    node.ctl(&["set_topic_permissions", "guest", "amq.topic", "^a", ".*"])
+        .ok();
+    assert!(node.ctl(&["list_topic_permissions"]).ok().contains("^a"));
+    node.ctl(&["clear_topic_permissions", "guest", "amq.topic"])
+        .ok();
+    assert!(!node.ctl(&["list_topic_permissions"]).ok().contains("^a"));
+    node.ctl(&["set_global_parameter", "tool", "{\"a\": 1}"])
+        .ok();
+    let parameters = node.ctl(&["list_global_parameters"]).ok();
+    assert!(parameters.contains("{\"a\":1}"), "{parameters}");
+    node.ctl(&["clear_global_parameter", "tool"]).ok();
+    assert_eq!(node.ctl(&["clear_global_parameter", "tool"]).0, 1);
+    node.ctl(&["set_cluster_name", "orders"]).ok();
+    assert!(node.ctl(&["status"]).ok().contains("orders"));
+    assert!(node.ctl(&["list_feature_flags"]).ok().contains("enabled"));
+    node.ctl(&["enable_feature_flag", "all"]).ok();
+    assert_eq!(node.ctl(&["enable_feature_flag", "magic"]).0, 1);
+}
+
+#[test]
+fn definitions_go_to_a_file_and_back() {
+    let node = Node::start();
+    node.ctl(&["declare_queue", "orders"]).ok();
+    let dir = std::env::temp_dir().join(format!("posthorn-ctl-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("definitions.json");
+    let path = file.to_str().unwrap();
+    node.ctl(&["export_definitions", path]).ok();
+    let other = Node::start();
+    other.ctl(&["import_definitions", path]).ok();
+    assert!(other.ctl(&["list_queues"]).ok().contains("orders"));
+    let said = other.ctl(&["export_definitions"]).ok();
+    assert!(said.contains("\"orders\""), "{said}");
+    let missing = dir.join("none.json");
+    let none = other.ctl(&["import_definitions", missing.to_str().unwrap()]);
+    assert_eq!(none.0, 2);
+    assert!(none.2.contains("cannot read"), "{}", none.2);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn checks_answer_with_their_exit_code() {
+    let node = Node::start();
+    for check in [
+        "ping",
+        "check_running",
+        "await_startup",
+        "check_alarms",
+        "check_local_alarms",
+        "check_virtual_hosts",
+        "check_if_node_is_quorum_critical",
+    ] {
+        node.ctl(&[check]).ok();
+    }
+    assert_eq!(node.ctl(&["check_port_listener", "1"]).0, 1);
+    let protocol = node.ctl(&["check_protocol_listener", "http/prometheus"]);
+    assert_eq!(protocol.0, 1);
+    assert!(protocol.1.contains("No active listener"), "{}", protocol.1);
+    node.fake.lock().unwrap().readiness = Some("joining".into());
+    let not = node.ctl(&["check_running"]);
+    assert_eq!(not.0, 1);
+    assert!(not.1.contains("joining"), "{}", not.1);
+    assert_eq!(node.ctl(&["--timeout", "1", "await_startup"]).0, 69);
+    node.ctl(&["authenticate_user", "guest", "guest"]).ok();
+    assert_eq!(node.ctl(&["authenticate_user", "guest", "wrong"]).0, 77);
+    assert_eq!(ctl(&["--url", "http://127.0.0.1:1", "ping"], "").0, 69);
 }

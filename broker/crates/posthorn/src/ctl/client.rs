@@ -2,6 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use env::Clock as _;
+use env::real::RealClock;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value as Json;
 use std::fmt::Display;
@@ -15,6 +17,9 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 /// Longest answer read.
 const MAX_ANSWER: u64 = 256 * 1024 * 1024;
+
+/// Pause between two questions of somebody who waits.
+const BETWEEN_ASKING: Duration = Duration::from_millis(250);
 
 /// Why an operation failed.
 #[derive(Debug, PartialEq, Eq)]
@@ -95,6 +100,7 @@ pub(crate) struct Client {
     user: String,
     authorization: String,
     agent: ureq::Agent,
+    timeout: Duration,
 }
 
 /// A path below `/api` from its elements, escaped.
@@ -128,7 +134,29 @@ impl Client {
             user: user.to_owned(),
             authorization: format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))),
             agent: config.new_agent(),
+            timeout,
         })
+    }
+
+    /// The same node, asked by somebody else.
+    pub(crate) fn as_user(&self, user: &str, password: &str) -> Result<Client, Failure> {
+        Client::new(&self.url, user, password, self.timeout)
+    }
+
+    /// Asks again and again until it is so, as long as one answer may take.
+    pub(crate) fn until(&self, is_so: impl Fn() -> bool) -> Result<(), Failure> {
+        let clock = RealClock::new();
+        let until = clock.now() + self.timeout;
+        while !is_so() {
+            if clock.now() >= until {
+                return Err(Failure::Unreachable {
+                    url: self.url.clone(),
+                    why: format!("not in {} seconds", self.timeout.as_secs()),
+                });
+            }
+            std::thread::park_timeout(BETWEEN_ASKING);
+        }
+        Ok(())
     }
 
     /// Sends a request; any status is an answer.

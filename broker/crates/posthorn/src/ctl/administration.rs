@@ -1,0 +1,332 @@
+//! Limits, topic rights, parameters, feature flags, definitions: what is set up once and looked at seldom.
+
+use super::client::{Client, Failure};
+use super::output::{Column, Output};
+use super::{At, InVhost, object};
+use serde_json::{Map, Value as Json, json};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, clap::Subcommand)]
+#[command(rename_all = "snake_case")]
+pub enum Administration {
+    ListChannels,
+    ListConsumers(InVhost),
+    /// Addresses on which the node that answers listens
+    Listeners,
+    ListFeatureFlags,
+    /// Turns a feature flag on, or all of them
+    EnableFeatureFlag {
+        name: String,
+    },
+    SetClusterName {
+        name: String,
+    },
+    /// Limits of all virtual hosts, or of one
+    ListVhostLimits(InVhost),
+    /// Sets limits of a virtual host: '{"max-connections": 100, "max-queues": 50}'
+    SetVhostLimits {
+        limits: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Takes a virtual host's limits away
+    ClearVhostLimits {
+        #[command(flatten)]
+        at: At,
+    },
+    ListUserLimits,
+    /// Sets limits of a user: '{"max-connections": 10, "max-channels": 100}'
+    SetUserLimits {
+        user: String,
+        limits: String,
+    },
+    /// Takes a limit of a user away, or `all`
+    ClearUserLimits {
+        user: String,
+        limit: String,
+    },
+    /// Which topics a user may publish to and bind with, as regular expressions on routing keys
+    SetTopicPermissions {
+        user: String,
+        exchange: String,
+        write: String,
+        read: String,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Takes a user's topic rights away, those for one exchange or all
+    ClearTopicPermissions {
+        user: String,
+        exchange: Option<String>,
+        #[command(flatten)]
+        at: At,
+    },
+    ListTopicPermissions,
+    ListUserPermissions {
+        user: String,
+    },
+    ListGlobalParameters,
+    /// Sets a global parameter to a JSON value
+    SetGlobalParameter {
+        name: String,
+        value: String,
+    },
+    ClearGlobalParameter {
+        name: String,
+    },
+    /// Whether a user can log in with a password
+    AuthenticateUser {
+        name: String,
+        user_password: String,
+    },
+    /// Writes everything that was declared to a file, or to standard output
+    ExportDefinitions {
+        file: Option<PathBuf>,
+    },
+    /// Declares what a file says
+    ImportDefinitions {
+        file: PathBuf,
+    },
+    /// Closes the connections of a user
+    CloseAllUserConnections {
+        user: String,
+        /// What the clients are told
+        reason: String,
+    },
+}
+
+pub(crate) fn perform(
+    client: &Client,
+    output: &Output,
+    command: &Administration,
+) -> Result<(), Failure> {
+    use Administration::*;
+    match command {
+        ListChannels
+        | ListConsumers(_)
+        | Listeners
+        | ListFeatureFlags
+        | ListVhostLimits(_)
+        | ListUserLimits
+        | ListTopicPermissions
+        | ListUserPermissions { .. }
+        | ListGlobalParameters => list(client, output, command),
+        ExportDefinitions { file } => export(client, output, file.as_deref()),
+        change => {
+            let said = carry_out(client, change)?;
+            output.say(&said);
+            Ok(())
+        }
+    }
+}
+
+const PERMISSIONS: &[Column] = &[
+    ("user", &["user"]),
+    ("vhost", &["vhost"]),
+    ("configure", &["configure"]),
+    ("write", &["write"]),
+    ("read", &["read"]),
+];
+
+fn list(client: &Client, output: &Output, command: &Administration) -> Result<(), Failure> {
+    use Administration::*;
+    let (items, columns): (Json, &[Column]) = match command {
+        ListChannels => (
+            client.get(&["channels"])?,
+            &[
+                ("name", &["name"]),
+                ("node", &["node"]),
+                ("user", &["user"]),
+                ("vhost", &["vhost"]),
+                ("consumers", &["consumer_count"]),
+                ("unacked", &["messages_unacknowledged"]),
+                ("unconfirmed", &["messages_unconfirmed"]),
+                ("prefetch", &["prefetch_count"]),
+                ("confirm", &["confirm"]),
+            ],
+        ),
+        ListConsumers(of) => {
+            let elements = ["consumers"].into_iter().chain(of.vhost.as_deref());
+            (
+                client.get(&elements.collect::<Vec<_>>())?,
+                &[
+                    ("vhost", &["queue", "vhost"]),
+                    ("queue", &["queue", "name"]),
+                    ("channel", &["channel_details", "name"]),
+                    ("tag", &["consumer_tag"]),
+                    ("ack", &["ack_required"]),
+                    ("prefetch", &["prefetch_count"]),
+                    ("active", &["active"]),
+                    ("arguments", &["arguments"]),
+                ],
+            )
+        }
+        Listeners => (
+            client.get(&["overview"])?["listeners"].clone(),
+            &[
+                ("node", &["node"]),
+                ("protocol", &["protocol"]),
+                ("port", &["port"]),
+            ],
+        ),
+        ListFeatureFlags => (
+            client.get(&["feature-flags"])?,
+            &[
+                ("name", &["name"]),
+                ("state", &["state"]),
+                ("description", &["desc"]),
+            ],
+        ),
+        ListVhostLimits(of) => {
+            let elements = ["vhost-limits"].into_iter().chain(of.vhost.as_deref());
+            (
+                client.get(&elements.collect::<Vec<_>>())?,
+                &[("vhost", &["vhost"]), ("limits", &["value"])],
+            )
+        }
+        ListUserLimits => (
+            client.get(&["user-limits"])?,
+            &[("user", &["user"]), ("limits", &["value"])],
+        ),
+        ListTopicPermissions => (
+            client.get(&["topic-permissions"])?,
+            &[
+                ("user", &["user"]),
+                ("vhost", &["vhost"]),
+                ("exchange", &["exchange"]),
+                ("write", &["write"]),
+                ("read", &["read"]),
+            ],
+        ),
+        ListUserPermissions { user } => (client.get(&["users", user, "permissions"])?, PERMISSIONS),
+        _ => (
+            client.get(&["global-parameters"])?,
+            &[("name", &["name"]), ("value", &["value"])],
+        ),
+    };
+    output.list(&items, columns);
+    Ok(())
+}
+
+fn carry_out(client: &Client, command: &Administration) -> Result<String, Failure> {
+    use Administration::*;
+    match command {
+        EnableFeatureFlag { name } => {
+            client.put(&["feature-flags", name, "enable"], &json!({}))?;
+            Ok(format!("Feature flag '{name}' is on"))
+        }
+        SetClusterName { name } => {
+            client.put(&["cluster-name"], &json!({"name": name}))?;
+            Ok(format!("The cluster is called '{name}'"))
+        }
+        SetVhostLimits { .. }
+        | ClearVhostLimits { .. }
+        | SetUserLimits { .. }
+        | ClearUserLimits { .. } => limit(client, command),
+        SetTopicPermissions {
+            user,
+            exchange,
+            write,
+            read,
+            at,
+        } => {
+            let body = json!({"exchange": exchange, "write": write, "read": read});
+            client.put(&["topic-permissions", &at.vhost, user], &body)?;
+            Ok(format!(
+                "Set the topic rights of user '{user}' at exchange '{exchange}' in vhost '{}'",
+                at.vhost
+            ))
+        }
+        ClearTopicPermissions { user, exchange, at } => {
+            let elements = ["topic-permissions", &at.vhost, user].into_iter();
+            let elements: Vec<&str> = elements.chain(exchange.as_deref()).collect();
+            client.delete(&elements, "")?;
+            Ok(format!(
+                "Took topic rights of user '{user}' in vhost '{}' away",
+                at.vhost
+            ))
+        }
+        SetGlobalParameter { name, value } => {
+            let value: Json = serde_json::from_str(value)
+                .map_err(|e| Failure::Usage(format!("the value is not JSON ({e}): {value}")))?;
+            client.put(&["global-parameters", name], &json!({"value": value}))?;
+            Ok(format!("Set global parameter '{name}'"))
+        }
+        ClearGlobalParameter { name } => {
+            client.delete(&["global-parameters", name], "")?;
+            Ok(format!("Cleared global parameter '{name}'"))
+        }
+        AuthenticateUser {
+            name,
+            user_password,
+        } => {
+            client.as_user(name, user_password)?.get(&["whoami"])?;
+            Ok(format!("User '{name}' can log in with this password"))
+        }
+        CloseAllUserConnections { user, reason } => {
+            let reason = [("X-Reason", reason.as_str())];
+            client.delete_with(&["connections", "username", user], "", &reason)?;
+            Ok(format!("Closed all connections of user '{user}'"))
+        }
+        ImportDefinitions { file } => {
+            let text = std::fs::read_to_string(file);
+            let text = text.map_err(|e| cannot("read", file, &e))?;
+            let document = Json::Object(object(&file.display().to_string(), &text)?);
+            client.post(&["definitions"], &document)?;
+            Ok(format!("Imported {}", file.display()))
+        }
+        // Listed above: these only look.
+        other => Err(Failure::Usage(format!("nothing does {other:?}"))),
+    }
+}
+
+fn limit(client: &Client, command: &Administration) -> Result<String, Failure> {
+    use Administration::*;
+    let set = |kind: &str, of: &str, limits: &Map<String, Json>| {
+        limits.iter().try_for_each(|(limit, value)| {
+            let body = json!({"value": value});
+            client.put(&[kind, of, limit], &body).map(|_| ())
+        })
+    };
+    match command {
+        SetVhostLimits { limits, at } => {
+            set("vhost-limits", &at.vhost, &object("the limits", limits)?)?;
+            Ok(format!("Set limits of vhost '{}'", at.vhost))
+        }
+        ClearVhostLimits { at } => {
+            for limit in ["max-connections", "max-queues"] {
+                client.delete(&["vhost-limits", &at.vhost, limit], "")?;
+            }
+            Ok(format!("Vhost '{}' has no limits any more", at.vhost))
+        }
+        SetUserLimits { user, limits } => {
+            set("user-limits", user, &object("the limits", limits)?)?;
+            Ok(format!("Set limits of user '{user}'"))
+        }
+        ClearUserLimits { user, limit } => {
+            let all = ["max-connections", "max-channels"];
+            for known in all.into_iter().filter(|l| limit == "all" || limit == l) {
+                client.delete(&["user-limits", user, known], "")?;
+            }
+            Ok(format!("Took limits of user '{user}' away: {limit}"))
+        }
+        other => Err(Failure::Usage(format!("nothing does {other:?}"))),
+    }
+}
+
+fn cannot(what: &str, file: &Path, error: &std::io::Error) -> Failure {
+    Failure::Usage(format!("cannot {what} {}: {error}", file.display()))
+}
+
+fn export(client: &Client, output: &Output, file: Option<&Path>) -> Result<(), Failure> {
+    let document = client.get(&["definitions"])?;
+    let text = serde_json::to_string_pretty(&document).unwrap_or_default();
+    match file.filter(|f| *f != Path::new("-")) {
+        None => println!("{text}"),
+        Some(file) => {
+            std::fs::write(file, text).map_err(|e| cannot("write", file, &e))?;
+            output.say(&format!("Wrote definitions to {}", file.display()));
+        }
+    }
+    Ok(())
+}

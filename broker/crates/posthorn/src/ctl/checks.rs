@@ -1,0 +1,84 @@
+//! Checks for scripts and probes: exit code 0 when all is well, 1 when it is not, 69 when there is no answer.
+
+use super::client::{Client, Failure};
+use super::output::Output;
+use serde_json::{Value as Json, json};
+
+#[derive(Debug, clap::Subcommand)]
+#[command(rename_all = "snake_case")]
+pub enum Check {
+    /// Whether the node's API answers
+    Ping,
+    /// Whether the node serves clients
+    CheckRunning,
+    /// Waits until the node serves clients, as long as --timeout says
+    AwaitStartup,
+    /// Alarms anywhere in the cluster
+    CheckAlarms,
+    /// Alarms of the node that answers
+    CheckLocalAlarms,
+    /// Whether the node listens on a port
+    CheckPortListener { port: u16 },
+    /// Whether the node speaks a protocol: amqp, http, http/prometheus
+    CheckProtocolListener { protocol: String },
+    /// Whether all virtual hosts can be used
+    CheckVirtualHosts,
+    /// Whether queues would lose their majority without the node that answers
+    CheckIfNodeIsQuorumCritical,
+}
+
+pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result<(), Failure> {
+    let api = |check: &str| format!("/api/health/checks/{check}");
+    let path = match check {
+        Check::Ping => "/livez".to_owned(),
+        Check::CheckRunning => "/readyz".to_owned(),
+        Check::AwaitStartup => return await_startup(client, output),
+        Check::CheckAlarms => api("alarms"),
+        Check::CheckLocalAlarms => api("local-alarms"),
+        Check::CheckPortListener { port } => api(&format!("port-listener/{port}")),
+        Check::CheckProtocolListener { protocol } => {
+            let escaped = super::client::path(&["health", "checks", "protocol-listener", protocol]);
+            return one(client, output, &escaped);
+        }
+        Check::CheckVirtualHosts => api("virtual-hosts"),
+        Check::CheckIfNodeIsQuorumCritical => api("node-is-quorum-critical"),
+    };
+    one(client, output, &path)
+}
+
+fn one(client: &Client, output: &Output, path: &str) -> Result<(), Failure> {
+    let answered = client.check(path)?;
+    if answered.status == 200 {
+        output.say("ok");
+        return Ok(());
+    }
+    let columns: &[super::output::Column] = &[
+        ("check", &["check"]),
+        ("reason", &["reason"]),
+        ("alarms", &["alarms"]),
+        ("missing", &["missing"]),
+        ("queues", &["queues"]),
+    ];
+    let body = &answered.body;
+    let names = body["queues"].as_array().into_iter().flatten();
+    let names: Vec<Json> = names.map(|q| q["readable_name"].clone()).collect();
+    let shown = json!({
+        "check": path,
+        "reason": body["reason"],
+        "alarms": body["alarms"],
+        "missing": body["missing"],
+        "queues": names,
+    });
+    output.list(&Json::Array(vec![shown]), columns);
+    Err(Failure::Unhealthy)
+}
+
+/// The node is asked again and again; each time that it does not answer is a time that it may yet.
+fn await_startup(client: &Client, output: &Output) -> Result<(), Failure> {
+    client.until(|| match client.check("/readyz") {
+        Ok(answered) => answered.status == 200,
+        Err(_) => false,
+    })?;
+    output.say("The node serves clients");
+    Ok(())
+}
