@@ -1,0 +1,110 @@
+// Command rabbit-hole reads what the suite reported (Ginkgo's JSON) and compares it with the list of exceptions: a test that is
+// listed must fail, every other must pass or be one that its authors skip.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	// Pins the client whose own tests are run here.
+	_ "github.com/michaelklishin/rabbit-hole/v3"
+)
+
+type spec struct {
+	Containers []string `json:"ContainerHierarchyTexts"`
+	Leaf       string   `json:"LeafNodeText"`
+	Type       string   `json:"LeafNodeType"`
+	State      string   `json:"State"`
+	Failure    struct {
+		Message  string
+		Location struct{ LineNumber int }
+	}
+}
+
+func (s spec) name() string {
+	return strings.Join(append(slices.Clone(s.Containers), s.Leaf), " / ")
+}
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: rabbit-hole REPORT EXCEPTIONS")
+		os.Exit(2)
+	}
+	specs, err := read(os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rabbit-hole:", err)
+		os.Exit(1)
+	}
+	expected, err := exceptions(os.Args[2])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rabbit-hole:", err)
+		os.Exit(1)
+	}
+	passed, wrong := 0, 0
+	for _, s := range specs {
+		_, listed := expected[s.name()]
+		delete(expected, s.name())
+		switch {
+		case s.State == "passed" && !listed:
+			passed++
+		case s.State == "passed":
+			wrong++
+			fmt.Printf("rabbit-hole: listed in exceptions, and passed: %s\n", s.name())
+		case s.State == "skipped" || s.State == "pending" || listed:
+		default:
+			wrong++
+			fmt.Printf("rabbit-hole: %s: %s\n  line %d: %.1000s\n", s.State, s.name(), s.Failure.Location.LineNumber, s.Failure.Message)
+		}
+	}
+	for name := range expected {
+		wrong++
+		fmt.Printf("rabbit-hole: listed in exceptions, and there is no such test: %s\n", name)
+	}
+	if wrong > 0 || passed == 0 {
+		fmt.Printf("rabbit-hole: %d passed, %d not as expected\n", passed, wrong)
+		os.Exit(1)
+	}
+	fmt.Printf("rabbit-hole: %d passed\n", passed)
+}
+
+func read(path string) ([]spec, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var suites []struct{ SpecReports []spec }
+	if err := json.Unmarshal(raw, &suites); err != nil {
+		return nil, err
+	}
+	var tests []spec
+	for _, suite := range suites {
+		for _, s := range suite.SpecReports {
+			if s.Type == "It" {
+				tests = append(tests, s)
+			}
+		}
+	}
+	return tests, nil
+}
+
+// exceptions reads lines "name # reason".
+func exceptions(path string) (map[string]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	all := map[string]string{}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		name, reason, _ := strings.Cut(lines.Text(), " # ")
+		if name = strings.TrimSpace(name); name != "" && !strings.HasPrefix(name, "#") {
+			all[name] = reason
+		}
+	}
+	return all, lines.Err()
+}
