@@ -211,7 +211,21 @@ impl Group {
     /// A group of one elects itself in one step, for which its log must be durable.
     fn must_not_campaign(&self) -> bool {
         let alone = self.raw.raft.prs().is_singleton();
-        self.installing || (alone && !self.is_leader() && self.unpersisted > 0)
+        self.installing
+            || self.is_below_floor()
+            || (alone && !self.is_leader() && self.unpersisted > 0)
+    }
+
+    /// An earlier replica of this node held more. What this one has of the members may be as old as what it has of
+    /// the log.
+    fn is_below_floor(&self) -> bool {
+        let Some(floor) = self.vote_floor else {
+            return false;
+        };
+        let log = &self.raw.raft.raft_log;
+        let index = log.last_index();
+        let term = log.term(index).unwrap_or(0);
+        (term, index) < (floor.term, floor.index)
     }
 
     /// One tick passed.
@@ -281,6 +295,9 @@ impl Group {
             return Err(Refused("group takes no messages now"));
         }
         guard::check_floor(self.vote_floor, &m)?;
+        if m.get_msg_type() == MessageType::MsgTimeoutNow && self.is_below_floor() {
+            return Err(Refused("an earlier replica held more"));
+        }
         guard::check(&self.raw, &mut m)?;
         let result = self.raw.step(m);
         self.retime(rng);

@@ -21,7 +21,7 @@ pub struct Tombstone {
     pub term: u64,
     /// 0: none in that term.
     pub vote: u64,
-    /// The end of its log. Who has less gets no vote.
+    /// The end of its log. Who has less gets no vote, and a later replica that has less asks for none.
     pub last: Position,
 }
 
