@@ -7,6 +7,7 @@ use crate::connection::Phase;
 use crate::event_loop::ShardLoop;
 use crate::scratch::READ_CHUNK;
 use crate::sockets::{Flushed, WRITE_PER_ROUND};
+use auth::TlsPeer;
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use session::Outbox;
@@ -30,6 +31,8 @@ pub(crate) struct Workspace {
     plain: BytesMut,
     gathered: Vec<u8>,
     out: Outgoing,
+    /// What was found out about the last client: those without a certificate mostly differ in nothing.
+    last: Arc<TlsPeer>,
 }
 
 /// A connection's TLS.
@@ -249,13 +252,13 @@ impl ShardLoop {
         let (Ok(peer), Ok(local)) = addresses else {
             return self.close(key);
         };
-        let tls = secure.server.peer(&secure.channel);
+        let found = secure.server.peer(&secure.channel);
+        if *self.workspace.last != found {
+            self.workspace.last = Arc::new(found);
+        }
+        let tls = Some(self.workspace.last.clone());
         connection.phase = Phase::Serving;
-        let info = ConnectionInfo {
-            peer,
-            local,
-            tls: Some(Arc::new(tls)),
-        };
+        let info = ConnectionInfo { peer, local, tls };
         self.driver.connected(ConnectionKey(key), info);
     }
 
