@@ -25,7 +25,8 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self % 2 == 1",message="replicas must be odd"
 	Replicas int32 `json:"replicas"`
 
-	// Version of the broker to run; names the image when image is empty.
+	// Version of the broker to run; names the image when image is empty. An older version than the
+	// one that runs is refused, and so is leaving out a minor version.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`
@@ -64,6 +65,16 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
+
+	// Upgrade says how pods are replaced when image, version or settings change.
+	// +optional
+	// +kubebuilder:default={}
+	Upgrade UpgradeSpec `json:"upgrade"`
+
+	// FeatureFlags says which of the broker's feature flags the operator enables.
+	// +optional
+	// +kubebuilder:default={}
+	FeatureFlags FeatureFlagsSpec `json:"featureFlags"`
 
 	// ScaleDown says what happens when replicas is lowered.
 	// +optional
@@ -167,6 +178,61 @@ type PlacementSpec struct {
 	// +kubebuilder:default=OnMembershipChange
 	// +kubebuilder:validation:Enum=OnMembershipChange;Never
 	Rebalance string `json:"rebalance,omitempty"`
+}
+
+// Values of UpgradeSpec and FeatureFlagsSpec.
+const (
+	UpgradeUnsupervised = "Unsupervised"
+	UpgradeSupervised   = "Supervised"
+
+	OnTimeoutPause    = "Pause"
+	OnTimeoutContinue = "Continue"
+
+	FeatureFlagsEnableStable = "EnableStableAfterUpgrade"
+	FeatureFlagsManual       = "Manual"
+)
+
+// UpgradeSpec says how pods are replaced.
+type UpgradeSpec struct {
+	// Mode Supervised lets a node go only after somebody has approved that, with the annotation
+	// posthorn.io/approve on this object (status.rollout.approve has the value). Unsupervised asks
+	// nobody.
+	// +optional
+	// +kubebuilder:default=Unsupervised
+	// +kubebuilder:validation:Enum=Unsupervised;Supervised
+	Mode string `json:"mode,omitempty"`
+
+	// StepTimeout is how long the replacement of one node may take, from the start of its drain until
+	// the new pod is ready; 0 is no limit.
+	// +optional
+	// +kubebuilder:default="30m"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="stepTimeout cannot be negative"
+	StepTimeout *metav1.Duration `json:"stepTimeout,omitempty"`
+
+	// OnTimeout says what to do after that: Pause stops the roll until somebody approves it or the
+	// spec changes, and lets a node that is still being drained serve again. Continue goes on waiting.
+	// +optional
+	// +kubebuilder:default=Pause
+	// +kubebuilder:validation:Enum=Pause;Continue
+	OnTimeout string `json:"onTimeout,omitempty"`
+}
+
+// FeatureFlagsSpec says which feature flags the operator enables.
+type FeatureFlagsSpec struct {
+	// Policy EnableStableAfterUpgrade enables every stable feature flag when all nodes run the same
+	// version; enabling cannot be undone. Manual leaves them to you. The next minor version is
+	// refused while stable flags are disabled.
+	// +optional
+	// +kubebuilder:default=EnableStableAfterUpgrade
+	// +kubebuilder:validation:Enum=EnableStableAfterUpgrade;Manual
+	Policy string `json:"policy,omitempty"`
+
+	// Exclude names flags that are not enabled.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=255
+	Exclude []string `json:"exclude,omitempty"`
 }
 
 // Values of ScaleDownSpec.Policy.
@@ -288,6 +354,10 @@ type BrokerClusterStatus struct {
 	// +optional
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 
+	// FeatureFlags tells how the broker's feature flags stand.
+	// +optional
+	FeatureFlags *FeatureFlagsStatus `json:"featureFlags,omitempty"`
+
 	// Scaling tells which node is being removed and what that waits for; absent when none is.
 	// +optional
 	Scaling *ScalingStatus `json:"scaling,omitempty"`
@@ -346,6 +416,31 @@ type RolloutStatus struct {
 	// Queues that would lose their majority (at most 16 are named), as vhost/name.
 	// +optional
 	Queues []string `json:"queues,omitempty"`
+	// Step is the pod whose replacement was begun last.
+	// +optional
+	Step string `json:"step,omitempty"`
+	// StepSince is when that was.
+	// +optional
+	StepSince *metav1.Time `json:"stepSince,omitempty"`
+	// TimedOut says that a step took longer than spec.upgrade.stepTimeout, and that the roll stopped.
+	// +optional
+	TimedOut bool `json:"timedOut,omitempty"`
+	// Approve is the value of the annotation posthorn.io/approve that lets the roll go on; without
+	// the part from the slash on it approves all of the roll.
+	// +optional
+	Approve string `json:"approve,omitempty"`
+}
+
+// FeatureFlagsStatus tells how the broker's feature flags stand.
+type FeatureFlagsStatus struct {
+	// Disabled are the stable flags that are not enabled (at most 16 are named).
+	// +optional
+	Disabled []string `json:"disabled,omitempty"`
+	// Enabled is how many flags are enabled.
+	Enabled int32 `json:"enabled"`
+	// Message says why flags stay disabled.
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // ScalingStatus tells about the removal of a node.

@@ -31,6 +31,39 @@ func imageOf(spec *posthornv1.BrokerClusterSpec, sts *appsv1.StatefulSet, reposi
 	return fallback
 }
 
+// judgeVersion keeps the image that the cluster has when the spec's version is refused: everything
+// else goes on.
+func (s *scope) judgeVersion() {
+	status := &s.cluster.Status
+	if s.sts == nil {
+		return
+	}
+	var disabled []string
+	if status.FeatureFlags != nil {
+		disabled = status.FeatureFlags.Disabled
+	}
+	from := status.CurrentVersion
+	if _, is := parseVersion(from); !is {
+		from = lowestVersion(status.Members)
+	}
+	s.refusal = decideVersion(from, s.version, disabled)
+	if s.refusal.reason != "" {
+		s.image = imageOf(&posthornv1.BrokerClusterSpec{}, s.sts, "", s.image)
+	}
+}
+
+// lowestVersion that the nodes have told; empty when none did.
+func lowestVersion(members []posthornv1.MemberStatus) string {
+	lowest := ""
+	for _, m := range members {
+		told, is := parseVersion(m.Version)
+		if known, any := parseVersion(lowest); is && (!any || told.before(known)) {
+			lowest = m.Version
+		}
+	}
+	return lowest
+}
+
 // versionOf is the spec's version, else the image's tag or digest.
 func versionOf(spec *posthornv1.BrokerClusterSpec, image string) string {
 	if spec.Version != "" {

@@ -138,7 +138,10 @@ func (s *scope) tend(ctx context.Context) error {
 	if err := s.roll(ctx); err != nil {
 		return err
 	}
-	return s.balance(ctx)
+	if err := s.balance(ctx); err != nil {
+		return err
+	}
+	return s.keepFlags(ctx)
 }
 
 // change keeps the children, in the order in which they need each other.

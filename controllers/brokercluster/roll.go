@@ -33,7 +33,9 @@ func (s *scope) rollStateOf() rollState {
 
 // roll decides and does one step.
 func (s *scope) roll(ctx context.Context) error {
-	s.decision = decideRoll(s.rollStateOf())
+	decided := decideRoll(s.rollStateOf())
+	s.step = s.stepOf(decided)
+	s.decision = decideStep(decided, s.step)
 	if s.decision.Action != rollDone {
 		s.lookAgain(rollPoll)
 	}

@@ -58,6 +58,10 @@ type scope struct {
 	credentials credentials
 	// decision about rolling; the zero value when it was not come to.
 	decision rollDecision
+	// step is what people have to say about the roll.
+	step stepState
+	// refusal is why the spec's version is not run; the zero value when it is.
+	refusal versionRefusal
 	// requeue is when to look again at the latest; 0 is the resync period.
 	requeue time.Duration
 }

@@ -36,6 +36,7 @@ func (s *scope) loadStatefulSet(ctx context.Context) error {
 	}
 	s.image = imageOf(&s.cluster.Spec, s.sts, s.ImageRepository, s.DefaultImage)
 	s.version = versionOf(&s.cluster.Spec, s.image)
+	s.judgeVersion()
 	return s.settleSize(ctx)
 }
 

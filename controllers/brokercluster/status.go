@@ -52,12 +52,15 @@ func (s *scope) tally() tally {
 	return t
 }
 
-// complete says that every node is there, ready and of the wanted revision.
-func (s *scope) complete(t tally) bool {
+// settled says that every node there is to be is ready and of the wanted revision.
+func (s *scope) settled(t tally) bool {
 	n := len(s.members)
 	return s.held == nil && s.sts != nil && n > 0 && t.ready == n && t.current == n && s.decision.Action == rollDone &&
 		n == int(s.cluster.Spec.Replicas) && !s.cluster.Spec.Hibernated && s.leftover == ""
 }
+
+// complete says that the cluster is as the spec says.
+func (s *scope) complete(t tally) bool { return s.settled(t) && s.refusal.reason == "" }
 
 // setStatus writes everything that the attempt found into the status; failure is why it ended early.
 func (s *scope) setStatus(failure error) {
@@ -151,6 +154,7 @@ func (s *scope) setRollout(t tally) {
 	if before != nil && before.WaitingFor == rollout.WaitingFor && before.Reason == rollout.Reason {
 		rollout.Since = before.Since
 	}
+	s.setStep(rollout, before)
 	for i := range s.members {
 		if s.members[i].Name != s.decision.Pod {
 			continue
@@ -268,9 +272,13 @@ func (s *scope) setQuorumSafe(t tally) {
 
 // setBlocked tells a roll that waits for trouble to pass from one that just takes its time.
 func (s *scope) setBlocked(t tally) {
+	if s.refusal.reason != "" {
+		s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionTrue, s.refusal.reason, s.refusal.message)
+		return
+	}
 	blocked := false
 	switch s.decision.Reason {
-	case reasonQuorumCritical, reasonHealthUnknown, reasonDrainUnknown:
+	case reasonQuorumCritical, reasonHealthUnknown, reasonDrainUnknown, reasonApprovalNeeded, reasonStepTimeout:
 		blocked = true
 	case reasonMemberNotReady:
 		for i := range s.members {

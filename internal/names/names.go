@@ -39,6 +39,10 @@ const (
 	// AnnotationForgotten, on a volume, says that the cluster has forgotten the node it belonged to.
 	AnnotationForgotten = "posthorn.io/forgotten"
 
+	// AnnotationApprove, on a BrokerCluster, approves a step of a roll: <revision>/<pod>, or <revision>
+	// for all of it. status.rollout.approve has the value for the next step.
+	AnnotationApprove = "posthorn.io/approve"
+
 	// Finalizer of the broker-side kinds.
 	Finalizer = "posthorn.io/broker-object"
 

@@ -18,12 +18,12 @@ import (
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
 var _ = Describe("the user's guide", func() {
-	DescribeTable("has commands that work", func(page string, changes ...func(*posthornv1.BrokerCluster)) {
+	DescribeTable("has commands that work", func(name string, changes ...func(*posthornv1.BrokerCluster)) {
 		kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
 		if _, err := os.Stat(kubectl); err != nil {
 			Skip("there is no kubectl beside the API server")
 		}
-		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
 		Expect(err).NotTo(HaveOccurred())
 		blocks := shellBlock.FindAllSubmatch(text, -1)
 		Expect(blocks).NotTo(BeEmpty())
@@ -31,14 +31,18 @@ var _ = Describe("the user's guide", func() {
 		w.readyWorld()
 		config := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
 		Expect(os.WriteFile(config, kubeconfig, 0o600)).To(Succeed())
+		// One shell for the whole page, as a reader has.
+		page := "kubectl() { command kubectl --namespace " + w.namespace + " \"$@\"; }\n"
 		for _, block := range blocks {
-			script := exec.Command("bash", "-euc", "kubectl() { command kubectl --namespace "+w.namespace+" \"$@\"; }\n"+string(block[1]))
-			script.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
-			output, err := script.CombinedOutput()
-			Expect(err).NotTo(HaveOccurred(), "%s\n%s", block[1], output)
+			page += string(block[1])
 		}
+		script := exec.Command("bash", "-euxc", page)
+		script.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+		output, err := script.CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), "%s", output)
 	},
 		Entry("scaling", "scaling.md"),
+		Entry("upgrading", "upgrading.md"),
 		Entry("tenants", "tenants.md"),
 		Entry("TLS", "tls-on-kubernetes.md"),
 		Entry("monitoring", "monitoring-on-kubernetes.md"),
