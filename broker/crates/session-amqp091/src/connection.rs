@@ -580,6 +580,8 @@ impl AmqpSession {
                     Ok(())
                 });
             }
+            // It has no client id and subscribes to queues alone.
+            Notice::Topic(_) | Notice::TakenOver | Notice::ClaimAgain => {}
             Notice::Relieved => self.link.behind = false,
             Notice::Verified { right } => self.verified(right, cx),
             Notice::Blocked(alarm) => self.alarm(alarm, cx),

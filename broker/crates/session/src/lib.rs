@@ -71,6 +71,10 @@ pub trait Broker {
     /// Counts a channel as one of the user's; the limit when there may be no more.
     fn open_channel(&mut self) -> Result<(), u64>;
     fn close_channel(&mut self);
+    /// Where subscriptions are that are no queues. None: the node takes no clients that have such.
+    fn topics(&mut self) -> Option<&mut topics::Hub> {
+        None
+    }
     /// Whether this is the password of `user`. A session asks for one at a time.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let _ = user;
@@ -121,6 +125,12 @@ pub enum Notice {
         queue: QueueId,
         consumer: ConsumerId,
     },
+    /// A message from the hub ([`Broker::topics`]).
+    Topic(topics::Delivery),
+    /// Another session claims this one's client id: leave.
+    TakenOver,
+    /// The client id that this session waits for is free: claim it again.
+    ClaimAgain,
     /// No queue is behind any more ([`Pace::Behind`]).
     Relieved,
     /// An alarm went on (with its reason) or off.

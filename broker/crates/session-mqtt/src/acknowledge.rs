@@ -1,0 +1,86 @@
+//! PUBACK, PUBREC, PUBREL and PUBCOMP from a client (sections 3.4 to 3.7, 4.3).
+
+use crate::link::{Cx, Link};
+use crate::session::{Failure, Outcome};
+use crate::state::Stage;
+use codec_mqtt::{Ack, AckKind, Qos, Reason};
+
+impl Link {
+    pub(crate) fn acknowledged(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+        match ack.kind {
+            AckKind::PubAck => self.settled(ack, Qos::AtLeastOnce, cx),
+            AckKind::PubRec if ack.reason.is_error() => self.settled(ack, Qos::ExactlyOnce, cx),
+            AckKind::PubRec => self.received(ack, cx),
+            AckKind::PubRel => {
+                self.released(ack, cx);
+                Ok(())
+            }
+            AckKind::PubComp => self.completed(ack, cx),
+        }
+    }
+
+    /// The message is done with, for good or not [MQTT-4.4.0-2].
+    fn settled(&mut self, ack: &Ack<'_>, wanted: Qos, cx: &mut Cx<'_>) -> Outcome {
+        let Some(at) = self.state.position(ack.packet_id) else {
+            return Ok(());
+        };
+        match self.state.inflight.get(at).map(|i| &i.stage) {
+            Some(Stage::Published { qos, .. }) if *qos == wanted => {}
+            _ => return Err(mismatch(ack)),
+        }
+        self.state.inflight.remove(at);
+        self.send_waiting(cx);
+        Ok(())
+    }
+
+    /// [MQTT-4.3.3-4]
+    fn received(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+        let at = self.state.position(ack.packet_id);
+        let reason = match at.and_then(|at| self.state.inflight.get_mut(at)) {
+            Some(inflight) => {
+                if let Stage::Published {
+                    qos: Qos::AtLeastOnce,
+                    ..
+                } = inflight.stage
+                {
+                    return Err(mismatch(ack));
+                }
+                inflight.stage = Stage::Released;
+                Reason::Success
+            }
+            None => Reason::PacketIdentifierNotFound,
+        };
+        Ack::new(AckKind::PubRel, ack.packet_id, reason).encode(self.version, cx.out.tail());
+        Ok(())
+    }
+
+    fn completed(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+        let Some(at) = self.state.position(ack.packet_id) else {
+            return Ok(());
+        };
+        match self.state.inflight.get(at).map(|i| &i.stage) {
+            Some(Stage::Released) => {}
+            _ => return Err(mismatch(ack)),
+        }
+        self.state.inflight.remove(at);
+        self.send_waiting(cx);
+        Ok(())
+    }
+
+    /// [MQTT-4.3.3-11], [MQTT-4.3.3-12]
+    fn released(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) {
+        let reason = match self.state.received.remove(&ack.packet_id) {
+            true => Reason::Success,
+            false => Reason::PacketIdentifierNotFound,
+        };
+        Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.out.tail());
+    }
+}
+
+fn mismatch(ack: &Ack<'_>) -> Failure {
+    let text = format!(
+        "{:?} for packet identifier {} does not fit what was sent with it",
+        ack.kind, ack.packet_id
+    );
+    Failure::new(Reason::ProtocolError, text)
+}

@@ -1,0 +1,270 @@
+//! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
+
+use crate::link::{Cx, DelayedWill, Link};
+use crate::session::{Failure, MqttSession, Outcome, Phase};
+use crate::state::ClientState;
+use crate::{aliases, publish};
+use auth::Credentials;
+use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
+use metadata::Tree;
+use session::Verdict;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use topics::Claim;
+
+impl MqttSession {
+    pub(crate) fn connect(&mut self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Outcome {
+        self.version = connect.version;
+        let properties = &connect.properties;
+        // [MQTT-4.12.0-1]
+        if properties.authentication_method.is_some() {
+            let text = "no authentication method is offered";
+            return Err(Failure::new(Reason::BadAuthenticationMethod, text));
+        }
+        if cx.broker.draining() {
+            let text = "the node is shutting down or in maintenance mode";
+            return Err(Failure::new(Reason::ServerUnavailable, text));
+        }
+        let (vhost, credentials) = self.credentials(connect)?;
+        let mut link = self.new_link(connect, cx)?;
+        link.vhost = vhost.as_str().into();
+        link.user = credentials.user.as_str().into();
+        self.keep_alive = connect.keep_alive;
+        self.link = Some(Box::new(link));
+        match self.verify(&credentials, cx)? {
+            Verdict::Right => self.welcome(cx),
+            Verdict::Wrong => Err(wrong_password()),
+            Verdict::Later => {
+                self.phase = Phase::Verifying;
+                Ok(())
+            }
+            Verdict::Busy => {
+                let text = "too many logins are waiting to be checked; try again";
+                Err(Failure::new(Reason::ServerBusy, text))
+            }
+        }
+    }
+
+    /// Which vhost and user a client means. `vhost:user` names both: RabbitMQ's custom; the last colon counts.
+    fn credentials(&self, connect: &Connect<'_>) -> Result<(String, Credentials), Failure> {
+        let settings = &self.config.settings;
+        let Some(name) = connect.user_name else {
+            let anonymous = settings.anonymous.clone().ok_or_else(|| {
+                Failure::new(Reason::BadUserNameOrPassword, "a user name is needed")
+            })?;
+            return Ok((settings.vhost.to_string(), anonymous));
+        };
+        let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
+        let password = connect.password.unwrap_or_default().to_vec();
+        let user = user.to_owned();
+        Ok((vhost.to_owned(), Credentials { user, password }))
+    }
+
+    fn new_link(&self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Result<Link, Failure> {
+        let settings = &self.config.settings;
+        let limits = &settings.limits;
+        let properties = &connect.properties;
+        let five = connect.version.is_5();
+        let assigned = connect.client_id.is_empty();
+        // 3.1 has no empty client ids; 3.1.1: [MQTT-3.1.3-8].
+        if assigned && (connect.version == Version::V31 || !five && !connect.clean_start) {
+            let text = "a client id is needed";
+            return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+        }
+        let client_id: Arc<str> = match assigned {
+            // [MQTT-3.2.2-16]
+            true => format!(
+                "posthorn-{:016x}{:016x}",
+                cx.broker.random(),
+                cx.broker.random()
+            )
+            .into(),
+            false => connect.client_id.into(),
+        };
+        let asked = match (five, connect.clean_start) {
+            (true, _) => properties.session_expiry.unwrap_or(0),
+            (false, true) => 0,
+            (false, false) => limits.session_expiry,
+        };
+        let session_expiry = asked.min(limits.session_expiry);
+        Ok(Link {
+            settings: settings.clone(),
+            version: connect.version,
+            user: "".into(),
+            vhost: "".into(),
+            client_id,
+            assigned,
+            clean_start: connect.clean_start,
+            session_expiry,
+            expiry_asked: (five && asked != session_expiry).then_some(asked),
+            will: connect
+                .will
+                .as_ref()
+                .and_then(|will| publish::will(will, &settings.exchange, cx))
+                .map(|(will, delay)| DelayedWill { will, delay }),
+            subscriber: None,
+            state: ClientState::new(settings.clone()),
+            quota: properties
+                .receive_maximum
+                .map_or(limits.prefetch, |n| n.get().min(limits.prefetch))
+                .into(),
+            packet: properties
+                .maximum_packet_size
+                .map_or(usize::MAX, |n| n.get() as usize),
+            aliases_in: aliases::Inbound::default(),
+            aliases_out: aliases::Outbound::new(
+                properties
+                    .topic_alias_maximum
+                    .unwrap_or(0)
+                    .min(limits.topic_aliases),
+            ),
+            unconfirmed: Default::default(),
+            next_seq: 1,
+            published: false,
+            alarm: cx.broker.publishers_blocked().is_some(),
+            behind: false,
+            busy: false,
+            unread: 0,
+            writable: None,
+            routes: Vec::new(),
+            identifiers: Vec::new(),
+        })
+    }
+
+    fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
+        let Credentials { user, password } = credentials;
+        let refused = |why: &str| {
+            tracing::warn!(peer = %self.config.peer, user, why, "MQTT login refused");
+            wrong_password()
+        };
+        if password.is_empty() {
+            return Err(refused("empty password"));
+        }
+        let hash = cx.broker.tree().user(user).and_then(|u| u.password.clone());
+        let hash = hash.ok_or_else(|| refused("no such user, or it has no password"))?;
+        let mut at_home = self.config.settings.loopback_users.iter();
+        if !self.config.peer_is_loopback && at_home.any(|name| **name == **user) {
+            return Err(refused("the user can only connect via localhost"));
+        }
+        Ok(cx.broker.verify(user, &hash, password))
+    }
+
+    /// The node has checked the password.
+    pub(crate) fn verified(&mut self, right: bool, cx: &mut Cx<'_>) {
+        if self.phase != Phase::Verifying {
+            return;
+        }
+        self.phase = Phase::Connecting;
+        let outcome = match right {
+            true => self.welcome(cx),
+            false => Err(wrong_password()),
+        };
+        if let Err(failure) = outcome {
+            self.fail(failure, cx);
+        }
+    }
+
+    /// The client is who it says.
+    fn welcome(&mut self, cx: &mut Cx<'_>) -> Outcome {
+        let Some(link) = self.link.as_deref_mut() else {
+            return Ok(());
+        };
+        let (user, vhost) = (link.user.clone(), link.vhost.clone());
+        may_enter(cx.broker.tree(), &user, &vhost)?;
+        if let Some(delayed) = &link.will {
+            let key = topics::key_of(&delayed.will.topic);
+            if !link.may_publish(cx.broker.tree(), &key) {
+                let text = "the user may not publish to the will's topic";
+                return Err(Failure::new(Reason::NotAuthorized, text));
+            }
+        }
+        if let Err(limit) = cx.broker.admit(&user) {
+            let text = format!("user '{user}' may have {limit} connections");
+            return Err(Failure::new(Reason::QuotaExceeded, text));
+        }
+        self.claim(cx);
+        Ok(())
+    }
+
+    /// Takes the client id, or waits for the connection that has it to leave [MQTT-3.1.4-3].
+    pub(crate) fn claim(&mut self, cx: &mut Cx<'_>) {
+        let number = cx.broker.id().number;
+        let Some(link) = self.link.as_deref_mut() else {
+            return;
+        };
+        let Some(hub) = cx.broker.topics() else {
+            let text = "this node takes no MQTT clients";
+            return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
+        };
+        match hub.claim(&link.vhost, &link.client_id, number, link.clean_start) {
+            Claim::Wait => self.phase = Phase::Claiming,
+            Claim::Granted { subscriber, state } => {
+                link.subscriber = Some(subscriber);
+                let kept = state.and_then(|state| state.into_any().downcast::<ClientState>().ok());
+                let session_present = kept.is_some();
+                if let Some(kept) = kept {
+                    link.state = *kept;
+                }
+                self.phase = Phase::Running;
+                self.deadline = None;
+                link.accept(session_present, cx);
+            }
+        }
+    }
+
+    /// CONNECT cannot be read. A client that speaks a version we know is told [MQTT-3.1.4-1].
+    pub(crate) fn refuse_connect(&mut self, body: &[u8], error: DecodeError, cx: &mut Cx<'_>) {
+        let five = [0, 4, b'M', b'Q', b'T', b'T', 5];
+        self.version = match error {
+            DecodeError::ProtocolLevel(level) if level < 5 => Version::V311,
+            DecodeError::ProtocolLevel(_) => Version::V5,
+            _ if body.starts_with(&five) => Version::V5,
+            _ => return self.end_silently(&error.to_string(), cx),
+        };
+        self.fail(error.into(), cx);
+    }
+}
+
+impl Link {
+    /// CONNACK, and what is left over from the last connection.
+    fn accept(&mut self, session_present: bool, cx: &mut Cx<'_>) {
+        let limits = &self.settings.limits;
+        let properties = match self.version {
+            Version::V5 => Properties {
+                session_expiry: self.expiry_asked.map(|_| self.session_expiry),
+                assigned_client_id: self.assigned.then_some(&*self.client_id),
+                topic_alias_maximum: (limits.topic_aliases > 0).then_some(limits.topic_aliases),
+                maximum_packet_size: u32::try_from(limits.packet).ok().and_then(NonZeroU32::new),
+                retain_available: Some(true),
+                wildcard_subscription_available: Some(true),
+                subscription_identifier_available: Some(true),
+                shared_subscription_available: Some(true),
+                ..Properties::default()
+            },
+            _ => Properties::default(),
+        };
+        let accepted = ConnAck {
+            session_present,
+            reason: Reason::Success,
+            properties,
+        };
+        accepted.encode(self.version, cx.out.tail());
+        self.send_waiting(cx);
+    }
+}
+
+fn may_enter(tree: &Tree, user: &str, vhost: &str) -> Outcome {
+    if !tree.vhost_exists(vhost) {
+        let text = format!("vhost '{vhost}' not found");
+        return Err(Failure::new(Reason::NotAuthorized, text));
+    }
+    if !tree.vhost_access(user, vhost) {
+        let text = format!("access to vhost '{vhost}' refused for user '{user}'");
+        return Err(Failure::new(Reason::NotAuthorized, text));
+    }
+    Ok(())
+}
+
+fn wrong_password() -> Failure {
+    Failure::new(Reason::BadUserNameOrPassword, "wrong user name or password")
+}

@@ -1,0 +1,198 @@
+//! PUBLISH to a client (sections 3.3 and 4.3 to 4.6).
+
+use crate::aliases::Alias;
+use crate::link::{Cx, Link};
+use crate::session::{Failure, Outcome};
+use crate::state::{Inflight, Stage, quality};
+use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
+use topics::{Delivery, Envelope};
+
+/// What goes with one sending of a message.
+struct Sending {
+    qos: Qos,
+    packet_id: u16,
+    dup: bool,
+}
+
+impl Link {
+    /// A message from the hub.
+    pub(crate) fn deliver(&mut self, delivery: Delivery, cx: &mut Cx<'_>) -> Outcome {
+        let properties = delivery.message.properties();
+        let Ok(envelope) = Envelope::read(&properties) else {
+            return Ok(());
+        };
+        if quality(&delivery, &envelope) == Qos::AtMostOnce {
+            self.deliver_unacknowledged(&delivery, &envelope, cx);
+            return Ok(());
+        }
+        if !self.state.wait(delivery) {
+            let text = "too many messages wait for this client";
+            return Err(Failure::new(Reason::QuotaExceeded, text));
+        }
+        self.send_waiting(cx);
+        Ok(())
+    }
+
+    /// QoS 0: dropped when the client does not keep up and has enough to read (Q6).
+    fn deliver_unacknowledged(
+        &mut self,
+        delivery: &Delivery,
+        envelope: &Envelope<'_>,
+        cx: &mut Cx<'_>,
+    ) {
+        if cx.out.is_empty() {
+            self.unread = 0;
+        }
+        let limit = self.settings.limits.mailbox;
+        if self.busy && limit > 0 && self.unread >= limit {
+            if let Some(hub) = cx.broker.topics() {
+                hub.count_dropped();
+            }
+            return;
+        }
+        self.unread = self.unread.saturating_add(1);
+        let sending = Sending {
+            qos: Qos::AtMostOnce,
+            packet_id: 0,
+            dup: false,
+        };
+        self.send(delivery, envelope, &sending, cx);
+    }
+
+    /// Sends what waits, as far as the client's quota [MQTT-3.3.4-9] and the socket allow: first what an earlier
+    /// connection left unanswered, in its order [MQTT-4.4.0-1], [MQTT-4.6.0-1].
+    pub(crate) fn send_waiting(&mut self, cx: &mut Cx<'_>) {
+        let mut outstanding = self.state.outstanding();
+        let again = self.state.inflight.len() > outstanding;
+        while again && outstanding < self.quota && self.has_room(cx) {
+            let Some(at) = self.state.inflight.iter().position(|i| !i.sent) else {
+                break;
+            };
+            outstanding += usize::from(self.send_again(at, cx));
+        }
+        while outstanding < self.quota && self.state.has_waiting() && self.has_room(cx) {
+            let Some(next) = self.state.next_waiting() else {
+                return;
+            };
+            outstanding += usize::from(self.send_first(next, cx));
+        }
+    }
+
+    fn has_room(&self, cx: &Cx<'_>) -> bool {
+        cx.out.len() < self.settings.limits.outbox
+    }
+
+    /// True: the client owes an answer.
+    fn send_again(&mut self, at: usize, cx: &mut Cx<'_>) -> bool {
+        let Some(inflight) = self.state.inflight.get_mut(at) else {
+            return false;
+        };
+        inflight.sent = true;
+        let packet_id = inflight.packet_id;
+        let (qos, delivery) = match &inflight.stage {
+            Stage::Released => {
+                let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
+                release.encode(self.version, cx.out.tail());
+                return true;
+            }
+            Stage::Published { qos, delivery } => (*qos, delivery.clone()),
+        };
+        let sending = Sending {
+            qos,
+            packet_id,
+            dup: true,
+        };
+        let sent = self.send_read(&delivery, &sending, cx);
+        if !sent {
+            self.state.inflight.remove(at);
+        }
+        sent
+    }
+
+    fn send_first(&mut self, delivery: Delivery, cx: &mut Cx<'_>) -> bool {
+        // [MQTT-3.3.2-5]
+        if !topics::is_fresh(&delivery.message, cx.broker.wall()) {
+            return false;
+        }
+        let properties = delivery.message.properties();
+        let Ok(envelope) = Envelope::read(&properties) else {
+            return false;
+        };
+        let qos = quality(&delivery, &envelope);
+        let packet_id = self.state.new_id();
+        let sending = Sending {
+            qos,
+            packet_id,
+            dup: false,
+        };
+        let sent = self.send(&delivery, &envelope, &sending, cx);
+        if sent {
+            self.state.inflight.push_back(Inflight {
+                packet_id,
+                stage: Stage::Published { qos, delivery },
+                sent: true,
+            });
+        }
+        sent
+    }
+
+    fn send_read(&mut self, delivery: &Delivery, sending: &Sending, cx: &mut Cx<'_>) -> bool {
+        let properties = delivery.message.properties();
+        match Envelope::read(&properties) {
+            Ok(envelope) => self.send(delivery, &envelope, sending, cx),
+            Err(_) => false,
+        }
+    }
+
+    /// False: the client does not take packets of that size [MQTT-3.1.2-25].
+    fn send(
+        &mut self,
+        delivery: &Delivery,
+        envelope: &Envelope<'_>,
+        sending: &Sending,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        let message = &delivery.message;
+        let alias = self.aliases_out.of(envelope.topic);
+        self.identifiers.clear();
+        let named = delivery.hits.iter().map(|hit| hit.identifier);
+        self.identifiers.extend(named.filter(|&id| id != 0));
+        let as_published = delivery.hits.iter().any(|hit| hit.retain_as_published);
+        let forward = Forward {
+            dup: sending.dup,
+            qos: sending.qos,
+            // [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+            retain: delivery.retained || envelope.retain && as_published,
+            topic: match alias {
+                Alias::Known(_) => "",
+                Alias::New(_) | Alias::None => envelope.topic,
+            },
+            packet_id: sending.packet_id,
+            message_expiry: seconds_left(message, cx),
+            alias: match alias {
+                Alias::Known(number) | Alias::New(number) => Some(number),
+                Alias::None => None,
+            },
+            subscription_identifiers: &self.identifiers,
+            kept: envelope.kept,
+        };
+        let payload = message.body_len();
+        // [MQTT-3.1.2-24]
+        if forward.wire_len(self.version, payload) > self.packet.min(MAX_PACKET) {
+            return false;
+        }
+        forward.encode_head(self.version, payload, cx.out.tail());
+        cx.out.push(message.body());
+        if let Alias::New(_) = alias {
+            self.aliases_out.told(envelope.topic);
+        }
+        true
+    }
+}
+
+/// What is left of a message's time [MQTT-3.3.2-6]; a second that has begun counts.
+fn seconds_left(message: &message::Message, cx: &Cx<'_>) -> Option<u32> {
+    let end = message.received().0.saturating_add(message.ttl_ms()?);
+    let left = end.saturating_sub(cx.broker.wall().0).div_ceil(1000);
+    Some(u32::try_from(left).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,134 @@
+//! How a connection ends (sections 3.14 and 4.13), and what becomes of the will and of the session.
+
+use crate::link::{Cx, Link};
+use crate::publish::publish_will;
+use crate::session::{Failure, MqttSession, Outcome, Phase};
+use bytes::BytesMut;
+use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
+use env::Time;
+use std::time::Duration;
+use topics::Leave;
+
+impl MqttSession {
+    /// The client says goodbye.
+    pub(crate) fn disconnected(&mut self, disconnect: &Disconnect<'_>, cx: &mut Cx<'_>) -> Outcome {
+        if let (Some(link), Some(expiry)) = (&mut self.link, disconnect.properties.session_expiry) {
+            // Section 3.14.2.2.2
+            if link.session_expiry == 0 && expiry > 0 {
+                let text = "a session that ends with its connection cannot be kept";
+                return Err(Failure::new(Reason::ProtocolError, text));
+            }
+            link.session_expiry = expiry.min(link.settings.limits.session_expiry);
+        }
+        // [MQTT-3.14.4-3]
+        self.leave(disconnect.reason == Reason::Success, cx);
+        Ok(())
+    }
+
+    /// Another connection has the client id now.
+    pub(crate) fn taken_over(&mut self, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Running => {
+                let text = "another connection has this client id";
+                self.fail(Failure::new(Reason::SessionTakenOver, text), cx);
+            }
+            _ => self.end_silently("another connection has this client id", cx),
+        }
+    }
+
+    /// Says why, where the client can be told, and ends.
+    pub(crate) fn fail(&mut self, failure: Failure, cx: &mut Cx<'_>) {
+        let Failure { reason, text } = failure;
+        tracing::info!(peer = %self.config.peer, reason = reason.text(), text, "MQTT connection ends");
+        let room = self.link.as_ref().map_or(usize::MAX, |link| link.packet);
+        let told = Properties {
+            reason_string: Some(&text),
+            ..Properties::default()
+        };
+        let mut packet = BytesMut::new();
+        let plain = Properties::default();
+        for properties in [told, plain] {
+            packet.clear();
+            match self.phase {
+                // [MQTT-3.14.0-1]: before CONNACK there is no DISCONNECT.
+                Phase::Connecting | Phase::Verifying | Phase::Claiming => ConnAck {
+                    session_present: false,
+                    reason,
+                    properties,
+                }
+                .encode(self.version, &mut packet),
+                Phase::Running if self.version.is_5() => {
+                    Disconnect { reason, properties }.encode(self.version, &mut packet);
+                }
+                _ => {}
+            }
+            // [MQTT-3.2.2-19], [MQTT-3.14.2-3]: rather without the text than too long.
+            if packet.len() <= room {
+                cx.out.tail().extend_from_slice(&packet);
+                break;
+            }
+        }
+        self.leave(false, cx);
+    }
+
+    /// Ends without a word.
+    pub(crate) fn end_silently(&mut self, why: &str, cx: &mut Cx<'_>) {
+        tracing::info!(peer = %self.config.peer, why, "MQTT connection ends");
+        self.leave(false, cx);
+    }
+
+    /// Gives up the client id; keeps the session and publishes the will as they ask. Once.
+    pub(crate) fn leave(&mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
+        let claiming = self.phase == Phase::Claiming;
+        self.phase = Phase::Ended;
+        self.deadline = None;
+        let Some(link) = self.link.take() else {
+            return;
+        };
+        if claiming {
+            let number = cx.broker.id().number;
+            if let Some(hub) = cx.broker.topics() {
+                hub.withdraw(&link.vhost, &link.client_id, number);
+            }
+            return;
+        }
+        link.leave(said_goodbye, cx);
+    }
+}
+
+impl Link {
+    fn leave(mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
+        let Some(subscriber) = self.subscriber else {
+            return;
+        };
+        let now = cx.broker.now();
+        let will = self.will.take().filter(|_| !said_goodbye);
+        let delayed = will.and_then(|delayed| {
+            // The session's end comes first if it is earlier [MQTT-3.1.2-8].
+            match delayed.delay.min(self.session_expiry) {
+                0 => {
+                    publish_will(cx.broker, &self.vhost, delayed.will);
+                    None
+                }
+                seconds => Some((after(now, seconds), delayed.will)),
+            }
+        });
+        self.forget_unconfirmed();
+        self.state.rewind();
+        let leave = match self.session_expiry {
+            0 => Leave::default(),
+            seconds => Leave {
+                state: Some(Box::new(self.state)),
+                until: (seconds < u32::MAX).then(|| after(now, seconds)),
+                will: delayed,
+            },
+        };
+        if let Some(hub) = cx.broker.topics() {
+            hub.leave(subscriber, leave);
+        }
+    }
+}
+
+fn after(now: Time, seconds: u32) -> Time {
+    now + Duration::from_secs(seconds.into())
+}

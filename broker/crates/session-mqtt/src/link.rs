@@ -1,0 +1,112 @@
+//! A client whose CONNECT was understood.
+
+use crate::state::ClientState;
+use crate::{Settings, aliases};
+use codec_mqtt::{Qos, Version};
+use metadata::{Name, QueueId, Right, Tree};
+use session::{Broker, Outbox};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use topics::SubscriberId;
+
+/// The world during one step.
+pub(crate) struct Cx<'a> {
+    pub broker: &'a mut dyn Broker,
+    pub out: &'a mut Outbox,
+}
+
+/// A will, with the time it waits (seconds).
+#[derive(Clone, Debug)]
+pub(crate) struct DelayedWill {
+    pub will: topics::Will,
+    pub delay: u32,
+}
+
+/// A publish on its way to queues.
+#[derive(Debug)]
+pub(crate) struct Unconfirmed {
+    pub seq: u64,
+    pub packet_id: u16,
+    pub qos: Qos,
+    /// Queues that have not answered.
+    pub left: usize,
+    pub refused: bool,
+    /// Nobody was there to get it.
+    pub lonely: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub settings: Arc<Settings>,
+    pub version: Version,
+    pub user: Name,
+    pub vhost: Name,
+    pub client_id: Arc<str>,
+    /// The client did not choose it.
+    pub assigned: bool,
+    pub clean_start: bool,
+    /// Seconds; `u32::MAX`: for ever.
+    pub session_expiry: u32,
+    /// What the client asked for, where that is not what it gets.
+    pub expiry_asked: Option<u32>,
+    pub will: Option<DelayedWill>,
+    /// Once the client id is its own.
+    pub subscriber: Option<SubscriberId>,
+    pub state: ClientState,
+    /// Unacknowledged messages at most.
+    pub quota: usize,
+    /// Bytes of a packet that the client takes.
+    pub packet: usize,
+    pub aliases_in: aliases::Inbound,
+    pub aliases_out: aliases::Outbound,
+    pub unconfirmed: VecDeque<Unconfirmed>,
+    pub next_seq: u64,
+    /// It has published on this connection: an alarm stops it.
+    pub published: bool,
+    /// An alarm is in force.
+    pub alarm: bool,
+    /// A queue asked for no more publishes.
+    pub behind: bool,
+    /// The last flush left bytes behind: the client does not keep up.
+    pub busy: bool,
+    /// Messages of QoS 0 written since the client kept up.
+    pub unread: u32,
+    /// The state of the tree in which the user was found to have the right to publish.
+    pub writable: Option<u64>,
+    /// Scratch for routing.
+    pub routes: Vec<QueueId>,
+    /// The same for subscription identifiers.
+    pub identifiers: Vec<u32>,
+}
+
+impl Link {
+    pub fn is_5(&self) -> bool {
+        self.version.is_5()
+    }
+
+    /// Whether the user has the right to publish with this routing key. The exchange's part is remembered.
+    pub fn may_publish(&mut self, tree: &Tree, key: &str) -> bool {
+        let exchange = &self.settings.exchange;
+        let applied = tree.applied();
+        if self.writable != Some(applied) {
+            if !tree.permitted(&self.user, &self.vhost, Right::Write, exchange) {
+                return false;
+            }
+            self.writable = Some(applied);
+        }
+        tree.topic_permitted(&self.user, &self.vhost, exchange, Right::Write, key)
+    }
+
+    /// Whether the user may have a subscription: RabbitMQ's rights on the queue that stands for it and on the exchange.
+    pub fn may_subscribe(&self, tree: &Tree, qos: Qos, key: &str) -> bool {
+        let exchange = &self.settings.exchange;
+        let which = u8::from(qos != Qos::AtMostOnce);
+        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id);
+        let has = |right, resource: &str| tree.permitted(&self.user, &self.vhost, right, resource);
+        has(Right::Read, exchange)
+            && [Right::Configure, Right::Write, Right::Read]
+                .into_iter()
+                .all(|right| has(right, &queue))
+            && tree.topic_permitted(&self.user, &self.vhost, exchange, Right::Read, key)
+    }
+}

@@ -1,0 +1,295 @@
+//! PUBLISH from a client (section 3.3): to the hub, to the exchange's queues, and the answer when all have it.
+
+use crate::link::{Cx, Link, Unconfirmed};
+use crate::session::{Failure, Outcome};
+use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
+use message::{Message, Table};
+use routing::{Envelope as Shown, Origin};
+use session::{Broker, Pace, PublishTag};
+use std::sync::Arc;
+use topics::{EnvelopeBuilder, SubscriberId};
+
+impl Link {
+    pub(crate) fn publish(&mut self, publish: &Publish<'_>, cx: &mut Cx<'_>) -> Outcome {
+        // [MQTT-3.3.4-6]
+        if publish
+            .properties
+            .subscription_identifiers()
+            .next()
+            .is_some()
+        {
+            let text = "a client may not send a subscription identifier with a message";
+            return Err(Failure::new(Reason::ProtocolError, text));
+        }
+        self.published = true;
+        let maximum = self.settings.limits.topic_aliases;
+        let mut aliases = std::mem::take(&mut self.aliases_in);
+        let resolved = aliases.resolve(publish.topic, publish.properties.topic_alias, maximum);
+        let outcome = match resolved {
+            Ok(topic) => self.publish_to(topic, publish, cx),
+            Err((reason, text)) => Err(Failure::new(reason, text)),
+        };
+        self.aliases_in = aliases;
+        outcome
+    }
+
+    fn publish_to(&mut self, topic: &str, publish: &Publish<'_>, cx: &mut Cx<'_>) -> Outcome {
+        let (id, qos) = (publish.packet_id, publish.qos);
+        // [MQTT-4.3.3-10]
+        if qos == Qos::ExactlyOnce && !self.state.received.insert(id) {
+            let on_its_way = |u: &Unconfirmed| u.packet_id == id && u.qos == qos;
+            if !self.unconfirmed.iter().any(on_its_way) {
+                self.answer(qos, id, Reason::Success, cx);
+            }
+            return Ok(());
+        }
+        let key = topics::key_of(topic);
+        if !self.may_publish(cx.broker.tree(), &key) {
+            let text = format!("the user may not publish to '{topic}'");
+            return self.refuse(qos, id, Reason::NotAuthorized, text, cx);
+        }
+        let builder = EnvelopeBuilder {
+            qos,
+            retain: publish.retain,
+            topic,
+            properties: &publish.properties,
+            exchange: &self.settings.exchange,
+            key: &key,
+            received: cx.broker.wall(),
+        };
+        let Some(message) = builder.build(publish.payload) else {
+            let text = "the message cannot be held";
+            return self.refuse(qos, id, Reason::UnspecifiedError, text, cx);
+        };
+        if publish.retain && !retain(cx.broker, &self.vhost, topic, &message) {
+            let text = "there is no room for more retained messages";
+            return self.refuse(qos, id, Reason::QuotaExceeded, text, cx);
+        }
+        self.route(topic, &key, qos, id, message, cx);
+        Ok(())
+    }
+
+    fn route(
+        &mut self,
+        topic: &str,
+        key: &str,
+        qos: Qos,
+        id: u16,
+        message: Message,
+        cx: &mut Cx<'_>,
+    ) {
+        let seq = match qos {
+            // Nobody waits for an answer (Q5).
+            Qos::AtMostOnce => 0,
+            _ => self.next_seq,
+        };
+        let vhost = self.vhost.clone();
+        let heard = hear(cx.broker, &vhost, topic, &message, self.subscriber);
+        let mut routes = std::mem::take(&mut self.routes);
+        queues(cx.broker, &vhost, &self.settings.exchange, key, &mut routes);
+        let tag = PublishTag {
+            channel: 0,
+            tag: seq,
+        };
+        for &queue in &routes {
+            self.behind |= cx.broker.publish(queue, tag, message.clone()) == Pace::Behind;
+        }
+        let left = routes.len();
+        self.routes = routes;
+        if qos == Qos::AtMostOnce {
+            return;
+        }
+        self.next_seq += 1;
+        self.unconfirmed.push_back(Unconfirmed {
+            seq,
+            packet_id: id,
+            qos,
+            left,
+            refused: false,
+            lonely: heard + left == 0,
+        });
+        self.answer_confirmed(cx);
+    }
+
+    /// A queue's word on a publish.
+    pub(crate) fn confirmed(&mut self, seq: u64, taken: bool, cx: &mut Cx<'_>) -> Outcome {
+        let five = self.is_5();
+        let first = self.unconfirmed.front().map_or(0, |u| u.seq);
+        let at = seq.checked_sub(first).and_then(|n| usize::try_from(n).ok());
+        let Some(publish) = at.and_then(|at| self.unconfirmed.get_mut(at)) else {
+            return Ok(());
+        };
+        publish.left = publish.left.saturating_sub(1);
+        publish.refused |= !taken;
+        // Earlier versions cannot be told: rather no connection than a lie (3.1.1, section 3.3.5.2).
+        if !taken && !five {
+            let (qos, id) = (publish.qos, publish.packet_id);
+            self.forget(qos, id);
+            let text = "a queue did not take the message";
+            return Err(Failure::new(Reason::QuotaExceeded, text));
+        }
+        self.answer_confirmed(cx);
+        Ok(())
+    }
+
+    /// Answers publishes that are everywhere they belong, in their order.
+    fn answer_confirmed(&mut self, cx: &mut Cx<'_>) {
+        while let Some(publish) = self.unconfirmed.pop_front_if(|u| u.left == 0) {
+            let reason = match (publish.refused, publish.lonely) {
+                (true, _) => Reason::QuotaExceeded,
+                (false, true) => Reason::NoMatchingSubscribers,
+                (false, false) => Reason::Success,
+            };
+            self.answer(publish.qos, publish.packet_id, reason, cx);
+        }
+    }
+
+    fn answer(&mut self, qos: Qos, id: u16, reason: Reason, cx: &mut Cx<'_>) {
+        let kind = match qos {
+            Qos::AtMostOnce => return,
+            Qos::AtLeastOnce => AckKind::PubAck,
+            Qos::ExactlyOnce => AckKind::PubRec,
+        };
+        if reason.is_error() {
+            // [MQTT-4.3.3-9]
+            self.forget(qos, id);
+        }
+        Ack::new(kind, id, reason).encode(self.version, cx.out.tail());
+    }
+
+    /// A publish that was not taken: the same packet identifier is another message.
+    fn forget(&mut self, qos: Qos, id: u16) {
+        if qos == Qos::ExactlyOnce {
+            self.state.received.remove(&id);
+        }
+    }
+
+    /// The connection ends while queues have not answered for these: rather twice than not at all.
+    pub(crate) fn forget_unconfirmed(&mut self) {
+        while let Some(publish) = self.unconfirmed.pop_front() {
+            self.forget(publish.qos, publish.packet_id);
+        }
+    }
+
+    /// A publish that is not taken. Without an answer that could say so the connection ends.
+    fn refuse(
+        &mut self,
+        qos: Qos,
+        id: u16,
+        reason: Reason,
+        text: impl Into<String>,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        if !self.is_5() || qos == Qos::AtMostOnce {
+            self.forget(qos, id);
+            return Err(Failure::new(reason, text));
+        }
+        self.answer(qos, id, reason, cx);
+        Ok(())
+    }
+}
+
+/// To everybody in the hub who subscribed; how many.
+fn hear(
+    broker: &mut dyn Broker,
+    vhost: &str,
+    topic: &str,
+    message: &Message,
+    from: Option<SubscriberId>,
+) -> usize {
+    let hub = broker.topics();
+    hub.map_or(0, |hub| hub.publish(vhost, topic, message, from))
+}
+
+/// False: there is no room.
+fn retain(broker: &mut dyn Broker, vhost: &str, topic: &str, message: &Message) -> bool {
+    // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
+    let kept = (message.body_len() > 0).then(|| message.clone());
+    let hub = broker.topics();
+    hub.is_none_or(|hub| hub.retain(vhost, topic, kept).is_ok())
+}
+
+/// The queues that AMQP clients bound to the exchange.
+fn queues(
+    broker: &mut dyn Broker,
+    vhost: &str,
+    exchange: &str,
+    key: &str,
+    routes: &mut Vec<metadata::QueueId>,
+) {
+    routes.clear();
+    // Longer than any binding key can be, and than AMQP could tell.
+    if key.len() > 255 {
+        return;
+    }
+    let origin = Origin {
+        node: broker.id().node.0,
+        random: broker.wall().0,
+    };
+    let shown = Plain { origin };
+    broker.tree().route(vhost, exchange, &[key], &shown, routes);
+}
+
+/// What exchanges that are bound to the exchange see: MQTT messages have no headers.
+struct Plain {
+    origin: Origin,
+}
+
+impl Shown for Plain {
+    fn headers(&self) -> Table {
+        Table::default()
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        Some(self.origin)
+    }
+}
+
+/// A will as it waits, and how long (seconds).
+pub(crate) fn will(
+    will: &codec_mqtt::Will<'_>,
+    exchange: &str,
+    cx: &mut Cx<'_>,
+) -> Option<(topics::Will, u32)> {
+    let topic: Arc<str> = will.topic.into();
+    let builder = EnvelopeBuilder {
+        qos: will.qos,
+        retain: will.retain,
+        topic: &topic,
+        properties: &will.properties,
+        exchange,
+        key: &topics::key_of(&topic),
+        received: cx.broker.wall(),
+    };
+    let waiting = topics::Will {
+        message: builder.build(will.payload)?,
+        topic,
+        retain: will.retain,
+    };
+    Some((waiting, will.properties.will_delay.unwrap_or(0)))
+}
+
+/// Publishes a will: its client is gone, or did not come back in time.
+pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
+    let topics::Will {
+        topic,
+        message,
+        retain: keep,
+    } = will;
+    if keep && !retain(broker, vhost, &topic, &message) {
+        tracing::warn!(vhost, topic = &*topic, "no room to retain a will");
+    }
+    hear(broker, vhost, &topic, &message, None);
+    let mut routes = Vec::new();
+    queues(
+        broker,
+        vhost,
+        message.exchange(),
+        &topics::key_of(&topic),
+        &mut routes,
+    );
+    let tag = PublishTag { channel: 0, tag: 0 };
+    for queue in routes {
+        broker.publish(queue, tag, message.clone());
+    }
+}

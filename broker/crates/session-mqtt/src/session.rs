@@ -1,0 +1,326 @@
+//! The connection: packets in, notices in, time; and how they are told apart.
+
+use crate::link::{Cx, Link};
+use crate::settings::SessionConfig;
+use bytes::{Buf, BytesMut};
+use codec_mqtt::{
+    DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, parse_frame,
+};
+use env::Time;
+use session::{Broker, Notice, Outbox, Session, SessionInfo, Standing};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// CONNECT is awaited.
+    Connecting,
+    /// The client's password is being checked.
+    Verifying,
+    /// Another connection has the client id and was told to leave.
+    Claiming,
+    Running,
+    Ended,
+}
+
+/// An MQTT connection as a state machine. Small while it is idle: what a client is goes into a box of its own.
+#[derive(Debug)]
+pub struct MqttSession {
+    pub(crate) config: SessionConfig,
+    pub(crate) phase: Phase,
+    pub(crate) version: Version,
+    /// Seconds; 0: none.
+    pub(crate) keep_alive: u16,
+    pub(crate) last_received: Time,
+    /// Until CONNECT is accepted.
+    pub(crate) deadline: Option<Time>,
+    pub(crate) link: Option<Box<Link>>,
+}
+
+/// A packet could not go on: the connection ends for this reason.
+pub(crate) struct Failure {
+    pub reason: Reason,
+    pub text: String,
+}
+
+impl Failure {
+    pub fn new(reason: Reason, text: impl Into<String>) -> Failure {
+        Failure {
+            reason,
+            text: text.into(),
+        }
+    }
+}
+
+impl From<DecodeError> for Failure {
+    fn from(error: DecodeError) -> Failure {
+        Failure::new(error.reason(), error.to_string())
+    }
+}
+
+pub(crate) type Outcome = Result<(), Failure>;
+
+impl MqttSession {
+    /// For a connection accepted `now`.
+    pub fn new(config: SessionConfig, now: Time) -> MqttSession {
+        let login = config.settings.limits.login;
+        MqttSession {
+            config,
+            phase: Phase::Connecting,
+            version: Version::V311,
+            keep_alive: 0,
+            last_received: now,
+            deadline: Some(now + login),
+            link: None,
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        match self.phase {
+            Phase::Ended => Standing::Closing,
+            _ if self.is_paused() => Standing::Paused,
+            _ => Standing::Open,
+        }
+    }
+
+    /// Nothing is read meanwhile; what has been read stays where it is.
+    fn is_paused(&self) -> bool {
+        match (self.phase, &self.link) {
+            (Phase::Verifying | Phase::Claiming, _) => true,
+            (Phase::Running, Some(link)) => {
+                link.behind
+                    || link.alarm && link.published
+                    || link.unconfirmed.len() >= link.settings.limits.unconfirmed
+            }
+            _ => false,
+        }
+    }
+
+    fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
+        let mut at = 0;
+        while self.phase != Phase::Ended && !self.is_paused() {
+            let limits = &self.config.settings.limits;
+            let max = match self.phase {
+                Phase::Running => limits.packet,
+                _ => limits.packet_unauthenticated,
+            };
+            match parse_frame(input.get(at..).unwrap_or(&[]), max) {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    at += frame.wire_len();
+                    self.frame(&frame, cx);
+                }
+                Err(error) if self.phase == Phase::Connecting => {
+                    self.end_silently(&error.to_string(), cx);
+                }
+                Err(error) => self.fail(error.into(), cx),
+            }
+        }
+        match self.phase {
+            Phase::Ended => input.clear(),
+            _ => input.advance(at),
+        }
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>, cx: &mut Cx<'_>) {
+        if self.phase == Phase::Connecting {
+            return self.first_packet(frame, cx);
+        }
+        let packet = Packet::decode(frame, self.version);
+        let outcome = match packet {
+            Ok(packet) => self.packet(packet, cx),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(failure) = outcome {
+            self.fail(failure, cx);
+        }
+    }
+
+    fn first_packet(&mut self, frame: &Frame<'_>, cx: &mut Cx<'_>) {
+        // [MQTT-3.1.0-1]
+        if frame.kind != PacketKind::Connect {
+            return self.end_silently("the first packet is not CONNECT", cx);
+        }
+        match Packet::decode(frame, self.version) {
+            Ok(Packet::Connect(connect)) => {
+                if let Err(failure) = self.connect(&connect, cx) {
+                    self.fail(failure, cx);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => self.refuse_connect(frame.body, error, cx),
+        }
+    }
+
+    fn packet(&mut self, packet: Packet<'_>, cx: &mut Cx<'_>) -> Outcome {
+        let Some(link) = self.link.as_deref_mut() else {
+            return Ok(());
+        };
+        match packet {
+            Packet::Publish(publish) => link.publish(&publish, cx),
+            Packet::Ack(ack) => link.acknowledged(&ack, cx),
+            Packet::Subscribe(subscribe) => link.subscribe(&subscribe, cx),
+            Packet::Unsubscribe(unsubscribe) => link.unsubscribe(&unsubscribe, cx),
+            Packet::PingReq => {
+                encode_pingresp(cx.out.tail());
+                Ok(())
+            }
+            Packet::Disconnect(disconnect) => self.disconnected(&disconnect, cx),
+            // [MQTT-3.1.0-2]
+            Packet::Connect(_) => Err(unexpected("a second CONNECT")),
+            // [MQTT-4.12.0-7]: no method was agreed.
+            Packet::Auth(_) => Err(unexpected("AUTH without an authentication method")),
+            Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
+                Err(unexpected("a packet that only servers send"))
+            }
+        }
+    }
+
+    fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
+        match notice {
+            Notice::Topic(delivery) => self.with_link(cx, |link, cx| link.deliver(delivery, cx)),
+            Notice::Published { tag, .. } => {
+                self.with_link(cx, |link, cx| link.confirmed(tag.tag, true, cx));
+            }
+            Notice::NotPublished { queue, tag, why } => {
+                // A queue that was deleted meanwhile is no reason to refuse: RabbitMQ's rule.
+                let deleted = why == queue::Reject::Unavailable
+                    && cx.broker.tree().queue_by_id(queue).is_none();
+                self.with_link(cx, |link, cx| link.confirmed(tag.tag, deleted, cx));
+            }
+            Notice::TakenOver => self.taken_over(cx),
+            Notice::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),
+            Notice::Verified { right } => self.verified(right, cx),
+            Notice::Relieved => {
+                if let Some(link) = &mut self.link {
+                    link.behind = false;
+                }
+            }
+            Notice::Blocked(alarm) => {
+                if let Some(link) = &mut self.link {
+                    link.alarm = alarm.is_some();
+                }
+            }
+            // Before CONNECT there is nobody to be told.
+            Notice::Close { .. } | Notice::Shutdown if self.phase == Phase::Connecting => {
+                self.end_silently("ended by the node", cx);
+            }
+            Notice::Close { text } => {
+                self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
+            }
+            Notice::Shutdown => {
+                let text = "the node stops";
+                self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
+            }
+            Notice::ClaimAgain
+            | Notice::Changed { .. }
+            | Notice::Answer { .. }
+            | Notice::Deliver { .. }
+            | Notice::Cancelled { .. } => {}
+        }
+    }
+
+    fn with_link(&mut self, cx: &mut Cx<'_>, step: impl FnOnce(&mut Link, &mut Cx<'_>) -> Outcome) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        let outcome = self.link.as_deref_mut().map(|link| step(link, cx));
+        if let Some(Err(failure)) = outcome {
+            self.fail(failure, cx);
+        }
+    }
+
+    fn on_time(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.broker.now();
+        if self.deadline.is_some_and(|at| at <= now) {
+            return self.end_silently("no CONNECT in time", cx);
+        }
+        // A connection that we do not read cannot be heard.
+        if self.is_paused() {
+            self.last_received = now;
+        }
+        // [MQTT-3.1.2-22]
+        if self.silent_at().is_some_and(|at| at <= now) {
+            let text = "nothing was heard for one and a half times the keep alive";
+            self.fail(Failure::new(Reason::KeepAliveTimeout, text), cx);
+        }
+    }
+
+    /// When the client has been silent for too long.
+    fn silent_at(&self) -> Option<Time> {
+        let running = self.phase == Phase::Running && self.keep_alive > 0;
+        running.then(|| self.last_received + Duration::from_millis(1500) * self.keep_alive.into())
+    }
+}
+
+fn unexpected(what: &str) -> Failure {
+    Failure::new(Reason::ProtocolError, format!("{what} came"))
+}
+
+impl Session for MqttSession {
+    fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> Standing {
+        self.last_received = broker.now();
+        self.read(input, &mut Cx { broker, out });
+        self.standing()
+    }
+
+    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        if self.phase != Phase::Ended {
+            self.take_notice(notice, &mut Cx { broker, out });
+        }
+        self.standing()
+    }
+
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        if self.phase != Phase::Ended {
+            self.on_time(&mut Cx { broker, out });
+        }
+        self.standing()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        if self.phase == Phase::Ended {
+            return None;
+        }
+        [self.deadline, self.silent_at()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn gone(&mut self, broker: &mut dyn Broker) {
+        let out = &mut Outbox::default();
+        self.leave(false, &mut Cx { broker, out });
+    }
+
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        let cx = &mut Cx { broker, out };
+        self.with_link(cx, |link, cx| {
+            link.busy = !cx.out.is_empty();
+            link.unread = if link.busy { link.unread } else { 0 };
+            link.send_waiting(cx);
+            Ok(())
+        });
+        self.standing()
+    }
+
+    fn info(&self) -> SessionInfo {
+        let protocol = match self.version {
+            Version::V31 => "mqtt310",
+            Version::V311 => "mqtt311",
+            Version::V5 => "mqtt50",
+        };
+        let link = self.link.as_deref();
+        SessionInfo {
+            protocol,
+            user: link.map_or_else(String::new, |link| link.user.to_string()),
+            vhost: link.map_or_else(String::new, |link| link.vhost.to_string()),
+            client_name: link.map_or_else(String::new, |link| link.client_id.to_string()),
+            channels: 0,
+        }
+    }
+}

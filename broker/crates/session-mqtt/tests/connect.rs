@@ -1,0 +1,393 @@
+//! CONNECT and CONNACK (sections 3.1, 3.2, 4.12). Numbers are those of MQTT 5.0 unless 3.1.1 is named.
+
+mod fake;
+
+use codec_mqtt::{Packet, Properties, Qos, Reason, Version, parse_frame};
+use fake::{World, will};
+use session::{Notice, Verdict};
+use session_mqtt::{Limits, Settings};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
+
+#[test]
+fn every_version_is_welcome_and_connack_comes_first() {
+    // [MQTT-3.2.0-1], [MQTT-3.2.0-2], [MQTT-3.1.4-5], [MQTT-3.2.2-2]; 3.1.1: [MQTT-3.2.0-1], [MQTT-3.2.2-1]
+    for version in VERSIONS {
+        let mut w = World::default();
+        let c = w.open(version);
+        w.connect(c, |_| ());
+        w.send(c, &Packet::PingReq);
+        assert_eq!(w.said(c), ["CONNACK 0x00", "PINGRESP"]);
+    }
+}
+
+#[test]
+fn the_first_packet_is_connect_and_there_is_no_second() {
+    // [MQTT-3.1.0-1], [MQTT-3.1.0-2]
+    let mut w = World::default();
+    let c = w.open(Version::V5);
+    w.send(c, &Packet::PingReq);
+    assert_eq!(w.said(c), ["END"]);
+    for (version, said) in [
+        (Version::V311, &["END"][..]),
+        (Version::V5, &["DISCONNECT 0x82", "END"]),
+    ] {
+        let c = w.client(version, "c");
+        w.connect(c, |_| ());
+        assert_eq!(w.said(c), said);
+    }
+}
+
+#[test]
+fn a_connect_that_is_wrong_ends_the_connection() {
+    let mut w = World::default();
+    // [MQTT-3.1.2-1]: another protocol gets no word.
+    let c = w.open(Version::V311);
+    w.send_raw(
+        c,
+        &[0x10, 12, 0, 4, b'H', b'T', b'T', b'P', 4, 2, 0, 0, 0, 0],
+    );
+    assert_eq!(w.said(c), ["END"]);
+    // [MQTT-3.1.2-2]; 3.1.1: [MQTT-3.1.2-2]
+    let unknown = |level| [0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', level, 2, 0, 0, 0, 0];
+    let c = w.open(Version::V311);
+    w.send_raw(c, &unknown(2));
+    assert_eq!(w.bytes(c), [0x20, 2, 0, 1]);
+    let c = w.open(Version::V5);
+    w.send_raw(c, &unknown(6));
+    assert_eq!(
+        w.said(c),
+        ["CONNACK 0x84 (protocol level 6 is not known)", "END"]
+    );
+    // [MQTT-3.1.2-3], [MQTT-3.1.4-1]
+    let c = w.open(Version::V311);
+    w.send_raw(
+        c,
+        &[
+            0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 3, 0, 0, 0, 1, b'c',
+        ],
+    );
+    assert_eq!(w.said(c), ["END"]);
+    let c = w.open(Version::V5);
+    w.send_raw(
+        c,
+        &[
+            0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 3, 0, 0, 0, 0, 1, b'c',
+        ],
+    );
+    assert_eq!(w.said(c), ["CONNACK 0x81 (a reserved bit is set)", "END"]);
+    // What follows a refused CONNECT is not looked at: [MQTT-3.1.4-6]; 3.1.1: [MQTT-3.1.4-5]
+    let c = w.open(Version::V5);
+    w.send_raw(
+        c,
+        &[
+            0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 3, 0, 0, 0, 0, 1, b'c', 0xC0, 0,
+        ],
+    );
+    assert_eq!(w.said(c).len(), 2);
+}
+
+#[test]
+fn bytes_may_come_one_by_one() {
+    let mut w = World::default();
+    let c = w.open(Version::V311);
+    for byte in [
+        0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'c', 0xC0, 0,
+    ] {
+        w.send_raw(c, &[byte]);
+    }
+    assert_eq!(w.said(c), ["CONNACK 0x00", "PINGRESP"]);
+}
+
+#[test]
+fn client_ids() {
+    let mut w = World::default();
+    // [MQTT-3.1.3-5], and longer ones.
+    for id in [
+        "0123456789abcdefghijklm",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ-longer-than-23",
+        "é",
+    ] {
+        w.client(Version::V311, id);
+    }
+    // [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16]
+    let mut assigned = Vec::new();
+    for _ in 0..2 {
+        let c = w.open(Version::V5);
+        w.connect(c, |connect| connect.client_id = "");
+        let raw = w.bytes(c);
+        let frame = parse_frame(&raw, 1000).unwrap().unwrap();
+        let Ok(Packet::ConnAck(ack)) = Packet::decode(&frame, Version::V5) else {
+            panic!("no CONNACK");
+        };
+        assigned.push(ack.properties.assigned_client_id.unwrap().to_owned());
+    }
+    assert_ne!(assigned[0], assigned[1]);
+    // 3.1.1: [MQTT-3.1.3-7], [MQTT-3.1.3-8]
+    let c = w.open(Version::V311);
+    w.connect(c, |connect| connect.client_id = "");
+    assert_eq!(w.said(c), ["CONNACK 0x00"]);
+    for version in [Version::V31, Version::V311] {
+        let c = w.open(version);
+        w.connect(c, |connect| {
+            connect.client_id = "";
+            connect.clean_start = false;
+        });
+        assert_eq!(w.bytes(c), [0x20, 2, 0, 2]);
+        assert!(w.is_closed(c));
+    }
+}
+
+#[test]
+fn who_may_come_in() {
+    // [MQTT-3.1.4-2], [MQTT-3.2.2-6], [MQTT-3.2.2-7], [MQTT-3.2.2-8]; 3.1.1: [MQTT-3.2.2-4], [MQTT-3.2.2-5]
+    for (user, password, codes) in [
+        (Some("guest"), Some("guest"), [0, 0]),
+        (None, None, [0, 0]),
+        (Some("/:guest"), Some("guest"), [0, 0]),
+        (Some("other:small"), Some("small"), [0, 0]),
+        (Some("guest"), Some("wrong"), [4, 0x86]),
+        (Some("nobody"), Some("guest"), [4, 0x86]),
+        (Some("guest"), Some(""), [4, 0x86]),
+        (Some("guest"), None, [4, 0x86]),
+        (Some("small"), Some("small"), [5, 0x87]),
+        (Some("nowhere:guest"), Some("guest"), [5, 0x87]),
+    ] {
+        for (version, code) in [(Version::V311, codes[0]), (Version::V5, codes[1])] {
+            let mut w = World::default();
+            let c = w.open(version);
+            w.connect(c, |connect| {
+                connect.user_name = user;
+                connect.password = password.map(str::as_bytes);
+            });
+            let raw = w.bytes(c);
+            assert_eq!(raw[raw.len().min(3)], code, "{user:?} {password:?}");
+            assert_eq!(w.is_closed(c), code != 0);
+        }
+    }
+}
+
+#[test]
+fn guests_come_from_this_machine_alone_and_anonymous_ones_only_where_it_is_allowed() {
+    let mut w = World::default();
+    let c = w.open_from(Version::V311, false);
+    w.connect(c, |_| ());
+    assert_eq!(w.bytes(c), [0x20, 2, 0, 4]);
+    let mut w = World::new(Settings {
+        anonymous: None,
+        ..Settings::default()
+    });
+    let c = w.open(Version::V311);
+    w.connect(c, |_| ());
+    assert_eq!(w.bytes(c), [0x20, 2, 0, 4]);
+}
+
+#[test]
+fn a_password_may_be_checked_elsewhere() {
+    for (right, said) in [
+        (true, &["CONNACK 0x00", "PINGRESP"][..]),
+        (
+            false,
+            &["CONNACK 0x86 (wrong user name or password)", "END"],
+        ),
+    ] {
+        let mut w = World::default();
+        w.node.verdict = Some(Verdict::Later);
+        let c = w.open(Version::V5);
+        w.connect(c, |_| ());
+        w.send(c, &Packet::PingReq);
+        assert!(w.is_paused(c));
+        assert_eq!(w.said(c), [""; 0]);
+        w.notice(c, Notice::Verified { right });
+        assert_eq!(w.said(c), said);
+    }
+    let mut w = World::default();
+    w.node.verdict = Some(Verdict::Busy);
+    let c = w.open(Version::V5);
+    w.connect(c, |_| ());
+    assert!(w.said(c)[0].starts_with("CONNACK 0x89"));
+}
+
+#[test]
+fn a_node_may_be_full_or_on_its_way_out() {
+    let mut w = World::default();
+    w.node.admits = false;
+    let c = w.open(Version::V5);
+    w.connect(c, |_| ());
+    assert!(w.said(c)[0].starts_with("CONNACK 0x97"));
+    w.node.admits = true;
+    w.node.draining = true;
+    let c = w.open(Version::V311);
+    w.connect(c, |_| ());
+    assert_eq!(w.bytes(c), [0x20, 2, 0, 3]);
+}
+
+#[test]
+fn no_authentication_method_is_offered() {
+    // [MQTT-4.12.0-1], [MQTT-4.12.0-6], [MQTT-4.12.0-7]
+    let mut w = World::default();
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.properties.authentication_method = Some("SCRAM-SHA-1")
+    });
+    assert_eq!(
+        w.said(c),
+        ["CONNACK 0x8c (no authentication method is offered)", "END"]
+    );
+    let c = w.client(Version::V5, "c");
+    w.send_raw(c, &[0xF0, 2, 0x19, 0]);
+    assert_eq!(w.said(c), ["DISCONNECT 0x82", "END"]);
+}
+
+#[test]
+fn a_client_that_is_silent_is_disconnected() {
+    // [MQTT-3.1.2-22], [MQTT-3.2.2-22]; 3.1.1: [MQTT-3.1.2-24]
+    for (version, said) in [
+        (Version::V311, &["END"][..]),
+        (Version::V5, &["DISCONNECT 0x8d", "END"]),
+    ] {
+        let mut w = World::default();
+        let c = w.open(version);
+        w.connect(c, |connect| connect.keep_alive = 10);
+        w.said(c);
+        for _ in 0..3 {
+            w.after(Duration::from_millis(14_900));
+            w.send(c, &Packet::PingReq);
+            assert_eq!(w.said(c), ["PINGRESP"]);
+        }
+        w.after(Duration::from_secs(15));
+        assert_eq!(w.said(c), said);
+    }
+    // Without a keep alive for ever; without CONNECT not.
+    let mut w = World::default();
+    let c = w.client(Version::V311, "c");
+    let idle = w.open(Version::V311);
+    w.after(Duration::from_secs(10));
+    assert_eq!(w.said(idle), ["END"]);
+    w.after(Duration::from_secs(1_000_000));
+    assert!(!w.is_closed(c));
+}
+
+#[test]
+fn packets_have_a_largest_size() {
+    let limits = Limits {
+        packet_unauthenticated: 100,
+        packet: 200,
+        ..Limits::default()
+    };
+    let mut w = World::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    let c = w.open(Version::V311);
+    w.send_raw(c, &[0x10, 99]);
+    assert_eq!(w.said(c), ["END"]);
+    let c = w.open(Version::V5);
+    w.connect(c, |_| ());
+    let raw = w.bytes(c);
+    let frame = parse_frame(&raw, 1000).unwrap().unwrap();
+    let Ok(Packet::ConnAck(ack)) = Packet::decode(&frame, Version::V5) else {
+        panic!("no CONNACK");
+    };
+    assert_eq!(ack.properties.maximum_packet_size, NonZeroU32::new(200));
+    w.publish(c, "a", Qos::AtLeastOnce, 1, &"x".repeat(150));
+    assert_eq!(w.said(c), ["PUBACK 1 0x10"]);
+    // Refused as soon as its header is there.
+    w.send_raw(c, &[0x30, 0xFF, 0xFF, 0x7F]);
+    assert_eq!(w.said(c), ["DISCONNECT 0x95", "END"]);
+}
+
+#[test]
+fn connack_tells_what_the_server_decided() {
+    let mut w = World::default();
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.properties.session_expiry = Some(1_000_000)
+    });
+    let raw = w.bytes(c);
+    let frame = parse_frame(&raw, 1000).unwrap().unwrap();
+    let Ok(Packet::ConnAck(ack)) = Packet::decode(&frame, Version::V5) else {
+        panic!("no CONNACK");
+    };
+    let expected = Properties {
+        session_expiry: Some(86_400),
+        topic_alias_maximum: Some(16),
+        maximum_packet_size: NonZeroU32::new(16 << 20),
+        retain_available: Some(true),
+        wildcard_subscription_available: Some(true),
+        subscription_identifier_available: Some(true),
+        shared_subscription_available: Some(true),
+        ..Properties::default()
+    };
+    // [MQTT-3.2.2-9], [MQTT-3.1.2-28]: no Maximum QoS, no response information.
+    assert_eq!((ack.reason, ack.properties), (Reason::Success, expected));
+}
+
+#[test]
+fn a_reason_that_does_not_fit_is_left_out() {
+    // [MQTT-3.2.2-19], [MQTT-3.14.2-3], [MQTT-3.14.2-2]
+    let mut w = World::default();
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.properties.maximum_packet_size = NonZeroU32::new(30);
+        connect.user_name = Some("guest");
+        connect.password = Some(b"wrong");
+    });
+    assert_eq!(w.said(c), ["CONNACK 0x86", "END"]);
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.properties.maximum_packet_size = NonZeroU32::new(60)
+    });
+    w.said(c);
+    w.notice(
+        c,
+        Notice::Close {
+            text: "t".repeat(100),
+        },
+    );
+    assert_eq!(w.bytes(c), [0xE0, 1, 0x98]);
+}
+
+#[test]
+fn the_node_says_why_it_ends_a_connection() {
+    let mut w = World::default();
+    let (five, three) = (w.client(Version::V5, "a"), w.client(Version::V311, "b"));
+    let before = w.open(Version::V5);
+    for c in [five, three, before] {
+        w.notice(c, Notice::Shutdown);
+    }
+    assert_eq!(w.said(five), ["DISCONNECT 0x8b", "END"]);
+    // [MQTT-3.14.0-1], and 3.1.1 has no such packet.
+    assert_eq!(w.said(three), ["END"]);
+    assert_eq!(w.said(before), ["END"]);
+}
+
+#[test]
+fn a_will_that_may_not_be_published_is_refused_at_once() {
+    let mut w = World::default();
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.user_name = Some("other:small");
+        connect.password = Some(b"small");
+        connect.will = will("a", Qos::AtMostOnce, false);
+    });
+    assert_eq!(w.said(c), ["CONNACK 0x00"]);
+    w.node.must(metadata::Change::PutTopicPermission(
+        metadata::TopicPermissionRecord {
+            user: "small".into(),
+            vhost: "other".into(),
+            exchange: "amq.topic".into(),
+            write: "^b".into(),
+            read: ".*".into(),
+        },
+    ));
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.user_name = Some("other:small");
+        connect.password = Some(b"small");
+        connect.will = will("a", Qos::AtMostOnce, false);
+    });
+    assert!(w.said(c)[0].starts_with("CONNACK 0x87"));
+}

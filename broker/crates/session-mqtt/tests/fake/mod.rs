@@ -1,0 +1,631 @@
+//! A node in memory with its hub, and any number of clients that speak in bytes.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use auth::{HashAlgorithm, hash_with};
+use bytes::BytesMut;
+use codec_mqtt::{
+    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
+    SubscribeOptions, Unsubscribe, UnsubscribeFilters, Version, Will, parse_frame,
+};
+use env::{Incarnation, NodeId, Time, WallTime};
+use message::{Message, Table};
+use metadata::{
+    BindingRecord, Change, Destination, Done, NodeRecord, PermissionRecord, QueueId, QueueKind,
+    QueueRecord, SessionId, Tree, UserRecord,
+};
+use queue::{Reject, RequestBody};
+use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Verdict};
+use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use topics::{Hub, Output};
+
+pub struct Node {
+    pub now: Time,
+    pub wall: WallTime,
+    pub tree: Tree,
+    index: u64,
+    random: u64,
+    pub hub: Hub,
+    pub notices: VecDeque<(u64, Notice)>,
+    /// What queues were given.
+    pub queued: Vec<(QueueId, Message)>,
+    /// Queues say nothing; the tags are kept here.
+    pub silent: bool,
+    pub unconfirmed: Vec<(u64, QueueId, PublishTag)>,
+    pub pace: Option<Pace>,
+    pub alarm: Option<&'static str>,
+    pub draining: bool,
+    pub verdict: Option<Verdict>,
+    pub admits: bool,
+    /// The session that calls.
+    number: u64,
+}
+
+fn user(name: &str) -> UserRecord {
+    UserRecord {
+        name: name.into(),
+        password: hash_with(HashAlgorithm::Sha256, name.as_bytes(), b"salt").ok(),
+        tags: Vec::new(),
+        limits: Vec::new(),
+    }
+}
+
+impl Node {
+    fn new() -> Node {
+        let mut node = Node {
+            now: Time(1),
+            wall: WallTime(1_700_000_000_000),
+            tree: Tree::default(),
+            index: 0,
+            random: 0,
+            hub: Hub::default(),
+            notices: VecDeque::new(),
+            queued: Vec::new(),
+            silent: false,
+            unconfirmed: Vec::new(),
+            pace: None,
+            alarm: None,
+            draining: false,
+            verdict: None,
+            admits: true,
+            number: 0,
+        };
+        node.must(Change::Bootstrap {
+            cluster: "test".into(),
+            nodes: vec![NodeRecord {
+                id: NodeId(1),
+                name: "one".into(),
+                address: "127.0.0.1:25672".into(),
+                voter: true,
+                maintenance: false,
+            }],
+            user: user("guest"),
+        });
+        node.must(Change::PutVhost {
+            name: "other".into(),
+            description: "".into(),
+            tags: Vec::new(),
+        });
+        node.must(Change::PutUser(user("small")));
+        node.must(Change::PutPermission(PermissionRecord {
+            user: "small".into(),
+            vhost: "other".into(),
+            configure: "^mqtt-subscription-mine".into(),
+            write: "^(mqtt-subscription-mine|amq.topic)".into(),
+            read: ".*".into(),
+        }));
+        node
+    }
+
+    pub fn must(&mut self, change: Change) -> Done {
+        self.index += 1;
+        self.tree
+            .apply(self.index, &change)
+            .expect("a change that can be made")
+    }
+
+    /// A queue that an AMQP client bound to the topic exchange.
+    pub fn queue(&mut self, name: &str, key: &str) -> QueueId {
+        let done = self.must(Change::DeclareQueue(QueueRecord {
+            id: QueueId(0),
+            vhost: "/".into(),
+            name: name.into(),
+            kind: QueueKind::Classic,
+            durable: true,
+            auto_delete: false,
+            exclusive: None,
+            arguments: Table::default(),
+            members: vec![NodeId(1)],
+            declared_by: "guest".into(),
+        }));
+        self.must(Change::Bind(BindingRecord {
+            vhost: "/".into(),
+            source: "amq.topic".into(),
+            destination: Destination::Queue(name.into()),
+            routing_key: key.into(),
+            arguments: Table::default(),
+        }));
+        match done {
+            Done::Queue { record, .. } => record.id,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Broker for Node {
+    fn id(&self) -> SessionId {
+        SessionId {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            number: self.number,
+        }
+    }
+    fn now(&self) -> Time {
+        self.now
+    }
+    fn wall(&self) -> WallTime {
+        self.wall
+    }
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.random
+    }
+    fn tree(&self) -> &Tree {
+        &self.tree
+    }
+    fn change(&mut self, _: u64, _: Change) {
+        panic!("no MQTT session changes metadata");
+    }
+    fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
+        vec![NodeId(1)]
+    }
+    fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
+        self.queued.push((queue, message));
+        match (self.silent, tag.tag) {
+            (_, 0) => {}
+            (true, _) => self.unconfirmed.push((self.number, queue, tag)),
+            (false, _) => self
+                .notices
+                .push_back((self.number, Notice::Published { queue, tag })),
+        }
+        self.pace.unwrap_or(Pace::Steady)
+    }
+    fn request(&mut self, _: QueueId, _: RequestBody) -> RequestSeq {
+        panic!("no MQTT session asks a queue");
+    }
+    fn publishers_blocked(&self) -> Option<&'static str> {
+        self.alarm
+    }
+    fn draining(&self) -> bool {
+        self.draining
+    }
+    fn admit(&mut self, _: &str) -> Result<(), u64> {
+        if self.admits { Ok(()) } else { Err(3) }
+    }
+    fn open_channel(&mut self) -> Result<(), u64> {
+        Ok(())
+    }
+    fn close_channel(&mut self) {}
+    fn topics(&mut self) -> Option<&mut Hub> {
+        Some(&mut self.hub)
+    }
+    fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
+        let right = match auth::verify(hash, password) {
+            true => Verdict::Right,
+            false => Verdict::Wrong,
+        };
+        self.verdict.unwrap_or(right)
+    }
+}
+
+/// A connection: the session, and the client's end.
+struct Seat {
+    session: MqttSession,
+    out: Outbox,
+    standing: Standing,
+    input: BytesMut,
+    got: BytesMut,
+    closed: bool,
+    /// The client does not read.
+    stuck: bool,
+    version: Version,
+}
+
+pub struct World {
+    pub node: Node,
+    settings: Arc<Settings>,
+    seats: Vec<Seat>,
+}
+
+impl Default for World {
+    fn default() -> World {
+        World::new(Settings::default())
+    }
+}
+
+impl World {
+    pub fn new(settings: Settings) -> World {
+        World {
+            node: Node::new(),
+            settings: Arc::new(settings),
+            seats: Vec::new(),
+        }
+    }
+
+    /// A connection on which nothing was sent yet.
+    pub fn open(&mut self, version: Version) -> usize {
+        self.open_from(version, true)
+    }
+
+    pub fn open_from(&mut self, version: Version, peer_is_loopback: bool) -> usize {
+        let config = SessionConfig {
+            peer: "127.0.0.1:9".parse().unwrap(),
+            peer_is_loopback,
+            settings: self.settings.clone(),
+        };
+        self.seats.push(Seat {
+            session: MqttSession::new(config, self.node.now),
+            out: Outbox::default(),
+            standing: Standing::Open,
+            input: BytesMut::new(),
+            got: BytesMut::new(),
+            closed: false,
+            stuck: false,
+            version,
+        });
+        self.seats.len() - 1
+    }
+
+    /// A client that is connected and has read its CONNACK.
+    pub fn client(&mut self, version: Version, id: &str) -> usize {
+        let c = self.open(version);
+        self.connect(c, |connect| connect.client_id = unstatic(id));
+        let said = self.said(c);
+        assert!(said[0].starts_with("CONNACK 0x00"), "{said:?}");
+        c
+    }
+
+    /// CONNECT of a clean session without a user name, changed as wanted.
+    pub fn connect(&mut self, c: usize, change: impl FnOnce(&mut Connect<'static>)) {
+        let mut connect = Connect {
+            version: self.seats[c].version,
+            clean_start: true,
+            keep_alive: 0,
+            properties: Properties::default(),
+            client_id: "c",
+            will: None,
+            user_name: None,
+            password: None,
+        };
+        change(&mut connect);
+        self.send(c, &Packet::Connect(connect));
+    }
+
+    pub fn send(&mut self, c: usize, packet: &Packet<'_>) {
+        let mut raw = BytesMut::new();
+        packet.encode(self.seats[c].version, &mut raw);
+        self.send_raw(c, &raw);
+    }
+
+    pub fn send_raw(&mut self, c: usize, raw: &[u8]) {
+        self.seats[c].input.extend_from_slice(raw);
+        self.receive(c);
+        self.settle();
+    }
+
+    fn receive(&mut self, c: usize) {
+        let seat = &mut self.seats[c];
+        if seat.closed || seat.standing != Standing::Open {
+            return;
+        }
+        self.node.number = c as u64 + 1;
+        seat.standing = seat
+            .session
+            .receive(&mut seat.input, &mut self.node, &mut seat.out);
+    }
+
+    pub fn publish(&mut self, c: usize, topic: &str, qos: Qos, id: u16, payload: &str) {
+        self.publish_with(c, topic, qos, id, payload, |_| ());
+    }
+
+    pub fn publish_with(
+        &mut self,
+        c: usize,
+        topic: &str,
+        qos: Qos,
+        id: u16,
+        payload: &str,
+        change: impl FnOnce(&mut Publish<'_>),
+    ) {
+        let mut publish = Publish {
+            dup: false,
+            qos,
+            retain: false,
+            topic,
+            packet_id: id,
+            properties: Properties::default(),
+            payload: payload.as_bytes(),
+        };
+        change(&mut publish);
+        self.send(c, &Packet::Publish(publish));
+    }
+
+    pub fn ack(&mut self, c: usize, kind: AckKind, id: u16, reason: Reason) {
+        self.send(c, &Packet::Ack(Ack::new(kind, id, reason)));
+    }
+
+    /// One filter, without reading the SUBACK.
+    pub fn subscribe_with(
+        &mut self,
+        c: usize,
+        filter: &str,
+        options: SubscribeOptions,
+        identifier: Option<u32>,
+    ) {
+        let mut repeated = BytesMut::new();
+        if let Some(identifier) = identifier {
+            codec_mqtt::put_subscription_identifier(&mut repeated, identifier);
+        }
+        let mut raw = BytesMut::new();
+        Filters::put(&mut raw, filter, options);
+        let version = self.seats[c].version;
+        self.send(
+            c,
+            &Packet::Subscribe(Subscribe {
+                packet_id: 1,
+                properties: Properties {
+                    repeated: codec_mqtt::Repeated(&repeated),
+                    ..Properties::default()
+                },
+                filters: Filters::new(&raw, version),
+            }),
+        );
+    }
+
+    /// One filter; granted.
+    pub fn subscribe(&mut self, c: usize, filter: &str, qos: Qos) {
+        let options = SubscribeOptions {
+            qos,
+            ..SubscribeOptions::default()
+        };
+        self.subscribe_with(c, filter, options, None);
+        let said = self.said(c);
+        assert_eq!(said, [format!("SUBACK 1 [{}]", qos as u8)]);
+    }
+
+    pub fn unsubscribe(&mut self, c: usize, filters: &[&str]) {
+        let mut raw = BytesMut::new();
+        for filter in filters {
+            UnsubscribeFilters::put(&mut raw, filter);
+        }
+        self.send(
+            c,
+            &Packet::Unsubscribe(Unsubscribe {
+                packet_id: 2,
+                properties: Properties::default(),
+                filters: UnsubscribeFilters::new(&raw),
+            }),
+        );
+    }
+
+    /// The client's socket breaks.
+    pub fn cut(&mut self, c: usize) {
+        let seat = &mut self.seats[c];
+        if !seat.closed {
+            seat.closed = true;
+            self.node.number = c as u64 + 1;
+            seat.session.gone(&mut self.node);
+        }
+        self.settle();
+    }
+
+    pub fn notice(&mut self, c: usize, notice: Notice) {
+        self.node.notices.push_back((c as u64 + 1, notice));
+        self.settle();
+    }
+
+    /// Time passes.
+    pub fn after(&mut self, time: Duration) {
+        self.node.now = self.node.now + time;
+        self.node.wall = WallTime(self.node.wall.0 + time.as_millis() as u64);
+        self.node.hub.tick(self.node.now);
+        for c in 0..self.seats.len() {
+            let seat = &mut self.seats[c];
+            if !seat.closed && seat.session.wake_at().is_some_and(|at| at <= self.node.now) {
+                self.node.number = c as u64 + 1;
+                seat.standing = seat.session.tick(&mut self.node, &mut seat.out);
+            }
+        }
+        self.settle();
+    }
+
+    /// Stops, or goes on, reading.
+    pub fn stick(&mut self, c: usize, stuck: bool) {
+        self.seats[c].stuck = stuck;
+        self.settle();
+    }
+
+    /// The socket took some of what there is: the session hears that not all of it went.
+    pub fn trickle(&mut self, c: usize) {
+        let seat = &mut self.seats[c];
+        self.node.number = c as u64 + 1;
+        seat.standing = seat.session.drained(&mut self.node, &mut seat.out);
+    }
+
+    pub fn is_paused(&self, c: usize) -> bool {
+        self.seats[c].standing == Standing::Paused
+    }
+
+    pub fn is_closed(&self, c: usize) -> bool {
+        self.seats[c].closed
+    }
+
+    pub fn outbox_len(&self, c: usize) -> usize {
+        self.seats[c].out.len()
+    }
+
+    /// Everything goes as far as it can.
+    pub fn settle(&mut self) {
+        loop {
+            let mut worked = false;
+            while let Some(output) = self.node.hub.take() {
+                worked = true;
+                match output {
+                    Output::Deliver { session, delivery } => {
+                        self.node
+                            .notices
+                            .push_back((session, Notice::Topic(delivery)));
+                    }
+                    Output::TakenOver { session } => {
+                        self.node.notices.push_back((session, Notice::TakenOver))
+                    }
+                    Output::Free { session } => {
+                        self.node.notices.push_back((session, Notice::ClaimAgain))
+                    }
+                    Output::Will { vhost, will } => publish_will(&mut self.node, &vhost, will),
+                }
+            }
+            while let Some((number, notice)) = self.node.notices.pop_front() {
+                worked = true;
+                let seat = &mut self.seats[number as usize - 1];
+                if !seat.closed {
+                    self.node.number = number;
+                    seat.standing = seat.session.notice(notice, &mut self.node, &mut seat.out);
+                }
+            }
+            for c in 0..self.seats.len() {
+                worked |= self.flush(c);
+            }
+            if !worked {
+                return;
+            }
+        }
+    }
+
+    fn flush(&mut self, c: usize) -> bool {
+        let seat = &mut self.seats[c];
+        if seat.closed {
+            return false;
+        }
+        let mut worked = false;
+        if !seat.stuck && !seat.out.is_empty() {
+            worked = true;
+            let pieces: Vec<bytes::Bytes> = seat.out.pieces().iter().cloned().collect();
+            for piece in pieces {
+                seat.got.extend_from_slice(&piece);
+                seat.out.consume(piece.len());
+            }
+            self.node.number = c as u64 + 1;
+            seat.standing = seat.session.drained(&mut self.node, &mut seat.out);
+        }
+        let seat = &mut self.seats[c];
+        if seat.standing == Standing::Closing && seat.out.is_empty() {
+            seat.closed = true;
+            self.node.number = c as u64 + 1;
+            seat.session.gone(&mut self.node);
+            return true;
+        }
+        let left = seat.input.len();
+        if left > 0 && seat.standing == Standing::Open {
+            self.receive(c);
+            worked |= self.seats[c].input.len() != left;
+        }
+        worked
+    }
+
+    /// What the client has read since it was asked last, a line for each packet; "END" when the connection is closed.
+    pub fn said(&mut self, c: usize) -> Vec<String> {
+        let seat = &mut self.seats[c];
+        let got = seat.got.split();
+        let mut said = Vec::new();
+        let mut at = 0;
+        while let Some(frame) = parse_frame(&got[at..], usize::MAX).expect("a packet") {
+            at += frame.wire_len();
+            said.push(show(
+                &Packet::decode(&frame, seat.version).expect("a packet"),
+            ));
+        }
+        assert_eq!(at, got.len(), "part of a packet");
+        if seat.closed {
+            said.push("END".to_owned());
+        }
+        said
+    }
+
+    /// The same, as bytes.
+    pub fn bytes(&mut self, c: usize) -> Vec<u8> {
+        self.seats[c].got.split().to_vec()
+    }
+}
+
+/// A will without properties.
+pub fn will(topic: &'static str, qos: Qos, retain: bool) -> Option<Will<'static>> {
+    Some(Will {
+        qos,
+        retain,
+        properties: Properties::default(),
+        topic,
+        payload: b"gone",
+    })
+}
+
+/// Tests are short: what they name may stay.
+pub fn unstatic(text: &str) -> &'static str {
+    Box::leak(text.to_owned().into_boxed_str())
+}
+
+fn show(packet: &Packet<'_>) -> String {
+    match packet {
+        Packet::ConnAck(p) => {
+            let mut line = format!("CONNACK {:#04x}", p.reason as u8);
+            if p.session_present {
+                line += " present";
+            }
+            if let Some(text) = p.properties.reason_string {
+                line += &format!(" ({text})");
+            }
+            line
+        }
+        Packet::Publish(p) => {
+            let payload = String::from_utf8_lossy(p.payload);
+            let mut line = format!("PUBLISH {} {payload} q{}", p.topic, p.qos as u8);
+            if p.packet_id > 0 {
+                line += &format!(" #{}", p.packet_id);
+            }
+            if p.dup {
+                line += " dup";
+            }
+            if p.retain {
+                line += " retain";
+            }
+            let ids: Vec<u32> = p.properties.subscription_identifiers().collect();
+            if !ids.is_empty() {
+                line += &format!(" ids{ids:?}");
+            }
+            if let Some(alias) = p.properties.topic_alias {
+                line += &format!(" alias{alias}");
+            }
+            if let Some(expiry) = p.properties.message_expiry {
+                line += &format!(" expiry{expiry}");
+            }
+            line
+        }
+        Packet::Ack(p) => {
+            let name = format!("{:?}", p.kind).to_uppercase();
+            match p.reason {
+                Reason::Success => format!("{name} {}", p.packet_id),
+                reason => format!("{name} {} {:#04x}", p.packet_id, reason as u8),
+            }
+        }
+        Packet::SubAck(p) => format!("SUBACK {} {:?}", p.packet_id, p.reasons),
+        Packet::UnsubAck(p) => format!("UNSUBACK {} {:?}", p.packet_id, p.reasons),
+        Packet::PingResp => "PINGRESP".to_owned(),
+        Packet::Disconnect(p) => format!("DISCONNECT {:#04x}", p.reason as u8),
+        other => panic!("no server says {other:?}"),
+    }
+}
+
+/// Refuses every publish that waits for an answer.
+pub fn refuse_all(world: &mut World) {
+    for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
+        let why = Reject::MaxLength;
+        world
+            .node
+            .notices
+            .push_back((number, Notice::NotPublished { queue, tag, why }));
+    }
+    world.settle();
+}
+
+/// Confirms every publish that waits for an answer.
+pub fn confirm_all(world: &mut World) {
+    for (number, queue, tag) in std::mem::take(&mut world.node.unconfirmed) {
+        world
+            .node
+            .notices
+            .push_back((number, Notice::Published { queue, tag }));
+    }
+    world.settle();
+}

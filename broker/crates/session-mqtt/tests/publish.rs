@@ -1,0 +1,558 @@
+//! PUBLISH in both directions and its answers (sections 3.3 to 3.7, 4.3, 4.6, 4.9).
+
+mod fake;
+
+use bytes::BytesMut;
+use codec_mqtt::{
+    AckKind, Packet, Properties, Publish, Qos, Reason, Repeated, SubscribeOptions, Version,
+    parse_frame, put_user_property,
+};
+use fake::{World, confirm_all, refuse_all};
+use session::{Notice, Pace};
+use session_mqtt::{Limits, Settings};
+use std::num::{NonZeroU16, NonZeroU32};
+use std::time::Duration;
+
+const ANSWERED: [Version; 2] = [Version::V311, Version::V5];
+
+#[test]
+fn each_quality_has_its_answers() {
+    // [MQTT-3.3.4-1], [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-4.3.3-11], [MQTT-2.2.1-5]
+    for version in ANSWERED {
+        let mut w = World::default();
+        let s = w.client(version, "s");
+        w.subscribe(s, "a", Qos::ExactlyOnce);
+        let p = w.client(version, "p");
+        w.publish(p, "a", Qos::AtMostOnce, 0, "0");
+        assert_eq!(w.said(p), [""; 0]);
+        w.publish(p, "a", Qos::AtLeastOnce, 7, "1");
+        assert_eq!(w.said(p), ["PUBACK 7"]);
+        w.publish(p, "a", Qos::ExactlyOnce, 8, "2");
+        assert_eq!(w.said(p), ["PUBREC 8"]);
+        w.ack(p, AckKind::PubRel, 8, Reason::Success);
+        assert_eq!(w.said(p), ["PUBCOMP 8"]);
+        // [MQTT-3.8.4-8], [MQTT-4.3.1-1], [MQTT-4.3.2-1], [MQTT-4.3.2-2], [MQTT-4.3.3-1], [MQTT-4.3.3-2], [MQTT-3.3.1-2]
+        assert_eq!(
+            w.said(s),
+            ["PUBLISH a 0 q0", "PUBLISH a 1 q1 #1", "PUBLISH a 2 q2 #2"]
+        );
+        w.ack(s, AckKind::PubAck, 1, Reason::Success);
+        w.ack(s, AckKind::PubRec, 2, Reason::Success);
+        // [MQTT-4.3.3-4]
+        assert_eq!(w.said(s), ["PUBREL 2"]);
+        w.ack(s, AckKind::PubComp, 2, Reason::Success);
+        assert_eq!(w.said(s), [""; 0]);
+    }
+}
+
+#[test]
+fn exactly_once_is_delivered_once() {
+    // [MQTT-4.3.3-10], [MQTT-4.3.3-12], [MQTT-3.3.1-3]; 3.1.1: [MQTT-4.3.3-2]
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a", Qos::AtMostOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::ExactlyOnce, 8, "x");
+    w.publish_with(p, "a", Qos::ExactlyOnce, 8, "x", |p| p.dup = true);
+    assert_eq!(w.said(p), ["PUBREC 8", "PUBREC 8"]);
+    assert_eq!(w.said(s), ["PUBLISH a x q0"]);
+    w.ack(p, AckKind::PubRel, 8, Reason::Success);
+    w.ack(p, AckKind::PubRel, 8, Reason::Success);
+    assert_eq!(w.said(p), ["PUBCOMP 8", "PUBCOMP 8 0x92"]);
+    w.publish(p, "a", Qos::ExactlyOnce, 8, "y");
+    assert_eq!(w.said(s), ["PUBLISH a y q0"]);
+    // [MQTT-4.3.2-5]: the same identifier after PUBACK is another message.
+    for _ in 0..2 {
+        w.publish_with(p, "a", Qos::AtLeastOnce, 9, "z", |p| p.dup = true);
+    }
+    assert_eq!(w.said(s).len(), 2);
+}
+
+#[test]
+fn who_publishes_to_nobody_is_told() {
+    let mut w = World::default();
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
+    assert_eq!(w.said(p), ["PUBACK 1 0x10", "PUBREC 2 0x10"]);
+    let p = w.client(Version::V311, "q");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    assert_eq!(w.said(p), ["PUBACK 1"]);
+}
+
+#[test]
+fn queues_get_it_and_the_answer_waits_for_them() {
+    let mut w = World::default();
+    let (one, two) = (w.node.queue("one", "a.*"), w.node.queue("two", "#"));
+    w.node.silent = true;
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a/b", Qos::AtLeastOnce, 1, "x");
+    w.publish(p, "c", Qos::AtLeastOnce, 2, "y");
+    w.publish(p, "a/b", Qos::AtMostOnce, 0, "z");
+    let to: Vec<_> = w
+        .node
+        .queued
+        .iter()
+        .map(|(queue, m)| (*queue, m.routing_key().to_owned(), m.durable()))
+        .collect();
+    assert_eq!(
+        to,
+        [
+            (one, "a.b".to_owned(), true),
+            (two, "a.b".to_owned(), true),
+            (two, "c".to_owned(), true),
+            (one, "a.b".to_owned(), false),
+            (two, "a.b".to_owned(), false)
+        ]
+    );
+    assert_eq!(w.said(p), [""; 0]);
+    // The second is safe first: answers keep the order of the publishes.
+    let first = w.node.unconfirmed.remove(0);
+    confirm_all(&mut w);
+    assert_eq!(w.said(p), [""; 0]);
+    w.node.unconfirmed.push(first);
+    confirm_all(&mut w);
+    assert_eq!(w.said(p), ["PUBACK 1", "PUBACK 2"]);
+}
+
+#[test]
+fn a_publish_that_a_queue_refused_is_not_acknowledged() {
+    // [MQTT-4.3.3-9]; 3.1.1: section 3.3.5.2
+    let mut w = World::default();
+    w.node.queue("q", "#");
+    w.node.silent = true;
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
+    refuse_all(&mut w);
+    assert_eq!(w.said(p), ["PUBACK 1 0x97", "PUBREC 2 0x97"]);
+    w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
+    assert_eq!(w.node.queued.len(), 3, "a new message");
+    let p = w.client(Version::V311, "q");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    refuse_all(&mut w);
+    assert_eq!(w.said(p), ["END"]);
+}
+
+#[test]
+fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
+    let mut w = World::default();
+    w.node.queue("q", "a");
+    w.node.pace = Some(Pace::Behind);
+    let p = w.client(Version::V311, "p");
+    w.publish(p, "a", Qos::AtMostOnce, 0, "x");
+    assert!(w.is_paused(p));
+    w.send(p, &Packet::PingReq);
+    assert_eq!(w.said(p), [""; 0]);
+    w.notice(p, Notice::Relieved);
+    assert_eq!(w.said(p), ["PINGRESP"]);
+    // M8: one that never published goes on.
+    let quiet = w.client(Version::V311, "r");
+    for c in [p, quiet] {
+        w.notice(c, Notice::Blocked(Some("memory")));
+    }
+    assert_eq!((w.is_paused(p), w.is_paused(quiet)), (true, false));
+    w.notice(p, Notice::Blocked(None));
+    assert!(!w.is_paused(p));
+}
+
+#[test]
+fn properties_go_on_as_they_came() {
+    // [MQTT-3.3.2-4], [MQTT-3.3.2-15], [MQTT-3.3.2-16], [MQTT-3.3.2-17], [MQTT-3.3.2-18], [MQTT-3.3.2-20]
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a/+", Qos::AtMostOnce);
+    let old = w.client(Version::V311, "o");
+    w.subscribe(old, "a/+", Qos::AtMostOnce);
+    let p = w.client(Version::V5, "p");
+    let mut users = BytesMut::new();
+    for (name, value) in [("b", "1"), ("a", "2"), ("b", "1")] {
+        put_user_property(&mut users, name, value);
+    }
+    let properties = Properties {
+        payload_format: Some(true),
+        content_type: Some("text/plain"),
+        response_topic: Some("r/t"),
+        correlation_data: Some(&[0, 255]),
+        repeated: Repeated(&users),
+        ..Properties::default()
+    };
+    w.send(
+        p,
+        &Packet::Publish(Publish {
+            dup: false,
+            qos: Qos::AtMostOnce,
+            retain: false,
+            topic: "a/b",
+            packet_id: 0,
+            properties,
+            payload: b"x",
+        }),
+    );
+    let raw = w.bytes(s);
+    let frame = parse_frame(&raw, 1000).unwrap().unwrap();
+    let Ok(Packet::Publish(got)) = Packet::decode(&frame, Version::V5) else {
+        panic!("no PUBLISH");
+    };
+    assert_eq!(
+        (got.topic, got.payload, got.properties),
+        ("a/b", &b"x"[..], properties)
+    );
+    assert_eq!(w.bytes(old), [0x30, 6, 0, 3, b'a', b'/', b'b', b'x']);
+}
+
+#[test]
+fn a_message_has_its_time() {
+    // [MQTT-3.3.2-5], [MQTT-3.3.2-6], [MQTT-4.3.3-7]
+    let limits = Limits {
+        prefetch: 1,
+        ..Limits::default()
+    };
+    let mut w = World::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    for (id, expiry) in [(1, None), (2, Some(5)), (3, Some(100))] {
+        w.publish_with(p, "a", Qos::AtLeastOnce, id, "x", |p| {
+            p.properties.message_expiry = expiry
+        });
+    }
+    assert_eq!(w.said(s), ["PUBLISH a x q1 #1"]);
+    w.after(Duration::from_secs(30));
+    w.ack(s, AckKind::PubAck, 1, Reason::Success);
+    assert_eq!(w.said(s), ["PUBLISH a x q1 #2 expiry70"]);
+}
+
+#[test]
+fn aliases_of_a_publisher() {
+    // [MQTT-3.3.2-7], [MQTT-3.3.2-12]
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "#", Qos::AtMostOnce);
+    let p = w.client(Version::V5, "p");
+    let send = |w: &mut World, p, topic, alias| {
+        w.publish_with(p, topic, Qos::AtMostOnce, 0, "x", |p| {
+            p.properties.topic_alias = Some(alias)
+        });
+    };
+    send(&mut w, p, "a", 1);
+    send(&mut w, p, "", 1);
+    send(&mut w, p, "b", 16);
+    send(&mut w, p, "c", 1);
+    send(&mut w, p, "", 1);
+    send(&mut w, p, "", 16);
+    let topics: Vec<String> = w.said(s).iter().map(|line| line[8..9].to_owned()).collect();
+    assert_eq!(topics.concat(), "aabccb");
+    send(&mut w, p, "", 2);
+    assert_eq!(w.said(p), ["DISCONNECT 0x82", "END"]);
+    let p = w.client(Version::V5, "p");
+    send(&mut w, p, "", 1);
+    assert_eq!(
+        w.said(p),
+        ["DISCONNECT 0x82", "END"],
+        "not that of the last connection"
+    );
+    let p = w.client(Version::V5, "p");
+    send(&mut w, p, "a", 17);
+    assert_eq!(w.said(p), ["DISCONNECT 0x94", "END"]);
+}
+
+#[test]
+fn aliases_for_a_subscriber() {
+    // [MQTT-3.1.2-26], [MQTT-3.1.2-27], [MQTT-3.3.2-11]
+    let mut w = World::default();
+    let s = w.open(Version::V5);
+    w.connect(s, |connect| {
+        connect.client_id = "s";
+        connect.properties.topic_alias_maximum = Some(2);
+    });
+    w.said(s);
+    w.subscribe(s, "#", Qos::AtMostOnce);
+    let p = w.client(Version::V311, "p");
+    for topic in ["a", "b", "c", "a", "b", "c"] {
+        w.publish(p, topic, Qos::AtMostOnce, 0, "x");
+    }
+    assert_eq!(
+        w.said(s),
+        [
+            "PUBLISH a x q0 alias1",
+            "PUBLISH b x q0 alias2",
+            "PUBLISH c x q0",
+            "PUBLISH  x q0 alias1",
+            "PUBLISH  x q0 alias2",
+            "PUBLISH c x q0"
+        ]
+    );
+}
+
+#[test]
+fn a_client_gets_no_more_than_it_takes_at_once() {
+    // [MQTT-3.3.4-9], [MQTT-3.3.4-10], [MQTT-4.9.0-1], [MQTT-4.9.0-2], [MQTT-4.9.0-3]
+    let mut w = World::default();
+    let s = w.open(Version::V5);
+    w.connect(s, |connect| {
+        connect.client_id = "s";
+        connect.properties.receive_maximum = NonZeroU16::new(2);
+    });
+    w.said(s);
+    w.subscribe(s, "a", Qos::ExactlyOnce);
+    let p = w.client(Version::V5, "p");
+    for (id, qos) in [
+        (1, Qos::AtLeastOnce),
+        (2, Qos::ExactlyOnce),
+        (3, Qos::AtLeastOnce),
+        (4, Qos::AtLeastOnce),
+    ] {
+        w.publish(p, "a", qos, id, &id.to_string());
+    }
+    assert_eq!(w.said(s), ["PUBLISH a 1 q1 #1", "PUBLISH a 2 q2 #2"]);
+    w.publish(p, "a", Qos::AtMostOnce, 0, "now");
+    w.send(s, &Packet::PingReq);
+    assert_eq!(w.said(s), ["PUBLISH a now q0", "PINGRESP"]);
+    w.ack(s, AckKind::PubRec, 2, Reason::Success);
+    assert_eq!(w.said(s), ["PUBREL 2"]);
+    w.ack(s, AckKind::PubComp, 2, Reason::Success);
+    assert_eq!(w.said(s), ["PUBLISH a 3 q1 #3"]);
+    w.ack(s, AckKind::PubAck, 1, Reason::Success);
+    assert_eq!(w.said(s), ["PUBLISH a 4 q1 #4"]);
+}
+
+#[test]
+fn a_subscriber_may_refuse_a_message() {
+    // [MQTT-4.4.0-2], [MQTT-4.8.2-6]
+    let limits = Limits {
+        prefetch: 1,
+        ..Limits::default()
+    };
+    let mut w = World::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a", Qos::ExactlyOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
+    w.publish(p, "a", Qos::ExactlyOnce, 2, "2");
+    w.publish(p, "a", Qos::AtLeastOnce, 3, "3");
+    w.ack(s, AckKind::PubAck, 1, Reason::UnspecifiedError);
+    w.ack(s, AckKind::PubRec, 2, Reason::QuotaExceeded);
+    assert_eq!(
+        w.said(s),
+        [
+            "PUBLISH a 1 q1 #1",
+            "PUBLISH a 2 q2 #2",
+            "PUBLISH a 3 q1 #3"
+        ]
+    );
+}
+
+#[test]
+fn answers_to_nothing_are_harmless_and_wrong_ones_are_not() {
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.ack(s, AckKind::PubAck, 5, Reason::Success);
+    w.ack(s, AckKind::PubComp, 5, Reason::Success);
+    assert_eq!(w.said(s), [""; 0]);
+    w.ack(s, AckKind::PubRec, 5, Reason::Success);
+    assert_eq!(w.said(s), ["PUBREL 5 0x92"]);
+    for (qos, kind) in [
+        (Qos::AtLeastOnce, AckKind::PubRec),
+        (Qos::ExactlyOnce, AckKind::PubAck),
+        (Qos::AtLeastOnce, AckKind::PubComp),
+    ] {
+        let s = w.client(Version::V5, "t");
+        w.subscribe(s, "a", Qos::ExactlyOnce);
+        w.publish(s, "a", qos, 9, "x");
+        w.said(s);
+        w.ack(s, kind, 1, Reason::Success);
+        assert_eq!(w.said(s), ["DISCONNECT 0x82", "END"]);
+    }
+}
+
+#[test]
+fn what_is_too_large_for_a_client_is_as_good_as_sent() {
+    // [MQTT-3.1.2-24], [MQTT-3.1.2-25]
+    let mut w = World::default();
+    let s = w.open(Version::V5);
+    w.connect(s, |connect| {
+        connect.client_id = "s";
+        connect.properties.maximum_packet_size = NonZeroU32::new(80);
+    });
+    w.said(s);
+    w.subscribe(s, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    for (qos, id) in [(Qos::AtMostOnce, 0), (Qos::AtLeastOnce, 1)] {
+        w.publish(p, "a", qos, id, &"x".repeat(80));
+    }
+    w.publish(p, "a", Qos::AtLeastOnce, 2, "fits");
+    assert_eq!(w.said(p), ["PUBACK 1", "PUBACK 2"]);
+    assert_eq!(w.said(s).len(), 1);
+}
+
+#[test]
+fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
+    // Q6
+    let limits = Limits {
+        mailbox: 3,
+        ..Limits::default()
+    };
+    let mut w = World::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    let s = w.client(Version::V311, "s");
+    w.subscribe(s, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V311, "p");
+    w.stick(s, true);
+    for _ in 0..50 {
+        w.publish(p, "a", Qos::AtMostOnce, 0, "x");
+    }
+    assert_eq!(
+        w.node.hub.counts().dropped,
+        0,
+        "its socket has not been full yet"
+    );
+    w.trickle(s);
+    for _ in 0..50 {
+        w.publish(p, "a", Qos::AtMostOnce, 0, "x");
+    }
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "kept");
+    assert_eq!(w.node.hub.counts().dropped, 50);
+    w.stick(s, false);
+    assert_eq!(w.said(s).len(), 51);
+    w.publish(p, "a", Qos::AtMostOnce, 0, "again");
+    assert_eq!(w.said(s).len(), 1);
+}
+
+#[test]
+fn a_client_that_never_acknowledges_is_sent_away_in_the_end() {
+    let limits = Limits {
+        prefetch: 1,
+        waiting_messages: 3,
+        ..Limits::default()
+    };
+    let mut w = World::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    for id in 1..=4 {
+        w.publish(p, "a", Qos::AtLeastOnce, id, "x");
+    }
+    assert_eq!(w.said(s), ["PUBLISH a x q1 #1"]);
+    w.publish(p, "a", Qos::AtLeastOnce, 5, "x");
+    assert_eq!(w.said(s), ["DISCONNECT 0x97", "END"]);
+}
+
+#[test]
+fn the_order_of_a_topic_is_kept() {
+    // [MQTT-4.6.0-5], [MQTT-4.6.0-6]
+    let mut w = World::default();
+    let s = w.client(Version::V311, "s");
+    w.subscribe(s, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V311, "p");
+    for id in 1..=25 {
+        w.publish(p, "a", Qos::AtLeastOnce, id, &id.to_string());
+    }
+    let mut seen = Vec::new();
+    for id in 1..=25u16 {
+        seen.extend(
+            w.said(s)
+                .iter()
+                .map(|line| line.split(' ').nth(2).unwrap().to_owned()),
+        );
+        w.ack(s, AckKind::PubAck, id, Reason::Success);
+    }
+    assert_eq!(seen, (1..=25).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_may_publish_where() {
+    let mut w = World::default();
+    let enter = |w: &mut World, version| {
+        let p = w.open(version);
+        w.connect(p, |connect| {
+            connect.user_name = Some("other:small");
+            connect.password = Some(b"small");
+        });
+        w.said(p);
+        p
+    };
+    w.node.must(metadata::Change::PutTopicPermission(
+        metadata::TopicPermissionRecord {
+            user: "small".into(),
+            vhost: "other".into(),
+            exchange: "amq.topic".into(),
+            write: "^b\\.".into(),
+            read: ".*".into(),
+        },
+    ));
+    let p = enter(&mut w, Version::V5);
+    w.publish(p, "b/c", Qos::AtLeastOnce, 1, "x");
+    w.publish(p, "a", Qos::AtLeastOnce, 2, "x");
+    w.publish(p, "a", Qos::ExactlyOnce, 3, "x");
+    assert_eq!(
+        w.said(p),
+        ["PUBACK 1 0x10", "PUBACK 2 0x87", "PUBREC 3 0x87"]
+    );
+    w.publish(p, "a", Qos::AtMostOnce, 0, "x");
+    assert_eq!(w.said(p), ["DISCONNECT 0x87", "END"]);
+    let p = enter(&mut w, Version::V311);
+    w.publish(p, "a", Qos::AtLeastOnce, 2, "x");
+    assert_eq!(w.said(p), ["END"]);
+}
+
+#[test]
+fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
+    for (raw, reason) in [
+        (&[0x36, 5, 0, 1, b'a', 0, 1][..], "0x81"),
+        (&[0x30, 4, 0, 1, b'#', 0], "0x90"),
+        (&[0x30, 7, 0, 1, b'a', 3, 0x23, 0, 0], "0x94"),
+        (&[0x30, 6, 0, 1, b'a', 2, 0x0B, 1], "0x82"),
+        (&[0x60, 2, 0, 1], "0x81"),
+        (&[0x00, 0], "0x81"),
+        (&[0xD0, 0], "0x82"),
+        (&[0x20, 3, 0, 0, 0], "0x82"),
+    ] {
+        let mut w = World::default();
+        let c = w.client(Version::V5, "c");
+        w.send_raw(c, raw);
+        assert_eq!(
+            w.said(c),
+            [format!("DISCONNECT {reason}"), "END".to_owned()],
+            "{raw:?}"
+        );
+    }
+}
+
+#[test]
+fn no_local_and_retain_as_published() {
+    // [MQTT-3.8.3-3], [MQTT-3.3.1-12], [MQTT-3.3.1-13]
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    let s = w.client(Version::V5, "s");
+    let no_local = SubscribeOptions {
+        no_local: true,
+        ..SubscribeOptions::default()
+    };
+    w.subscribe_with(c, "a", no_local, None);
+    let as_published = SubscribeOptions {
+        retain_as_published: true,
+        ..SubscribeOptions::default()
+    };
+    w.subscribe_with(s, "a", as_published, None);
+    let plain = w.client(Version::V5, "t");
+    w.subscribe(plain, "a", Qos::AtMostOnce);
+    w.said(c);
+    w.said(s);
+    w.publish_with(c, "a", Qos::AtMostOnce, 0, "x", |p| p.retain = true);
+    w.publish(c, "a", Qos::AtMostOnce, 0, "y");
+    assert_eq!(w.said(c), [""; 0]);
+    assert_eq!(w.said(s), ["PUBLISH a x q0 retain", "PUBLISH a y q0"]);
+    assert_eq!(w.said(plain), ["PUBLISH a x q0", "PUBLISH a y q0"]);
+}

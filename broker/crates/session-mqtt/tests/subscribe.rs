@@ -1,0 +1,332 @@
+//! SUBSCRIBE, UNSUBSCRIBE, retained and shared messages (sections 3.3.1.3, 3.8 to 3.11, 4.7, 4.8).
+
+mod fake;
+
+use bytes::BytesMut;
+use codec_mqtt::{
+    Filters, Packet, Properties, Qos, RetainHandling, Subscribe, SubscribeOptions, Version,
+};
+use fake::World;
+use session_mqtt::{Limits, Settings};
+use std::time::Duration;
+use topics::Hub;
+
+fn options(qos: Qos) -> SubscribeOptions {
+    SubscribeOptions {
+        qos,
+        ..SubscribeOptions::default()
+    }
+}
+
+fn subscribe_all(w: &mut World, c: usize, version: Version, filters: &[(&str, Qos)]) {
+    let mut raw = BytesMut::new();
+    for (filter, qos) in filters {
+        Filters::put(&mut raw, filter, options(*qos));
+    }
+    w.send(
+        c,
+        &Packet::Subscribe(Subscribe {
+            packet_id: 300,
+            properties: Properties::default(),
+            filters: Filters::new(&raw, version),
+        }),
+    );
+}
+
+#[test]
+fn each_filter_is_answered_in_its_place() {
+    // [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6], [MQTT-3.8.4-7], [MQTT-3.9.3-1], [MQTT-3.9.3-2], [MQTT-2.2.1-6]
+    for version in [Version::V311, Version::V5] {
+        let mut w = World::default();
+        let c = w.client(version, "c");
+        subscribe_all(
+            &mut w,
+            c,
+            version,
+            &[
+                ("a", Qos::ExactlyOnce),
+                ("b/#", Qos::AtMostOnce),
+                ("+", Qos::AtLeastOnce),
+            ],
+        );
+        assert_eq!(w.said(c), ["SUBACK 300 [2, 0, 1]"]);
+        // [MQTT-3.10.4-1], [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6], [MQTT-3.11.3-1], [MQTT-3.11.3-2]
+        w.unsubscribe(c, &["b/#", "nothing", "a"]);
+        let said = if version.is_5() {
+            "UNSUBACK 2 [0, 17, 0]"
+        } else {
+            "UNSUBACK 2 []"
+        };
+        assert_eq!(w.said(c), [said]);
+        // [MQTT-3.10.4-2]
+        w.publish(c, "b/x", Qos::AtMostOnce, 0, "x");
+        assert_eq!(w.said(c), [""; 0]);
+        w.publish(c, "x", Qos::AtMostOnce, 0, "x");
+        assert_eq!(w.said(c), ["PUBLISH x x q0"]);
+    }
+}
+
+#[test]
+fn what_is_started_is_finished_after_an_unsubscribe() {
+    // [MQTT-3.10.4-3]
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    w.subscribe(c, "a", Qos::ExactlyOnce);
+    w.publish(c, "a", Qos::ExactlyOnce, 1, "x");
+    w.unsubscribe(c, &["a"]);
+    assert_eq!(
+        w.said(c),
+        ["PUBREC 1", "PUBLISH a x q2 #1", "UNSUBACK 2 [0]"]
+    );
+    w.ack(
+        c,
+        codec_mqtt::AckKind::PubRec,
+        1,
+        codec_mqtt::Reason::Success,
+    );
+    assert_eq!(w.said(c), ["PUBREL 1"]);
+}
+
+#[test]
+fn a_filter_that_is_none_ends_the_connection() {
+    // [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1], [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+    for filter in ["a/#/b", "a+", "", "$share/g", "$share/+/a", "$share//a"] {
+        let mut w = World::default();
+        let c = w.client(Version::V5, "c");
+        subscribe_all(
+            &mut w,
+            c,
+            Version::V5,
+            &[("good", Qos::AtMostOnce), (filter, Qos::AtMostOnce)],
+        );
+        assert_eq!(w.said(c), ["DISCONNECT 0x8f", "END"], "{filter}");
+        assert_eq!(w.node.hub.counts().subscriptions, 0);
+    }
+    let mut w = World::default();
+    let c = w.client(Version::V311, "c");
+    w.unsubscribe(c, &["a/#/b"]);
+    assert_eq!(w.said(c), ["END"]);
+}
+
+#[test]
+fn overlapping_subscriptions_give_one_message_with_the_best_quality_and_all_identifiers() {
+    // [MQTT-3.3.4-2], [MQTT-3.3.4-3], [MQTT-3.3.4-4]; 3.1.1: [MQTT-3.3.5-1]
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    w.subscribe_with(c, "a/+", options(Qos::AtMostOnce), Some(7));
+    w.subscribe_with(c, "a/#", options(Qos::AtLeastOnce), Some(300));
+    w.subscribe_with(c, "#", options(Qos::AtMostOnce), None);
+    w.said(c);
+    w.publish(c, "a/b", Qos::ExactlyOnce, 1, "x");
+    assert_eq!(w.said(c), ["PUBREC 1", "PUBLISH a/b x q1 #1 ids[7, 300]"]);
+    // [MQTT-3.8.4-3]: replaced, identifier and all.
+    w.subscribe_with(c, "a/#", options(Qos::AtMostOnce), Some(8));
+    w.subscribe_with(c, "a/+", options(Qos::AtMostOnce), None);
+    w.said(c);
+    w.publish(c, "a/b", Qos::AtLeastOnce, 2, "x");
+    assert_eq!(w.said(c), ["PUBACK 2", "PUBLISH a/b x q0 ids[8]"]);
+}
+
+#[test]
+fn topics_are_compared_as_they_are() {
+    // [MQTT-4.7.2-1], [MQTT-4.7.3-4], [MQTT-1.5.4-3], [MQTT-3.3.2-3]
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    for filter in ["#", "+/x", "A", "/a", "a.b", "*/k"] {
+        w.subscribe(c, filter, Qos::AtMostOnce);
+        w.publish(c, "$x/x", Qos::AtMostOnce, 0, "");
+        w.publish(c, "b/k", Qos::AtMostOnce, 0, "");
+        w.unsubscribe(c, &["#"]);
+        w.said(c);
+    }
+    for topic in ["$x/x", "a", "/a/", "\u{feff}A", "a/b", "b/k"] {
+        w.publish(c, topic, Qos::AtLeastOnce, 1, "");
+        assert_eq!(w.said(c), ["PUBACK 1 0x10"], "{topic}");
+    }
+    for topic in ["A", "/a", "a.b", "*/k", "/x"] {
+        w.publish(c, topic, Qos::AtMostOnce, 0, "");
+        assert_eq!(w.said(c), [format!("PUBLISH {topic}  q0")]);
+    }
+}
+
+#[test]
+fn retained_messages() {
+    // [MQTT-3.3.1-5] to [MQTT-3.3.1-8]; 3.1.1: [MQTT-3.3.1-5] to [MQTT-3.3.1-12]
+    let mut w = World::default();
+    let p = w.client(Version::V5, "p");
+    let keep = |w: &mut World, topic: &str, payload: &str| {
+        w.publish_with(p, topic, Qos::AtLeastOnce, 1, payload, |p| p.retain = true);
+        w.said(p);
+    };
+    keep(&mut w, "a/1", "old");
+    keep(&mut w, "a/1", "new");
+    keep(&mut w, "a/2", "two");
+    keep(&mut w, "b", "three");
+    w.publish(p, "a/2", Qos::AtMostOnce, 0, "not kept");
+    w.publish(p, "a/2", Qos::AtMostOnce, 0, "");
+    let c = w.client(Version::V311, "c");
+    w.subscribe_with(c, "a/+", options(Qos::AtLeastOnce), None);
+    assert_eq!(
+        w.said(c),
+        [
+            "SUBACK 1 [1]",
+            "PUBLISH a/1 new q1 #1 retain",
+            "PUBLISH a/2 two q1 #2 retain"
+        ]
+    );
+    // An empty one removes, and goes to those who are here like any other.
+    keep(&mut w, "a/1", "");
+    assert_eq!(w.said(c), ["PUBLISH a/1  q1 #3"]);
+    let d = w.client(Version::V5, "d");
+    w.subscribe_with(d, "#", options(Qos::AtMostOnce), Some(5));
+    assert_eq!(
+        w.said(d),
+        [
+            "SUBACK 1 [0]",
+            "PUBLISH a/2 two q0 retain ids[5]",
+            "PUBLISH b three q0 retain ids[5]"
+        ]
+    );
+    assert_eq!(w.node.hub.counts().retained, 2);
+}
+
+#[test]
+fn retain_handling() {
+    // [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11], [MQTT-3.8.4-4]
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    w.publish_with(c, "a", Qos::AtMostOnce, 0, "x", |p| p.retain = true);
+    let mut ask = |handling| {
+        let options = SubscribeOptions {
+            retain_handling: handling,
+            ..SubscribeOptions::default()
+        };
+        w.subscribe_with(c, "a", options, None);
+        w.said(c).len() - 1
+    };
+    assert_eq!(ask(RetainHandling::DoNotSend), 0);
+    assert_eq!(ask(RetainHandling::SendIfNew), 0, "it was there");
+    assert_eq!(ask(RetainHandling::Send), 1);
+    w.unsubscribe(c, &["a"]);
+    w.said(c);
+    let options = SubscribeOptions {
+        retain_handling: RetainHandling::SendIfNew,
+        ..SubscribeOptions::default()
+    };
+    w.subscribe_with(c, "a", options, None);
+    assert_eq!(w.said(c).len(), 2);
+}
+
+#[test]
+fn a_retained_message_may_expire_and_has_to_fit() {
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    w.publish_with(c, "a", Qos::AtMostOnce, 0, "x", |p| {
+        p.retain = true;
+        p.properties.message_expiry = Some(10);
+    });
+    w.after(Duration::from_secs(4));
+    w.subscribe_with(c, "a", options(Qos::AtMostOnce), None);
+    assert_eq!(w.said(c), ["SUBACK 1 [0]", "PUBLISH a x q0 retain expiry6"]);
+    w.after(Duration::from_secs(6));
+    w.subscribe_with(c, "a", options(Qos::AtMostOnce), None);
+    assert_eq!(w.said(c), ["SUBACK 1 [0]"]);
+    w.node.hub = Hub::new(topics::Limits {
+        retained_messages: 0,
+        ..topics::Limits::default()
+    });
+    let p = w.client(Version::V5, "p");
+    w.publish_with(p, "a", Qos::AtLeastOnce, 1, "x", |p| p.retain = true);
+    assert_eq!(w.said(p), ["PUBACK 1 0x97"]);
+}
+
+#[test]
+fn a_shared_subscription_serves_one_member_each_time() {
+    // [MQTT-4.8.2-3], [MQTT-4.8.2-5]: granted quality, and no retained messages.
+    let mut w = World::default();
+    let p = w.client(Version::V5, "p");
+    w.publish_with(p, "a", Qos::AtMostOnce, 0, "kept", |p| p.retain = true);
+    let members: Vec<usize> = (0..3)
+        .map(|n| {
+            let c = w.client(Version::V5, &format!("c{n}"));
+            w.subscribe(c, "$share/g/a", Qos::AtMostOnce);
+            c
+        })
+        .collect();
+    let other = w.client(Version::V5, "other");
+    w.subscribe(other, "$share/h/a", Qos::AtLeastOnce);
+    for id in 1..=6 {
+        w.publish(p, "a", Qos::AtLeastOnce, id, &id.to_string());
+    }
+    assert_eq!(w.said(other).len(), 6);
+    let mut all = Vec::new();
+    for c in members {
+        let said = w.said(c);
+        assert_eq!(said.len(), 2);
+        all.extend(said);
+    }
+    all.sort();
+    assert_eq!(
+        all,
+        (1..=6)
+            .map(|n| format!("PUBLISH a {n} q0"))
+            .collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn who_may_subscribe_to_what() {
+    // [MQTT-3.9.3-2]; M5
+    let mut w = World::default();
+    for (version, refused) in [
+        (Version::V311, "SUBACK 1 [128]"),
+        (Version::V5, "SUBACK 1 [135]"),
+    ] {
+        for (id, said) in [("mine", "SUBACK 1 [0]"), ("theirs", refused)] {
+            let c = w.open(version);
+            w.connect(c, |connect| {
+                connect.client_id = fake::unstatic(id);
+                connect.user_name = Some("other:small");
+                connect.password = Some(b"small");
+            });
+            w.said(c);
+            w.subscribe_with(c, "a", options(Qos::AtMostOnce), None);
+            assert_eq!(w.said(c), [said]);
+            w.cut(c);
+        }
+    }
+}
+
+#[test]
+fn subscriptions_have_a_bound() {
+    let limits = Limits {
+        subscriptions: 2,
+        ..Limits::default()
+    };
+    let mut w = World::new(Settings {
+        limits,
+        ..Settings::default()
+    });
+    let c = w.client(Version::V5, "c");
+    let many: Vec<(&str, Qos)> = ["a", "b", "c", "d"].map(|f| (f, Qos::AtMostOnce)).to_vec();
+    subscribe_all(&mut w, c, Version::V5, &many);
+    assert_eq!(w.said(c), ["SUBACK 300 [0, 0, 151, 151]"]);
+}
+
+#[test]
+fn ten_thousand_filters_in_one_packet() {
+    let mut w = World::default();
+    let c = w.client(Version::V311, "c");
+    let names: Vec<String> = (0..10_000).map(|n| format!("a/{n}/+")).collect();
+    let filters: Vec<(&str, Qos)> = names
+        .iter()
+        .map(|n| (n.as_str(), Qos::AtMostOnce))
+        .collect();
+    subscribe_all(&mut w, c, Version::V311, &filters);
+    assert_eq!(w.said(c).len(), 1);
+    assert_eq!(w.node.hub.counts().subscriptions, 10_000);
+    w.publish(c, "a/77/x", Qos::AtMostOnce, 0, "x");
+    assert_eq!(w.said(c).len(), 1);
+    w.cut(c);
+    assert_eq!(w.node.hub.counts().subscriptions, 0);
+}
