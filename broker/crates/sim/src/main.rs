@@ -22,7 +22,7 @@ struct Arguments {
     #[arg(long, value_parser = seeds)]
     seeds: Option<Range<u64>>,
     /// What runs on the machines.
-    #[arg(long, value_enum, default_value_t = Scenario::Metadata)]
+    #[arg(long, value_enum, default_value_t = Scenario::All)]
     scenario: Scenario,
     #[arg(long, default_value_t = 3)]
     nodes: u64,
