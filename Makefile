@@ -55,6 +55,10 @@ sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 bench: ## CPU per million messages under RabbitMQ's PerfTest; ROUNDS=3, WORKLOAD=name for one (test/bench/run -help)
 	@test/bench/run -rounds $(or $(ROUNDS),3) $(WORKLOAD)
 
+.PHONY: fuzz
+fuzz: ## libFuzzer on what comes from outside: make fuzz TARGET=session-amqp091 SECONDS=60
+	@hack/fuzz "$(TARGET)" "$(or $(SECONDS),60)"
+
 faults: ## faults drawn by SEED=n, one or two at a time, for SECONDS=600
 	@PROFILE=release test/faults/run -seed $(or $(SEED),1) -duration $(or $(SECONDS),600)s mixed
 

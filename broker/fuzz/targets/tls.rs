@@ -1,0 +1,44 @@
+//! What a listener with TLS gets before anybody has said who he is: no panic, bounded memory.
+#![no_main]
+
+use authority::Fixture;
+use bytes::BytesMut;
+use libfuzzer_sys::fuzz_target;
+use std::sync::{Arc, OnceLock};
+use tls::{Options, Outgoing, Server, Verify};
+
+fn server() -> &'static Arc<Server> {
+    static SERVER: OnceLock<Arc<Server>> = OnceLock::new();
+    SERVER.get_or_init(|| {
+        let fixture = Fixture::new("fuzz").expect("files");
+        let options = Options {
+            cacertfile: Some(fixture.path("ca.pem")),
+            certfile: fixture.path("cert.pem"),
+            keyfile: fixture.path("key.pem"),
+            verify: Verify::Peer { required: true },
+            ..Options::default()
+        };
+        Server::load(options).expect("a server").0
+    })
+}
+
+/// The first byte says how large the pieces are that it comes in.
+fuzz_target!(|input: &[u8]| {
+    let Some((piece, wire)) = input.split_first() else {
+        return;
+    };
+    let mut channel = server().accept().expect("a connection");
+    let (mut plain, mut out) = (BytesMut::new(), Outgoing::default());
+    for piece in wire.chunks(usize::from(*piece) + 1) {
+        let mut bytes = [channel.rest(), piece].concat();
+        if channel.receive(&mut bytes, &mut plain, &mut out).is_err() {
+            break;
+        }
+        assert!(channel.rest().len() <= 80 << 10);
+    }
+    assert!(
+        plain.is_empty(),
+        "nothing is said before the handshake is over"
+    );
+    channel.end(&mut out);
+});
