@@ -380,7 +380,8 @@ fn policies_vhosts_and_listings() {
     assert!(node.ctl(&["list_nodes"]).ok().contains("c-0"));
     node.ctl(&["list_bindings"]).ok();
     node.ctl(&["list_connections"]).ok();
-    assert!(node.ctl(&["status"]).ok().contains("test"));
+    let status = node.ctl(&["status"]).ok();
+    assert!(status.contains("posthorn"), "{status}");
 }
 
 #[test]

@@ -161,8 +161,8 @@ fn a_snapshot_of_the_first_version_is_read() {
     let mut log = enabled();
     log.declare(quorum("q"));
     let whole = log.tree.snapshot();
-    // One vhost's settings (no type, no limits, not protected), no parameters, one feature.
-    let added = 1 + 4 + 1 + 4 + (4 + 4 + RUNTIME_PARAMETERS.name.len());
+    // One vhost's settings (no type, no limits, not protected), no parameters, one feature, no zones, no forgotten nodes.
+    let added = 1 + 4 + 1 + 4 + (4 + 4 + RUNTIME_PARAMETERS.name.len()) + 4 + 4;
     let mut first = whole[..whole.len() - added].to_vec();
     first[0] = 1;
     let old = Tree::restore(&first).unwrap();
