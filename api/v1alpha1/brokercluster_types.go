@@ -13,6 +13,7 @@ import (
 // BrokerClusterSpec is the wanted state of a cluster of Posthorn nodes.
 // +kubebuilder:validation:XValidation:rule="self.replicas >= oldSelf.replicas || self.scaleDown.policy == 'Drain'",message="replicas cannot be lowered while scaleDown.policy is Deny"
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",message="storage.size cannot be lowered"
+// +kubebuilder:validation:XValidation:rule="has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",message="bootstrap is for new clusters: it is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
 type BrokerClusterSpec struct {
 	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd (an
@@ -65,6 +66,10 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
+
+	// Bootstrap is what a new cluster begins with. Immutable.
+	// +optional
+	Bootstrap *BootstrapSpec `json:"bootstrap,omitempty"`
 
 	// Upgrade says how pods are replaced when image, version or settings change.
 	// +optional
@@ -178,6 +183,29 @@ type PlacementSpec struct {
 	// +kubebuilder:default=OnMembershipChange
 	// +kubebuilder:validation:Enum=OnMembershipChange;Never
 	Rebalance string `json:"rebalance,omitempty"`
+}
+
+// BootstrapSpec is what a new cluster begins with.
+type BootstrapSpec struct {
+	// DefinitionsSecretRef names a Secret of this namespace with a definitions file, as this broker
+	// and RabbitMQ export it. It is imported once, when all nodes are ready for the first time; the
+	// Secret may be deleted then.
+	// +optional
+	DefinitionsSecretRef *SecretKeyReference `json:"definitionsSecretRef,omitempty"`
+}
+
+// SecretKeyReference names a key of a Secret.
+type SecretKeyReference struct {
+	// Name of the Secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// Key of the Secret.
+	// +optional
+	// +kubebuilder:default="definitions.json"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Key string `json:"key,omitempty"`
 }
 
 // Values of UpgradeSpec and FeatureFlagsSpec.

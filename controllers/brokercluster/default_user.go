@@ -113,6 +113,7 @@ func (s *scope) rotateDefaultUser(ctx context.Context) error {
 		return err
 	}
 	s.credentials.accepted = c.wanted
+	s.Brokers.Forget(s.key())
 	s.event(corev1.EventTypeNormal, "Rotated", "Rotate", "the default user has the new password of Secret %s", names.DefaultUserSecret(s.cluster.Name))
 	return s.ensureDefaultUser(ctx)
 }

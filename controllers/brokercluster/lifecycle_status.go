@@ -35,6 +35,8 @@ func (s *scope) lifecycleVerdict() (verdict, bool) {
 		return verdict{metav1.ConditionFalse, "VolumeRetained", s.blockedMessage(), true}, true
 	case s.volumes.refused != "":
 		return verdict{metav1.ConditionFalse, "ExpansionRefused", s.volumes.refused, true}, true
+	case s.bootstrapping != "":
+		return verdict{metav1.ConditionFalse, "DefinitionsNotImported", s.bootstrapping, true}, true
 	case scaling == nil:
 		return verdict{}, false
 	}

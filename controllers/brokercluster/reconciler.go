@@ -71,6 +71,7 @@ type Reconciler struct {
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	var cluster posthornv1.BrokerCluster
 	if err := r.Client.Get(ctx, request.NamespacedName, &cluster); err != nil {
+		r.Brokers.Forget(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
@@ -139,6 +140,9 @@ func (s *scope) tend(ctx context.Context) error {
 		return err
 	}
 	if err := s.balance(ctx); err != nil {
+		return err
+	}
+	if err := s.bootstrap(ctx); err != nil {
 		return err
 	}
 	return s.keepFlags(ctx)

@@ -62,6 +62,8 @@ type scope struct {
 	step stepState
 	// refusal is why the spec's version is not run; the zero value when it is.
 	refusal versionRefusal
+	// bootstrapping is why definitions were not imported yet; empty when nothing is to be imported.
+	bootstrapping string
 	// requeue is when to look again at the latest; 0 is the resync period.
 	requeue time.Duration
 }

@@ -60,7 +60,9 @@ func (s *scope) settled(t tally) bool {
 }
 
 // complete says that the cluster is as the spec says.
-func (s *scope) complete(t tally) bool { return s.settled(t) && s.refusal.reason == "" }
+func (s *scope) complete(t tally) bool {
+	return s.settled(t) && s.refusal.reason == "" && s.bootstrapping == ""
+}
 
 // setStatus writes everything that the attempt found into the status; failure is why it ended early.
 func (s *scope) setStatus(failure error) {

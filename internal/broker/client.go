@@ -48,6 +48,9 @@ type Client interface {
 	// DeleteReplica takes a quorum queue's member away from a node.
 	DeleteReplica(ctx context.Context, vhost, name, node string) error
 
+	// ImportDefinitions declares what a definitions file has.
+	ImportDefinitions(ctx context.Context, file []byte) error
+
 	FeatureFlags(ctx context.Context) ([]FeatureFlag, error)
 	// EnableFeatureFlag enables a flag on every node; it cannot be undone.
 	EnableFeatureFlag(ctx context.Context, name string) error

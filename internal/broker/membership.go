@@ -5,6 +5,7 @@ package broker
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 )
 
@@ -37,6 +38,11 @@ func (c *HTTPClient) AddReplica(ctx context.Context, vhost, name, node string) e
 // DeleteReplica takes a quorum queue's member away from a node.
 func (c *HTTPClient) DeleteReplica(ctx context.Context, vhost, name, node string) error {
 	return c.call(ctx, http.MethodDelete, path("queues", "quorum", vhost, name, "replicas", "delete"), replica{node}, nil)
+}
+
+// ImportDefinitions sends a definitions file, a JSON object.
+func (c *HTTPClient) ImportDefinitions(ctx context.Context, file []byte) error {
+	return c.call(ctx, http.MethodPost, path("definitions"), json.RawMessage(file), nil)
 }
 
 // FeatureFlags lists the cluster's feature flags.

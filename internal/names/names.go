@@ -43,6 +43,9 @@ const (
 	// for all of it. status.rollout.approve has the value for the next step.
 	AnnotationApprove = "posthorn.io/approve"
 
+	// AnnotationImported, on OperatorSecret, says when the definitions of spec.bootstrap were imported.
+	AnnotationImported = "posthorn.io/definitions-imported"
+
 	// Finalizer of the broker-side kinds.
 	Finalizer = "posthorn.io/broker-object"
 

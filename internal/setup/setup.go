@@ -90,7 +90,7 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 			}
 		}
 	}
-	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport}
+	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport, Now: config.Now}
 	clusters := &brokercluster.Reconciler{
 		Client: mgr.GetClient(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
 		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,

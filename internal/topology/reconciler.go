@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -29,6 +30,9 @@ import (
 
 // unsettledResync is how often an object is looked at whose replicas are not all there.
 const unsettledResync = 5 * time.Second
+
+// resyncPriority lets an object that changed overtake those that are only looked at again.
+const resyncPriority = handler.LowPriority
 
 // Reconciler keeps the objects of one kind.
 type Reconciler[T Object] struct {
@@ -83,6 +87,9 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
 	a.tellDrift()
+	if broker.IsUnauthorized(failure) {
+		a.Brokers.Forget(ClusterKey(object))
+	}
 	if failure != nil && !classify(failure).quiet {
 		return reconcile.Result{}, failure
 	}
@@ -90,7 +97,7 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	if failure == nil && !a.work.Settled() && unsettledResync < period {
 		period = unsettledResync
 	}
-	return reconcile.Result{RequeueAfter: spreadOut(period)}, nil
+	return reconcile.Result{RequeueAfter: spreadOut(period), Priority: new(resyncPriority)}, nil
 }
 
 // spreadOut shortens a period by up to a fifth, so that objects made together do not stay together.

@@ -41,6 +41,7 @@ var _ = Describe("the user's guide", func() {
 		output, err := script.CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), "%s", output)
 	},
+		Entry("bootstrap", "bootstrap.md"),
 		Entry("scaling", "scaling.md"),
 		Entry("upgrading", "upgrading.md"),
 		Entry("tenants", "tenants.md"),

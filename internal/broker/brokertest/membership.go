@@ -94,6 +94,28 @@ func (s *Server) serveFlags(r *request) reply {
 	return notFound()
 }
 
+// definitions declares the queues and vhosts of a definitions file, and refuses one that names a
+// queue in a vhost that is not there.
+func (s *Server) definitions(r *request) reply {
+	var in struct {
+		Vhosts []struct{ Name string }
+		Queues []broker.Queue
+	}
+	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&in) != nil {
+		return badRequest("json")
+	}
+	for _, vhost := range in.Vhosts {
+		s.vhosts[vhost.Name] = true
+	}
+	for _, q := range in.Queues {
+		if !s.vhosts[q.Vhost] {
+			return badRequest(fmt.Sprintf("vhost '%s' does not exist", q.Vhost))
+		}
+		s.queues[key{q.Vhost, q.Name}] = s.place(q)
+	}
+	return noContent
+}
+
 // with and removed copy: queues that were given out keep their lists.
 func with(list []string, word string) []string {
 	return append(append([]string{}, list...), word)

@@ -174,7 +174,7 @@ func (s *Server) route(r *request, escaped string) reply {
 		"queues": s.serveQueues, "policies": s.servePolicies, "operator-policies": s.servePolicies,
 		"users": s.serveUsers, "permissions": s.servePermissions, "topic-permissions": s.serveTopics,
 		"user-limits": s.serveLimits, "vhosts": s.serveVhosts,
-		"rebalance": s.rebalance, "feature-flags": s.serveFlags,
+		"rebalance": s.rebalance, "feature-flags": s.serveFlags, "definitions": s.definitions,
 	}
 	handler, known := handlers[r.parts[0]]
 	if !known {

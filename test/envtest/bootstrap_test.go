@@ -1,0 +1,56 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"net/http"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+var _ = Describe("bootstrap", func() {
+	definitions := func(w *world, text string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "begin"}, Data: map[string][]byte{"definitions.json": []byte(text)}}
+	}
+	begin := func(c *posthornv1.BrokerCluster) {
+		c.Spec.Bootstrap = &posthornv1.BootstrapSpec{DefinitionsSecretRef: &posthornv1.SecretKeyReference{Name: "begin"}}
+	}
+
+	It("imports definitions once, and says what is wrong with them until they are right", func() {
+		w := newWorld(begin)
+		Eventually(ready(w.cluster())).Should(HavePrefix("False DefinitionsNotImported: there is no Secret begin"))
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"), "the cluster works meanwhile")
+		secret := definitions(w, `{"queues":`)
+		create(secret)
+		Eventually(ready(w.cluster())).Should(HavePrefix("False DefinitionsNotImported: key definitions.json of Secret begin is not a JSON object"))
+		change(secret, func(s *corev1.Secret) {
+			s.Data["definitions.json"] = []byte(`{"queues":[{"name":"orders","vhost":"shop","type":"quorum","durable":true}]}`)
+		})
+		Eventually(ready(w.cluster())).Should(And(HavePrefix("False DefinitionsNotImported"), ContainSubstring("vhost 'shop' does not exist")))
+		change(secret, func(s *corev1.Secret) {
+			s.Data["definitions.json"] = []byte(`{"vhosts":[{"name":"shop"}],"queues":[{"name":"orders","vhost":"shop","type":"quorum","durable":true}]}`)
+		})
+		Eventually(ready(w.cluster())).Should(HavePrefix("True"))
+		Expect(w.there("shop", "orders")()).To(BeTrue())
+		Eventually(eventsOf(w.cluster(), "DefinitionsImported")).Should(Equal(1))
+
+		// Not again, whatever becomes of the queue, the Secret and the status.
+		imports := len(w.broker.Calls("/api/definitions", http.MethodPost))
+		w.broker.RemoveQueue("shop", "orders")
+		Expect(k8s.Delete(ctx, secret)).To(Succeed())
+		cluster := w.cluster()
+		cluster.Status = posthornv1.BrokerClusterStatus{}
+		Expect(k8s.Status().Update(ctx, cluster)).To(Succeed())
+		w.readyWorld()
+		Consistently(func() int { return len(w.broker.Calls("/api/definitions", http.MethodPost)) }).Should(Equal(imports))
+		cluster = w.cluster()
+		cluster.Spec.Bootstrap = nil
+		refusedWith(k8s.Update(ctx, cluster), "bootstrap is for new clusters")
+	})
+})
