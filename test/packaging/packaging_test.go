@@ -1,0 +1,192 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package packaging
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// ofHelm are the labels and annotations that Helm's objects have more.
+var ofHelm = []string{"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "helm.sh/resource-policy"}
+
+// bare writes an object without what Helm adds to it.
+func bare(t *testing.T, o object) string {
+	t.Helper()
+	metadata, _ := o["metadata"].(map[string]any)
+	for _, kind := range []string{"labels", "annotations"} {
+		if marks, isMap := metadata[kind].(map[string]any); isMap {
+			for _, name := range ofHelm {
+				delete(marks, name)
+			}
+			if len(marks) == 0 {
+				delete(metadata, kind)
+			}
+		}
+	}
+	text, err := yaml.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// same compares two sets of objects.
+func same(t *testing.T, helm, kustomize map[string]object) {
+	t.Helper()
+	// Helm is told the namespace and does not own it.
+	delete(kustomize, "Namespace "+namespace)
+	var names []string
+	for name := range kustomize {
+		names = append(names, name)
+	}
+	for name := range helm {
+		if _, both := kustomize[name]; !both {
+			t.Errorf("only the chart has %s", name)
+		}
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		o, both := helm[name]
+		if !both {
+			t.Errorf("the chart lacks %s", name)
+			continue
+		}
+		if a, b := bare(t, o), bare(t, kustomize[name]); a != b {
+			t.Errorf("%s: the chart has\n%s\nand kustomize\n%s", name, short(a), short(b))
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("%d objects", len(names))
+	}
+}
+
+func short(text string) string {
+	if len(text) > 4000 {
+		return text[:4000] + "..."
+	}
+	return text
+}
+
+func TestTheChartInstallsWhatKustomizeDoes(t *testing.T) {
+	same(t, install(t, ""), kustomized(t, "default"))
+}
+
+func TestForOneNamespace(t *testing.T) {
+	same(t, install(t, "watchNamespace: "+namespace), kustomized(t, "namespaced"))
+}
+
+func TestNoRightsOutsideTheWatchedNamespace(t *testing.T) {
+	objects := install(t, "{watchNamespace: brokers, rbac: {userRoles: false}}")
+	for name, o := range objects {
+		if strings.HasPrefix(name, "ClusterRole") {
+			t.Errorf("%s", name)
+		}
+		if strings.HasSuffix(name, "Role posthorn-operator") || name == "RoleBinding posthorn-operator" {
+			if at(o, "metadata", "namespace") != "brokers" {
+				t.Errorf("%s is in %v", name, at(o, "metadata", "namespace"))
+			}
+		}
+	}
+	subjects, _ := objects["RoleBinding posthorn-operator"]["subjects"].([]any)
+	if len(subjects) != 1 || at(subjects[0], "namespace") != namespace {
+		t.Errorf("bound to %v", subjects)
+	}
+	if !slices.Contains(arguments(objects), "--watch-namespace=brokers") {
+		t.Errorf("started with %v", arguments(objects))
+	}
+}
+
+// container of the operator.
+func container(objects map[string]object) map[string]any {
+	list, _ := at(objects["Deployment posthorn-operator"], "spec", "template", "spec", "containers").([]any)
+	if len(list) == 0 {
+		return nil
+	}
+	first, _ := list[0].(map[string]any)
+	return first
+}
+
+func arguments(objects map[string]object) []string {
+	var out []string
+	list, _ := container(objects)["args"].([]any)
+	for _, each := range list {
+		out = append(out, fmt.Sprint(each))
+	}
+	return out
+}
+
+func TestValues(t *testing.T) {
+	objects := install(t, `
+image: {name: "example.test/op@sha256:1", pullPolicy: Always, pullSecrets: [{name: registry}]}
+broker: {defaultImage: example.test/posthorn:2, repository: example.test/posthorn}
+replicas: 2
+resyncPeriod: 5m
+extraArgs: [--zap-log-level=debug]
+resources: {limits: {memory: 1Gi}}
+nodeSelector: {kind: infra}
+tolerations: [{key: infra, operator: Exists}]
+priorityClassName: system-cluster-critical
+podAnnotations: {note: x}
+podLabels: {team: a}
+serviceAccount: {annotations: {role: r}}
+metrics: {podMonitor: true}
+`)
+	pod := at(objects["Deployment posthorn-operator"], "spec", "template")
+	for path, want := range map[string]string{
+		"spec.nodeSelector.kind": "infra", "spec.priorityClassName": "system-cluster-critical", "metadata.annotations.note": "x", "metadata.labels.team": "a",
+	} {
+		if got := at(pod, strings.Split(path, ".")...); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+	if tolerations, _ := at(pod, "spec", "tolerations").([]any); len(tolerations) != 3 {
+		t.Errorf("tolerations %v", tolerations)
+	}
+	if got := container(objects); got["image"] != "example.test/op@sha256:1" || got["imagePullPolicy"] != "Always" || at(got, "resources", "limits", "memory") != "1Gi" {
+		t.Errorf("container %v", got)
+	}
+	if at(objects["Deployment posthorn-operator"], "spec", "replicas") != float64(2) || at(objects["ServiceAccount posthorn-operator"], "metadata", "annotations", "role") != "r" {
+		t.Error("replicas or annotations")
+	}
+	args := arguments(objects)
+	sort.Strings(args)
+	want := []string{"--broker-image-repository=example.test/posthorn", "--default-broker-image=example.test/posthorn:2", "--leader-elect", "--resync-period=5m", "--zap-log-level=debug"}
+	if !slices.Equal(args, want) {
+		t.Errorf("arguments %v", args)
+	}
+	if objects["PodMonitor posthorn-operator"] == nil {
+		t.Error("no PodMonitor")
+	}
+}
+
+func TestWhatIsMisspeltIsRefused(t *testing.T) {
+	for _, values := range []string{"watchNamespaces: x", "image: {nme: x}", "replicas: two", "image: {pullPolicy: Sometimes}", "resyncPeriod: often"} {
+		if _, err := rendered(t, values); err == nil {
+			t.Errorf("%s: taken", values)
+		}
+	}
+}
+
+func TestDefinitionsAreLeftWhenTheReleaseGoes(t *testing.T) {
+	kept := 0
+	for name, o := range install(t, "") {
+		if strings.HasPrefix(name, "CustomResourceDefinition ") && at(o, "metadata", "annotations", "helm.sh/resource-policy") == "keep" {
+			kept++
+		}
+	}
+	if kept < 4 {
+		t.Errorf("%d are kept", kept)
+	}
+	for name := range install(t, "crds: {install: false}") {
+		if strings.HasPrefix(name, "CustomResourceDefinition ") {
+			t.Errorf("%s", name)
+		}
+	}
+}
