@@ -60,8 +60,9 @@ pub enum ControlRequest {
     Consumers {
         reply: Reply<Vec<ConsumerFacts>>,
     },
-    /// Of each node that answers in time.
+    /// Of each node that answers in time, or of this one only.
     Counters {
+        everywhere: bool,
         reply: Reply<Vec<(NodeId, Counters)>>,
     },
     /// Through an exchange, as a client with confirms would. `build` makes the message at the time it is given.

@@ -51,7 +51,7 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
         ["ready-to-serve-clients"] => readyz(api).await,
         // They are there as soon as the node knows of them: there is nothing that starts for one.
         ["virtual-hosts"] => ok(),
-        ["certificate-expiration", within, unit] => certificates(within, unit),
+        ["certificate-expiration", within, unit] => certificates(api, within, unit),
         ["port-listener", port] => {
             let listeners = &api.config().listeners;
             let port = port.parse::<u16>();
@@ -94,17 +94,37 @@ fn listener(there: bool, kind: &str, wanted: &str) -> Answer {
     })))
 }
 
-/// Certificates of client listeners that expire within the time; this node has none.
-fn certificates(within: &str, unit: &str) -> Answer {
-    if within.parse::<u32>().is_err() {
+/// Certificates of client listeners that expire within the time.
+fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
+    let Ok(within) = within.parse::<u32>() else {
         return Err(ApiError::bad_request("Invalid expiration period"));
-    }
-    match unit {
-        "days" | "weeks" | "months" | "years" => ok(),
-        _ => Err(ApiError::bad_request(
-            "Time unit not recognised: days, weeks, months and years are",
-        )),
-    }
+    };
+    let days = match unit {
+        "days" => 1,
+        "weeks" => 7,
+        "months" => 30,
+        "years" => 365,
+        _ => {
+            return Err(ApiError::bad_request(
+                "Time unit not recognised: days, weeks, months and years are",
+            ));
+        }
+    };
+    let config = api.config();
+    let expires = config.certificates_expire.as_ref().and_then(|e| (e.0)());
+    let by = api.wall_ms() / 1000 + u64::from(within) * days * 86_400;
+    let Some(expires) = expires.filter(|expires| *expires <= by) else {
+        return ok();
+    };
+    let listeners = config.listeners.iter().filter(|(p, _)| p.ends_with("/ssl"));
+    let listeners = listeners.map(|(protocol, port)| {
+        object!({"node": config.name, "protocol": protocol, "port": port, "expires": expires})
+    });
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": "Certificates expiring",
+        "expired": listeners.collect::<Vec<_>>(),
+    })))
 }
 
 /// RabbitMQ declares a queue, publishes and gets. Here readiness says the same and leaves nothing behind.

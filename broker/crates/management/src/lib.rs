@@ -61,6 +61,16 @@ impl std::fmt::Debug for SetWatermark {
     }
 }
 
+/// When the certificates of client listeners end, in seconds since 1970; None without TLS.
+#[derive(Clone)]
+pub struct Expiry(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
+
+impl std::fmt::Debug for Expiry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Expiry")
+    }
+}
+
 /// Facts about this node that the API shows, and its limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -83,6 +93,8 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// None: the watermark stays as configured.
     pub memory_watermark: Option<SetWatermark>,
+    /// None: no certificates.
+    pub certificates_expire: Option<Expiry>,
 }
 
 /// Largest request body, in bytes.
@@ -103,6 +115,7 @@ impl Config {
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             memory_watermark: None,
+            certificates_expire: None,
         }
     }
 }

@@ -243,7 +243,9 @@ async fn may_publish(
 fn outcome(mode: &str) -> Result<Outcome, ApiError> {
     match mode {
         "ack_requeue_false" => Ok(Outcome::Accepted),
-        "ack_requeue_true" | "reject_requeue_true" => Ok(Outcome::Requeue),
+        // Only looked at: no failed attempt, or looking often enough would kill the message (Q9).
+        "ack_requeue_true" => Ok(Outcome::Released),
+        "reject_requeue_true" => Ok(Outcome::Requeue),
         "reject_requeue_false" => Ok(Outcome::Rejected),
         other => Err(ApiError::bad_request(format!(
             "ackmode '{other}' is not known: ack_requeue_true, ack_requeue_false, reject_requeue_true and \

@@ -73,7 +73,12 @@ fn respond(text: Result<String, ApiError>) -> Response {
 
 /// What this node has counted.
 async fn own_counters(api: &Api) -> Result<Counters, ApiError> {
-    let nodes = api.ask(|reply| ControlRequest::Counters { reply }).await?;
+    let nodes = api
+        .ask(|reply| ControlRequest::Counters {
+            everywhere: false,
+            reply,
+        })
+        .await?;
     let own = api.config().node;
     let mine = nodes.into_iter().find(|(node, _)| *node == own);
     Ok(mine.map(|(_, counters)| counters).unwrap_or_default())

@@ -40,7 +40,12 @@ pub(crate) fn exchange_types() -> Json {
 
 /// Counters of all nodes together.
 async fn counters(api: &Api) -> Result<Counters, ApiError> {
-    let nodes = api.ask(|reply| ControlRequest::Counters { reply }).await?;
+    let nodes = api
+        .ask(|reply| ControlRequest::Counters {
+            everywhere: true,
+            reply,
+        })
+        .await?;
     let mut sum = Counters::default();
     for (_, node) in &nodes {
         sum.add(node);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Things remembered; when there are more, those that nobody has looked at for [`FORGET`] go, and new ones must wait.
-const MAX_KEYS: usize = 20_000;
+const MAX_KEYS: usize = 8_192;
 const FORGET: Duration = Duration::from_secs(60);
 /// Samples of one thing, and their distance at least.
 const SAMPLES: usize = 16;

@@ -68,6 +68,12 @@ impl Clients {
         (name, listener.socket.address())
     }
 
+    /// When the certificates of the listener end, in seconds since 1970; None when there is no TLS.
+    pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
+        let tls = self.tls.clone();
+        Arc::new(move || tls.as_ref().map(|t| t.expires()))
+    }
+
     /// Who looks after the files; for one caller.
     pub fn certificates(&mut self) -> Option<tls::Watched> {
         self.certificates.take()

@@ -54,6 +54,8 @@ pub struct ControlParts {
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in over loopback only.
     pub loopback_users: Vec<String>,
+    /// When the clients' listeners' certificates end, in seconds since 1970; None without TLS.
+    pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     pub management: Option<TcpListener>,
     pub prometheus: Option<TcpListener>,
     /// To shard 0; see [`ControlDoor::ask`].
@@ -156,7 +158,9 @@ impl Node {
         if let Some(serve) = parts.serve_control {
             // Before the log is read back, so that probes are answered meanwhile.
             let me = (data.identity().node, name.as_str());
-            ports.extend(start_control(&config, me, serve, &door, &notices)?);
+            ports.extend(start_control(
+                &config, me, &clients, serve, &door, &notices,
+            )?);
         }
         let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
         if config.cluster.peers.is_empty() && data.identity().cluster.is_none() {
@@ -547,6 +551,7 @@ fn peering_config(
 fn start_control(
     config: &Config,
     (node, name): (NodeId, &str),
+    clients: &Clients,
     serve: ServeControl,
     door: &Arc<ControlDoor>,
     notices: &Sender<Notice>,
@@ -575,6 +580,7 @@ fn start_control(
             .filter_map(|(what, port)| Some((what.to_owned(), port?)))
             .collect(),
         loopback_users: config.loopback_users.clone(),
+        certificates_expire: clients.expiry(),
         cluster_name: config.cluster.name.clone(),
         management,
         prometheus,

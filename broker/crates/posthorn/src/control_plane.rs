@@ -1,6 +1,6 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
-use management::{Config, Node, SetWatermark};
+use management::{Config, Expiry, Node, SetWatermark};
 use node::ControlParts;
 use std::future::pending;
 
@@ -17,6 +17,7 @@ pub fn serve(parts: ControlParts) -> Result<(), String> {
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
+    config.certificates_expire = Some(Expiry(parts.certificates_expire));
     let node: Node = parts.control;
     runtime.block_on(async move {
         let api = async {

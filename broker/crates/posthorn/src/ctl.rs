@@ -54,12 +54,17 @@ pub enum Command {
     /// Whether the node serves and has no alarms (exit code 1 if not), and whether it may be stopped now
     Health,
     /// Queues with their figures
-    ListQueues(InVhost),
+    ListQueues {
+        #[command(flatten)]
+        of: InVhost,
+        #[command(flatten)]
+        chosen: Chosen,
+    },
     ListExchanges(InVhost),
     ListBindings(InVhost),
     /// Policies and operator policies
     ListPolicies(InVhost),
-    ListConnections,
+    ListConnections(Chosen),
     ListVhosts,
     ListNodes,
     ListUsers,
@@ -200,6 +205,12 @@ pub struct InVhost {
 }
 
 #[derive(Debug, clap::Args)]
+pub struct Chosen {
+    /// Only these columns, by their names in the API, with tabs between: name messages
+    columns: Vec<String>,
+}
+
+#[derive(Debug, clap::Args)]
 pub struct At {
     #[arg(short = 'p', long, default_value = "/")]
     vhost: String,
@@ -268,11 +279,13 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
     match command {
         Command::Status => lists::status(client, output),
         Command::Health => lists::health(client, output),
-        Command::ListQueues(of) => lists::queues(client, output, of.vhost.as_deref()),
+        Command::ListQueues { of, chosen } => {
+            lists::queues(client, output, of.vhost.as_deref(), &chosen.columns)
+        }
         Command::ListExchanges(of) => lists::exchanges(client, output, of.vhost.as_deref()),
         Command::ListBindings(of) => lists::bindings(client, output, of.vhost.as_deref()),
         Command::ListPolicies(of) => lists::policies(client, output, of.vhost.as_deref()),
-        Command::ListConnections => lists::connections(client, output),
+        Command::ListConnections(chosen) => lists::connections(client, output, &chosen.columns),
         Command::ListVhosts => lists::vhosts(client, output),
         Command::ListNodes => lists::nodes(client, output),
         Command::ListUsers => lists::users(client, output),

@@ -84,7 +84,7 @@ impl Fake {
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
             ControlRequest::Connections { reply } => reply(Vec::new()),
             ControlRequest::Consumers { reply } => reply(Vec::new()),
-            ControlRequest::Counters { reply } => reply(Vec::new()),
+            ControlRequest::Counters { reply, .. } => reply(Vec::new()),
             ControlRequest::Publish { reply, .. } => reply(Ok(control::Published {
                 routed: false,
                 taken: true,
@@ -258,6 +258,8 @@ fn queues_are_declared_listed_purged_and_deleted() {
         .ok();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["arguments"]["x-max-length"], 5);
+    let columns = ["list_queues", "-p", "/", "name", "messages_ready"];
+    assert_eq!(node.ctl(&columns).ok(), "name\tmessages_ready\norders\t7\n");
     let kept = node.ctl(&["delete_queue", "orders", "--if-empty"]);
     assert_eq!(kept.0, 1);
     assert!(kept.2.contains("is not empty"));

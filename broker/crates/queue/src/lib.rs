@@ -49,6 +49,8 @@ pub enum Outcome {
     Requeue,
     /// Dead-letter or drop.
     Rejected,
+    /// Back to the front of the queue, and no attempt: it was only looked at.
+    Released,
 }
 
 /// A numbered request of a session to a queue.

@@ -193,6 +193,14 @@ impl Naive {
         self.pop()
     }
 
+    fn release(&mut self, mut message: Waiting) {
+        message.redelivered = true;
+        match self.kind {
+            QueueKind::Classic => self.waiting.push(message),
+            QueueKind::Quorum => self.returned.push(message),
+        }
+    }
+
     fn give_back(&mut self, mut message: Waiting, asked: bool) {
         let limit = self.settings.delivery_limit;
         message.attempts += 1;
@@ -378,6 +386,7 @@ impl Naive {
                     Outcome::Accepted => {}
                     Outcome::Rejected => self.dead.push((DeadReason::Rejected, message.n)),
                     Outcome::Requeue => self.give_back(message, true),
+                    Outcome::Released => self.release(message),
                 }
             }
         }
@@ -675,7 +684,8 @@ impl<R: Real> Pair<R> {
         Some(RequestBody::Settle {
             consumer: ConsumerId(consumer),
             outcome: match outcome {
-                0 | 1 => Outcome::Requeue,
+                0 => Outcome::Requeue,
+                1 => Outcome::Released,
                 2 => Outcome::Rejected,
                 _ => Outcome::Accepted,
             },

@@ -276,11 +276,13 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
+        let mut count = 0;
         let mut tx = self.transaction.as_deref_mut();
         let mut settle = |owed: Owed| match &mut tx {
             Some(tx) => tx.settle(owed, outcome, link),
             None => {
                 link.settle(owed.origin, outcome);
+                count += 1;
                 Ok(())
             }
         };
@@ -293,6 +295,9 @@ impl Channel {
         match known {
             Some(settled) => settled?,
             None => refuse!(PreconditionFailed, "unknown delivery tag {tag}"),
+        }
+        if outcome == queue::Outcome::Accepted && count > 0 {
+            self.counts().deliveries.ack += count;
         }
         if !self.held_deliveries.is_empty() {
             self.pump(link, cx);

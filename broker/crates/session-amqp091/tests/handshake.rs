@@ -425,6 +425,11 @@ fn vhosts_are_checked() {
         "NOT_ALLOWED - Connection refused for user 'guest': user connection limit (3) is reached",
         (10, 40),
     );
+    opening("guest", "/", |b| b.vhost_is_full = true).expect_connection_close(
+        530,
+        "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (5) is reached",
+        (10, 40),
+    );
     let mut conn = opening("guest", "/", |b| b.draining = true);
     assert_eq!(conn.next_method(), (0, "connection.close"));
 }

@@ -254,7 +254,7 @@ impl Core {
             // Nobody waits for it any more.
             let body = RequestBody::Settle {
                 consumer,
-                outcome: Outcome::Requeue,
+                outcome: Outcome::Released,
                 ids: vec![(delivery.id, delivery.id)],
             };
             self.request(self.errand_session(), queue, body);

@@ -166,10 +166,11 @@ pub fn channel_counts(
 }
 
 impl Core {
-    /// Sends a question to all shards but this one; returns its token.
-    pub fn ask_everybody(&mut self, question: &Question, facts: Gathered) -> u64 {
+    /// Sends a question to all shards but this one, of all nodes or of this one; returns its token.
+    pub fn ask_shards(&mut self, question: &Question, everywhere: bool, facts: Gathered) -> u64 {
         let me = self.config.node;
-        let peers: Vec<NodeId> = self.peers.all_up().filter(|n| *n != me).collect();
+        let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
+        let peers: Vec<NodeId> = peers.collect();
         let shards = self.config.shards;
         let asked = usize::from(shards) * (peers.len() + 1);
         let token = self.listings.begin(self.now, asked, facts);

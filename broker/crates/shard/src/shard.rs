@@ -206,10 +206,10 @@ impl Shard {
         }
     }
 
-    /// Asks every shard of every node, this one first.
-    fn gather(&mut self, question: &Question, facts: Gathered) {
+    /// Asks every shard of every node, or of this one, this shard first.
+    fn gather(&mut self, question: &Question, everywhere: bool, facts: Gathered) {
         let own = self.answer(question);
-        let token = self.core.ask_everybody(question, facts);
+        let token = self.core.ask_shards(question, everywhere, facts);
         let me = self.core.me();
         let count = own.len();
         for (i, part) in own.into_iter().enumerate() {
@@ -239,14 +239,22 @@ impl Shard {
     fn control_connections(&mut self, request: ControlRequest) -> Option<ControlRequest> {
         match request {
             ControlRequest::Connections { reply } => {
-                self.gather(&Question::Connections, Gathered::Connections(vec![], reply));
+                self.gather(
+                    &Question::Connections,
+                    true,
+                    Gathered::Connections(vec![], reply),
+                );
             }
             ControlRequest::Consumers { reply } => {
-                self.gather(&Question::Consumers, Gathered::Consumers(vec![], reply));
+                self.gather(
+                    &Question::Consumers,
+                    true,
+                    Gathered::Consumers(vec![], reply),
+                );
             }
-            ControlRequest::Counters { reply } => {
+            ControlRequest::Counters { everywhere, reply } => {
                 let facts = Gathered::Counters(BTreeMap::new(), reply);
-                self.gather(&Question::Counters, facts);
+                self.gather(&Question::Counters, everywhere, facts);
             }
             ControlRequest::CloseConnection {
                 name,
@@ -254,7 +262,7 @@ impl Shard {
                 reply,
             } => {
                 let question = Question::Close { name, reason };
-                self.gather(&question, Gathered::Closed(false, reply));
+                self.gather(&question, true, Gathered::Closed(false, reply));
             }
             ControlRequest::Maintenance { on, reply } => {
                 self.core.set_maintenance(on);

@@ -19,7 +19,10 @@ fn connections(c: &mut Cluster, at: usize) -> Vec<control::ConnectionFacts> {
 }
 
 fn counters(c: &mut Cluster, at: usize) -> Vec<(NodeId, Counters)> {
-    c.ask(at, |reply| ControlRequest::Counters { reply })
+    c.ask(at, |reply| ControlRequest::Counters {
+        everywhere: true,
+        reply,
+    })
 }
 
 fn build(key: &'static str, body: &'static [u8]) -> impl Fn(WallTime) -> Result<Message, String> {
@@ -107,6 +110,14 @@ fn every_node_knows_the_clients_of_all() {
         assert_eq!(consumers[0].session_number, all[1].number);
         assert!(consumers[0].active);
     }
+    let own = c.ask(1, |reply| ControlRequest::Counters {
+        everywhere: false,
+        reply,
+    });
+    assert_eq!(
+        (own.len(), own[0].0, own[0].1.connections),
+        (1, NodeId(2), 1)
+    );
     let all = counters(&mut c, 0);
     assert_eq!(all.len(), 3);
     let mut sum = Counters::default();
@@ -170,8 +181,12 @@ fn messages_are_published_looked_at_and_taken() {
             );
         }
         assert!(!publish(&mut c, 2, "nowhere").unwrap().routed);
-        let seen = get(&mut c, 0, queue, 2, Outcome::Requeue).unwrap();
-        assert_eq!(seen.len(), 2, "{kind}");
+        // More often than a quorum queue allows failed attempts.
+        for _ in 0..25 {
+            let seen = get(&mut c, 0, queue, 2, Outcome::Released).unwrap();
+            assert_eq!(seen.len(), 2, "{kind}");
+            assert_eq!(seen[0].attempts.unwrap_or(0), 0, "{kind}");
+        }
         c.until("given back", |c| (c.ready(0, "q") == 3).then_some(()));
         let taken = get(&mut c, 0, queue, 2, Outcome::Accepted).unwrap();
         assert_eq!(taken.len(), 2);

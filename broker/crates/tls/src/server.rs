@@ -10,6 +10,9 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ServerConfig, SupportedProtocolVersion};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use x509_parser::asn1_rs::FromDer as _;
+use x509_parser::certificate::X509Certificate;
 
 /// Whether clients show certificates (`ssl_options.verify`, `ssl_options.fail_if_no_peer_cert`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +65,17 @@ impl Options {
         [self.certfile.as_path(), self.keyfile.as_path()]
             .into_iter()
             .chain(authorities)
+    }
+
+    /// When the first certificate of the chain ends, in seconds since 1970; the end of time when none says.
+    fn expires(&self) -> u64 {
+        let chain = certificates(&self.certfile).unwrap_or_default();
+        let ends = chain.iter().filter_map(|der| {
+            let (_, parsed) = X509Certificate::from_der(der).ok()?;
+            // One from before 1970 has long ended.
+            Some(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0))
+        });
+        ends.min().unwrap_or(u64::MAX)
     }
 
     fn build(&self) -> Result<ServerConfig, FileError> {
@@ -120,6 +134,8 @@ impl Options {
 #[derive(Debug)]
 pub struct Server {
     config: ArcSwap<ServerConfig>,
+    /// Of the certificates in use, the first that ends: seconds since 1970.
+    expires: AtomicU64,
     login_from: LoginFrom,
 }
 
@@ -130,6 +146,7 @@ impl Server {
         let seen = Stamp::of(options.files());
         let server = Arc::new(Server {
             config: ArcSwap::from_pointee(options.build()?),
+            expires: AtomicU64::new(options.expires()),
             login_from: options.login_from,
         });
         let watched = Watched {
@@ -162,6 +179,11 @@ impl Server {
         }
     }
 
+    /// When the first certificate of the chain in use ends, in seconds since 1970.
+    pub fn expires(&self) -> u64 {
+        self.expires.load(Ordering::Relaxed)
+    }
+
     /// For those who drive TLS themselves.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.load_full()
@@ -190,6 +212,8 @@ impl Watched {
             Ok(config) => {
                 tracing::info!(event = "tls.certificates_reloaded", %certfile);
                 self.server.config.store(Arc::new(config));
+                let expires = self.options.expires();
+                self.server.expires.store(expires, Ordering::Relaxed);
             }
             Err(error) => {
                 tracing::error!(event = "tls.certificates_unusable", %error, "the old ones stay in use");

@@ -219,6 +219,9 @@ fn new_files_count_for_new_connections_and_broken_ones_do_not() -> Result<()> {
     watched.look();
     let after = Pair::shaken(&server, &client()?)?;
     assert_ne!(serial_of(&before), serial_of(&after));
+    // Decades away, and read from what is in use.
+    let ends = server.expires();
+    assert!((4_000_000_000..u64::MAX).contains(&ends), "{ends}");
     assert_eq!(before.server_says(b"goes on")?, b"goes on");
 
     // Only one of the two files is there yet: the key is not the certificate's.

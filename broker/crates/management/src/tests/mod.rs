@@ -143,7 +143,7 @@ impl Fake {
         let messages = self.messages.entry(queue).or_default();
         let count = messages.len().min(count as usize);
         let taken: Vec<Message> = match settle {
-            Outcome::Requeue => messages[..count].to_vec(),
+            Outcome::Requeue | Outcome::Released => messages[..count].to_vec(),
             Outcome::Accepted | Outcome::Rejected => messages.drain(..count).collect(),
         };
         let delivery = |(at, message): (usize, Message)| Delivery {
@@ -217,7 +217,7 @@ impl Fake {
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
             ControlRequest::Connections { reply } => reply(self.connections.clone()),
             ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
-            ControlRequest::Counters { reply } => reply(self.counters()),
+            ControlRequest::Counters { reply, .. } => reply(self.counters()),
             ControlRequest::Publish {
                 vhost,
                 build,

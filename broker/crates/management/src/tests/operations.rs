@@ -399,3 +399,25 @@ fn a_request_that_trickles_in_ends() {
     // Its place is free for others.
     assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
 }
+
+#[test]
+fn certificates_that_end_soon_are_a_failed_check() {
+    let asked = |ends_in_days: Option<u64>, path: &str| {
+        let server = Server::start_with(|config| {
+            config.listeners.push(("amqp/ssl".into(), 5671));
+            let now = env::Clock::wall(&env::real::RealClock::new()).0 / 1000;
+            let ends = ends_in_days.map(|days| now + days * 86_400);
+            config.certificates_expire = Some(crate::Expiry(Arc::new(move || ends)));
+        });
+        let path = format!("/api/health/checks/certificate-expiration/{path}");
+        server.ask("GET", &path, None)
+    };
+    assert_eq!(asked(None, "1/years").status, 200);
+    assert_eq!(asked(Some(20), "2/weeks").status, 200);
+    let soon = asked(Some(20), "3/weeks");
+    assert_eq!((soon.status, soon.reason()), (503, "Certificates expiring"));
+    assert_eq!(soon.body["expired"][0]["port"], 5671);
+    assert_eq!(asked(Some(0), "0/days").status, 503);
+    assert_eq!(asked(None, "x/days").status, 400);
+    assert_eq!(asked(None, "1/moons").status, 400);
+}

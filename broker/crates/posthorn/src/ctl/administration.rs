@@ -2,14 +2,14 @@
 
 use super::client::{Client, Failure};
 use super::output::{Column, Output};
-use super::{At, InVhost, object};
+use super::{At, Chosen, InVhost, object};
 use serde_json::{Map, Value as Json, json};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Administration {
-    ListChannels,
+    ListChannels(Chosen),
     ListConsumers(InVhost),
     /// Addresses on which the node that answers listens
     Listeners,
@@ -102,7 +102,7 @@ pub(crate) fn perform(
 ) -> Result<(), Failure> {
     use Administration::*;
     match command {
-        ListChannels
+        ListChannels(_)
         | ListConsumers(_)
         | Listeners
         | ListFeatureFlags
@@ -131,7 +131,7 @@ const PERMISSIONS: &[Column] = &[
 fn list(client: &Client, output: &Output, command: &Administration) -> Result<(), Failure> {
     use Administration::*;
     let (items, columns): (Json, &[Column]) = match command {
-        ListChannels => (
+        ListChannels(_) => (
             client.get(&["channels"])?,
             &[
                 ("name", &["name"]),
@@ -204,7 +204,11 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
             &[("name", &["name"]), ("value", &["value"])],
         ),
     };
-    output.list(&items, columns);
+    let chosen = match command {
+        ListChannels(chosen) => chosen.columns.as_slice(),
+        _ => &[],
+    };
+    output.chosen(&items, chosen, columns);
     Ok(())
 }
 

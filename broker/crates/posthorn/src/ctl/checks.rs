@@ -11,38 +11,45 @@ pub enum Check {
     /// Whether the node's API answers
     Ping,
     /// Whether the node serves clients
-    CheckRunning,
+    #[command(name = "check_running")]
+    Running,
     /// Waits until the node serves clients, as long as --timeout says
     AwaitStartup,
     /// Alarms anywhere in the cluster
-    CheckAlarms,
+    #[command(name = "check_alarms")]
+    Alarms,
     /// Alarms of the node that answers
-    CheckLocalAlarms,
+    #[command(name = "check_local_alarms")]
+    LocalAlarms,
     /// Whether the node listens on a port
-    CheckPortListener { port: u16 },
+    #[command(name = "check_port_listener")]
+    PortListener { port: u16 },
     /// Whether the node speaks a protocol: amqp, http, http/prometheus
-    CheckProtocolListener { protocol: String },
+    #[command(name = "check_protocol_listener")]
+    ProtocolListener { protocol: String },
     /// Whether all virtual hosts can be used
-    CheckVirtualHosts,
+    #[command(name = "check_virtual_hosts")]
+    VirtualHosts,
     /// Whether queues would lose their majority without the node that answers
-    CheckIfNodeIsQuorumCritical,
+    #[command(name = "check_if_node_is_quorum_critical")]
+    IsQuorumCritical,
 }
 
 pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result<(), Failure> {
     let api = |check: &str| format!("/api/health/checks/{check}");
     let path = match check {
         Check::Ping => "/livez".to_owned(),
-        Check::CheckRunning => "/readyz".to_owned(),
+        Check::Running => "/readyz".to_owned(),
         Check::AwaitStartup => return await_startup(client, output),
-        Check::CheckAlarms => api("alarms"),
-        Check::CheckLocalAlarms => api("local-alarms"),
-        Check::CheckPortListener { port } => api(&format!("port-listener/{port}")),
-        Check::CheckProtocolListener { protocol } => {
+        Check::Alarms => api("alarms"),
+        Check::LocalAlarms => api("local-alarms"),
+        Check::PortListener { port } => api(&format!("port-listener/{port}")),
+        Check::ProtocolListener { protocol } => {
             let escaped = super::client::path(&["health", "checks", "protocol-listener", protocol]);
             return one(client, output, &escaped);
         }
-        Check::CheckVirtualHosts => api("virtual-hosts"),
-        Check::CheckIfNodeIsQuorumCritical => api("node-is-quorum-critical"),
+        Check::VirtualHosts => api("virtual-hosts"),
+        Check::IsQuorumCritical => api("node-is-quorum-critical"),
     };
     one(client, output, &path)
 }

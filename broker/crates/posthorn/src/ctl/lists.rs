@@ -65,7 +65,12 @@ pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
     }
 }
 
-pub(crate) fn queues(client: &Client, output: &Output, vhost: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn queues(
+    client: &Client,
+    output: &Output,
+    vhost: Option<&str>,
+    chosen: &[String],
+) -> Result<(), Failure> {
     let columns: &[Column] = &[
         ("vhost", &["vhost"]),
         ("name", &["name"]),
@@ -79,7 +84,7 @@ pub(crate) fn queues(client: &Client, output: &Output, vhost: Option<&str>) -> R
         ("online", &["online"]),
         ("policy", &["policy"]),
     ];
-    output.list(&client.get(&of("queues", vhost))?, columns);
+    output.chosen(&client.get(&of("queues", vhost))?, chosen, columns);
     Ok(())
 }
 
@@ -146,7 +151,11 @@ pub(crate) fn policies(
     Ok(())
 }
 
-pub(crate) fn connections(client: &Client, output: &Output) -> Result<(), Failure> {
+pub(crate) fn connections(
+    client: &Client,
+    output: &Output,
+    chosen: &[String],
+) -> Result<(), Failure> {
     let columns: &[Column] = &[
         ("name", &["name"]),
         ("node", &["node"]),
@@ -156,7 +165,7 @@ pub(crate) fn connections(client: &Client, output: &Output) -> Result<(), Failur
         ("channels", &["channels"]),
         ("client", &["user_provided_name"]),
     ];
-    output.list(&client.get(&["connections"])?, columns);
+    output.chosen(&client.get(&["connections"])?, chosen, columns);
     Ok(())
 }
 

@@ -28,6 +28,19 @@ impl Output {
         }
     }
 
+    /// A list with the columns that were asked for by name, as scripts do: a line for each item, tabs between. Without any
+    /// it is [`Output::list`].
+    pub(crate) fn chosen(&self, items: &Json, chosen: &[String], columns: &[Column]) {
+        if chosen.is_empty() {
+            return self.list(items, columns);
+        }
+        let picked = pick(items, chosen);
+        match self.format {
+            Format::Json => print_json(&picked),
+            Format::Table => print!("{}", tabbed(&picked, chosen)),
+        }
+    }
+
     /// What a change did.
     pub(crate) fn say(&self, text: &str) {
         match self.format {
@@ -43,6 +56,30 @@ fn print_json(value: &Json) {
         "{}",
         serde_json::to_string_pretty(value).unwrap_or_default()
     );
+}
+
+/// Only these members of each item.
+fn pick(items: &Json, chosen: &[String]) -> Json {
+    let items = items.as_array().into_iter().flatten();
+    let picked = items.map(|item| {
+        let members = chosen.iter().map(|c| (c.clone(), item[c.as_str()].clone()));
+        Json::Object(members.collect())
+    });
+    Json::Array(picked.collect())
+}
+
+fn tabbed(items: &Json, chosen: &[String]) -> String {
+    let mut text = chosen.join("\t") + "\n";
+    for item in items.as_array().into_iter().flatten() {
+        let cells = chosen.iter().map(|c| match &item[c.as_str()] {
+            Json::Null => String::new(),
+            Json::String(text) => clean(text).replace(['\t', '\n'], " "),
+            other => clean(&other.to_string()),
+        });
+        text.push_str(&cells.collect::<Vec<_>>().join("\t"));
+        text.push('\n');
+    }
+    text
 }
 
 /// Aligned columns under their headings; the last one is not padded.
@@ -126,5 +163,14 @@ mod unit {
             "name      n  x     members\na\u{fffd}[2J     5  true  c-0,c-1\nlonger-é  -  -     -\n"
         );
         assert_eq!(table(&json!([]), columns), "name  n  x  members\n");
+    }
+
+    #[test]
+    fn chosen_columns_have_tabs_between() {
+        let items = json!([{"name": "a\tb", "messages": 5, "other": 1}, {"name": "c"}]);
+        let chosen = ["name".to_owned(), "messages".to_owned()];
+        let picked = pick(&items, &chosen);
+        assert_eq!(picked[1], json!({"name": "c", "messages": null}));
+        assert_eq!(tabbed(&picked, &chosen), "name\tmessages\na b\t5\nc\t\n");
     }
 }

@@ -191,6 +191,7 @@ impl<I> Checkout<I> {
                 match outcome {
                     Outcome::Accepted => store.settled(out.item),
                     Outcome::Rejected => store.dead(out.item, DeadReason::Rejected),
+                    Outcome::Released => store.give_back(out.item, out.attempts, Back::Lost),
                     Outcome::Requeue => {
                         Self::give_back(self.delivery_limit, store, out, Back::Asked);
                     }

@@ -120,6 +120,7 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
                 Outcome::Accepted => 0,
                 Outcome::Requeue => 1,
                 Outcome::Rejected => 2,
+                Outcome::Released => 3,
             });
             put_ranges(out, ids);
         }
@@ -199,6 +200,7 @@ fn take_outcome(reader: &mut Reader) -> Result<Outcome, CodecError> {
         0 => Ok(Outcome::Accepted),
         1 => Ok(Outcome::Requeue),
         2 => Ok(Outcome::Rejected),
+        3 => Ok(Outcome::Released),
         found => Err(CodecError::Kind {
             what: "outcome",
             found,

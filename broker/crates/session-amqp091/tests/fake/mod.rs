@@ -46,6 +46,10 @@ pub struct FakeBroker {
     /// In place of an answer to a password.
     pub verdict: Option<Verdict>,
     pub admits: bool,
+    /// The vhost's limit of connections is reached.
+    pub vhost_is_full: bool,
+    /// All that was counted.
+    pub tally: session::Tally,
     pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
     pub silent: bool,
@@ -90,6 +94,8 @@ impl FakeBroker {
             draining: false,
             verdict: None,
             admits: true,
+            vhost_is_full: false,
+            tally: session::Tally::default(),
             channels_left: 10_000,
             silent: false,
             lost_home: None,
@@ -425,6 +431,13 @@ impl Broker for FakeBroker {
     }
     fn admit(&mut self, _: &str) -> Result<(), u64> {
         if self.admits { Ok(()) } else { Err(3) }
+    }
+    fn admit_to(&mut self, _: &str) -> Result<(), u64> {
+        if self.vhost_is_full { Err(5) } else { Ok(()) }
+    }
+    fn tally(&mut self, protocol: &'static str, tally: &session::Tally) {
+        assert_eq!(protocol, "amqp091");
+        self.tally.add(tally);
     }
     fn open_channel(&mut self) -> Result<(), u64> {
         match self.channels_left.checked_sub(1) {

@@ -1,0 +1,115 @@
+//! What is counted of messages, for the node and for the channel.
+
+mod fake;
+
+use codec_amqp091::{Method, Properties};
+use fake::Conn;
+use metadata::QueueKind;
+use session::{ChannelDetails, Deliveries, Publishes, Session as _};
+
+fn channel(conn: &Conn) -> ChannelDetails {
+    let details = conn.session.details();
+    details.channels.into_iter().next().expect("a channel")
+}
+
+#[test]
+fn publishes_are_counted_by_what_became_of_them() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.publish(1, "", "q", b"before confirms");
+    conn.send(1, Method::ConfirmSelect { no_wait: true });
+    conn.publish(1, "", "q", b"routed");
+    conn.publish(1, "", "nowhere", b"dropped");
+    conn.publish_with(1, "", "nowhere", true, &Properties::default(), b"returned");
+    conn.settle();
+    let want = Publishes {
+        received: 4,
+        received_confirm: 3,
+        confirmed: 3,
+        routed: 2,
+        unroutable_returned: 1,
+        unroutable_dropped: 1,
+    };
+    assert_eq!(conn.broker.tally.publishes, want);
+    assert_eq!(channel(&conn).publishes, want);
+}
+
+#[test]
+fn deliveries_are_counted_by_how_they_are_settled() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    conn.declare(1, "silent");
+    for body in [b"1", b"2", b"3"] {
+        conn.publish(1, "", "q", body);
+    }
+    conn.publish(1, "", "silent", b"4");
+    conn.settle();
+    conn.consume(1, "silent", "s", true);
+    conn.consume(1, "q", "c", false);
+    conn.settle();
+    conn.send(
+        1,
+        Method::BasicAck {
+            delivery_tag: 3,
+            multiple: true,
+        },
+    );
+    conn.settle();
+    let got = |no_ack| Method::BasicGet { queue: "q", no_ack };
+    conn.publish(1, "", "q", b"5");
+    conn.send(1, got(false));
+    conn.settle();
+    let Deliveries {
+        deliver,
+        deliver_no_ack,
+        ack,
+        ..
+    } = *conn.broker.tally.of(QueueKind::Classic);
+    assert_eq!((deliver, deliver_no_ack), (4, 1));
+    assert_eq!(ack, 2, "of tags 1 to 3 the first needed none");
+    let details = channel(&conn);
+    assert_eq!(
+        (
+            details.deliveries.deliver,
+            details.deliveries.deliver_no_ack
+        ),
+        (4, 1)
+    );
+    assert_eq!(details.deliveries.ack, 2);
+    assert_eq!(details.auto_ack, ["s"]);
+    assert_eq!(details.consumers, 2);
+    assert_eq!(
+        *conn.broker.tally.of(QueueKind::Quorum),
+        Deliveries::default()
+    );
+}
+
+#[test]
+fn an_empty_queue_is_counted_too() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    let get = Method::BasicGet {
+        queue: "q",
+        no_ack: true,
+    };
+    conn.send(1, get);
+    conn.expect(1, Method::BasicGetEmpty {});
+    conn.publish(1, "", "q", b"x");
+    conn.settle();
+    conn.send(
+        1,
+        Method::BasicGet {
+            queue: "q",
+            no_ack: true,
+        },
+    );
+    conn.settle();
+    let counted = *conn.broker.tally.of(QueueKind::Classic);
+    let want = Deliveries {
+        get_no_ack: 1,
+        get_empty: 1,
+        ..Deliveries::default()
+    };
+    assert_eq!(counted, want);
+    assert_eq!(channel(&conn).deliveries, want);
+}
