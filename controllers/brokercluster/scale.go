@@ -5,6 +5,7 @@ package brokercluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,6 +24,9 @@ const (
 	// maxMoves bounds the changes of membership that one attempt asks the broker for.
 	maxMoves = 32
 )
+
+// errStillMoving: the broker took the request and moves replicas first.
+var errStillMoving = errors.New("the broker still moves replicas")
 
 // scaling is what an attempt finds about the removal of a node.
 type scaling struct {
@@ -132,7 +136,7 @@ func (s *scope) moveReplicas(ctx context.Context, b broker.Client) {
 			err = b.AddReplica(ctx, q.Vhost, q.Name, next.To)
 		case moveDelete:
 			asked++
-			err = b.DeleteReplica(ctx, q.Vhost, q.Name, leaving)
+			err = s.giveUpReplica(ctx, b, q, homes)
 		case moveWait:
 			err = fmt.Errorf("waits for its members to be online")
 		case moveStuck:
@@ -149,6 +153,27 @@ func (s *scope) moveReplicas(ctx context.Context, b broker.Client) {
 			s.scaling.trouble = fmt.Sprintf("%s: %v", queueName(q.Vhost, q.Name), err)
 		}
 	}
+}
+
+// giveUpReplica takes the leaving node's member away once enough of those that stay count for the
+// majority: a new member that still catches up does not.
+func (s *scope) giveUpReplica(ctx context.Context, b broker.Client, q *broker.Queue, homes []home) error {
+	replicas, err := b.QuorumStatus(ctx, q.Vhost, q.Name)
+	if err != nil {
+		return err
+	}
+	voters, enough := 0, max(1, min(wantedMembers(q), len(homes)))
+	for _, r := range replicas {
+		for _, h := range homes {
+			if r.Node == h.Name && r.Membership == broker.MembershipVoter {
+				voters++
+			}
+		}
+	}
+	if voters < enough {
+		return fmt.Errorf("waits for its new member to catch up")
+	}
+	return b.DeleteReplica(ctx, q.Vhost, q.Name, s.scaling.leaving.Name)
 }
 
 // homes are the nodes that stay, with what they hold.
@@ -177,6 +202,10 @@ func (s *scope) homes() []home {
 // cluster could not decide that without the node.
 func (s *scope) removeNode(ctx context.Context, b broker.Client, m *memberView) error {
 	err := s.forgetNode(ctx, b, m.Name)
+	if errors.Is(err, errStillMoving) {
+		s.scaling.trouble = err.Error()
+		return nil
+	}
 	stopFirst := broker.IsStillRunning(err) && s.sizes.Nodes > 2
 	switch {
 	case err == nil || stopFirst:
@@ -203,8 +232,13 @@ func (s *scope) removeNode(ctx context.Context, b broker.Client, m *memberView) 
 // forgetNode lets the cluster forget a node and notes that on its volume. A node that is forgotten
 // already is no error: that is how a removal goes on after a crash.
 func (s *scope) forgetNode(ctx context.Context, b broker.Client, node string) error {
-	if err := b.ForgetNode(ctx, node); err != nil && !broker.IsNotFound(err) {
+	forgotten, err := b.ForgetNode(ctx, node)
+	switch {
+	case broker.IsNotFound(err):
+	case err != nil:
 		return fmt.Errorf("forgetting %s: %w", node, err)
+	case !forgotten:
+		return fmt.Errorf("forgetting %s: %w", node, errStillMoving)
 	}
 	if err := s.noteForgotten(ctx, node); err != nil {
 		return err
@@ -236,7 +270,7 @@ func (s *scope) forgetLeftover(ctx context.Context) (bool, error) {
 	}
 	if err := s.forgetNode(ctx, b, s.leftover); err != nil {
 		s.scaling.trouble = err.Error()
-		if broker.IsTerminal(err) {
+		if broker.IsTerminal(err) || errors.Is(err, errStillMoving) {
 			return false, nil
 		}
 		return true, err

@@ -36,8 +36,8 @@ type Client interface {
 	Drain(ctx context.Context, node string) (MaintenanceState, error)
 	// Revive ends maintenance mode.
 	Revive(ctx context.Context, node string) error
-	// ForgetNode takes a node out of the cluster for ever.
-	ForgetNode(ctx context.Context, node string) error
+	// ForgetNode takes a node out of the cluster for ever; false: what it holds is moved first, ask again.
+	ForgetNode(ctx context.Context, node string) (bool, error)
 	// RebalanceQueues starts spreading queue leaders evenly over the nodes.
 	RebalanceQueues(ctx context.Context) error
 
@@ -48,6 +48,8 @@ type Client interface {
 	// DeleteReplica takes a quorum queue's member away from a node.
 	DeleteReplica(ctx context.Context, vhost, name, node string) error
 
+	// QuorumStatus tells how far each member of a quorum queue is.
+	QuorumStatus(ctx context.Context, vhost, name string) ([]Replica, error)
 	// ImportDefinitions declares what a definitions file has.
 	ImportDefinitions(ctx context.Context, file []byte) error
 

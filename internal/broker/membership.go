@@ -14,9 +14,22 @@ type replica struct {
 	Node string `json:"node"`
 }
 
-// ForgetNode takes a node out of the cluster. A broker that refuses says why in its answer.
-func (c *HTTPClient) ForgetNode(ctx context.Context, node string) error {
-	return c.call(ctx, http.MethodDelete, path("nodes", node), nil, nil)
+// ForgetNode takes a node out of the cluster. A broker that refuses says why in its answer; one that
+// has to move replicas first answers with a state.
+func (c *HTTPClient) ForgetNode(ctx context.Context, node string) (bool, error) {
+	var answer struct {
+		State string `json:"state"`
+	}
+	if err := c.call(ctx, http.MethodDelete, path("nodes", node), nil, &answer); err != nil {
+		return false, err
+	}
+	return answer.State == "", nil
+}
+
+// QuorumStatus asks how far the members of a quorum queue are.
+func (c *HTTPClient) QuorumStatus(ctx context.Context, vhost, name string) ([]Replica, error) {
+	var out []Replica
+	return out, c.call(ctx, http.MethodGet, path("queues", "quorum", vhost, name, "status"), nil, &out)
 }
 
 // RebalanceQueues starts spreading leaders; the broker answers before it is done.

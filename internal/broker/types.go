@@ -128,6 +128,16 @@ type Node struct {
 	BeingDrained bool `json:"being_drained"`
 }
 
+// Replica is a member of a quorum queue; the names are RabbitMQ's.
+type Replica struct {
+	Node string `json:"Node Name"`
+	// Membership is voter, or promotable while the member still catches up.
+	Membership string `json:"Membership"`
+}
+
+// MembershipVoter is the Membership of a member that counts for the majority.
+const MembershipVoter = "voter"
+
 // FeatureFlag is a feature flag as the broker reports it.
 type FeatureFlag struct {
 	Name string `json:"name"`

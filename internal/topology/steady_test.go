@@ -31,7 +31,7 @@ import (
 // one resolves every cluster to one fake broker.
 type one struct{ url string }
 
-func (o one) ClusterURL(client.ObjectKey) string        { return o.url }
+func (o one) ClusterURL(client.ObjectKey) string      { return o.url }
 func (o one) NodeURL(client.ObjectKey, string) string { return o.url }
 
 // TestSettledQueuesCostOneQuestionEach counts what a look at an object costs at which

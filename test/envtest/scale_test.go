@@ -169,6 +169,24 @@ var _ = Describe("scaling down (K4)", func() {
 		Expect(w.broker.Forgotten("c-4")).To(BeFalse())
 	})
 
+	It("keeps a member until the one in its stead has caught up", func() {
+		w := fiveNodes()
+		w.broker.SetQueue(replicatedQueue("long", "c-1", "c-2", "c-4"))
+		w.broker.SetCatchingUp("c-0")
+		w.setReplicas(3)
+		Eventually(func() string {
+			if s := w.cluster().Status.Scaling; s != nil {
+				return s.Message
+			}
+			return ""
+		}).Should(Equal("/long: waits for its new member to catch up"))
+		q, _ := w.broker.Queue("/", "long")
+		Expect(q.Members).To(ConsistOf("c-0", "c-1", "c-2", "c-4"))
+		w.broker.SetCatchingUp("")
+		Eventually(w.pods, slow).Should(HaveLen(3))
+		w.readyWorld()
+	})
+
 	It("stops a node first where the broker forgets only nodes that do not run", func() {
 		w := fiveNodes()
 		w.broker.ForgetOnlyStopped()

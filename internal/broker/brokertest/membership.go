@@ -66,6 +66,30 @@ func (s *Server) serveReplicas(r *request) reply {
 	return notFound()
 }
 
+// quorumStatus is /api/queues/quorum/{vhost}/{name}/status.
+func (s *Server) quorumStatus(r *request) reply {
+	queue, exists := s.queues[key{r.parts[2], r.parts[3]}]
+	if !exists {
+		return notFound()
+	}
+	out := []broker.Replica{}
+	for _, member := range queue.Members {
+		replica := broker.Replica{Node: member, Membership: broker.MembershipVoter}
+		if member == s.catchingUp {
+			replica.Membership = "promotable"
+		}
+		out = append(out, replica)
+	}
+	return ok(out)
+}
+
+// SetCatchingUp makes the members on a node catch up until it is called again; empty: none does.
+func (s *Server) SetCatchingUp(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.catchingUp = node
+}
+
 func (s *Server) rebalance(r *request) reply {
 	if r.Method != http.MethodPost || len(r.parts) != 2 || r.parts[1] != "queues" {
 		return notFound()

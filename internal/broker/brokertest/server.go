@@ -39,6 +39,8 @@ type Server struct {
 	calls       []Call
 	flags       map[string]broker.FeatureFlag
 	refuseMoves string
+	// catchingUp is a node whose members do not count for majorities.
+	catchingUp string
 	// forgetStopped: only nodes that do not run can be forgotten.
 	forgetStopped bool
 }

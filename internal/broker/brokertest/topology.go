@@ -27,6 +27,9 @@ func (s *Server) serveQueues(r *request) reply {
 	if len(r.parts) == 6 && r.parts[1] == "quorum" && r.parts[4] == "replicas" {
 		return s.serveReplicas(r)
 	}
+	if len(r.parts) == 5 && r.parts[1] == "quorum" && r.parts[4] == "status" {
+		return s.quorumStatus(r)
+	}
 	vhost := r.parts[1]
 	if !s.vhosts[vhost] {
 		return notFound()
