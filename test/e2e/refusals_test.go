@@ -53,9 +53,11 @@ func refuseImpossibleValues() {
 }
 
 func refuseImmutableChanges() {
-	err := changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Storage.Size = resource.MustParse("2Gi") })
-	refusedWith(err, "storage.size is immutable")
-	err = changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Replicas = 1 })
+	err := changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Storage.Size = resource.MustParse("64Mi") })
+	refusedWith(err, "storage.size cannot be lowered")
+	err = changeCluster(func(spec *posthornv1.BrokerClusterSpec) {
+		spec.Replicas, spec.ScaleDown.Policy = 1, posthornv1.ScaleDownDeny
+	})
 	refusedWith(err, "replicas cannot be lowered")
 	var queue posthornv1.Queue
 	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: mainQueue}, &queue)).To(Succeed())
