@@ -45,6 +45,7 @@ fn deliveries_are_counted_by_how_they_are_settled() {
     conn.publish(1, "", "silent", b"4");
     conn.settle();
     conn.consume(1, "silent", "s", true);
+    conn.expect_deliver(1, "s", 1, "silent", b"4");
     conn.consume(1, "q", "c", false);
     conn.settle();
     conn.send(

@@ -4,7 +4,6 @@ use super::client::{Client, Failure};
 use super::output::Output;
 use serde_json::{Value as Json, json};
 
-#[allow(clippy::enum_variant_names, reason = "the names are the commands'")]
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Check {

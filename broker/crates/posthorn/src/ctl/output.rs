@@ -73,7 +73,7 @@ fn tabbed(items: &Json, chosen: &[String]) -> String {
     for item in items.as_array().into_iter().flatten() {
         let cells = chosen.iter().map(|c| match &item[c.as_str()] {
             Json::Null => String::new(),
-            Json::String(text) => clean(text).replace(['\t', '\n'], " "),
+            Json::String(text) => clean(&text.replace(['\t', '\n'], " ")),
             other => clean(&other.to_string()),
         });
         text.push_str(&cells.collect::<Vec<_>>().join("\t"));
