@@ -7,15 +7,19 @@
 
 mod facts;
 pub mod json;
+mod membership;
 
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, Facts, MessageCounts, ProtocolCounters,
     Question, QueueTotals,
 };
+pub use membership::{
+    Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,
+};
 
 use env::{NodeId, WallTime};
 use message::Message;
-use metadata::{Change, Done, Name, QueueId, QueueKind, Refused, Tree};
+use metadata::{Change, Done, Name, QueueId, QueueRecord, Refused, Tree};
 use queue::{Answer, Delivery, QueueCounters, QueueStats, RequestBody};
 
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -28,10 +32,9 @@ pub enum ControlRequest {
         change: Change,
         reply: Reply<Result<Done, Refused>>,
     },
-    /// Members for a new queue of this kind (`replicas` 0: the default).
+    /// Members for a new queue, the one that is to lead it first.
     Place {
-        kind: QueueKind,
-        replicas: u32,
+        record: Box<QueueRecord>,
         reply: Reply<Vec<NodeId>>,
     },
     /// Cluster-wide; None is all queues. A queue whose owner does not answer in time has `stats: None`.
@@ -95,7 +98,8 @@ pub enum ControlRequest {
     Readiness {
         reply: Reply<Readiness>,
     },
-    /// Moves leaders so that each node has its share.
+    Membership(MembershipRequest),
+    /// Moves leaders so that each node has its share. How many are moved.
     RebalanceQueues {
         reply: Reply<u32>,
     },
@@ -128,6 +132,8 @@ pub struct NodeFacts {
     pub maintenance: bool,
     pub voter: bool,
     pub address: String,
+    /// `cluster.zone`; empty: none.
+    pub zone: String,
     /// Seconds since start; None for other nodes.
     pub uptime_s: Option<u64>,
     pub memory_alarm: bool,
@@ -137,6 +143,7 @@ pub struct NodeFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaintenanceProgress {
     pub on: bool,
+    /// Leaders here that another node could take over.
     pub leaders_left: u32,
     pub connections_left: u32,
 }

@@ -8,7 +8,7 @@ use crate::page::Query;
 use crate::{
     MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
     exchanges, features, health, limits, login, messages, nodes, overview, parameters, permissions,
-    policies, queues, routes, users, vhosts,
+    policies, queues, replicas, routes, users, vhosts,
 };
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -117,6 +117,11 @@ fn elements(path: &str) -> Result<Vec<String>, ApiError> {
 }
 
 async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+    if let ["queues", "quorum", rest @ ..] = path
+        && let Some(answer) = replicas::route(api, call, method, rest).await
+    {
+        return answer;
+    }
     match path {
         ["queues", rest @ ..] => queue_paths(api, call, method, rest).await,
         ["exchanges", rest @ ..] => exchange_paths(api, call, method, rest).await,

@@ -33,6 +33,7 @@ mod permissions;
 mod policies;
 mod queues;
 mod rates;
+mod replicas;
 mod routes;
 #[cfg(test)]
 mod tests;

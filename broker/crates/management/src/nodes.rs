@@ -5,8 +5,9 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::overview;
-use control::{ControlRequest, NodeFacts};
-use metadata::Change;
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
+use control::{ControlRequest, Forgetting, MembershipRequest, NodeFacts};
 use serde_json::{Value as Json, json as object};
 
 fn auth_mechanisms() -> Json {
@@ -27,6 +28,7 @@ fn show(node: &NodeFacts) -> Json {
         "being_drained": node.maintenance,
         "voter": node.voter,
         "address": node.address,
+        "zone": node.zone,
         "mem_alarm": node.memory_alarm,
         "disk_free_alarm": node.disk_alarm,
         "partitions": [],
@@ -56,7 +58,7 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
 }
 
 /// A node by its name. One that came back under a new identity and its former self share a name: the running one counts.
-async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
+pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
     let nodes = facts(api).await?;
     let mut named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
     named.sort_by_key(|n| n.running);
@@ -68,7 +70,7 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     json(show(&find(api, name).await?))
 }
 
-/// Forgets a node that left.
+/// Forgets a node that left. 202: its replicas are moved first; ask again.
 pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
     call.administrator()?;
     let nodes = facts(api).await?;
@@ -82,8 +84,17 @@ pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
             )));
         }
     };
-    api.change(Change::DeleteNode { id: gone.id }).await?;
-    no_content()
+    let node = gone.id;
+    let state = api
+        .ask(|reply| ControlRequest::Membership(MembershipRequest::Forget { node, reply }))
+        .await??;
+    match state {
+        Forgetting::Forgotten => no_content(),
+        Forgetting::Moving { queues } => {
+            let body = object!({"state": "moving", "queues": queues});
+            Ok((StatusCode::ACCEPTED, axum::Json(body)).into_response())
+        }
+    }
 }
 
 pub(crate) async fn maintenance(api: &Api, call: &Call, name: &str, on: bool) -> Answer {
@@ -135,7 +146,8 @@ async fn this_one(api: &Api, name: &str) -> Result<(), ApiError> {
 
 pub(crate) async fn rebalance(api: &Api, call: &Call) -> Answer {
     call.administrator()?;
-    api.ask(|reply| ControlRequest::RebalanceQueues { reply })
+    let moved = api
+        .ask(|reply| ControlRequest::RebalanceQueues { reply })
         .await?;
-    no_content()
+    json(object!({"leaders_moved": moved}))
 }

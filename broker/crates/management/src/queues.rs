@@ -10,7 +10,7 @@ use crate::page::Window;
 use crate::rates::{self, Key};
 use control::{ControlRequest, MessageCounts, QueueFacts};
 use env::NodeId;
-use message::{Table, Value};
+use message::Value;
 use metadata::{
     Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, Tree, queue_kind,
 };
@@ -287,15 +287,7 @@ pub(crate) async fn record(
         .read(move |tree| tree.with_default_type(&of, lasting, arguments))
         .await?;
     let kind = queue_kind(vhost, name, &arguments)?;
-    let replicas = replicas(&arguments);
-    let members = api
-        .ask(|reply| ControlRequest::Place {
-            kind,
-            replicas,
-            reply,
-        })
-        .await?;
-    Ok(QueueRecord {
+    let mut record = QueueRecord {
         id: QueueId(0),
         vhost: vhost.into(),
         name: name.into(),
@@ -304,16 +296,17 @@ pub(crate) async fn record(
         auto_delete,
         exclusive: None,
         arguments,
-        members,
+        members: Vec::new(),
         declared_by: call.user.name.clone(),
-    })
-}
-
-/// Replicas that the arguments ask for; 0 is the default.
-fn replicas(arguments: &Table) -> u32 {
-    let asked = arguments.get("x-quorum-initial-group-size");
-    let asked = asked.and_then(Value::as_integer).unwrap_or(0);
-    u32::try_from(asked).unwrap_or(0)
+    };
+    let asked = Box::new(record.clone());
+    record.members = api
+        .ask(|reply| ControlRequest::Place {
+            record: asked,
+            reply,
+        })
+        .await?;
+    Ok(record)
 }
 
 pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {

@@ -44,6 +44,8 @@ pub struct Config {
     pub disk_free_limit: u64,
     /// Share of the memory limit of the cgroup (or the machine).
     pub memory_watermark: f64,
+    /// Members that quorum queues are grown to; 0: none.
+    pub target_group_size: u32,
     pub wal_file_bytes: u64,
     pub shutdown_timeout: Duration,
 }
@@ -59,6 +61,8 @@ pub struct ClusterConfig {
     pub name: String,
     /// Empty: the host's name.
     pub node: String,
+    /// Empty: nobody says.
+    pub zone: String,
     pub peers: Vec<PeerAddress>,
     /// How many nodes form the cluster when `peers` is one DNS name; 0: as many as `peers` has entries.
     pub initial_size: usize,
@@ -161,6 +165,7 @@ impl Default for Config {
             cluster: ClusterConfig {
                 name: "posthorn".to_owned(),
                 node: String::new(),
+                zone: String::new(),
                 peers: Vec::new(),
                 initial_size: 0,
                 listener: Listen::None,
@@ -189,6 +194,7 @@ impl Default for Config {
             },
             disk_free_limit: 50_000_000,
             memory_watermark: 0.6,
+            target_group_size: 0,
             wal_file_bytes: 64 << 20,
             shutdown_timeout: Duration::from_secs(30),
         }

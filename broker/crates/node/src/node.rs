@@ -347,6 +347,10 @@ impl Node {
                     .unwrap_or(u64::MAX),
                 consumer_timeout_ms: limits.consumer_timeout_ms,
             },
+            placement: shard::Placement {
+                zone: self.config.cluster.zone.as_str().into(),
+                target_group_size: self.config.target_group_size,
+            },
             groups: consensus::Limits::default(),
         }
     }

@@ -5,6 +5,7 @@ mod changes;
 mod checks;
 mod client;
 mod lists;
+mod membership;
 mod output;
 
 use client::{Client, Failure};
@@ -185,16 +186,12 @@ pub enum Command {
     SetMemoryWatermark {
         fraction: f64,
     },
-    /// Takes a node that is gone out of the cluster for good
-    ForgetNode {
-        name: String,
-    },
-    /// Moves queue leaders so that each node has its share
-    RebalanceQueues,
     #[command(flatten)]
     Administration(administration::Administration),
     #[command(flatten)]
     Check(checks::Check),
+    #[command(flatten)]
+    Membership(membership::Command),
 }
 
 #[derive(Debug, clap::Args)]
@@ -228,12 +225,13 @@ pub enum OnOff {
     Off,
 }
 
-/// The command line; called as `posthornctl` (a link to the program) or as `rabbitmqctl`, for tools that know RabbitMQ's
-/// name only, `ctl` need not be said.
+/// The command line; called as `posthornctl` (a link to the program) or as `rabbitmqctl` or `rabbitmq-queues`, for tools that
+/// know RabbitMQ's names only, `ctl` need not be said.
 pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = given.collect();
     let called = arguments.first().map(Path::new).and_then(Path::file_name);
-    if called.is_some_and(|name| name == "posthornctl" || name == "rabbitmqctl") {
+    let names = ["posthornctl", "rabbitmqctl", "rabbitmq-queues"];
+    if called.is_some_and(|name| names.iter().any(|n| name == *n)) {
         arguments.insert(1, "ctl".into());
     }
     arguments
@@ -292,6 +290,7 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::ListPermissions { user } => lists::permissions(client, output, user.as_deref()),
         Command::Administration(command) => administration::perform(client, output, command),
         Command::Check(check) => checks::perform(client, output, check),
+        Command::Membership(command) => membership::perform(client, output, command),
         change => {
             let said = changes::perform(client, change)?;
             output.say(&said);

@@ -1,6 +1,9 @@
 //! The real program against the real management API, before a node that is only a tree.
 
-use control::{ControlRequest, MaintenanceProgress, NodeFacts, QueueFacts, Readiness};
+use control::{
+    ControlRequest, Forgetting, MaintenanceProgress, MemberChange, MemberOutcome,
+    MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts, ReplicaStatus, Vote,
+};
 use env::NodeId;
 use metadata::{Change, Done, NodeRecord, QueueId, Tree, UserRecord};
 use queue::{Answer, QueueStats, RequestBody};
@@ -17,6 +20,9 @@ struct Fake {
     readiness: Option<String>,
     maintenance: bool,
     watermark: Option<f64>,
+    changed: Vec<MemberChange>,
+    /// A second node, which is down.
+    second: bool,
 }
 
 impl Fake {
@@ -49,11 +55,19 @@ impl Fake {
             maintenance: self.maintenance,
             voter: true,
             address: "c-0:25672".into(),
+            zone: "eu-1a".into(),
             uptime_s: Some(1),
             memory_alarm: false,
             disk_alarm: false,
         };
-        vec![node]
+        let second = NodeFacts {
+            id: NodeId(2),
+            name: "c-1".into(),
+            running: false,
+            ..node.clone()
+        };
+        let second = self.second.then_some(second);
+        [node].into_iter().chain(second).collect()
     }
 
     fn queue(&mut self, body: &RequestBody) -> Answer {
@@ -70,11 +84,45 @@ impl Fake {
         }
     }
 
+    fn membership(&mut self, request: MembershipRequest) {
+        match request {
+            MembershipRequest::Change {
+                queues,
+                change,
+                reply,
+            } => {
+                self.changed.push(change);
+                let outcome = |queue| MemberOutcome {
+                    queue,
+                    result: match change {
+                        MemberChange::Remove(_) => Err(metadata::Refused::PreconditionFailed(
+                            "node 'c-0' holds the last replica".into(),
+                        )),
+                        _ => Ok(vec![NodeId(1)]),
+                    },
+                };
+                reply(queues.into_iter().map(outcome).collect());
+            }
+            MembershipRequest::Replicas { reply, .. } => reply(vec![ReplicaFacts {
+                node: NodeId(1),
+                vote: Vote::Voter,
+                replica: Some(ReplicaStatus {
+                    is_leader: true,
+                    term: 3,
+                    last_index: 12,
+                    ..ReplicaStatus::default()
+                }),
+            }]),
+            MembershipRequest::Forget { reply, .. } => reply(Ok(Forgetting::Moving { queues: 2 })),
+        }
+    }
+
     fn serve(&mut self, request: ControlRequest) {
         match request {
             ControlRequest::Read(look) => look(&self.tree),
             ControlRequest::Change { change, reply } => reply(self.apply(&change)),
             ControlRequest::Place { reply, .. } => reply(vec![NodeId(1)]),
+            ControlRequest::Membership(request) => self.membership(request),
             ControlRequest::Queues { only, reply } => reply(self.queues(only)),
             ControlRequest::Queue { body, reply, .. } => {
                 let answer = self.queue(&body);
@@ -516,4 +564,78 @@ fn checks_answer_with_their_exit_code() {
     node.ctl(&["authenticate_user", "guest", "guest"]).ok();
     assert_eq!(node.ctl(&["authenticate_user", "guest", "wrong"]).0, 77);
     assert_eq!(ctl(&["--url", "http://127.0.0.1:1", "ping"], "").0, 69);
+}
+
+#[test]
+fn replicas_grow_shrink_and_tell_of_themselves() {
+    let node = Node::start();
+    node.ctl(&["declare_queue", "orders"]).ok();
+    let grown = node.ctl(&["add_member", "orders", "c-0"]).ok();
+    assert_eq!(grown, "Node 'c-0' gets a replica of queue 'orders'\n");
+    let moved = node.ctl(&["evacuate", "c-0"]).ok();
+    let lines: Vec<&str> = moved.lines().collect();
+    assert!(
+        lines.len() == 2 && lines[1].starts_with("/      orders  1     c-0      ok"),
+        "{moved}"
+    );
+    let shrunk = node.ctl(&["shrink", "c-0", "--queue-pattern", "^ord"]);
+    assert_eq!(shrunk.0, 2);
+    assert!(shrunk.1.contains("holds the last replica"), "{}", shrunk.1);
+    assert!(shrunk.2.contains("1 queue(s) were left"), "{}", shrunk.2);
+    let none = node.ctl(&["shrink", "c-0", "--queue-pattern", "^x", "--output", "json"]);
+    assert_eq!(none.ok().trim(), "[]");
+    // It is there already, so that there is nothing to grow.
+    let words = ["grow", "c-0", "even", "--output", "json"];
+    assert_eq!(node.ctl(&words).ok().trim(), "[]");
+    let status = node.ctl(&["quorum_status", "orders"]).ok();
+    let row: Vec<&str> = status.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..5], ["c-0", "leader", "voter", "3", "12"]);
+    let json = node
+        .ctl(&["quorum_status", "orders", "--output", "json"])
+        .ok();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["Last Log Index"], 12);
+    let refused = node.ctl(&["delete_member", "orders", "c-0"]);
+    assert_eq!(refused.0, 1);
+    assert!(
+        refused.2.contains("holds the last replica"),
+        "{}",
+        refused.2
+    );
+    let changed = node.fake.lock().unwrap().changed.clone();
+    let me = NodeId(1);
+    let asked = [
+        MemberChange::Add(me),
+        MemberChange::Evacuate(me),
+        MemberChange::Remove(me),
+        MemberChange::Remove(me),
+    ];
+    assert_eq!(changed, asked);
+}
+
+#[test]
+fn leaders_are_rebalanced_and_nodes_forgotten() {
+    let node = Node::start();
+    for words in [
+        &["rebalance"][..],
+        &["rebalance", "all"],
+        &["rebalance_queues"],
+    ] {
+        let said = node.ctl(words).ok();
+        assert_eq!(said, "Every node leads its share already\n");
+    }
+    let running = node.ctl(&["forget_node", "c-0"]);
+    assert!(
+        running.0 == 1 && running.2.contains("is running"),
+        "{}",
+        running.2
+    );
+    node.fake.lock().unwrap().second = true;
+    let moving = node.ctl(&["forget_node", "c-1"]).ok();
+    assert!(
+        moving.contains("2 queue(s) are moved off node 'c-1'"),
+        "{moving}"
+    );
+    let nodes = node.ctl(&["list_nodes"]).ok();
+    assert!(nodes.contains("eu-1a"), "{nodes}");
 }

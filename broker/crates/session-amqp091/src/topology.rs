@@ -8,7 +8,7 @@ use crate::names;
 use crate::replies::is_reply_queue;
 use crate::wait::Wait;
 use codec_amqp091::Method;
-use message::{Table, Value};
+use message::Table;
 use metadata::{BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right};
 use queue::{QueueId, RequestBody};
 
@@ -365,12 +365,7 @@ impl Channel {
             directory::check(tree, link, Right::Read, Kind::Queue, &record.name)?;
             directory::check(tree, link, Right::Write, Kind::Exchange, target)?;
         }
-        let replicas = record
-            .arguments
-            .get("x-quorum-initial-group-size")
-            .and_then(Value::as_integer)
-            .and_then(|n| u32::try_from(n).ok());
-        record.members = cx.broker.place(kind, replicas.unwrap_or(0));
+        record.members = cx.broker.place_queue(&record);
         link.owns_queues |= wish.exclusive;
         let wait = Wait::Declare {
             no_wait: wish.no_wait,

@@ -49,6 +49,10 @@ pub trait Broker {
     fn change(&mut self, token: u64, change: Change);
     /// Where a new queue should live: members for a record of this kind (`replicas` 0: the default).
     fn place(&mut self, kind: metadata::QueueKind, replicas: u32) -> Vec<env::NodeId>;
+    /// Members for this queue, which is about to be declared; the first is to lead it.
+    fn place_queue(&mut self, queue: &metadata::QueueRecord) -> Vec<env::NodeId> {
+        self.place(queue.kind, 0)
+    }
     /// Hands a message to a queue. One `Notice::Published` (or `NotPublished`) per call whose tag is not 0.
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace;
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;

@@ -4,10 +4,12 @@ use crate::core::Core;
 use crate::critical;
 use crate::directory::{Asker, Leader};
 use crate::frame::{AlarmReason, Frame, MAX_STATS, OwnerStats};
-use crate::placement::quorum_members;
+use crate::members::Plan;
+use crate::members::frame::MembersWord;
 use crate::sessions::{CONTROL_KEY, number};
+use crate::stats::Then;
 use crate::{Effect, Route};
-use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
+use control::{ControlRequest, NodeFacts, Readiness, Reply};
 use env::NodeId;
 use metadata::{Change, QueueId, QueueKind};
 use std::collections::BTreeSet;
@@ -17,12 +19,8 @@ impl Core {
         match request {
             ControlRequest::Read(job) => job(&self.tree),
             ControlRequest::Change { change, reply } => self.ask(change, Asker::Control(reply)),
-            ControlRequest::Place {
-                kind,
-                replicas,
-                reply,
-            } => reply(self.place(kind, replicas)),
-            ControlRequest::Queues { only, reply } => self.gather_stats(only, reply),
+            ControlRequest::Place { record, reply } => reply(self.place(&record)),
+            ControlRequest::Queues { only, reply } => self.gather_stats(only, Then::Tell(reply)),
             ControlRequest::Queue { queue, body, reply } => {
                 self.control_request(
                     number(self.config.index, 0, CONTROL_KEY),
@@ -46,7 +44,10 @@ impl Core {
                 reply,
             } => self.get_errand(queue, (count, bytes), settle, reply),
             ControlRequest::Readiness { reply } => reply(self.readiness()),
-            ControlRequest::RebalanceQueues { reply } => reply(self.rebalance()),
+            ControlRequest::Membership(request) => self.membership_request(request),
+            ControlRequest::RebalanceQueues { reply } => {
+                self.gather_for(None, Plan::Rebalance(reply));
+            }
             // Need the connections: answered by the shard.
             ControlRequest::Connections { .. }
             | ControlRequest::Consumers { .. }
@@ -54,39 +55,6 @@ impl Core {
             | ControlRequest::CloseConnection { .. }
             | ControlRequest::Maintenance { .. } => {}
         }
-    }
-
-    pub fn place(&self, kind: QueueKind, replicas: u32) -> Vec<NodeId> {
-        let me = self.config.node;
-        match kind {
-            QueueKind::Classic => vec![me],
-            QueueKind::Quorum => {
-                let load = self.queue_loads();
-                quorum_members(
-                    me,
-                    self.tree.nodes().map(|n| &**n),
-                    |n| self.peers.is_up(n),
-                    load,
-                    replicas,
-                )
-            }
-        }
-    }
-
-    /// How many quorum queues each node is a member of. Counted for each placement: declarations are rare, and a count
-    /// kept beside the tree would be state that can drift from it.
-    pub fn queue_loads(&self) -> impl Fn(NodeId) -> usize + use<> {
-        let mut loads = std::collections::BTreeMap::<NodeId, usize>::new();
-        for record in self
-            .tree
-            .all_queues()
-            .filter(|q| q.kind == QueueKind::Quorum)
-        {
-            for member in &record.members {
-                *loads.entry(*member).or_default() += 1;
-            }
-        }
-        move |node| loads.get(&node).copied().unwrap_or(0)
     }
 
     fn node_facts(&self) -> Vec<NodeFacts> {
@@ -98,6 +66,7 @@ impl Core {
             maintenance: n.maintenance,
             voter: n.voter,
             address: n.address.to_string(),
+            zone: self.tree.zone(n.id).to_owned(),
             uptime_s: (n.id == me).then(|| self.now.since(self.started).as_secs()),
             memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
             disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),
@@ -119,13 +88,13 @@ impl Core {
             .collect();
         self.gather_stats(
             None,
-            Box::new(move |facts| {
+            Then::Tell(Box::new(move |facts| {
                 let queues = facts
                     .iter()
                     .filter(|q| quorum.contains(&q.id) && critical::queue_needs(me, q));
                 let metadata = metadata.then_some(QueueId(0));
                 reply(metadata.into_iter().chain(queues.map(|q| q.id)).collect());
-            }),
+            })),
         );
     }
 
@@ -153,13 +122,27 @@ impl Core {
         }
     }
 
-    fn gather_stats(&mut self, only: Option<QueueId>, reply: Reply<Vec<QueueFacts>>) {
+    /// Carries something out with what all owners tell.
+    pub fn gather_for(&mut self, only: Option<QueueId>, plan: Plan) {
+        self.gather_stats(only, Then::CarryOut(plan));
+    }
+
+    /// All have told, or their time is up.
+    pub fn finish_gathering(&mut self, token: u64) {
+        match self.stats.finish(token, &self.tree) {
+            Some((facts, Then::Tell(reply))) => reply(facts),
+            Some((facts, Then::CarryOut(plan))) => self.carry_out_plan(plan, &facts),
+            None => {}
+        }
+    }
+
+    fn gather_stats(&mut self, only: Option<QueueId>, then: Then) {
         let me = self.config.node;
         // This node's own life is among those known.
         let peers: Vec<NodeId> = self.peers.all_up().filter(|n| *n != me).collect();
         let shards = self.config.shards;
         let asked = usize::from(shards) * (peers.len() + 1);
-        let (token, early) = self.stats.begin(self.now, only, asked, reply);
+        let (token, early) = self.stats.begin(self.now, only, asked, then);
         let frame = Frame::StatsRequest {
             token,
             reply_shard: self.config.index,
@@ -174,7 +157,7 @@ impl Core {
         let own = self.owners.stats(only);
         self.take_stats(me, token, true, own);
         if let Some(token) = early {
-            self.stats.finish(token, &self.tree);
+            self.finish_gathering(token);
         }
     }
 
@@ -208,7 +191,7 @@ impl Core {
 
     pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, stats: Vec<OwnerStats>) {
         if self.stats.take(token, from, last, stats) {
-            self.stats.finish(token, &self.tree);
+            self.finish_gathering(token);
         }
     }
 
@@ -224,7 +207,10 @@ impl Core {
             self.effects.push(Effect::Listen(!on));
         }
         self.draining = on;
-        self.tell_maintenance();
+        if self.config.index == 0 {
+            self.send_to_other_shards(&Frame::Members(MembersWord::Drain { on }));
+            self.tell_maintenance();
+        }
         if on {
             self.move_leaders();
         }
@@ -252,28 +238,7 @@ impl Core {
     }
 
     pub fn move_leaders(&mut self) {
-        let avoid: Vec<NodeId> = self
-            .tree
-            .nodes()
-            .filter(|n| n.maintenance)
-            .map(|n| n.id)
-            .collect();
+        let avoid = self.drained();
         self.owners.move_leaders(&self.peers, &avoid);
-    }
-
-    /// Moves leaders from here until this node has no more than its share of the groups it is a member of.
-    fn rebalance(&mut self) -> u32 {
-        let up = self
-            .tree
-            .nodes()
-            .filter(|n| !n.maintenance && (n.id == self.config.node || self.peers.is_up(n.id)))
-            .count();
-        let groups = self
-            .tree
-            .all_queues()
-            .filter(|q| q.kind == QueueKind::Quorum)
-            .count();
-        let share = groups.div_ceil(up.max(1));
-        self.owners.shed_leaders(&self.peers, share)
     }
 }

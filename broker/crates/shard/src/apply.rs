@@ -3,8 +3,7 @@
 use crate::core::Core;
 use crate::directory::{Asker, Directory, Leader, Send};
 use crate::frame::{Frame, Origin};
-use crate::joiners::is_member;
-use crate::membership::{Step, next_step};
+use crate::members::frame::MembersWord;
 use crate::{Effect, Route};
 use bytes::Bytes;
 use consensus::Committed;
@@ -92,13 +91,14 @@ impl Core {
             TreeEvent::QueueAdded(record) => self.queue_added(&record, true),
             TreeEvent::QueueRemoved(record) => self.queue_removed(&record),
             TreeEvent::QueueMembersChanged(record) => {
-                self.replacing.remove(&record.id);
+                self.members.review.queue(record.id);
                 self.queue_added(&record, false);
                 self.queue_members_changed(record.id, &record.members);
             }
             TreeEvent::PolicyChanged(ids) => {
                 for id in ids {
                     self.refresh_settings(id);
+                    self.members.review.queue(id);
                 }
             }
             TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) | TreeEvent::NodeRemoved(_) => {
@@ -112,9 +112,16 @@ impl Core {
     /// A queue is in the tree. `declared`: by the very entry being applied, so that its first members found its group;
     /// otherwise this node's replica, if it has none, starts empty and is filled by the leader.
     pub fn queue_added(&mut self, record: &Arc<QueueRecord>, declared: bool) {
-        if self.owner_shard(record.id) != self.config.index
-            || !record.members.contains(&self.config.node)
-        {
+        if self.owner_shard(record.id) != self.config.index {
+            return;
+        }
+        let is_member = record.members.contains(&self.config.node);
+        let is_quorum = record.kind == QueueKind::Quorum;
+        let leftover = !is_member && is_quorum && self.owners.has_replica(record.id);
+        if is_quorum && (is_member || leftover) {
+            self.members.departures.note(record.id, is_member);
+        }
+        if !is_member && !leftover {
             return;
         }
         match record.kind {
@@ -122,13 +129,15 @@ impl Core {
                 let settings = crate::turn::queue_part(&self.tree.queue_settings(record));
                 self.owners.open_classic(record, &settings);
             }
-            QueueKind::Quorum => self.owners.open_quorum(record, declared),
+            QueueKind::Quorum => self.owners.open_quorum(record, declared && is_member),
         }
         self.refresh_settings(record.id);
     }
 
     fn queue_removed(&mut self, record: &QueueRecord) {
         self.deleting.remove(&record.id);
+        self.members.departures.forget(record.id);
+        self.members.review.forget(record.id);
         self.owners.remove(record.id);
         self.dead_letters.forget(record.id);
         self.clients_queue_removed(record.id);
@@ -187,6 +196,10 @@ impl Core {
     }
 
     fn nodes_changed(&mut self) {
+        self.members.review.all();
+        if self.tree.is_forgotten(self.config.node) {
+            self.end_removed();
+        }
         if self.config.index == 0 {
             self.effects.push(Effect::Nodes(
                 self.tree.nodes().map(|n| (**n).clone()).collect(),
@@ -253,6 +266,11 @@ impl Core {
 
     /// A linked node wants to be a member of the cluster, now or when it is possible.
     pub fn join_requested(&mut self, node: NodeRecord) {
+        if self.tree.is_forgotten(node.id) {
+            tracing::warn!(event = "node_was_removed", name = %node.name, id = node.id.0);
+            let word = Frame::Members(MembersWord::Removed);
+            return self.send_to_peer(node.id, Route::Shard(0), &word);
+        }
         self.joiners.ask(&node);
         self.join(node);
     }
@@ -277,98 +295,9 @@ impl Core {
         }
     }
 
-    fn admit_node(&mut self, node: NodeRecord) {
-        if is_member(&self.tree, &node) || self.joining.contains(&node.id) {
-            return;
-        }
-        let voter = self.tree.node(node.id).is_some_and(|n| n.voter);
-        // The same name under another id: it lost its directory and comes back as a new node.
-        let replaced: Vec<_> = self
-            .tree
-            .nodes()
-            .filter(|n| n.name == node.name && n.id != node.id)
-            .map(|n| n.id)
-            .collect();
-        for id in replaced {
-            tracing::warn!(event = "node_replaced", name = %node.name, old = id.0, new = node.id.0);
-            self.ask(Change::DeleteNode { id }, Asker::Nobody);
-        }
-        tracing::info!(event = "node_joins", name = %node.name, id = node.id.0);
-        self.joining.insert(node.id);
-        self.ask(Change::PutNode(NodeRecord { voter, ..node }), Asker::Nobody);
-    }
-
-    /// Leader of the metadata group: brings its members and the tree's node records together, a step a second.
-    pub fn reconcile_metadata_members(&mut self) {
-        let me = self.config.node;
-        let Some(status) = self.owners.metadata_status().filter(|s| s.is_leader) else {
-            self.joining.clear();
-            return;
-        };
-        let nodes: Vec<NodeRecord> = self.tree.nodes().map(|n| (**n).clone()).collect();
-        self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
-        let wanted: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
-        self.owners
-            .membership_step(consensus::GroupId(0), next_step(me, &wanted, &status));
-        for node in nodes {
-            let voter = status.membership.voters.contains(&node.id);
-            if node.voter != voter {
-                self.ask(Change::PutNode(NodeRecord { voter, ..node }), Asker::Nobody);
-            }
-        }
-    }
-
-    /// Queues led here: members as the tree wants them; members that the cluster forgot are replaced.
-    pub fn reconcile_queue_members(&mut self) {
-        let me = self.config.node;
-        for (id, status) in self.owners.led_groups() {
-            let Some(record) = self.tree.queue_by_id(id).cloned() else {
-                continue;
-            };
-            let known: Vec<NodeId> = self.tree.nodes().map(|n| n.id).collect();
-            if record.members.iter().any(|m| !known.contains(m)) {
-                self.replace_forgotten(&record, &known);
-                continue;
-            }
-            match next_step(me, &record.members, &status) {
-                Step::Done => {}
-                step => self.owners.membership_step(consensus::GroupId(id.0), step),
-            }
-        }
-    }
-
-    fn replace_forgotten(&mut self, record: &QueueRecord, known: &[NodeId]) {
-        let mut members: Vec<NodeId> = record
-            .members
-            .iter()
-            .copied()
-            .filter(|m| known.contains(m))
-            .collect();
-        let load = self.queue_loads();
-        let mut others: Vec<NodeId> = known
-            .iter()
-            .copied()
-            .filter(|n| !members.contains(n))
-            .collect();
-        others.sort_by_key(|n| (!self.peers.is_up(*n), load(*n), *n));
-        members.extend(
-            others
-                .into_iter()
-                .take(record.members.len() - members.len()),
-        );
-        if members != record.members && self.replacing.insert(record.id) {
-            self.ask(
-                Change::SetQueueMembers {
-                    id: record.id,
-                    members,
-                },
-                Asker::Nobody,
-            );
-        }
-    }
-
     pub fn peer_up(&mut self, node: NodeId, incarnation: env::Incarnation) {
         let new_life = self.peers.up(node, incarnation);
+        self.members.review.all();
         self.owners.peer_up(node, incarnation);
         if new_life {
             self.owners.node_gone(GoneNode {
@@ -381,25 +310,10 @@ impl Core {
 
     pub fn peer_down(&mut self, node: NodeId) {
         self.peers.down(node);
+        self.members.review.all();
         self.alarms.forget(node);
         self.joiners.forget(node);
         self.owners.peer_down(node);
         self.clients_node_down(node);
-    }
-}
-
-/// The step a membership decision asks of the consensus host.
-pub enum MembershipAction {
-    Change(consensus::MembershipChange),
-    Transfer(NodeId),
-}
-
-impl Step {
-    pub fn action(self) -> Option<MembershipAction> {
-        match self {
-            Step::Change(change) => Some(MembershipAction::Change(change)),
-            Step::TransferTo(node) => Some(MembershipAction::Transfer(node)),
-            Step::Wait | Step::Done => None,
-        }
     }
 }

@@ -34,8 +34,19 @@ pub struct ShardConfig {
     /// The vhost of sessions that name none (MQTT).
     pub default_vhost: Name,
     pub limits: ShardLimits,
+    pub placement: Placement,
     /// Time and memory of the Raft groups.
     pub groups: consensus::Limits,
+}
+
+/// What the configuration says about where queues live.
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// `cluster.zone`: where this node is; empty: nobody says.
+    pub zone: Name,
+    /// `quorum_queue.continuous_membership_reconciliation.target_group_size`: members that every quorum queue is grown to
+    /// when there are nodes for them; 0: none.
+    pub target_group_size: u32,
 }
 
 /// How the cluster begins: each founder makes the metadata group with these voters, and whoever leads it first

@@ -9,6 +9,7 @@ use crate::frame::Frame;
 use crate::joiners::Joiners;
 use crate::listings::{Listings, Tallies};
 use crate::logins::Logins;
+use crate::members::Members;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
 use crate::stats::StatsRequests;
@@ -89,8 +90,7 @@ pub struct Core {
     pub joiners: Joiners,
     /// Nodes whose `PutNode` is on its way.
     pub joining: BTreeSet<NodeId>,
-    /// Queues whose `SetQueueMembers` is on its way.
-    pub replacing: BTreeSet<QueueId>,
+    pub members: Members,
     /// Queues whose deletion is on its way to the tree because nobody else may see to it.
     pub deleting: BTreeSet<QueueId>,
     pub reconcile_at: Time,
@@ -261,6 +261,8 @@ impl Core {
                 .notices
                 .push_back((number, Notice::Changed { token, result })),
             Asker::Control(reply) => reply(result),
+            Asker::Members { token, queue, to } => self.members_changed(token, queue, to, result),
+            Asker::Review(queue) => self.members.review.answered(queue),
             // The other shard answers from its own tree when it applies; a refusal to take the change in is not in the
             // log, and shows there as a late answer.
             Asker::Shard { .. } => {}

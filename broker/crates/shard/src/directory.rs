@@ -9,7 +9,7 @@ use crate::frame::{self, Frame, Origin};
 use bytes::{BufMut, Bytes, BytesMut};
 use control::Reply;
 use env::{Incarnation, NodeId, Time};
-use metadata::{Change, Done, Refused};
+use metadata::{Change, Done, QueueId, Refused};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -36,6 +36,14 @@ pub enum Asker {
         token: u64,
     },
     Control(Reply<Result<Done, Refused>>),
+    /// One of several queues whose members an operator changes.
+    Members {
+        token: u64,
+        queue: QueueId,
+        to: Vec<NodeId>,
+    },
+    /// The review of a queue's members.
+    Review(QueueId),
 }
 
 struct Pending {

@@ -1,5 +1,6 @@
 //! What shards say to each other, on one node and between nodes. Integers big-endian; one frame, one message.
 
+use crate::members::frame::MembersWord;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
@@ -45,7 +46,10 @@ pub enum Frame {
         events: Vec<Event>,
     },
     /// A change for the metadata leader to propose.
-    Propose { origin: Origin, change: Change },
+    Propose {
+        origin: Origin,
+        change: Change,
+    },
     /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked.
     Applied {
         index: u64,
@@ -53,7 +57,10 @@ pub enum Frame {
         done_for: Option<(u16, u64)>,
     },
     /// A whole tree, in front of what is applied from here on.
-    Restored { index: u64, tree: Bytes },
+    Restored {
+        index: u64,
+        tree: Bytes,
+    },
     /// Another shard's session asks for a change (to shard 0 of the same node).
     ChangeRequest {
         shard: u16,
@@ -72,9 +79,14 @@ pub enum Frame {
         stats: Vec<OwnerStats>,
     },
     /// A node of the cluster raised or cleared an alarm.
-    Alarm { reason: AlarmReason, on: bool },
+    Alarm {
+        reason: AlarmReason,
+        on: bool,
+    },
     /// For the metadata leader: this node wants to be a member.
-    Join { node: NodeRecord },
+    Join {
+        node: NodeRecord,
+    },
     /// Shard 0 to the other shards of its node: the tree has caught up with the cluster, clients may come.
     CaughtUp,
     /// A `control::Question` for each shard.
@@ -89,6 +101,7 @@ pub enum Frame {
         last: bool,
         facts: Bytes,
     },
+    Members(MembersWord),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +137,7 @@ const JOIN: u8 = 11;
 const CAUGHT_UP: u8 = 12;
 const ASK: u8 = 40;
 const TOLD: u8 = 41;
+const MEMBERS: u8 = 20;
 
 impl Frame {
     pub fn encode(&self) -> Bytes {
@@ -224,6 +238,10 @@ impl Frame {
                 out.put_u8(u8::from(*last));
                 out.put_slice(facts);
             }
+            Frame::Members(word) => {
+                out.put_u8(MEMBERS);
+                word.encode(&mut out);
+            }
         }
         out.freeze()
     }
@@ -310,6 +328,7 @@ impl Frame {
                 last: u8(&mut frame)? != 0,
                 facts: frame,
             },
+            MEMBERS => Frame::Members(MembersWord::decode(frame)?),
             _ => return Err(FrameError),
         })
     }
@@ -451,7 +470,7 @@ pub(crate) fn u8(frame: &mut Bytes) -> Result<u8, FrameError> {
     frame.try_get_u8().map_err(|_| FrameError)
 }
 
-fn u16(frame: &mut Bytes) -> Result<u16, FrameError> {
+pub(crate) fn u16(frame: &mut Bytes) -> Result<u16, FrameError> {
     frame.try_get_u16().map_err(|_| FrameError)
 }
 

@@ -23,7 +23,8 @@ impl Joiners {
 
     /// Those that the tree does not have as they are; the others are done with.
     pub fn waiting(&mut self, tree: &Tree) -> Vec<NodeRecord> {
-        self.0.retain(|_, node| !is_member(tree, node));
+        self.0
+            .retain(|_, node| !is_member(tree, node) && !tree.is_forgotten(node.id));
         self.0.values().cloned().collect()
     }
 }
@@ -69,6 +70,10 @@ mod tests {
         assert!(joiners.waiting(&tree).is_empty());
         // A node that the cluster forgot later is not brought back by an old request.
         tree.apply(3, &Change::DeleteNode { id: NodeId(2) })?;
+        assert!(joiners.waiting(&tree).is_empty());
+        // Nor does one that was removed for good get anywhere by asking anew.
+        joiners.ask(&node(2, "a:1"));
+        tree.apply(4, &Change::ForgetNode { id: NodeId(2) })?;
         assert!(joiners.waiting(&tree).is_empty());
         Ok(())
     }

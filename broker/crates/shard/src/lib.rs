@@ -18,6 +18,7 @@ mod joiners;
 mod lease;
 mod listings;
 mod logins;
+mod members;
 mod membership;
 mod owners;
 mod peers;
@@ -28,7 +29,7 @@ mod stats;
 mod turn;
 mod view;
 
-pub use config::{Founding, RecoveredShard, ShardConfig, ShardLimits};
+pub use config::{Founding, Placement, RecoveredShard, ShardConfig, ShardLimits};
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::Shard;
 

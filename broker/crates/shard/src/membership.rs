@@ -1,15 +1,18 @@
 //! Which step brings a Raft group from the members it has to those it should have (Q16, C1). Pure.
 //!
-//! | state of the group                                          | step                       |
-//! |-------------------------------------------------------------|----------------------------|
-//! | a wanted node is no member                                  | add it as a learner        |
-//! | a learner that is wanted has not caught up                  | wait                       |
-//! | a voter is not wanted and every wanted node is at least a   | remove it, when those left |
-//! | learner that has caught up                                  | are heard from in majority |
-//! | a learner that is wanted has caught up                      | promote it                 |
-//! | the leader itself is not wanted                             | hand over leadership first |
+//! | state of the group                                             | step                          |
+//! |----------------------------------------------------------------|-------------------------------|
+//! | a wanted node is no member                                     | add it as a learner           |
+//! | a learner is not wanted                                        | remove it                     |
+//! | a voter is not wanted, a learner that is to vote is behind     | wait                          |
+//! | the same and that voter is alive, a learner has caught up      | promote it                    |
+//! | a voter is not wanted and nobody is to take its place, or it   | remove it, when those left    |
+//! | is dead and a learner has caught up                            | have all of it in majority    |
+//! | the leader itself is not wanted                                | hand over leadership first    |
+//! | a learner that is to vote has caught up                        | promote it                    |
+//! | one is behind                                                  | wait                          |
 //!
-//! A learner catches up before a dead voter is removed, and is promoted right after, so the window in which one
+//! One change is under way at a time, and the new member comes before the old one goes, so the window in which one
 //! failure costs the majority stays as short as two log entries.
 
 use consensus::{GroupStatus, MembershipChange};
@@ -26,31 +29,46 @@ pub enum Step {
     Done,
 }
 
+/// Who is to be in the group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    pub voters: &'a [NodeId],
+    /// Those that are to have a copy and no vote. Of these one that votes already goes on doing so.
+    pub learners: &'a [NodeId],
+}
+
+impl Wanted<'_> {
+    fn has(&self, node: NodeId) -> bool {
+        self.voters.contains(&node) || self.learners.contains(&node)
+    }
+}
+
 /// The next step for the leader `me`; `status` is the leader's view.
-pub fn next_step(me: NodeId, wanted: &[NodeId], status: &GroupStatus) -> Step {
+pub fn next_step(me: NodeId, wanted: Wanted<'_>, status: &GroupStatus) -> Step {
     let voters = &status.membership.voters;
     let learners = &status.membership.learners;
-    if wanted.is_empty() {
+    if wanted.voters.is_empty() {
         return Step::Done;
     }
-    if let Some(new) = wanted
-        .iter()
-        .find(|n| !voters.contains(n) && !learners.contains(n))
-    {
+    let mut all = wanted.voters.iter().chain(wanted.learners);
+    if let Some(new) = all.find(|n| !voters.contains(n) && !learners.contains(n)) {
         return Step::Change(MembershipChange::AddLearner(*new));
     }
-    if let Some(extra) = learners.iter().find(|n| !wanted.contains(n)) {
-        return Step::Change(MembershipChange::Remove(*extra));
+    if let Some(stray) = learners.iter().find(|n| !wanted.has(**n)) {
+        return Step::Change(MembershipChange::Remove(*stray));
     }
-    if learners.iter().any(|n| !caught_up(*n, status)) {
-        return Step::Wait;
-    }
-    if let Some(extra) = voters.iter().find(|n| !wanted.contains(n)) {
-        return remove(me, *extra, status);
-    }
-    match learners.first() {
-        Some(learner) => Step::Change(MembershipChange::Promote(*learner)),
-        None => Step::Done,
+    let mut to_vote = learners.iter().filter(|n| wanted.voters.contains(n));
+    let behind = to_vote.clone().any(|n| !caught_up(*n, status));
+    let promotion = to_vote
+        .find(|n| caught_up(**n, status))
+        .map(|n| Step::Change(MembershipChange::Promote(*n)));
+    match (voters.iter().find(|n| !wanted.has(**n)), promotion) {
+        (Some(extra), Some(promotion)) if status.active.contains(extra) => promotion,
+        (Some(extra), promotion) if promotion.is_some() || !behind => remove(me, *extra, status),
+        (Some(_), _) => Step::Wait,
+        (None, Some(promotion)) => promotion,
+        (None, None) if behind => Step::Wait,
+        (None, None) => Step::Done,
     }
 }
 
@@ -70,7 +88,8 @@ fn remove(me: NodeId, extra: NodeId, status: &GroupStatus) -> Step {
         .copied()
         .filter(|n| *n != extra)
         .collect();
-    let alive = left.iter().filter(|n| status.active.contains(n)).count();
+    // Not only heard from: what the one that goes has helped to confirm must be with those that are left.
+    let alive = left.iter().filter(|n| caught_up(**n, status)).count();
     if left.is_empty() {
         // The last voter goes only after another took its place.
         return match status.membership.learners.first() {
@@ -84,10 +103,7 @@ fn remove(me: NodeId, extra: NodeId, status: &GroupStatus) -> Step {
     if extra != me {
         return Step::Change(MembershipChange::Remove(extra));
     }
-    match left
-        .iter()
-        .find(|n| status.active.contains(n) && caught_up(**n, status))
-    {
+    match left.iter().find(|n| caught_up(**n, status)) {
         Some(next) => Step::TransferTo(*next),
         None => Step::Wait,
     }
@@ -178,6 +194,42 @@ mod tests {
                 Step::TransferTo(n(2)),
             ),
             (
+                "the other that is left lacks something",
+                &[1, 2],
+                status(&[1, 2, 3], &[], &[1, 2, 3], &[2]),
+                Step::Wait,
+            ),
+            (
+                "a living one goes after its successor has its vote",
+                &[1, 2, 4],
+                status(&[1, 2, 3], &[4], &[1, 2, 3, 4], &[]),
+                Step::Change(Promote(n(4))),
+            ),
+            (
+                "and then",
+                &[1, 2, 4],
+                status(&[1, 2, 3, 4], &[], &[1, 2, 3, 4], &[]),
+                Step::Change(Remove(n(3))),
+            ),
+            (
+                "of two new ones one is there: the dead one's place is taken",
+                &[1, 2, 4, 5, 6],
+                status(&[1, 2, 3], &[4, 5, 6], &[1, 2, 4], &[5]),
+                Step::Change(Remove(n(3))),
+            ),
+            (
+                "of two new ones one is there",
+                &[1, 4, 5],
+                status(&[1], &[4, 5], &[1, 5], &[4]),
+                Step::Change(Promote(n(5))),
+            ),
+            (
+                "the leader goes after its successor has its vote",
+                &[2, 3, 4],
+                status(&[1, 2, 3], &[4], &[1, 2, 3, 4], &[]),
+                Step::Change(Promote(n(4))),
+            ),
+            (
                 "stray learner",
                 &[1],
                 status(&[1], &[9], &[1], &[9]),
@@ -198,7 +250,45 @@ mod tests {
         ];
         for (name, wanted, status, expected) in cases {
             let wanted: Vec<_> = wanted.iter().map(|w| n(*w)).collect();
-            assert_eq!(next_step(n(1), &wanted, status), *expected, "{name}");
+            let wanted = Wanted {
+                voters: &wanted,
+                learners: &[],
+            };
+            assert_eq!(next_step(n(1), wanted, status), *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn some_have_a_copy_and_no_vote() {
+        use MembershipChange::*;
+        let n = NodeId;
+        for (name, group, expected) in [
+            (
+                "it comes as a learner",
+                status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
+                Step::Change(AddLearner(n(4))),
+            ),
+            (
+                "and stays one",
+                status(&[1, 2, 3], &[4], &[1, 2, 3, 4], &[]),
+                Step::Done,
+            ),
+            (
+                "also behind or down",
+                status(&[1, 2, 3], &[4], &[1, 2, 3], &[4]),
+                Step::Done,
+            ),
+            (
+                "who votes keeps its vote",
+                status(&[1, 2, 3, 4], &[], &[1, 2, 3, 4], &[]),
+                Step::Done,
+            ),
+        ] {
+            let wanted = Wanted {
+                voters: &[n(1), n(2), n(3)],
+                learners: &[n(4)],
+            };
+            assert_eq!(next_step(n(1), wanted, &group), expected, "{name}");
         }
     }
 }

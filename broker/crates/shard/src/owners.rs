@@ -6,14 +6,16 @@ mod tests;
 use crate::core::FixedState;
 use crate::frame::OwnerStats;
 use crate::lease::Leases;
+use crate::members::frame::Told;
 use crate::membership::Step;
 use crate::peers::Peers;
 use bytes::Bytes;
 use consensus::{
-    Committed, GroupId, GroupStatus, Host, JobId, JobResult, Membership, Output as HostOutput,
-    RaftHost, WalToken,
+    Committed, Departure, GroupId, GroupStatus, Host, JobId, JobResult, Membership,
+    Output as HostOutput, RaftHost, WalToken,
 };
 use control::QueueTotals;
+use control::ReplicaStatus;
 use env::{Disk, Incarnation, NodeId, Time};
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
@@ -187,19 +189,18 @@ impl Owners {
             return;
         }
         let group = GroupId(record.id.0);
-        if self.host.status(group).is_none() {
+        if !self.host.has(group) {
             let voters = if declared {
                 record.members.clone()
             } else {
                 Vec::new()
             };
-            self.host.create(
-                group,
-                &Membership {
-                    voters,
-                    learners: Vec::new(),
-                },
-            );
+            let founds = voters.first() == Some(&self.me);
+            let learners = Vec::new();
+            self.host.create(group, &Membership { voters, learners });
+            if founds {
+                self.host.stand_first(group);
+            }
         }
         let queue = QuorumQueue::new(label(record), FIRST_SETTINGS);
         self.queues
@@ -245,13 +246,16 @@ impl Owners {
                 classic.queue.destroy(&mut self.out);
                 self.note_events(queue);
             }
-            None if self.host.status(GroupId(queue.0)).is_some() => {
-                self.host.remove(GroupId(queue.0))
-            }
-            None => {}
+            // A replica that waits for its queue, or what is kept of one that departed.
+            None => self.host.remove(GroupId(queue.0)),
         }
+        self.forget_traces(queue);
+    }
+
+    fn forget_traces(&mut self, queue: QueueId) {
         self.held.remove(&queue);
         self.over.remove(&queue);
+        self.blocked.remove(&queue);
         self.set_wake(queue, None);
         self.touched.remove(&queue);
         self.leases.set(queue, None);
@@ -710,6 +714,85 @@ impl Owners {
         led
     }
 
+    /// Queues that are led here.
+    pub fn led_queues(&self) -> BTreeSet<QueueId> {
+        let led = self.queues.iter();
+        led.filter(|(_, o)| matches!(o, Owned::Quorum(q) if q.leads()))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// Of a group that is led here.
+    pub fn led_status(&self, queue: QueueId) -> Option<GroupStatus> {
+        match self.queues.get(&queue)? {
+            Owned::Quorum(q) if q.leads() => {
+                let status = self.host.status(GroupId(queue.0))?;
+                status.is_leader.then_some(status)
+            }
+            _ => None,
+        }
+    }
+
+    pub fn has_replica(&self, queue: QueueId) -> bool {
+        self.host.has(GroupId(queue.0))
+    }
+
+    /// Hands a queue that is led here to another member that is up.
+    pub fn hand_over(&mut self, queue: QueueId, to: NodeId) {
+        let able = |s: &GroupStatus| s.membership.voters.contains(&to) && s.active.contains(&to);
+        if to != self.me && self.led_status(queue).as_ref().is_some_and(able) {
+            self.membership_step(GroupId(queue.0), Step::TransferTo(to));
+        }
+    }
+
+    /// Of a queue that is led here: whether `node` is out of it for good.
+    pub fn departure(&self, queue: QueueId, node: NodeId) -> Option<Departure> {
+        self.host.departure(GroupId(queue.0), node)
+    }
+
+    /// The leader says that this node's replica is not needed. False when it has to stay for now; otherwise it goes soon,
+    /// see [`Owners::has_replica`] and [`Owners::departed`].
+    pub fn depart(&mut self, queue: QueueId, told: Departure) -> bool {
+        self.host.depart(GroupId(queue.0), told)
+    }
+
+    /// The replica has gone, and what was made of it goes too.
+    pub fn departed(&mut self, queue: QueueId) {
+        self.queues.remove(&queue);
+        self.forget_traces(queue);
+    }
+
+    /// What this node's replica tells of itself.
+    pub fn tell_replica(&self, queue: QueueId) -> Told {
+        let mut told = Told::default();
+        let Some(status) = self.host.status(GroupId(queue.0)) else {
+            return told;
+        };
+        if status.is_leader {
+            let members = &status.membership;
+            members.voters.iter().for_each(|n| told.votes.add(*n, true));
+            let learners = members.learners.iter();
+            learners.for_each(|n| told.votes.add(*n, false));
+        }
+        told.replica = Some(ReplicaStatus {
+            is_leader: status.is_leader,
+            is_candidate: status.is_candidate,
+            term: status.term,
+            last_index: status.last_index,
+            written: status.persisted,
+            applied: status.applied,
+            commit: status.commit,
+            checkpoint: status.checkpoint,
+        });
+        told
+    }
+
+    /// Whether the metadata group is led here and could be elsewhere.
+    pub fn metadata_is_movable(&self, peers: &Peers, avoid: &[NodeId]) -> bool {
+        let led = self.metadata_status().filter(|s| s.is_leader);
+        led.is_some_and(|s| successor(self.me, &s, peers, avoid).is_some())
+    }
+
     pub fn membership_step(&mut self, group: GroupId, step: Step) {
         let done = match step {
             Step::Change(change) => self.host.change_membership(group, change),
@@ -791,17 +874,6 @@ impl Owners {
         all
     }
 
-    /// Groups led here, the metadata group included.
-    pub fn leaders(&self) -> usize {
-        let metadata = usize::from(self.metadata_status().is_some_and(|s| s.is_leader));
-        metadata
-            + self
-                .queues
-                .values()
-                .filter(|o| matches!(o, Owned::Quorum(q) if q.leads()))
-                .count()
-    }
-
     /// Groups led here that another member, which is up, could lead.
     pub fn leaders_to_move(&self, peers: &Peers) -> usize {
         self.movable(peers, &[]).len()
@@ -825,17 +897,6 @@ impl Owners {
         for (group, to) in self.movable(peers, avoid) {
             self.membership_step(group, Step::TransferTo(to));
         }
-    }
-
-    /// Hands over leaders of queues beyond this many; returns how many.
-    pub fn shed_leaders(&mut self, peers: &Peers, keep: usize) -> u32 {
-        let mut movable = self.movable(peers, &[]);
-        movable.retain(|(group, _)| *group != METADATA);
-        let shed = movable.split_off(keep.min(movable.len()));
-        for (group, to) in &shed {
-            self.membership_step(*group, Step::TransferTo(*to));
-        }
-        shed.len() as u32
     }
 
     /// When the host wants to be told of time; None while all its groups sleep.

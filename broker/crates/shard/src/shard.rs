@@ -4,6 +4,8 @@
 use crate::core::Core;
 use crate::frame::{AlarmReason, Frame};
 use crate::listings::Gathered;
+use crate::members::Plan;
+use crate::members::frame::MembersWord;
 use crate::sessions::{Sessions, Slot, is_loopback};
 use crate::view::View;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
@@ -191,6 +193,8 @@ impl Shard {
                 let facts = Facts::decode(&facts);
                 self.core.listings.take(token, from, last, facts);
             }
+            Frame::Members(MembersWord::Drain { on }) if from == self.core.me() => self.drain(on),
+            Frame::Members(word) => self.core.take_members_word(from, word),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -235,6 +239,14 @@ impl Shard {
         vec![Facts::Closed(key.is_some())]
     }
 
+    /// Maintenance begins or ends.
+    fn drain(&mut self, on: bool) {
+        self.core.set_maintenance(on);
+        if on {
+            self.notify_all(&Notice::Shutdown);
+        }
+    }
+
     /// Control requests that need the connections.
     fn control_connections(&mut self, request: ControlRequest) -> Option<ControlRequest> {
         match request {
@@ -265,15 +277,14 @@ impl Shard {
                 self.gather(&question, true, Gathered::Closed(false, reply));
             }
             ControlRequest::Maintenance { on, reply } => {
-                self.core.set_maintenance(on);
-                if on {
-                    self.notify_all(&Notice::Shutdown);
-                }
-                reply(control::MaintenanceProgress {
+                self.drain(on);
+                let connections_left = self.sessions.len() as u32;
+                let plan = Plan::Drained {
                     on,
-                    leaders_left: self.core.owners.leaders() as u32,
-                    connections_left: self.sessions.len() as u32,
-                });
+                    connections_left,
+                    reply,
+                };
+                self.core.gather_for(None, plan);
             }
             other => return Some(other),
         }

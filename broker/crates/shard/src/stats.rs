@@ -1,6 +1,7 @@
 //! Figures of queues, gathered from their owners on every shard and node for the control plane.
 
 use crate::frame::OwnerStats;
+use crate::members::Plan;
 use control::{QueueFacts, Reply};
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
@@ -13,8 +14,14 @@ pub const GATHER_WITHIN: Duration = Duration::from_secs(2);
 /// Requests that gather at the same time, at most; the oldest is answered early beyond that.
 const MAX_GATHERING: usize = 256;
 
+/// What the figures are for.
+pub enum Then {
+    Tell(Reply<Vec<QueueFacts>>),
+    CarryOut(Plan),
+}
+
 struct Gathering {
-    reply: Reply<Vec<QueueFacts>>,
+    then: Then,
     only: Option<QueueId>,
     /// Answers still to come: (node, shard) ends with its `last` frame; counted, not named.
     left: usize,
@@ -35,11 +42,11 @@ impl StatsRequests {
         now: Time,
         only: Option<QueueId>,
         asked: usize,
-        reply: Reply<Vec<QueueFacts>>,
+        then: Then,
     ) -> (u64, Option<u64>) {
         self.next += 1;
         let gathering = Gathering {
-            reply,
+            then,
             only,
             left: asked,
             found: BTreeMap::new(),
@@ -76,11 +83,9 @@ impl StatsRequests {
         self.gathering.values().map(|g| g.until).min()
     }
 
-    /// Answers with what is there: every queue of the tree, with figures where its owner told.
-    pub fn finish(&mut self, token: u64, tree: &Tree) {
-        let Some(g) = self.gathering.remove(&token) else {
-            return;
-        };
+    /// What is there: every queue of the tree, with figures where its owner told.
+    pub fn finish(&mut self, token: u64, tree: &Tree) -> Option<(Vec<QueueFacts>, Then)> {
+        let g = self.gathering.remove(&token)?;
         let queues: Vec<_> = match g.only {
             Some(id) => tree.queue_by_id(id).into_iter().collect(),
             None => tree.all_queues().collect(),
@@ -106,6 +111,6 @@ impl StatsRequests {
                     counters: QueueCounters::default(),
                 },
             });
-        (g.reply)(facts.collect());
+        Some((facts.collect(), g.then))
     }
 }

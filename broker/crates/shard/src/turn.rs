@@ -9,6 +9,7 @@ use crate::frame::Frame;
 use crate::joiners::Joiners;
 use crate::listings::{Listings, Tallies};
 use crate::logins::Logins;
+use crate::members::Members;
 use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
@@ -88,7 +89,7 @@ impl Shard {
             bootstrapping: false,
             joiners: Joiners::default(),
             joining: BTreeSet::new(),
-            replacing: BTreeSet::new(),
+            members: Members::default(),
             deleting: BTreeSet::new(),
             reconcile_at: now,
             logins: HashMap::default(),
@@ -189,6 +190,7 @@ impl Core {
             } => {
                 if is_me {
                     self.owners.tell_peers(queue, &self.peers);
+                    self.members.review.queue(queue);
                     self.refresh_settings(queue);
                 }
                 self.queue_leader_known(queue, leader);
@@ -225,10 +227,11 @@ impl Core {
         self.tick_clients();
         self.tick_directory();
         for token in self.stats.late(self.now) {
-            self.stats.finish(token, &self.tree);
+            self.finish_gathering(token);
         }
         self.listings.tick(self.now);
         self.tick_errands();
+        self.members.questions.tick(self.now);
         if self.now >= self.reconcile_at {
             self.reconcile_at = self.now + RECONCILE_EVERY;
             self.reconcile();
@@ -254,8 +257,10 @@ impl Core {
             self.reconcile_metadata_members();
             self.ask_for_joiners();
             self.end_old_maintenance();
+            self.tell_zone();
         }
         self.reconcile_queue_members();
+        self.review_departures();
         self.finish_deletions();
         let tree = &self.tree;
         self.owners
@@ -276,6 +281,7 @@ impl Core {
             self.stats.wake_at(),
             self.listings.wake_at(),
             self.errands.wake_at(),
+            self.members.questions.wake_at(),
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()

@@ -46,8 +46,13 @@ impl Broker for View<'_> {
         );
     }
 
-    fn place(&mut self, kind: QueueKind, replicas: u32) -> Vec<NodeId> {
-        self.core.place(kind, replicas)
+    fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
+        // What needs no record lives where its client is.
+        vec![self.core.me()]
+    }
+
+    fn place_queue(&mut self, queue: &QueueRecord) -> Vec<NodeId> {
+        self.core.place(queue)
     }
 
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {

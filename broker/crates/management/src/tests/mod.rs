@@ -6,13 +6,15 @@ mod clients;
 mod documents;
 mod messages;
 mod operations;
+mod replicas;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
 use base64::Engine as _;
 use control::{
-    ConnectionFacts, ConsumerFacts, ControlRequest, Counters, MaintenanceProgress, NodeFacts,
-    Published, QueueFacts, Readiness,
+    ConnectionFacts, ConsumerFacts, ControlRequest, Counters, Forgetting, MaintenanceProgress,
+    MemberChange, MemberOutcome, MembershipRequest, NodeFacts, Published, QueueFacts, Readiness,
+    ReplicaFacts, ReplicaStatus, Vote,
 };
 use env::{NodeId, WallTime};
 use message::Message;
@@ -45,6 +47,8 @@ pub(crate) struct Fake {
     /// Nodes other than the first are down.
     pub(crate) alone: bool,
     pub(crate) disk_alarm: bool,
+    /// Queues that a node to be forgotten still holds.
+    pub(crate) moving: u32,
 }
 
 pub(crate) fn node(id: u64) -> NodeRecord {
@@ -110,6 +114,7 @@ impl Fake {
                 maintenance: n.maintenance,
                 voter: n.voter,
                 address: n.address.to_string(),
+                zone: self.tree.zone(n.id).to_owned(),
                 uptime_s: (n.id == NodeId(1)).then_some(5),
                 memory_alarm: false,
                 disk_alarm: self.disk_alarm && n.id == NodeId(2),
@@ -175,6 +180,79 @@ impl Fake {
         }
     }
 
+    /// Changes are made at once, but for queues whose name begins with `stuck`.
+    fn membership(&mut self, request: MembershipRequest) {
+        match request {
+            MembershipRequest::Change {
+                queues,
+                change,
+                reply,
+            } => {
+                let each = queues.into_iter();
+                reply(each.map(|q| self.change_members(q, change)).collect());
+            }
+            MembershipRequest::Replicas { queue, reply } => {
+                let record = self.tree.queue_by_id(queue).unwrap();
+                let facts = record.members.iter().zip(0u64..).map(|(node, at)| {
+                    let replica = (at < 2).then_some(ReplicaStatus {
+                        is_leader: at == 0,
+                        term: 4,
+                        last_index: 9,
+                        written: 9,
+                        applied: 8,
+                        commit: 8,
+                        checkpoint: 1,
+                        is_candidate: false,
+                    });
+                    let vote = if at < 2 {
+                        Vote::Voter
+                    } else {
+                        Vote::Promotable
+                    };
+                    ReplicaFacts {
+                        node: *node,
+                        vote,
+                        replica,
+                    }
+                });
+                reply(facts.collect());
+            }
+            MembershipRequest::Forget { node, reply } => reply(match self.moving {
+                0 => {
+                    let done = self.apply(Change::ForgetNode { id: node });
+                    done.map(|_| Forgetting::Forgotten)
+                }
+                queues => Ok(Forgetting::Moving { queues }),
+            }),
+        }
+    }
+
+    fn change_members(&mut self, queue: QueueId, change: MemberChange) -> MemberOutcome {
+        let record = self.tree.queue_by_id(queue).unwrap().clone();
+        let from = record.members.clone();
+        let mut to = from.clone();
+        match change {
+            MemberChange::Add(node) => to.push(node),
+            MemberChange::Remove(node) | MemberChange::Evacuate(node) => to.retain(|m| *m != node),
+            MemberChange::Replace { old, new } => {
+                to.retain(|m| *m != old);
+                to.push(new);
+            }
+        }
+        let result = if record.name.starts_with("stuck") {
+            let text = format!("queue '{}' would lose its majority", record.name);
+            Err(metadata::Refused::PreconditionFailed(text))
+        } else {
+            let change = Change::ReplaceQueueMembers {
+                id: queue,
+                from,
+                to: to.clone(),
+            };
+            self.apply(change).map(|_| to)
+        };
+        MemberOutcome { queue, result }
+    }
+
     fn serve(&mut self, request: ControlRequest) {
         if self.stopping {
             return;
@@ -196,12 +274,9 @@ impl Fake {
                 }
                 reply(result);
             }
-            ControlRequest::Place {
-                kind,
-                replicas,
-                reply,
-            } => {
-                let all = match (kind, replicas) {
+            ControlRequest::Place { record, reply } => {
+                let replicas = self.tree.placement_wish(&record).initial;
+                let all = match (record.kind, replicas) {
                     (QueueKind::Classic, _) => 1,
                     (QueueKind::Quorum, 0) => 3,
                     (QueueKind::Quorum, n) => u64::from(n),
@@ -240,7 +315,8 @@ impl Fake {
                 reply(self.progress);
             }
             ControlRequest::Readiness { reply } => reply(self.readiness.clone()),
-            ControlRequest::RebalanceQueues { reply } => reply(0),
+            ControlRequest::Membership(request) => self.membership(request),
+            ControlRequest::RebalanceQueues { reply } => reply(3),
         }
     }
 }
@@ -300,6 +376,7 @@ fn fake() -> Fake {
         kept: None,
         alone: false,
         disk_alarm: false,
+        moving: 0,
     };
     fake.apply(Change::Bootstrap {
         cluster: "test".into(),

@@ -165,6 +165,19 @@ const KEYS: &[Key] = &[
         set: |c, _, v| name(v).map(|n| c.cluster.node = n),
     },
     Key {
+        name: "cluster.zone",
+        accepts: "letters, digits, `.`, `-`, `_`, `@`, at most 255; or nothing",
+        default: "",
+        doc: "Where this node is (a rack, an availability zone). The members of a quorum queue are spread over zones.",
+        set: |c, _, v| {
+            c.cluster.zone = match v {
+                "" => String::new(),
+                said => name(said)?,
+            };
+            Some(())
+        },
+    },
+    Key {
         name: "cluster.peers",
         accepts: "host:port, comma-separated",
         default: "",
@@ -330,6 +343,14 @@ const KEYS: &[Key] = &[
         default: "0.6",
         doc: "Share of the memory limit (cgroup's, or the machine's memory) above which publishers are blocked.",
         set: |c, _, v| number(v, 0.05, 1.0).map(|n| c.memory_watermark = n),
+    },
+    Key {
+        name: "quorum_queue.continuous_membership_reconciliation.target_group_size",
+        accepts: "0 to 7",
+        default: "0",
+        doc: "Members that every quorum queue is grown to when there are nodes for them; a queue may say more \
+              (`x-quorum-target-group-size`, policy `target-group-size`). 0: only those that say it. The same on all nodes.",
+        set: |c, _, v| number(v, 0, 7).map(|n| c.target_group_size = n),
     },
     Key {
         name: "wal.file_size",

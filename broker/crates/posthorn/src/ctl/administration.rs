@@ -276,7 +276,7 @@ fn carry_out(client: &Client, command: &Administration) -> Result<String, Failur
             let text = std::fs::read_to_string(file);
             let text = text.map_err(|e| cannot("read", file, &e))?;
             let document = Json::Object(object(&file.display().to_string(), &text)?);
-            client.post(&["definitions"], &document)?;
+            client.post_for(&["definitions"], &document)?;
             Ok(format!("Imported {}", file.display()))
         }
         // Listed above: these only look.

@@ -38,14 +38,6 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
                 "Node '{node}' stops publishers from {fraction} of its memory on"
             ))
         }
-        Command::ForgetNode { name } => {
-            client.delete(&["nodes", name], "")?;
-            Ok(format!("Node '{name}' is no member any more"))
-        }
-        Command::RebalanceQueues => {
-            client.post(&["rebalance", "queues"], &json!({}))?;
-            Ok("Queue leaders are being moved".to_owned())
-        }
         queues => queue(client, queues),
     }
 }

@@ -237,9 +237,15 @@ impl Client {
         self.ok(answered)
     }
 
-    pub(crate) fn post(&self, elements: &[&str], body: &Json) -> Result<(), Failure> {
+    /// The answer may say what came of it.
+    pub(crate) fn post_for(&self, elements: &[&str], body: &Json) -> Result<Answered, Failure> {
         let answered = self.send("POST", &path(elements), Some(body), &[])?;
-        self.ok(answered).map(|_| ())
+        self.ok(answered)
+    }
+
+    pub(crate) fn delete_for(&self, elements: &[&str]) -> Result<Answered, Failure> {
+        let answered = self.send("DELETE", &path(elements), None, &[])?;
+        self.ok(answered)
     }
 
     pub(crate) fn delete(&self, elements: &[&str], query: &str) -> Result<(), Failure> {

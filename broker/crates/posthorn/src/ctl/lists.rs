@@ -187,6 +187,7 @@ pub(crate) fn nodes(client: &Client, output: &Output) -> Result<(), Failure> {
         ("maintenance", &["being_drained"]),
         ("memory_alarm", &["mem_alarm"]),
         ("disk_alarm", &["disk_free_alarm"]),
+        ("zone", &["zone"]),
         ("address", &["address"]),
     ];
     output.list(&client.get(&["nodes"])?, columns);

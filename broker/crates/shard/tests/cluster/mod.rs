@@ -7,11 +7,13 @@ use codec_amqp091::{
     ContentHeader, FrameKind, Method, PROTOCOL_HEADER, Properties, encode_body,
     encode_content_header, encode_method, parse_frame,
 };
-use control::{ControlRequest, QueueFacts};
+use control::{
+    ControlRequest, Forgetting, MemberChange, MembershipRequest, QueueFacts, ReplicaFacts,
+};
 use env::sim::SimDisk;
-use env::{Incarnation, NodeId, Time, WallTime};
+use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::{Table, Value};
-use metadata::{Change, NodeRecord, QueueId, UserRecord};
+use metadata::{Change, NodeRecord, QueueId, Refused, UserRecord};
 use shard::{
     ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard, ShardConfig,
     ShardDriver, ShardLimits,
@@ -36,6 +38,8 @@ struct Node {
     listening: bool,
     /// No frame reaches it or leaves it.
     alone: bool,
+    /// Why it had to stop.
+    failed: Option<String>,
 }
 
 pub struct Cluster {
@@ -44,21 +48,34 @@ pub struct Cluster {
     now: Time,
     pub wall: WallTime,
     connections: usize,
+    /// A node that came back may have to stop.
+    may_fail: bool,
 }
 
 impl Cluster {
     /// A cluster that is ready.
     pub fn new(size: usize) -> Cluster {
-        Cluster::without(size, None)
+        Cluster::made(&vec![""; size], None)
+    }
+
+    /// The same, each node in its zone.
+    pub fn zoned(zones: &[&str]) -> Cluster {
+        Cluster::made(zones, None)
     }
 
     /// A cluster of which one node is not started yet; the others are ready.
     pub fn without(size: usize, late: Option<usize>) -> Cluster {
+        Cluster::made(&vec![""; size], late)
+    }
+
+    fn made(zones: &[&str], late: Option<usize>) -> Cluster {
+        let size = zones.len();
         let founders: Vec<NodeRecord> = (1..=size as u64).map(record).collect();
         let wall = WallTime(1_700_000_000_000);
         let make = |at: usize| {
             let disk = SimDisk::new();
-            let config = config(at as u64 + 1, &founders);
+            let mut config = config(at as u64 + 1, &founders);
+            config.placement.zone = zones[at].into();
             let recovered = RecoveredShard::default();
             let shard = Shard::new(config, recovered, Arc::new(disk.clone()), Time(1), wall);
             Node {
@@ -67,6 +84,7 @@ impl Cluster {
                 up: Some(at) != late,
                 listening: false,
                 alone: false,
+                failed: None,
             }
         };
         let mut cluster = Cluster {
@@ -75,6 +93,7 @@ impl Cluster {
             now: Time(1),
             wall,
             connections: 0,
+            may_fail: false,
         };
         for at in 0..size {
             if Some(at) != late {
@@ -209,6 +228,11 @@ impl Cluster {
                     node.shard.job_done(id, result);
                 }
                 Effect::Peer { to, frame, .. } => self.frames.push_back((at, to, frame)),
+                Effect::Fatal(text) if self.may_fail => {
+                    node.up = false;
+                    node.failed = Some(text);
+                    return true;
+                }
                 Effect::Fatal(text) => panic!("node {at} failed: {text}"),
                 Effect::Shard { .. } => panic!("there is one shard"),
                 Effect::Listen(on) => node.listening = on,
@@ -248,6 +272,92 @@ impl Cluster {
         for node in self.nodes.iter_mut().filter(|n| n.up) {
             node.shard.peer_down(NodeId(at as u64 + 1));
         }
+    }
+
+    /// A node whose links broke is heard of again.
+    pub fn back(&mut self, at: usize) {
+        self.may_fail = true;
+        self.nodes[at].up = true;
+        let node = NodeId(at as u64 + 1);
+        let others = (0..self.nodes.len()).filter(|other| *other != at);
+        for other in others.collect::<Vec<_>>() {
+            let peer = NodeId(other as u64 + 1);
+            self.nodes[other].shard.peer_up(node, Incarnation(1));
+            self.nodes[other].shard.join_requested(record(node.0));
+            self.nodes[at].shard.peer_up(peer, Incarnation(1));
+        }
+    }
+
+    pub fn failed(&self, at: usize) -> Option<String> {
+        self.nodes[at].failed.clone()
+    }
+
+    pub fn files(&self, at: usize, dir: &str) -> Vec<String> {
+        let groups = self.nodes[at].disk.list(dir).unwrap_or_default();
+        // The metadata group's stay.
+        groups
+            .into_iter()
+            .filter(|g| *g != format!("{:016x}", 0))
+            .collect()
+    }
+
+    fn queue_id(&mut self, at: usize, name: &str) -> Option<QueueId> {
+        let name = name.to_owned();
+        self.ask(at, |reply| {
+            ControlRequest::Read(Box::new(move |tree| {
+                reply(tree.queue("/", &name).map(|q| q.id));
+            }))
+        })
+    }
+
+    /// Asks node 0; the members that are wanted then.
+    pub fn change_members(
+        &mut self,
+        queue: &str,
+        change: MemberChange,
+    ) -> Result<Vec<NodeId>, Refused> {
+        let queues: Vec<QueueId> = self.queue_id(0, queue).into_iter().collect();
+        let outcomes = self.ask(0, |reply| {
+            ControlRequest::Membership(MembershipRequest::Change {
+                queues,
+                change,
+                reply,
+            })
+        });
+        outcomes.into_iter().next().expect("an outcome").result
+    }
+
+    pub fn replicas(&mut self, at: usize, queue: &str) -> Vec<ReplicaFacts> {
+        let queue = self.queue_id(at, queue).expect("there");
+        self.ask(at, |reply| {
+            ControlRequest::Membership(MembershipRequest::Replicas { queue, reply })
+        })
+    }
+
+    /// Asks node 0 to forget a node.
+    pub fn forget(&mut self, node: u64) -> Result<Forgetting, Refused> {
+        let node = NodeId(node);
+        self.ask(0, |reply| {
+            ControlRequest::Membership(MembershipRequest::Forget { node, reply })
+        })
+    }
+
+    pub fn rebalance(&mut self) -> u32 {
+        self.ask(0, |reply| ControlRequest::RebalanceQueues { reply })
+    }
+
+    /// Leaders that are left to move.
+    pub fn drain(&mut self, at: usize, on: bool) -> u32 {
+        let progress = self.ask(at, |reply| ControlRequest::Maintenance { on, reply });
+        progress.leaders_left
+    }
+
+    pub fn nodes_known(&mut self, at: usize) -> Vec<NodeId> {
+        self.ask(at, |reply| {
+            ControlRequest::Read(Box::new(move |tree| {
+                reply(tree.nodes().map(|n| n.id).collect());
+            }))
+        })
     }
 
     /// A client on a node, with channel 1.
@@ -309,6 +419,7 @@ fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             heartbeat_s: 0,
             ..ShardLimits::default()
         },
+        placement: shard::Placement::default(),
         groups: consensus::Limits::default(),
     }
 }

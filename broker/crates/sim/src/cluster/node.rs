@@ -218,6 +218,7 @@ impl Node {
                 heartbeat_s: 0,
                 ..shard::ShardLimits::default()
             },
+            placement: shard::Placement::default(),
             groups: self.plan.limits.clone(),
         }
     }

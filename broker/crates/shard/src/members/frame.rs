@@ -1,0 +1,279 @@
+//! What nodes say to each other about members and leaders. Within [`crate::frame::Frame`]; integers big-endian.
+
+use crate::frame::{FrameError, u8, u16, u64};
+use bytes::{BufMut, Bytes, BytesMut};
+use consensus::Departure;
+use control::{ReplicaStatus, Vote};
+use env::NodeId;
+use metadata::QueueId;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MembersWord {
+    /// To who leads the queue: hand it over.
+    Lead {
+        queue: QueueId,
+        to: NodeId,
+    },
+    /// To who may have a replica of the queue; answered to this shard of the asking node.
+    ReplicaRequest {
+        token: u64,
+        reply_shard: u16,
+        queue: QueueId,
+    },
+    Replica {
+        token: u64,
+        told: Told,
+    },
+    /// To the members of a queue: this node is none any more and still has its replica.
+    DepartureRequest {
+        queue: QueueId,
+    },
+    /// From who leads it: the replica is not needed.
+    Depart {
+        queue: QueueId,
+        told: Departure,
+    },
+    /// To a node that wants to be a member: it was removed for good.
+    Removed,
+    /// From shard 0 to the others of its node: maintenance begins or ends.
+    Drain {
+        on: bool,
+    },
+}
+
+/// A node's answer about its replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    pub replica: Option<ReplicaStatus>,
+    /// Of a leader: members and how they count, as many as fit.
+    pub votes: Votes,
+}
+
+/// Most members in one answer: all that a queue may have, and as many that come or go.
+const MAX_VOTES: usize = 16;
+
+/// Who is in a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Votes(Vec<(NodeId, bool)>);
+
+impl Votes {
+    pub fn add(&mut self, node: NodeId, votes: bool) {
+        if self.0.len() < MAX_VOTES {
+            self.0.push((node, votes));
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, Vote)> + '_ {
+        let vote = |votes| match votes {
+            true => Vote::Voter,
+            false => Vote::Promotable,
+        };
+        self.0
+            .iter()
+            .map(move |(node, votes)| (*node, vote(*votes)))
+    }
+}
+
+const LEAD: u8 = 1;
+const REPLICA_REQUEST: u8 = 2;
+const REPLICA: u8 = 3;
+const DEPARTURE_REQUEST: u8 = 4;
+const DEPART: u8 = 5;
+const REMOVED: u8 = 6;
+const DRAIN: u8 = 7;
+
+impl MembersWord {
+    pub fn encode(&self, out: &mut BytesMut) {
+        match self {
+            MembersWord::Lead { queue, to } => {
+                out.put_u8(LEAD);
+                out.put_u64(queue.0);
+                out.put_u64(to.0);
+            }
+            MembersWord::ReplicaRequest {
+                token,
+                reply_shard,
+                queue,
+            } => {
+                out.put_u8(REPLICA_REQUEST);
+                out.put_u64(*token);
+                out.put_u16(*reply_shard);
+                out.put_u64(queue.0);
+            }
+            MembersWord::Replica { token, told } => {
+                out.put_u8(REPLICA);
+                out.put_u64(*token);
+                put_told(out, told);
+            }
+            MembersWord::DepartureRequest { queue } => {
+                out.put_u8(DEPARTURE_REQUEST);
+                out.put_u64(queue.0);
+            }
+            MembersWord::Depart { queue, told } => {
+                out.put_u8(DEPART);
+                out.put_u64(queue.0);
+                out.put_u64(told.term);
+                out.put_u64(told.commit);
+            }
+            MembersWord::Removed => out.put_u8(REMOVED),
+            MembersWord::Drain { on } => {
+                out.put_u8(DRAIN);
+                out.put_u8(u8::from(*on));
+            }
+        }
+    }
+
+    pub fn decode(mut frame: Bytes) -> Result<MembersWord, FrameError> {
+        let from = &mut frame;
+        Ok(match u8(from)? {
+            LEAD => MembersWord::Lead {
+                queue: QueueId(u64(from)?),
+                to: NodeId(u64(from)?),
+            },
+            REPLICA_REQUEST => MembersWord::ReplicaRequest {
+                token: u64(from)?,
+                reply_shard: u16(from)?,
+                queue: QueueId(u64(from)?),
+            },
+            REPLICA => MembersWord::Replica {
+                token: u64(from)?,
+                told: told(from)?,
+            },
+            DEPARTURE_REQUEST => MembersWord::DepartureRequest {
+                queue: QueueId(u64(from)?),
+            },
+            DEPART => MembersWord::Depart {
+                queue: QueueId(u64(from)?),
+                told: Departure {
+                    term: u64(from)?,
+                    commit: u64(from)?,
+                },
+            },
+            REMOVED => MembersWord::Removed,
+            DRAIN => MembersWord::Drain { on: u8(from)? != 0 },
+            _ => return Err(FrameError),
+        })
+    }
+}
+
+fn put_told(out: &mut BytesMut, told: &Told) {
+    out.put_u8(u8::from(told.replica.is_some()));
+    if let Some(r) = &told.replica {
+        out.put_u8(u8::from(r.is_leader) | u8::from(r.is_candidate) << 1);
+        for field in [
+            r.term,
+            r.last_index,
+            r.written,
+            r.applied,
+            r.commit,
+            r.checkpoint,
+        ] {
+            out.put_u64(field);
+        }
+    }
+    out.put_u8(told.votes.0.len() as u8);
+    for (node, votes) in &told.votes.0 {
+        out.put_u64(node.0);
+        out.put_u8(u8::from(*votes));
+    }
+}
+
+fn told(from: &mut Bytes) -> Result<Told, FrameError> {
+    let replica = match u8(from)? {
+        0 => None,
+        _ => {
+            let role = u8(from)?;
+            Some(ReplicaStatus {
+                is_leader: role & 1 != 0,
+                is_candidate: role & 2 != 0,
+                term: u64(from)?,
+                last_index: u64(from)?,
+                written: u64(from)?,
+                applied: u64(from)?,
+                commit: u64(from)?,
+                checkpoint: u64(from)?,
+            })
+        }
+    };
+    let mut votes = Votes::default();
+    let count = usize::from(u8(from)?);
+    if count > MAX_VOTES {
+        return Err(FrameError);
+    }
+    for _ in 0..count {
+        votes.add(NodeId(u64(from)?), u8(from)? != 0);
+    }
+    Ok(Told { replica, votes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn samples() -> Vec<MembersWord> {
+        let mut votes = Votes::default();
+        (1..=20).for_each(|n| votes.add(NodeId(n), n < 4));
+        assert_eq!(votes.iter().count(), MAX_VOTES);
+        let replica = ReplicaStatus {
+            is_leader: true,
+            is_candidate: false,
+            term: 3,
+            last_index: 9,
+            written: 8,
+            applied: 7,
+            commit: 7,
+            checkpoint: u64::MAX,
+        };
+        let told = Told {
+            replica: Some(replica),
+            votes,
+        };
+        let queue = QueueId(5);
+        vec![
+            MembersWord::Lead {
+                queue,
+                to: NodeId(u64::MAX),
+            },
+            MembersWord::ReplicaRequest {
+                token: 4,
+                reply_shard: 2,
+                queue,
+            },
+            MembersWord::Replica { token: 4, told },
+            MembersWord::Replica {
+                token: 4,
+                told: Told::default(),
+            },
+            MembersWord::DepartureRequest { queue },
+            MembersWord::Depart {
+                queue,
+                told: Departure { term: 1, commit: 2 },
+            },
+            MembersWord::Removed,
+            MembersWord::Drain { on: true },
+        ]
+    }
+
+    #[test]
+    fn words_return_and_cut_ones_do_not() {
+        for word in samples() {
+            let mut out = BytesMut::new();
+            word.encode(&mut out);
+            let bytes = out.freeze();
+            assert_eq!(MembersWord::decode(bytes.clone()), Ok(word));
+            for cut in 0..bytes.len() {
+                assert!(MembersWord::decode(bytes.slice(..cut)).is_err());
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..9) {
+            let mut tagged = vec![kind];
+            tagged.extend(bytes);
+            let _ = MembersWord::decode(Bytes::from(tagged));
+        }
+    }
+}

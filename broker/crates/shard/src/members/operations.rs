@@ -1,0 +1,344 @@
+//! What operators ask for: members, leaders, maintenance, nodes that leave. Decided with what all owners tell just then.
+
+use super::frame::MembersWord;
+use super::rebalance::{self, Led};
+use super::resize::{Now, resized};
+use crate::Route;
+use crate::core::Core;
+use crate::directory::Asker;
+use crate::frame::Frame;
+use crate::placement;
+use control::{
+    Forgetting, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest, QueueFacts,
+    Reply,
+};
+use env::NodeId;
+use metadata::{Change, Done, QueueId, QueueKind, QueueRecord, Refused};
+use std::collections::BTreeMap;
+
+/// What is done when the facts about the queues are there.
+pub enum Plan {
+    Members {
+        queues: Vec<QueueId>,
+        change: MemberChange,
+        reply: Reply<Vec<MemberOutcome>>,
+    },
+    Forget {
+        node: NodeId,
+        reply: Reply<Result<Forgetting, Refused>>,
+    },
+    Rebalance(Reply<u32>),
+    Drained {
+        on: bool,
+        connections_left: u32,
+        reply: Reply<MaintenanceProgress>,
+    },
+}
+
+/// A queue, the members it has, and those it is to have.
+type Decided = (QueueId, Vec<NodeId>, Result<Vec<NodeId>, Refused>);
+
+/// Changes of members whose answers are collected.
+#[derive(Default)]
+pub struct Changes {
+    next: u64,
+    open: BTreeMap<u64, Collected>,
+}
+
+struct Collected {
+    left: usize,
+    outcomes: Vec<MemberOutcome>,
+    reply: Reply<Vec<MemberOutcome>>,
+}
+
+impl Changes {
+    fn take(&mut self, token: u64, outcome: MemberOutcome) {
+        let Some(open) = self.open.get_mut(&token) else {
+            return;
+        };
+        open.outcomes.push(outcome);
+        open.left = open.left.saturating_sub(1);
+        self.finish(token);
+    }
+
+    fn finish(&mut self, token: u64) {
+        if self.open.get(&token).is_some_and(|open| open.left == 0)
+            && let Some(mut done) = self.open.remove(&token)
+        {
+            done.outcomes.sort_by_key(|o| o.queue);
+            (done.reply)(done.outcomes);
+        }
+    }
+}
+
+impl Core {
+    pub fn membership_request(&mut self, request: MembershipRequest) {
+        match request {
+            MembershipRequest::Change {
+                queues,
+                change,
+                reply,
+            } => {
+                let only = match queues[..] {
+                    [one] => Some(one),
+                    _ => None,
+                };
+                let plan = Plan::Members {
+                    queues,
+                    change,
+                    reply,
+                };
+                self.gather_for(only, plan);
+            }
+            MembershipRequest::Replicas { queue, reply } => self.ask_replicas(queue, reply),
+            MembershipRequest::Forget { node, reply } => {
+                self.gather_for(None, Plan::Forget { node, reply });
+            }
+        }
+    }
+
+    pub fn carry_out_plan(&mut self, plan: Plan, facts: &[QueueFacts]) {
+        match plan {
+            Plan::Members {
+                queues,
+                change,
+                reply,
+            } => self.change_members(queues, change, facts, reply),
+            Plan::Forget { node, reply } => self.forget_node(node, facts, reply),
+            Plan::Rebalance(reply) => reply(self.rebalance(facts)),
+            Plan::Drained {
+                on,
+                connections_left,
+                reply,
+            } => reply(MaintenanceProgress {
+                on,
+                leaders_left: self.leaders_left(facts),
+                connections_left,
+            }),
+        }
+    }
+
+    fn change_members(
+        &mut self,
+        queues: Vec<QueueId>,
+        change: MemberChange,
+        facts: &[QueueFacts],
+        reply: Reply<Vec<MemberOutcome>>,
+    ) {
+        let decided = self.decide_members(&queues, change, facts);
+        let changes = &mut self.members.changes;
+        changes.next += 1;
+        let token = changes.next;
+        let collected = Collected {
+            left: decided.len(),
+            outcomes: Vec::new(),
+            reply,
+        };
+        changes.open.insert(token, collected);
+        changes.finish(token);
+        for (queue, from, result) in decided {
+            match result {
+                Ok(to) if to != from => {
+                    let change = Change::ReplaceQueueMembers {
+                        id: queue,
+                        from,
+                        to: to.clone(),
+                    };
+                    self.ask(change, Asker::Members { token, queue, to });
+                }
+                result => {
+                    let outcome = MemberOutcome { queue, result };
+                    self.members.changes.take(token, outcome);
+                }
+            }
+        }
+    }
+
+    fn decide_members(
+        &self,
+        queues: &[QueueId],
+        change: MemberChange,
+        facts: &[QueueFacts],
+    ) -> Vec<Decided> {
+        let facts: BTreeMap<QueueId, &QueueFacts> = facts.iter().map(|f| (f.id, f)).collect();
+        let candidates = self.candidates();
+        let decide = |id: &QueueId| {
+            let Some(record) = self.tree.queue_by_id(*id) else {
+                let gone = Refused::NotFound("the queue is gone".into());
+                return (*id, Vec::new(), Err(gone));
+            };
+            let now = Now {
+                record,
+                facts: facts.get(id).copied(),
+                candidates: &candidates,
+                up: &|n| self.is_up(n),
+                name: &|n| self.name_of(n),
+            };
+            (*id, record.members.clone(), resized(change, &now))
+        };
+        queues.iter().map(decide).collect()
+    }
+
+    pub fn members_changed(
+        &mut self,
+        token: u64,
+        queue: QueueId,
+        to: Vec<NodeId>,
+        result: Result<Done, Refused>,
+    ) {
+        let result = result.map(|_| to);
+        self.members
+            .changes
+            .take(token, MemberOutcome { queue, result });
+    }
+
+    fn name_of(&self, node: NodeId) -> String {
+        let known = self.tree.node(node).map(|n| n.name.to_string());
+        known.unwrap_or_else(|| format!("{:016x}", node.0))
+    }
+
+    /// A step towards a cluster without this node; asked again until it is forgotten.
+    fn forget_node(
+        &mut self,
+        node: NodeId,
+        facts: &[QueueFacts],
+        reply: Reply<Result<Forgetting, Refused>>,
+    ) {
+        if self.is_up(node) {
+            return reply(Err(Refused::PreconditionFailed(format!(
+                "node '{}' is running; stop it before it is forgotten",
+                self.name_of(node)
+            ))));
+        }
+        let counts = |f: &&QueueFacts| {
+            let record = self.tree.queue_by_id(f.id);
+            record.is_some_and(|r| {
+                r.kind == QueueKind::Quorum
+                    && (r.members.contains(&node)
+                        || f.leader.is_some() && f.members.contains(&node))
+            })
+        };
+        let queues: Vec<QueueId> = facts.iter().filter(counts).map(|f| f.id).collect();
+        if queues.is_empty() {
+            let then = Box::new(move |result: Result<Done, Refused>| {
+                reply(result.map(|_| Forgetting::Forgotten));
+            });
+            return self.ask(Change::ForgetNode { id: node }, Asker::Control(then));
+        }
+        let left = queues.len() as u32;
+        let then = Box::new(move |outcomes: Vec<MemberOutcome>| {
+            let refused = outcomes.into_iter().find_map(|o| o.result.err());
+            reply(match refused {
+                Some(refused) => Err(refused),
+                None => Ok(Forgetting::Moving { queues: left }),
+            });
+        });
+        self.change_members(queues, MemberChange::Evacuate(node), facts, then);
+    }
+
+    /// Who leads which quorum queue, and who could.
+    fn led(&self, facts: &[QueueFacts]) -> Vec<Led> {
+        let able = |n: &NodeId| {
+            let node = self.tree.node(*n);
+            node.is_some_and(|n| !n.maintenance && self.is_up(n.id))
+        };
+        let is_quorum = |f: &&QueueFacts| {
+            let record = self.tree.queue_by_id(f.id);
+            record.is_some_and(|r| r.kind == QueueKind::Quorum)
+        };
+        let led = facts.iter().filter(is_quorum).filter_map(|f| {
+            let there = f.members.iter().filter(|n| f.online.contains(n));
+            Some(Led {
+                queue: f.id,
+                leader: f.leader?,
+                able: there.filter(|n| able(n)).copied().collect(),
+            })
+        });
+        led.collect()
+    }
+
+    fn rebalance(&mut self, facts: &[QueueFacts]) -> u32 {
+        let led = self.led(facts);
+        let moves = rebalance::plan(&led);
+        let count = moves.len() as u32;
+        tracing::info!(event = "queue_leaders_rebalance", moves = count);
+        for (queue, to) in moves {
+            let leader = led.iter().find(|l| l.queue == queue).map(|l| l.leader);
+            self.ask_to_lead(queue, leader.unwrap_or(to), to);
+        }
+        count
+    }
+
+    /// Asks the queue's leader to hand it over.
+    fn ask_to_lead(&mut self, queue: QueueId, leader: NodeId, to: NodeId) {
+        let word = MembersWord::Lead { queue, to };
+        if leader != self.config.node {
+            return self.send_to_peer(leader, Route::Owner(queue.0), &Frame::Members(word));
+        }
+        match self.owner_shard(queue) {
+            shard if shard == self.config.index => self.owners.hand_over(queue, to),
+            shard => self.send_to_shard(shard, &Frame::Members(word)),
+        }
+    }
+
+    /// Leaders on this node that somebody else could take over.
+    fn leaders_left(&self, facts: &[QueueFacts]) -> u32 {
+        let me = self.config.node;
+        let movable = |l: &&Led| l.leader == me && l.able.iter().any(|n| *n != me);
+        let queues = self.led(facts).iter().filter(movable).count();
+        queues as u32
+            + u32::from(
+                self.owners
+                    .metadata_is_movable(&self.peers, &self.drained()),
+            )
+    }
+
+    /// Nodes that leaders are not to move to.
+    pub fn drained(&self) -> Vec<NodeId> {
+        let drained = self.tree.nodes().filter(|n| n.maintenance);
+        drained.map(|n| n.id).collect()
+    }
+
+    /// Members for a queue that is about to be declared, the one that is to lead it first.
+    pub fn place(&self, queue: &QueueRecord) -> Vec<NodeId> {
+        let me = self.config.node;
+        if queue.kind == QueueKind::Classic {
+            return vec![me];
+        }
+        let wish = self.tree.placement_wish(queue);
+        let target = wish.target.max(self.config.placement.target_group_size);
+        let replicas = match wish.initial {
+            0 => target.max(placement::DEFAULT_REPLICAS),
+            said => said,
+        };
+        let candidates = self.candidates();
+        let mut members = placement::new_members(me, &candidates, replicas);
+        placement::lead_first(&mut members, me, &candidates, wish.locator);
+        members
+    }
+
+    pub fn take_members_word(&mut self, from: NodeId, word: MembersWord) {
+        match word {
+            MembersWord::Lead { queue, to } => self.owners.hand_over(queue, to),
+            MembersWord::ReplicaRequest {
+                token,
+                reply_shard,
+                queue,
+            } => self.replica_asked(from, token, reply_shard, queue),
+            MembersWord::Replica { token, told } => self.replica_told(from, token, told),
+            MembersWord::DepartureRequest { queue } => self.departure_asked(from, queue),
+            MembersWord::Depart { queue, told } => self.depart(queue, told),
+            MembersWord::Removed => self.end_removed(),
+            // Between shards of one node; the shard takes it.
+            MembersWord::Drain { .. } => {}
+        }
+    }
+
+    /// This node was removed from its cluster: what it has is no longer the cluster's, and it must serve nobody with it.
+    pub fn end_removed(&mut self) {
+        self.effects.push(crate::Effect::Fatal(format!(
+            "node '{}' was removed from its cluster; empty its data directory and it joins as a new node",
+            self.config.name
+        )));
+    }
+}

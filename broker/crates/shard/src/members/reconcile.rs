@@ -1,0 +1,188 @@
+//! Once a second: groups that are led here get the members they should have, a step at a time (Q16, C1).
+//!
+//! Only groups about which something is new are looked at: 10,000 settled ones cost nothing.
+
+use crate::core::Core;
+use crate::directory::Asker;
+use crate::joiners::is_member;
+use crate::membership::{Step, Wanted, next_step};
+use crate::placement;
+use consensus::{GroupId, GroupStatus};
+use env::{NodeId, Time};
+use metadata::{Change, NodeRecord, QueueId, QueueRecord};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// All groups are looked at this often, whatever is known to be new.
+const ALL_EVERY: Duration = Duration::from_secs(30);
+
+/// Queues whose members are to be looked at.
+#[derive(Debug, Default)]
+pub struct Review {
+    all: bool,
+    queues: BTreeSet<QueueId>,
+    all_at: Time,
+    /// A change of their members is on its way through the metadata log.
+    asked: BTreeSet<QueueId>,
+}
+
+impl Review {
+    /// Nodes, zones or links are others: every group may be concerned.
+    pub fn all(&mut self) {
+        self.all = true;
+    }
+
+    pub fn queue(&mut self, queue: QueueId) {
+        self.queues.insert(queue);
+    }
+
+    /// What was asked for it was decided.
+    pub fn answered(&mut self, queue: QueueId) {
+        self.asked.remove(&queue);
+        self.queues.insert(queue);
+    }
+
+    pub fn forget(&mut self, queue: QueueId) {
+        self.asked.remove(&queue);
+        self.queues.remove(&queue);
+    }
+}
+
+impl Core {
+    pub fn is_up(&self, node: NodeId) -> bool {
+        node == self.config.node || self.peers.is_up(node)
+    }
+
+    /// Leader of the metadata group: brings its members and the tree's node records together.
+    pub fn reconcile_metadata_members(&mut self) {
+        let me = self.config.node;
+        let Some(status) = self.owners.metadata_status().filter(|s| s.is_leader) else {
+            self.joining.clear();
+            return;
+        };
+        let nodes: Vec<NodeRecord> = self.tree.nodes().map(|n| (**n).clone()).collect();
+        self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
+        let voters = placement::metadata_voters(&status.membership.voters, &self.candidates());
+        let ids = nodes.iter().map(|n| n.id);
+        let learners: Vec<NodeId> = ids.filter(|n| !voters.contains(n)).collect();
+        let wanted = Wanted {
+            voters: &voters,
+            learners: &learners,
+        };
+        self.owners
+            .membership_step(GroupId(0), next_step(me, wanted, &status));
+        for node in nodes {
+            let voter = status.membership.voters.contains(&node.id);
+            if node.voter != voter {
+                self.ask(Change::PutNode(NodeRecord { voter, ..node }), Asker::Nobody);
+            }
+        }
+    }
+
+    pub fn reconcile_queue_members(&mut self) {
+        let review = &mut self.members.review;
+        let mut queues = std::mem::take(&mut review.queues);
+        if std::mem::take(&mut review.all) || self.now >= review.all_at {
+            review.all_at = self.now + ALL_EVERY;
+            queues = self.owners.led_queues();
+        }
+        for id in queues {
+            let status = self.owners.led_status(id);
+            let record = self.tree.queue_by_id(id).cloned();
+            if let (Some(status), Some(record)) = (status, record)
+                && !self.reconcile_queue(&record, &status)
+            {
+                self.members.review.queue(id);
+            }
+        }
+    }
+
+    /// True when nothing is to be done any more.
+    fn reconcile_queue(&mut self, record: &Arc<QueueRecord>, status: &GroupStatus) -> bool {
+        if let Some(members) = self.other_members(record) {
+            self.ask_for_members(record, members);
+            return false;
+        }
+        let wanted = Wanted {
+            voters: &record.members,
+            learners: &[],
+        };
+        match next_step(self.config.node, wanted, status) {
+            Step::Done => true,
+            step => {
+                self.owners.membership_step(GroupId(record.id.0), step);
+                false
+            }
+        }
+    }
+
+    /// Members that the cluster has forgotten are replaced, and a queue that is to have more of them grows.
+    fn other_members(&self, record: &QueueRecord) -> Option<Vec<NodeId>> {
+        let gone = |n: NodeId| self.tree.node(n).is_none();
+        let lost = record.members.iter().any(|m| gone(*m));
+        let wish = self.tree.placement_wish(record).target;
+        let target = wish.max(self.config.placement.target_group_size);
+        if !lost && record.members.len() >= target as usize {
+            return None;
+        }
+        let candidates = self.candidates();
+        match lost {
+            true => Some(placement::replaced(
+                &record.members,
+                gone,
+                &candidates,
+                true,
+            )),
+            false => placement::grown(&record.members, target, &candidates, |n| self.is_up(n)),
+        }
+    }
+
+    fn ask_for_members(&mut self, record: &QueueRecord, to: Vec<NodeId>) {
+        let id = record.id;
+        if to.is_empty() || !self.members.review.asked.insert(id) {
+            return;
+        }
+        tracing::info!(event = "queue_members_change", queue = %record.name, vhost = %record.vhost, ?to);
+        let from = record.members.clone();
+        self.ask(
+            Change::ReplaceQueueMembers { id, from, to },
+            Asker::Review(id),
+        );
+    }
+
+    /// Tells the cluster where this node is.
+    pub fn tell_zone(&mut self) {
+        let id = self.config.node;
+        let zone = self.config.placement.zone.clone();
+        if self.tree.node(id).is_some() && self.tree.zone(id) != &*zone {
+            self.ask(Change::SetZone { id, zone }, Asker::Nobody);
+        }
+    }
+
+    pub fn admit_node(&mut self, node: NodeRecord) {
+        if is_member(&self.tree, &node) || self.joining.contains(&node.id) {
+            return;
+        }
+        let voter = self.tree.node(node.id).is_some_and(|n| n.voter);
+        // The same name under another id: it lost its directory and comes back as a new node.
+        let replaced: Vec<NodeId> = self
+            .tree
+            .nodes()
+            .filter(|n| n.name == node.name && n.id != node.id)
+            .map(|n| n.id)
+            .collect();
+        if replaced.iter().any(|id| self.is_up(*id)) {
+            // Its end has not been noticed yet, or two processes have one name. The node asks again.
+            tracing::warn!(event = "node_name_taken", name = %node.name, id = node.id.0);
+            return;
+        }
+        for id in replaced {
+            tracing::warn!(event = "node_replaced", name = %node.name, old = id.0, new = node.id.0);
+            self.ask(Change::ForgetNode { id }, Asker::Nobody);
+        }
+        tracing::info!(event = "node_joins", name = %node.name, id = node.id.0);
+        self.joining.insert(node.id);
+        self.ask(Change::PutNode(NodeRecord { voter, ..node }), Asker::Nobody);
+    }
+}

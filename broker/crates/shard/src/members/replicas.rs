@@ -1,0 +1,141 @@
+//! What each replica of a queue tells of itself (O8): asked of all nodes that may have one, answered when all have told or
+//! the time is up.
+
+use super::frame::{MembersWord, Told};
+use crate::Route;
+use crate::core::Core;
+use crate::frame::Frame;
+use crate::stats::GATHER_WITHIN;
+use control::{ReplicaFacts, Reply, Vote};
+use env::{NodeId, Time};
+use metadata::QueueId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Questions that are open at the same time; the oldest is answered early beyond that.
+const MAX_OPEN: usize = 256;
+
+struct Question {
+    reply: Reply<Vec<ReplicaFacts>>,
+    /// Members as they are to be: told about whether they answer or not.
+    wanted: Vec<NodeId>,
+    silent: BTreeSet<NodeId>,
+    told: BTreeMap<NodeId, Told>,
+    until: Time,
+}
+
+#[derive(Default)]
+pub struct Questions {
+    next: u64,
+    open: BTreeMap<u64, Question>,
+}
+
+impl Questions {
+    pub fn wake_at(&self) -> Option<Time> {
+        self.open.values().map(|q| q.until).min()
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        let late = self.open.extract_if(.., |_, q| now >= q.until);
+        let late: Vec<Question> = late.map(|(_, q)| q).collect();
+        late.into_iter().for_each(Question::finish);
+    }
+
+    fn take(&mut self, from: NodeId, token: u64, told: Told) {
+        let Some(question) = self.open.get_mut(&token) else {
+            return;
+        };
+        if question.silent.remove(&from) {
+            question.told.insert(from, told);
+        }
+        if question.silent.is_empty()
+            && let Some(question) = self.open.remove(&token)
+        {
+            question.finish();
+        }
+    }
+}
+
+impl Question {
+    fn finish(self) {
+        let leaders = self.told.values().filter(|t| {
+            let leads = |r: &control::ReplicaStatus| r.is_leader;
+            t.replica.as_ref().is_some_and(leads)
+        });
+        // One that has been replaced may not know it yet.
+        let leader = leaders.max_by_key(|t| t.replica.map(|r| r.term));
+        let votes: BTreeMap<NodeId, Vote> =
+            leader.map(|t| t.votes.iter().collect()).unwrap_or_default();
+        let holds = |n: &&NodeId| self.told.get(*n).is_some_and(|t| t.replica.is_some());
+        let nodes: BTreeSet<NodeId> = self
+            .wanted
+            .iter()
+            .chain(votes.keys())
+            .chain(self.told.keys().filter(holds))
+            .copied()
+            .collect();
+        let facts = nodes.into_iter().map(|node| ReplicaFacts {
+            node,
+            vote: match (leader, votes.get(&node)) {
+                (None, _) => Vote::Unknown,
+                (Some(_), vote) => vote.copied().unwrap_or(Vote::None),
+            },
+            replica: self.told.get(&node).and_then(|t| t.replica),
+        });
+        (self.reply)(facts.collect());
+    }
+}
+
+impl Core {
+    /// Asks every node that can be reached: one that is no member may still have a replica.
+    pub fn ask_replicas(&mut self, queue: QueueId, reply: Reply<Vec<ReplicaFacts>>) {
+        let wanted = self.tree.queue_by_id(queue).map(|r| r.members.clone());
+        let me = self.config.node;
+        let asked: BTreeSet<NodeId> = self.peers.all_up().chain([me]).collect();
+        let questions = &mut self.members.questions;
+        questions.next += 1;
+        let token = questions.next;
+        let question = Question {
+            reply,
+            wanted: wanted.unwrap_or_default(),
+            silent: asked.clone(),
+            told: BTreeMap::new(),
+            until: self.now + GATHER_WITHIN,
+        };
+        questions.open.insert(token, question);
+        if questions.open.len() > MAX_OPEN
+            && let Some((_, oldest)) = questions.open.pop_first()
+        {
+            oldest.finish();
+        }
+        let reply_shard = self.config.index;
+        let word = MembersWord::ReplicaRequest {
+            token,
+            reply_shard,
+            queue,
+        };
+        for node in asked.into_iter().filter(|n| *n != me) {
+            self.send_to_peer(node, Route::Owner(queue.0), &Frame::Members(word.clone()));
+        }
+        match self.owner_shard(queue) {
+            shard if shard == reply_shard => self.replica_asked(me, token, reply_shard, queue),
+            shard => self.send_to_shard(shard, &Frame::Members(word)),
+        }
+    }
+
+    pub fn replica_asked(&mut self, from: NodeId, token: u64, reply_shard: u16, queue: QueueId) {
+        let told = self.owners.tell_replica(queue);
+        if from == self.config.node && reply_shard == self.config.index {
+            return self.replica_told(from, token, told);
+        }
+        let frame = Frame::Members(MembersWord::Replica { token, told });
+        if from == self.config.node {
+            self.send_to_shard(reply_shard, &frame);
+        } else {
+            self.send_to_peer(from, Route::Shard(reply_shard), &frame);
+        }
+    }
+
+    pub fn replica_told(&mut self, from: NodeId, token: u64, told: Told) {
+        self.members.questions.take(from, token, told);
+    }
+}

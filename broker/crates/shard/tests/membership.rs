@@ -1,0 +1,236 @@
+//! Members of queues that come and go on whole nodes, with messages in them (Q16, C1, C4, C5).
+#![forbid(unsafe_code)]
+
+mod cluster;
+
+use cluster::{Client, Cluster};
+use codec_amqp091::Properties;
+use control::{Forgetting, MemberChange, ReplicaFacts, Vote};
+use env::NodeId;
+use message::Value;
+use metadata::Change;
+use std::time::Duration;
+
+fn quorum(extra: &[(&'static str, Value)]) -> Vec<(&'static str, Value)> {
+    let kind = ("x-queue-type", Value::from("quorum"));
+    [&[kind], extra].concat()
+}
+
+fn fill(c: &mut Cluster, client: &mut Client, queue: &str, count: u8) {
+    for n in 0..count {
+        client.publish(c, "", queue, &Properties::default(), &[n; 100]);
+    }
+    c.until("all is there", |c| {
+        (c.ready(0, queue) == u64::from(count)).then_some(())
+    });
+}
+
+fn ids(list: &[u64]) -> Vec<NodeId> {
+    list.iter().map(|n| NodeId(*n)).collect()
+}
+
+fn voters(c: &mut Cluster, at: usize, queue: &str) -> Vec<NodeId> {
+    let mut voters = c.queue(at, queue).map(|q| q.members).unwrap_or_default();
+    voters.sort_unstable();
+    voters
+}
+
+fn until_voters(c: &mut Cluster, queue: &str, want: &[u64]) {
+    let want = ids(want);
+    c.until("these members", |c| {
+        (voters(c, 0, queue) == want).then_some(())
+    });
+}
+
+fn replica_of(all: &[ReplicaFacts], node: u64) -> Option<&ReplicaFacts> {
+    all.iter().find(|r| r.node == NodeId(node))
+}
+
+#[test]
+fn a_replica_moves_and_leaves_nothing_behind() {
+    let mut c = Cluster::new(4);
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &quorum(&[]));
+    fill(&mut c, &mut client, "q", 50);
+    let before = voters(&mut c, 0, "q");
+    assert_eq!(before, ids(&[1, 2, 3]), "here first, then by id");
+    let replace = MemberChange::Replace {
+        old: NodeId(3),
+        new: NodeId(4),
+    };
+    assert_eq!(c.change_members("q", replace), Ok(ids(&[1, 2, 4])));
+    until_voters(&mut c, "q", &[1, 2, 4]);
+    c.until("the old replica is gone", |c| {
+        let all = c.replicas(0, "q");
+        let old = replica_of(&all, 3).is_some_and(|r| r.replica.is_some());
+        (!old && c.files(2, "segments").is_empty()).then_some(())
+    });
+    let all = c.replicas(0, "q");
+    assert_eq!(all.len(), 3);
+    assert!(all.iter().all(|r| r.vote == Vote::Voter));
+    let leaders = all.iter().filter_map(|r| r.replica);
+    assert_eq!(leaders.filter(|r| r.is_leader).count(), 1);
+    // What came with it is all there: without the two that had it before.
+    let remove = |n| MemberChange::Remove(NodeId(n));
+    assert_eq!(c.change_members("q", remove(2)), Ok(ids(&[1, 4])));
+    until_voters(&mut c, "q", &[1, 4]);
+    assert_eq!(c.change_members("q", remove(1)), Ok(ids(&[4])));
+    c.until("the last one", |c| {
+        (voters(c, 3, "q") == ids(&[4])).then_some(())
+    });
+    let refused = c.change_members("q", remove(4)).unwrap_err().to_string();
+    assert!(refused.contains("the last replica"), "{refused}");
+    let mut other = c.client(3);
+    for n in 0..50 {
+        assert_eq!(other.must_get(&mut c, "q").body, [n; 100][..]);
+    }
+    // And back to a node that had one before.
+    for (node, want) in [(3, &[3, 4][..]), (1, &[1, 3, 4])] {
+        let add = MemberChange::Add(NodeId(node));
+        assert!(c.change_members("q", add).is_ok());
+        until_voters(&mut c, "q", want);
+    }
+}
+
+#[test]
+fn what_would_cost_the_majority_is_refused() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &quorum(&[]));
+    client.declare(&mut c, "classic", &[]);
+    fill(&mut c, &mut client, "q", 3);
+    let add = MemberChange::Add(NodeId(2));
+    let refused = c.change_members("classic", add).unwrap_err().to_string();
+    assert!(refused.contains("is no quorum queue"), "{refused}");
+    c.kill(2);
+    c.until("it is known", |c| {
+        let online = c.queue(0, "q").map(|q| q.online.len());
+        (online == Some(2)).then_some(())
+    });
+    let remove = MemberChange::Remove(NodeId(2));
+    let refused = c.change_members("q", remove).unwrap_err().to_string();
+    assert!(refused.contains("would lose its majority"), "{refused}");
+    // The dead one may go.
+    let dead = MemberChange::Remove(NodeId(3));
+    assert_eq!(c.change_members("q", dead), Ok(ids(&[1, 2])));
+    until_voters(&mut c, "q", &[1, 2]);
+}
+
+#[test]
+fn leaders_are_spread_at_declaration_and_when_asked() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(0);
+    let balanced = [("x-queue-leader-locator", Value::from("balanced"))];
+    let leaders = |c: &mut Cluster, prefix: &str| {
+        let mut counts = [0; 3];
+        for n in 0..6 {
+            let name = format!("{prefix}{n}");
+            let leader = c.until("a leader", |c| c.queue(0, &name)?.leader);
+            counts[leader.0 as usize - 1] += 1;
+        }
+        counts
+    };
+    for n in 0..6 {
+        client.declare(&mut c, &format!("b{n}"), &quorum(&balanced));
+    }
+    assert_eq!(leaders(&mut c, "b"), [2, 2, 2]);
+    for n in 0..6 {
+        client.declare(&mut c, &format!("l{n}"), &quorum(&[]));
+    }
+    assert_eq!(leaders(&mut c, "l"), [6, 0, 0], "where the client is");
+    assert_eq!(c.rebalance(), 4);
+    c.until("even", |c| {
+        let both = [leaders(c, "b"), leaders(c, "l")];
+        let sums = [0, 1, 2].map(|n| both[0][n] + both[1][n]);
+        (sums == [4, 4, 4]).then_some(())
+    });
+    assert_eq!(c.rebalance(), 0);
+    // A node in maintenance leads nothing, and gets nothing until it is over.
+    let left = c.drain(1, true);
+    // Its queues, and perhaps the metadata group.
+    assert!(left <= 5, "{left}");
+    c.until("drained", |c| (c.drain(1, true) == 0).then_some(()));
+    assert_eq!((leaders(&mut c, "b")[1], leaders(&mut c, "l")[1]), (0, 0));
+    assert_eq!(c.rebalance(), 0);
+    c.drain(1, false);
+    c.until("it is over everywhere", |c| {
+        (c.rebalance() == 4).then_some(())
+    });
+}
+
+#[test]
+fn queues_grow_to_their_target() {
+    let mut c = Cluster::new(5);
+    let mut client = c.client(0);
+    let one = ("x-quorum-initial-group-size", Value::I64(1));
+    let three = ("x-quorum-target-group-size", Value::I64(3));
+    client.declare(&mut c, "stays", &quorum(std::slice::from_ref(&one)));
+    client.declare(&mut c, "grows", &quorum(&[one, three]));
+    fill(&mut c, &mut client, "grows", 20);
+    c.until("three members", |c| {
+        (voters(c, 0, "grows").len() == 3).then_some(())
+    });
+    assert_eq!(voters(&mut c, 0, "stays"), ids(&[1]));
+    assert_eq!(c.ready(0, "grows"), 20);
+}
+
+#[test]
+fn zones_share_a_queue() {
+    let mut c = Cluster::zoned(&["a", "a", "b", "b", "c"]);
+    c.pass(Duration::from_secs(3));
+    let mut client = c.client(1);
+    client.declare(&mut c, "q", &quorum(&[]));
+    assert_eq!(voters(&mut c, 0, "q"), ids(&[2, 3, 5]));
+    // The replacement is of the zone that lost one.
+    c.until("a leader", |c| c.queue(0, "q")?.leader);
+    let evacuate = MemberChange::Evacuate(NodeId(3));
+    assert_eq!(c.change_members("q", evacuate), Ok(ids(&[2, 5, 4])));
+    until_voters(&mut c, "q", &[2, 4, 5]);
+}
+
+#[test]
+fn a_dead_node_is_forgotten_after_its_replicas_are_elsewhere() {
+    let mut c = Cluster::new(4);
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &quorum(&[]));
+    fill(&mut c, &mut client, "q", 30);
+    let refused = c.forget(3).unwrap_err().to_string();
+    assert!(refused.contains("is running"), "{refused}");
+    c.kill(2);
+    assert_eq!(c.forget(3), Ok(Forgetting::Moving { queues: 1 }));
+    c.until("forgotten", |c| {
+        (c.forget(3) == Ok(Forgetting::Forgotten)).then_some(())
+    });
+    until_voters(&mut c, "q", &[1, 2, 4]);
+    assert_eq!(c.ready(0, "q"), 30);
+    // It is not taken in again, and is told so.
+    c.back(2);
+    let told = c.until("it ends", |c| c.failed(2));
+    assert!(told.contains("was removed from its cluster"), "{told}");
+    c.pass(Duration::from_secs(3));
+    assert_eq!(c.nodes_known(0), ids(&[1, 2, 4]));
+}
+
+#[test]
+fn the_last_copy_keeps_its_node() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(2);
+    client.declare(&mut c, "classic", &[]);
+    let one = ("x-quorum-initial-group-size", Value::I64(1));
+    c.kill(2);
+    let refused = c.forget(3).unwrap_err().to_string();
+    assert!(
+        refused.contains("queue 'classic' in vhost '/'"),
+        "{refused}"
+    );
+    c.change(Change::DeleteQueue {
+        vhost: "/".into(),
+        name: "classic".into(),
+        id: None,
+    });
+    let mut client = c.client(1);
+    client.declare(&mut c, "one", &quorum(&[one]));
+    c.kill(1);
+    let refused = c.forget(2);
+    assert!(refused.is_err(), "{refused:?}");
+}
