@@ -35,6 +35,7 @@ mod queues;
 mod rates;
 mod replicas;
 mod routes;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod users;
@@ -141,8 +142,29 @@ pub async fn serve(
     config: &Config,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    serve_with((listener, None), app, config, stop).await
+}
+
+/// The same over TLS (HTTPS).
+pub async fn serve_tls(
+    listener: std::net::TcpListener,
+    tls: Arc<tls::Server>,
+    app: Router,
+    config: &Config,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    serve_with((listener, Some(tls)), app, config, stop).await
+}
+
+async fn serve_with(
+    (listener, tls): (std::net::TcpListener, Option<Arc<tls::Server>>),
+    app: Router,
+    config: &Config,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
     let listener = listen::Bounded::new(
         listener,
+        tls,
         config.max_connections,
         config.idle_timeout,
         // The answer that says that it took too long gets through.

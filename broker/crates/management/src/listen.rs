@@ -1,5 +1,6 @@
 //! A listener that takes a bounded number of connections and closes silent ones.
 
+use crate::stream::Stream;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use std::future::Future as _;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
@@ -23,6 +24,7 @@ pub struct Peer(pub SocketAddr);
 
 pub(crate) struct Bounded {
     listener: TcpListener,
+    tls: Option<Arc<tls::Server>>,
     places: Arc<Semaphore>,
     idle: Duration,
     patience: Duration,
@@ -31,6 +33,7 @@ pub(crate) struct Bounded {
 impl Bounded {
     pub(crate) fn new(
         listener: std::net::TcpListener,
+        tls: Option<Arc<tls::Server>>,
         places: usize,
         idle: Duration,
         patience: Duration,
@@ -38,6 +41,7 @@ impl Bounded {
         listener.set_nonblocking(true)?;
         Ok(Bounded {
             listener: TcpListener::from_std(listener)?,
+            tls,
             places: Arc::new(Semaphore::new(places.max(1))),
             idle,
             patience,
@@ -59,7 +63,7 @@ impl Listener for Bounded {
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
                     let connection = Connection {
-                        stream,
+                        stream: Stream::new(stream, self.tls.as_deref()),
                         idle: self.idle,
                         quiet: Box::pin(tokio::time::sleep(self.idle)),
                         busy: Busy::No,
@@ -98,7 +102,7 @@ enum Busy {
 }
 
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     idle: Duration,
     quiet: Pin<Box<Sleep>>,
     busy: Busy,

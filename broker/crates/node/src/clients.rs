@@ -1,4 +1,4 @@
-//! Where clients connect: listeners without TLS and with it.
+//! Where clients connect: listeners without TLS and with it, and the certificates of those and of the HTTP API.
 
 use crate::addresses::{self, AddressError};
 use crate::config::{Config, Listen};
@@ -15,23 +15,29 @@ pub(crate) struct Clients {
     plain: Listen,
     secure: Listen,
     tls: Option<Arc<tls::Server>>,
-    certificates: Option<tls::Watched>,
+    management: Option<Arc<tls::Server>>,
+    certificates: Vec<tls::Watched>,
 }
 
 impl Clients {
-    /// Reads the certificates, where there is a listener for them.
+    /// Reads the certificates for which there is a listener.
     pub fn new(config: &Config) -> Result<Clients, NodeError> {
-        let (tls, certificates) = match config.amqp_tls {
-            Listen::None => (None, None),
+        let mut certificates = Vec::new();
+        let mut load = |listen, options: tls::Options| match listen {
+            Listen::None => Ok(None),
             Listen::Any(_) | Listen::At(_) => {
-                let (server, watched) = tls::Server::load(config.tls.options())?;
-                (Some(server), Some(watched))
+                let (server, watched) = tls::Server::load(options)?;
+                certificates.push(watched);
+                Ok::<_, tls::FileError>(Some(server))
             }
         };
+        let tls = load(config.amqp_tls, config.tls.options())?;
+        let management = load(config.management_tls, config.management_options())?;
         Ok(Clients {
             plain: config.amqp,
             secure: config.amqp_tls,
             tls,
+            management,
             certificates,
         })
     }
@@ -68,14 +74,19 @@ impl Clients {
         (name, listener.socket.address())
     }
 
-    /// When the certificates of the listener end, in seconds since 1970; None when there is no TLS.
-    pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
-        let tls = self.tls.clone();
-        Arc::new(move || tls.as_ref().map(|t| t.expires()))
+    /// Of the HTTP API, where it has one.
+    pub fn management(&self) -> Option<Arc<tls::Server>> {
+        self.management.clone()
     }
 
-    /// Who looks after the files; for one caller.
-    pub fn certificates(&mut self) -> Option<tls::Watched> {
-        self.certificates.take()
+    /// When the first of the certificates ends, in seconds since 1970; None when there is no TLS.
+    pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
+        let servers: Vec<_> = self.tls.iter().chain(&self.management).cloned().collect();
+        Arc::new(move || servers.iter().map(|server| server.expires()).min())
+    }
+
+    /// Who look after the files; for one caller.
+    pub fn certificates(&mut self) -> Vec<tls::Watched> {
+        std::mem::take(&mut self.certificates)
     }
 }

@@ -28,6 +28,9 @@ pub struct Config {
     pub amqp: Listen,
     pub amqp_tls: Listen,
     pub tls: TlsConfig,
+    pub management_tls: Listen,
+    /// What is missing in it is that of `tls`.
+    pub management_files: TlsConfig,
     /// By their numbers; empty: the usual ones.
     pub mechanisms: BTreeMap<u32, Mechanism>,
     pub management: Listen,
@@ -138,6 +141,18 @@ pub struct Limits {
 }
 
 impl Config {
+    /// Of the HTTP API, which knows users by their passwords only.
+    pub fn management_options(&self) -> tls::Options {
+        let own = &self.management_files;
+        let files = TlsConfig {
+            certfile: own.certfile.clone().or_else(|| self.tls.certfile.clone()),
+            keyfile: own.keyfile.clone().or_else(|| self.tls.keyfile.clone()),
+            versions: self.tls.versions.clone(),
+            ..TlsConfig::default()
+        };
+        files.options()
+    }
+
     /// How clients may log in, the best first.
     pub fn mechanisms(&self) -> Vec<Mechanism> {
         match self.mechanisms.is_empty() {
@@ -159,6 +174,8 @@ impl Default for Config {
             amqp: Listen::loopback(5672),
             amqp_tls: Listen::None,
             tls: TlsConfig::default(),
+            management_tls: Listen::None,
+            management_files: TlsConfig::default(),
             mechanisms: BTreeMap::new(),
             management: Listen::loopback(15672),
             prometheus: Listen::loopback(15692),

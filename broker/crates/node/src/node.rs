@@ -57,6 +57,8 @@ pub struct ControlParts {
     /// When the clients' listeners' certificates end, in seconds since 1970; None without TLS.
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     pub management: Option<TcpListener>,
+    /// The same with TLS.
+    pub management_tls: Option<(TcpListener, Arc<tls::Server>)>,
     pub prometheus: Option<TcpListener>,
     /// To shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
@@ -82,7 +84,7 @@ pub enum NodeError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("ssl_options: {0}")]
+    #[error("ssl_options or management.ssl: {0}")]
     ClientTls(#[from] tls::FileError),
     #[error("{what}: {error}")]
     Io {
@@ -561,9 +563,14 @@ fn start_control(
     notices: &Sender<Notice>,
 ) -> Result<Vec<(&'static str, SocketAddr)>, NodeError> {
     let management = addresses::bind_alone("management", config.management)?;
+    let secure = addresses::bind_alone("management/ssl", config.management_tls)?;
     let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
     let mut ports = Vec::new();
-    for (what, listener) in [("management", &management), ("prometheus", &prometheus)] {
+    for (what, listener) in [
+        ("management", &management),
+        ("management/ssl", &secure),
+        ("prometheus", &prometheus),
+    ] {
         if let Some(listener) = listener {
             ports.push((what, listener.local_addr().map_err(io_error("listener"))?));
         }
@@ -574,6 +581,7 @@ fn start_control(
         (clients::AMQP, config.amqp.port()),
         (clients::AMQP_TLS, config.amqp_tls.port()),
         ("http", listening_port(management.as_ref())),
+        ("https", listening_port(secure.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
     ];
     let parts = ControlParts {
@@ -587,6 +595,7 @@ fn start_control(
         certificates_expire: clients.expiry(),
         cluster_name: config.cluster.name.clone(),
         management,
+        management_tls: secure.zip(clients.management()),
         prometheus,
         control: Arc::new(move |request| door.ask(request)),
         set_memory_watermark: Arc::new(move |share| {

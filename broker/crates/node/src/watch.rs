@@ -17,11 +17,11 @@ pub(crate) struct Watch {
     memory: Option<u64>,
     /// The share of it from which on the alarm is on.
     memory_watermark: f64,
-    certificates: Option<tls::Watched>,
+    certificates: Vec<tls::Watched>,
 }
 
 impl Watch {
-    pub fn new(disk: Arc<dyn Disk>, config: &Config, certificates: Option<tls::Watched>) -> Watch {
+    pub fn new(disk: Arc<dyn Disk>, config: &Config, certificates: Vec<tls::Watched>) -> Watch {
         Watch {
             disk,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
@@ -47,7 +47,7 @@ impl Watch {
             let limit = memory as f64 * self.memory_watermark;
             alarms.set(Cause::Memory, used as f64 > limit);
         }
-        if let Some(certificates) = &mut self.certificates {
+        for certificates in &mut self.certificates {
             certificates.look();
         }
     }

@@ -20,14 +20,26 @@ pub fn serve(parts: ControlParts) -> Result<(), String> {
     config.certificates_expire = Some(Expiry(parts.certificates_expire));
     let node: Node = parts.control;
     runtime.block_on(async move {
+        // One application on both, so that wrong passwords are counted together.
+        let app = management::router(node.clone(), config.clone()).map_err(|e| e.to_string())?;
         let api = async {
             match parts.management {
                 None => pending().await,
                 Some(listener) => {
-                    let app = management::router(node.clone(), config.clone())
-                        .map_err(|e| e.to_string())?;
-                    let served = management::serve(listener, app, &config, pending());
+                    let served = management::serve(listener, app.clone(), &config, pending());
                     served.await.map_err(|e| format!("management: {e}"))
+                }
+            }
+        };
+        let secure = async {
+            match parts.management_tls {
+                None => pending().await,
+                Some((listener, tls)) => {
+                    let app = app.clone();
+                    let served = management::serve_tls(listener, tls, app, &config, pending());
+                    served
+                        .await
+                        .map_err(|e| format!("management with TLS: {e}"))
                 }
             }
         };
@@ -42,7 +54,7 @@ pub fn serve(parts: ControlParts) -> Result<(), String> {
                 }
             }
         };
-        let ended: Result<((), ()), String> = tokio::try_join!(api, metrics);
+        let ended: Result<((), (), ()), String> = tokio::try_join!(api, secure, metrics);
         ended.map(|_| ())
     })
 }

@@ -46,9 +46,17 @@ impl Node {
         &self,
         config: &Arc<ClientConfig>,
     ) -> Result<StreamOwned<ClientConnection, TcpStream>> {
+        self.secure_to("amqp/ssl", config)
+    }
+
+    fn secure_to(
+        &self,
+        listener: &str,
+        config: &Arc<ClientConfig>,
+    ) -> Result<StreamOwned<ClientConnection, TcpStream>> {
         let name = ServerName::try_from("localhost")?;
         let connection = ClientConnection::new(config.clone(), name)?;
-        let socket = connect(&address(&self.ready, "amqp/ssl")?)?;
+        let socket = connect(&address(&self.ready, listener)?)?;
         Ok(StreamOwned::new(connection, socket))
     }
 
@@ -152,6 +160,39 @@ fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_http_api_speaks_tls() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-http")?, Fixture::new("tls-http")?);
+    let settings = [
+        "management.ssl.port=127.0.0.1:0",
+        "management.tcp.port=none",
+    ];
+    let node = Node::start(&scratch, &fixture, &settings)?;
+    assert!(address(&node.ready, "management").is_err());
+    let ask = |stream: &mut dyn client::Stream| -> Result<String> {
+        // guest:guest
+        stream.write_all(
+            b"GET /api/whoami HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\nconnection: close\r\n\r\n",
+        )?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    for version in rustls::ALL_VERSIONS {
+        let config = Arc::new(fixture.client_of(&[version], None)?);
+        let mut stream = node.secure_to("management/ssl", &config)?;
+        let answer = ask(&mut stream)?;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        assert!(answer.contains("\"name\":\"guest\""), "{answer}");
+    }
+    // Without TLS there is nothing to hear but an alert.
+    let mut plain = connect(&address(&node.ready, "management/ssl")?)?;
+    let heard = ask(&mut plain).unwrap_or_default();
+    assert!(!heard.contains("HTTP"), "{heard}");
+    node.logs("management_tls_failed")?;
+    Ok(())
+}
+
 /// As the kubelet does it: the files are links through a directory that is replaced in one step.
 #[test]
 fn certificates_are_swapped_while_clients_are_served() -> Result<()> {
@@ -203,17 +244,17 @@ fn files_that_cannot_be_used_are_named_at_start() -> Result<()> {
         (
             format!("ssl_options.certfile={missing}"),
             1,
-            "ssl_options: {}/nowhere.pem: No such file",
+            "ssl_options or management.ssl: {}/nowhere.pem: No such file",
         ),
         (
             format!("ssl_options.keyfile={ca}"),
             1,
-            "ssl_options: {}/ca.pem: ",
+            "ssl_options or management.ssl: {}/ca.pem: ",
         ),
         (
             format!("ssl_options.certfile={ca}"),
             1,
-            "ssl_options: {}/key.pem: not the key of the certificate in {}/ca.pem",
+            "ssl_options or management.ssl: {}/key.pem: not the key of the certificate in {}/ca.pem",
         ),
         (
             "ssl_options.fail_if_no_peer_cert=true".to_owned(),

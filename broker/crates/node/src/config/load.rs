@@ -243,6 +243,24 @@ fn tls_together(config: &Config) -> Vec<String> {
             }
         }
     }
+    if config.management_tls != Listen::None {
+        let own = &config.management_files;
+        let both = [
+            ("certfile", &own.certfile, &tls.certfile),
+            ("keyfile", &own.keyfile, &tls.keyfile),
+        ];
+        for (name, own, shared) in both {
+            if own.is_none() && shared.is_none() {
+                wrong.push(format!(
+                    "`management.ssl.port` needs `management.ssl.{name}` or `ssl_options.{name}`"
+                ));
+            }
+        }
+        if own.certfile.is_some() != own.keyfile.is_some() {
+            let text = "`management.ssl.certfile` and `management.ssl.keyfile` go together";
+            wrong.push(text.to_owned());
+        }
+    }
     if tls.verify_peer && tls.cacertfile.is_none() {
         wrong.push("`ssl_options.verify = verify_peer` needs `ssl_options.cacertfile`".to_owned());
     }
@@ -444,6 +462,18 @@ mod tests {
             (
                 &["listeners.ssl.default=0", "ssl_options.certfile=/x"],
                 "`listeners.ssl.default` needs `ssl_options.keyfile`",
+            ),
+            (
+                &["management.ssl.port=0", "ssl_options.certfile=/x"],
+                "`management.ssl.port` needs `management.ssl.keyfile`",
+            ),
+            (
+                &[
+                    "management.ssl.port=0",
+                    "management.ssl.certfile=/x",
+                    "ssl_options.keyfile=/x",
+                ],
+                "go together",
             ),
             (
                 &["ssl_options.verify=verify_peer"],

@@ -154,4 +154,25 @@ pub const TLS_KEYS: &[Key] = &[
             Some(())
         },
     },
+    Key {
+        name: "management.ssl.port",
+        accepts: LISTEN,
+        default: "none",
+        doc: "HTTP API with TLS (HTTPS), by convention 15671. Without TLS none: `management.tcp.port = none`.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.management_tls = l),
+    },
+    Key {
+        name: "management.ssl.certfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of its certificate, as `ssl_options.certfile`, which it is without this.",
+        set: |c, _, v| path(v).map(|p| c.management_files.certfile = Some(p)),
+    },
+    Key {
+        name: "management.ssl.keyfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of its private key; without it `ssl_options.keyfile`.",
+        set: |c, _, v| path(v).map(|p| c.management_files.keyfile = Some(p)),
+    },
 ];

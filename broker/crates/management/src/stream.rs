@@ -1,0 +1,86 @@
+//! The bytes of a connection, with TLS or without.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
+
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    /// TLS is being agreed on, by whoever reads or writes first: others are accepted meanwhile.
+    Shaking(Box<Accept<TcpStream>>),
+    Secure(Box<TlsStream<TcpStream>>),
+}
+
+/// What both kinds of streams are.
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
+
+impl Stream {
+    /// Of a connection that was accepted now.
+    pub fn new(stream: TcpStream, tls: Option<&tls::Server>) -> Stream {
+        match tls {
+            None => Stream::Plain(stream),
+            Some(server) => {
+                let acceptor = TlsAcceptor::from(server.config());
+                Stream::Shaking(Box::new(acceptor.accept(stream)))
+            }
+        }
+    }
+
+    /// The stream that carries HTTP, once it is there.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Duplex>>> {
+        if let Stream::Shaking(accept) = self {
+            match Future::poll(Pin::new(accept), cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => {
+                    tracing::info!(event = "management_tls_failed", %error);
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Ready(Ok(stream)) => *self = Stream::Secure(Box::new(stream)),
+            }
+        }
+        match self {
+            Stream::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
+            Stream::Secure(stream) => Poll::Ready(Ok(Pin::new(stream))),
+            Stream::Shaking(_) => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        std::task::ready!(self.poll_ready(cx))?.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_ready(cx))?.poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        std::task::ready!(self.poll_ready(cx))?.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Secure(stream) => Pin::new(stream).poll_shutdown(cx),
+            // Nothing was said of which leave would have to be taken.
+            Stream::Shaking(_) => Poll::Ready(Ok(())),
+        }
+    }
+}
