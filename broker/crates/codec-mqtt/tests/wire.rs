@@ -46,7 +46,7 @@ fn a_connect_of_311_byte_by_byte() {
         (Some("us"), Some(&b"pwd"[..]))
     );
     assert_eq!(written(&Packet::Connect(connect), Version::V311), raw);
-    // One byte more than its fields.
+    // [MQTT-3.1.2-9], [MQTT-3.1.3-1]: the will's fields, where they belong. One byte more than they have.
     raw.push(0);
     raw[1] += 1;
     assert_eq!(refused(&raw, Version::V311), DecodeError::Trailing(1));
@@ -119,7 +119,7 @@ fn protocol_names_and_levels() {
 
 #[test]
 fn the_header_is_judged_before_the_body_has_come() {
-    // [MQTT-2.1.3-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
+    // [MQTT-2.1.3-1], [MQTT-3.6.1-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
     for (first, kind) in [
         (0x11, PacketKind::Connect),
         (0x60, PacketKind::PubRel),
@@ -209,7 +209,7 @@ fn publish_refuses_what_no_publish_may_be() {
         refused(&[0x32, 5, 0, 1, b'a', 0, 0], Version::V311),
         DecodeError::PacketId
     );
-    // [MQTT-3.3.2-2], [MQTT-4.7.3-1]
+    // [MQTT-3.3.2-2], [MQTT-4.7.0-1], [MQTT-4.7.3-1]
     for raw in [
         &[0x30, 3, 0, 1, b'#'][..],
         &[0x30, 5, 0, 3, b'a', b'/', b'+'],

@@ -4,16 +4,44 @@ use crate::addresses::{self, AddressError};
 use crate::config::{Config, Listen};
 use crate::node::NodeError;
 use reactor::ClientListener;
+use shard::ClientProtocol;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Tls,
+}
+
 /// Names of listeners, as RabbitMQ has them.
-pub(crate) const AMQP: &str = "amqp";
-pub(crate) const AMQP_TLS: &str = "amqp/ssl";
+fn name(protocol: ClientProtocol, transport: Transport) -> &'static str {
+    match (protocol, transport) {
+        (ClientProtocol::Amqp, Transport::Tcp) => "amqp",
+        (ClientProtocol::Amqp, Transport::Tls) => "amqp/ssl",
+        (ClientProtocol::Mqtt, Transport::Tcp) => "mqtt",
+        (ClientProtocol::Mqtt, Transport::Tls) => "mqtt/ssl",
+    }
+}
+
+fn listeners(config: &Config) -> [(ClientProtocol, Transport, Listen); 4] {
+    let (amqp, mqtt) = (ClientProtocol::Amqp, ClientProtocol::Mqtt);
+    [
+        (amqp, Transport::Tcp, config.amqp),
+        (amqp, Transport::Tls, config.amqp_tls),
+        (mqtt, Transport::Tcp, config.mqtt.plain),
+        (mqtt, Transport::Tls, config.mqtt.tls),
+    ]
+}
+
+/// Names and configured ports of all client listeners.
+pub(crate) fn configured(config: &Config) -> impl Iterator<Item = (&'static str, Option<u16>)> {
+    let all = listeners(config).into_iter();
+    all.map(|(protocol, transport, listen)| (name(protocol, transport), listen.port()))
+}
 
 pub(crate) struct Clients {
-    plain: Listen,
-    secure: Listen,
+    listeners: [(ClientProtocol, Transport, Listen); 4],
     tls: Option<Arc<tls::Server>>,
     management: Option<Arc<tls::Server>>,
     certificates: Vec<tls::Watched>,
@@ -22,20 +50,23 @@ pub(crate) struct Clients {
 impl Clients {
     /// Reads the certificates for which there is a listener.
     pub fn new(config: &Config) -> Result<Clients, NodeError> {
+        let listeners = listeners(config);
         let mut certificates = Vec::new();
-        let mut load = |listen, options: tls::Options| match listen {
-            Listen::None => Ok(None),
-            Listen::Any(_) | Listen::At(_) => {
+        let mut load = |wanted, options: tls::Options| match wanted {
+            false => Ok(None),
+            true => {
                 let (server, watched) = tls::Server::load(options)?;
                 certificates.push(watched);
                 Ok::<_, tls::FileError>(Some(server))
             }
         };
-        let tls = load(config.amqp_tls, config.tls.options())?;
-        let management = load(config.management_tls, config.management_options())?;
+        let secure =
+            |l: &(ClientProtocol, Transport, Listen)| l.1 == Transport::Tls && l.2 != Listen::None;
+        let tls = load(listeners.iter().any(secure), config.tls.options())?;
+        let management = config.management_tls != Listen::None;
+        let management = load(management, config.management_options())?;
         Ok(Clients {
-            plain: config.amqp,
-            secure: config.amqp_tls,
+            listeners,
             tls,
             management,
             certificates,
@@ -44,33 +75,40 @@ impl Clients {
 
     /// Tells a port that is in use.
     pub fn check_ports(&self) -> Result<(), AddressError> {
-        drop(addresses::bind_alone(AMQP, self.plain)?);
-        drop(addresses::bind_alone(AMQP_TLS, self.secure)?);
+        for (protocol, transport, listen) in self.listeners {
+            drop(addresses::bind_alone(name(protocol, transport), listen)?);
+        }
         Ok(())
     }
 
     /// The listeners of each shard.
     pub fn bind(&self, shards: u16) -> Result<Vec<Vec<ClientListener>>, AddressError> {
-        let plain = addresses::bind_shared(AMQP, self.plain, shards)?;
-        let secure = addresses::bind_shared(AMQP_TLS, self.secure, shards)?;
         let mut all: Vec<Vec<ClientListener>> = Vec::new();
         all.resize_with(usize::from(shards), Vec::new);
-        for (own, socket) in all.iter_mut().zip(plain) {
-            own.push(ClientListener::from(socket));
-        }
-        for (own, socket) in all.iter_mut().zip(secure) {
-            let tls = self.tls.clone();
-            own.push(ClientListener { socket, tls });
+        for (protocol, transport, listen) in self.listeners {
+            let sockets = addresses::bind_shared(name(protocol, transport), listen, shards)?;
+            for (own, socket) in all.iter_mut().zip(sockets) {
+                let tls = match transport {
+                    Transport::Tcp => None,
+                    Transport::Tls => self.tls.clone(),
+                };
+                own.push(ClientListener {
+                    socket,
+                    tls,
+                    protocol,
+                });
+            }
         }
         Ok(all)
     }
 
     /// A listener's name, and where it is.
     pub fn port(listener: &ClientListener) -> (&'static str, SocketAddr) {
-        let name = match listener.tls {
-            None => AMQP,
-            Some(_) => AMQP_TLS,
+        let transport = match listener.tls {
+            None => Transport::Tcp,
+            Some(_) => Transport::Tls,
         };
+        let name = name(listener.protocol, transport);
         (name, listener.socket.address())
     }
 

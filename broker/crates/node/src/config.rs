@@ -4,12 +4,14 @@
 
 mod keys;
 mod load;
+mod mqtt_keys;
 mod parse;
 mod tls_keys;
 mod values;
 
 pub use keys::{Key, keys, reference};
 pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
+pub use mqtt_keys::MqttConfig;
 pub use values::{Listen, PeerAddress};
 
 use auth::Mechanism;
@@ -27,6 +29,7 @@ pub struct Config {
     pub log: LogConfig,
     pub amqp: Listen,
     pub amqp_tls: Listen,
+    pub mqtt: MqttConfig,
     pub tls: TlsConfig,
     pub management_tls: Listen,
     /// What is missing in it is that of `tls`.
@@ -173,6 +176,7 @@ impl Default for Config {
             },
             amqp: Listen::loopback(5672),
             amqp_tls: Listen::None,
+            mqtt: MqttConfig::default(),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
             management_files: TlsConfig::default(),

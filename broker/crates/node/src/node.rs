@@ -4,7 +4,7 @@ use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause, cpus};
 use crate::checks::CheckPool;
 use crate::clients::{self, Clients};
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
@@ -310,8 +310,25 @@ impl Node {
             accepts_per_second: limits.accepts_per_second.div_ceil(u32::from(self.shards)),
             tls_handshake: limits.handshake_timeout,
             rest_at: (for_clients / shards).max(1),
-            max_partial: limits.frame_max as usize * 2 + (64 << 10),
+            max_partial: largest_packet(&self.config) + (64 << 10),
             ..reactor::LoopConfig::default()
+        }
+    }
+
+    fn mqtt_settings(&self) -> session_mqtt::Settings {
+        let config = &self.config;
+        let vhost = config.mqtt.vhost.as_ref().unwrap_or(&config.default_vhost);
+        let anonymous = config.anonymous_user.as_ref();
+        let anonymous = anonymous.filter(|_| config.mqtt.allow_anonymous);
+        session_mqtt::Settings {
+            limits: config.mqtt.limits.clone(),
+            vhost: vhost.as_str().into(),
+            exchange: config.mqtt.exchange.as_str().into(),
+            loopback_users: names(&config.loopback_users),
+            anonymous: anonymous.map(|user| auth::Credentials {
+                user: user.clone(),
+                password: config.anonymous_pass.as_bytes().to_vec(),
+            }),
         }
     }
 
@@ -329,12 +346,7 @@ impl Node {
             founding,
             seed: self.rng.next_u64(),
             mechanisms: self.config.mechanisms(),
-            loopback_users: self
-                .config
-                .loopback_users
-                .iter()
-                .map(|u| u.as_str().into())
-                .collect(),
+            loopback_users: names(&self.config.loopback_users),
             anonymous: self.config.anonymous_user.as_deref().map(|user| {
                 let password = self.config.anonymous_pass.as_str();
                 (user.into(), password.into())
@@ -353,6 +365,7 @@ impl Node {
                 zone: self.config.cluster.zone.as_str().into(),
                 target_group_size: self.config.target_group_size,
             },
+            mqtt: self.mqtt_settings(),
             groups: consensus::Limits::default(),
         }
     }
@@ -578,8 +591,6 @@ fn start_control(
     let door = door.clone();
     let watermark = notices.clone();
     let listeners = [
-        (clients::AMQP, config.amqp.port()),
-        (clients::AMQP_TLS, config.amqp_tls.port()),
         ("http", listening_port(management.as_ref())),
         ("https", listening_port(secure.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
@@ -587,8 +598,8 @@ fn start_control(
     let parts = ControlParts {
         node,
         node_name: name.to_owned(),
-        listeners: listeners
-            .into_iter()
+        listeners: clients::configured(config)
+            .chain(listeners)
             .filter_map(|(what, port)| Some((what.to_owned(), port?)))
             .collect(),
         loopback_users: config.loopback_users.clone(),
@@ -613,6 +624,20 @@ fn start_control(
         })
         .map_err(io_error("control thread"))?;
     Ok(ports)
+}
+
+fn names(list: &[String]) -> Vec<metadata::Name> {
+    list.iter().map(|name| name.as_str().into()).collect()
+}
+
+/// Bytes of the largest thing that a client may send in one piece.
+fn largest_packet(config: &Config) -> usize {
+    let frames = config.limits.frame_max as usize * 2;
+    let mqtt = &config.mqtt;
+    match (mqtt.plain, mqtt.tls) {
+        (Listen::None, Listen::None) => frames,
+        _ => frames.max(mqtt.limits.packet),
+    }
 }
 
 fn listening_port(listener: Option<&TcpListener>) -> Option<u16> {

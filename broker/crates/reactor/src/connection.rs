@@ -4,6 +4,7 @@ use crate::secure::Secure;
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use session::Standing;
+use shard::ClientProtocol;
 
 /// A partial frame in a buffer larger than this is moved to one of its own size.
 const COMPACT_FROM: usize = 8 * 1024;
@@ -22,6 +23,7 @@ pub(crate) enum Phase {
 
 pub(crate) struct Connection {
     pub socket: TcpStream,
+    pub protocol: ClientProtocol,
     /// Its TLS. None: it has none, or it is over.
     pub secure: Option<Box<Secure>>,
     /// Bytes without the end of their frame; empty (and without an allocation) between frames.
@@ -49,13 +51,19 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub fn new(socket: TcpStream, serial: u64, secure: Option<Box<Secure>>) -> Connection {
+    pub fn new(
+        socket: TcpStream,
+        protocol: ClientProtocol,
+        serial: u64,
+        secure: Option<Box<Secure>>,
+    ) -> Connection {
         let phase = match secure {
             Some(_) => Phase::Shaking,
             None => Phase::Serving,
         };
         Connection {
             socket,
+            protocol,
             secure,
             partial: BytesMut::new(),
             serial,

@@ -1,5 +1,6 @@
 //! Client listeners: one socket per shard on the same port (SO_REUSEPORT), so that the kernel spreads connections.
 
+use shard::ClientProtocol;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
@@ -69,11 +70,16 @@ pub struct ClientListener {
     pub socket: Bound,
     /// None: without TLS.
     pub tls: Option<Arc<tls::Server>>,
+    pub protocol: ClientProtocol,
 }
 
 impl From<Bound> for ClientListener {
     fn from(socket: Bound) -> ClientListener {
-        ClientListener { socket, tls: None }
+        ClientListener {
+            socket,
+            tls: None,
+            protocol: ClientProtocol::Amqp,
+        }
     }
 }
 
@@ -81,6 +87,7 @@ impl From<Bound> for ClientListener {
 pub(crate) struct Listener {
     pub address: SocketAddr,
     pub tls: Option<Arc<tls::Server>>,
+    pub protocol: ClientProtocol,
     /// Until it opens for the first time.
     pub bound: Option<Bound>,
     pub socket: Option<mio::net::TcpListener>,
@@ -93,6 +100,7 @@ impl Listener {
         Listener {
             address: listener.socket.address,
             tls: listener.tls,
+            protocol: listener.protocol,
             bound: Some(listener.socket),
             socket: None,
             ready: false,

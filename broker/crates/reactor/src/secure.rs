@@ -258,7 +258,12 @@ impl ShardLoop {
         }
         let tls = Some(self.workspace.last.clone());
         connection.phase = Phase::Serving;
-        let info = ConnectionInfo { peer, local, tls };
+        let info = ConnectionInfo {
+            protocol: connection.protocol,
+            peer,
+            local,
+            tls,
+        };
         self.driver.connected(ConnectionKey(key), info);
     }
 

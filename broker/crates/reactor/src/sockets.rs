@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
 use session::{Outbox, Standing};
-use shard::{ConnectionInfo, ConnectionKey};
+use shard::{ClientProtocol, ConnectionInfo, ConnectionKey};
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::SocketAddr;
 
@@ -150,7 +150,9 @@ impl ShardLoop {
         let Ok(local) = socket.local_addr() else {
             return;
         };
-        let tls = self.listeners.get(i).and_then(|l| l.tls.as_ref());
+        let listener = self.listeners.get(i);
+        let protocol = listener.map_or(ClientProtocol::Amqp, |l| l.protocol);
+        let tls = listener.and_then(|l| l.tls.as_ref());
         let secure = match tls.map(Secure::accept).transpose() {
             Ok(secure) => secure,
             Err(error) => {
@@ -172,15 +174,19 @@ impl ShardLoop {
         }
         self.next_serial += 1;
         let shaking = secure.is_some();
-        entry.insert(Connection::new(socket, self.next_serial, secure));
+        entry.insert(Connection::new(socket, protocol, self.next_serial, secure));
         if shaking {
             let at = self.now + self.config.tls_handshake;
             self.shaking.push_back((at, key, self.next_serial));
             return;
         }
-        let tls = None;
-        self.driver
-            .connected(ConnectionKey(key), ConnectionInfo { peer, local, tls });
+        let info = ConnectionInfo {
+            protocol,
+            peer,
+            local,
+            tls: None,
+        };
+        self.driver.connected(ConnectionKey(key), info);
     }
 
     /// Serves connections with something to read.

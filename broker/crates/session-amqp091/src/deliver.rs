@@ -4,6 +4,7 @@ use crate::channel::{Channel, Held};
 use crate::deaths;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
+use crate::mqtt;
 use crate::unacked::Origin;
 use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
@@ -34,9 +35,10 @@ pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame
 fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Outbox) {
     let message = &delivery.message;
     let size = message.body_len() as u64;
-    // Other protocols' properties have no translation yet: a message without properties is valid.
     let properties = match message.protocol() {
         Protocol::Amqp091 => message.properties(),
+        Protocol::Mqtt => mqtt::properties(message),
+        // These have no translation yet: a message without properties is valid.
         _ => bytes::Bytes::from_static(&[0, 0]),
     };
     let attempts = delivery.attempts.filter(|&n| n > 0);

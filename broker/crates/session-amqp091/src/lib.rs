@@ -19,6 +19,7 @@ mod failure;
 mod handshake;
 mod limits;
 mod link;
+mod mqtt;
 mod names;
 mod publish;
 mod replies;

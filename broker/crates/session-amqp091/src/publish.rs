@@ -42,11 +42,13 @@ pub(crate) fn dispatch(
     cx: &mut Cx<'_>,
 ) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
+    let heard = cx.broker.announce(&link.vhost, &message);
+    let routed = routes.len() + heard;
     // A return goes before the confirm.
-    if routes.is_empty() && mandatory {
+    if routed == 0 && mandatory {
         send_return(channel.number, &message, link, cx.out);
     }
-    count(channel, routes.len() as u64, mandatory, link);
+    count(channel, routed as u64, mandatory, link);
     let seq = channel.confirms.next();
     if let Some(settled) = channel.confirms.publish(routes.len(), size) {
         channel.count_confirm(settled, link);

@@ -182,6 +182,10 @@ impl MqttSession {
             let text = format!("user '{user}' may have {limit} connections");
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
+        if let Err(limit) = cx.broker.admit_to(&vhost) {
+            let text = format!("vhost '{vhost}' may have {limit} connections");
+            return Err(Failure::new(Reason::QuotaExceeded, text));
+        }
         self.claim(cx);
         Ok(())
     }

@@ -13,6 +13,7 @@ mod aliases;
 mod connect;
 mod deliver;
 mod ending;
+mod from_amqp;
 mod link;
 mod publish;
 mod session;
@@ -20,6 +21,7 @@ mod settings;
 mod state;
 mod subscribe;
 
+pub use from_amqp::from_amqp091;
 pub use publish::publish_will;
 pub use session::MqttSession;
 pub use settings::{Limits, SessionConfig, Settings};

@@ -13,7 +13,7 @@ const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
 #[test]
 fn every_version_is_welcome_and_connack_comes_first() {
-    // [MQTT-3.2.0-1], [MQTT-3.2.0-2], [MQTT-3.1.4-5], [MQTT-3.2.2-2]; 3.1.1: [MQTT-3.2.0-1], [MQTT-3.2.2-1]
+    // [MQTT-3.12.4-1], [MQTT-3.2.0-1], [MQTT-3.2.0-2], [MQTT-3.1.4-5], [MQTT-3.2.2-2]; 3.1.1: [MQTT-3.2.0-1], [MQTT-3.2.2-1]
     for version in VERSIONS {
         let mut w = World::default();
         let c = w.open(version);

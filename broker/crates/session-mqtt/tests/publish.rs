@@ -17,7 +17,7 @@ const ANSWERED: [Version; 2] = [Version::V311, Version::V5];
 
 #[test]
 fn each_quality_has_its_answers() {
-    // [MQTT-3.3.4-1], [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-4.3.3-11], [MQTT-2.2.1-5]
+    // [MQTT-2.2.1-4], [MQTT-3.3.4-1], [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-4.3.3-11], [MQTT-2.2.1-5]
     for version in ANSWERED {
         let mut w = World::default();
         let s = w.client(version, "s");
@@ -509,6 +509,7 @@ fn who_may_publish_where() {
 
 #[test]
 fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
+    // [MQTT-3.3.4-6], [MQTT-4.13.1-1]
     for (raw, reason) in [
         (&[0x36, 5, 0, 1, b'a', 0, 1][..], "0x81"),
         (&[0x30, 4, 0, 1, b'#', 0], "0x90"),

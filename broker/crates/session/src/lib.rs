@@ -79,6 +79,10 @@ pub trait Broker {
     fn topics(&mut self) -> Option<&mut topics::Hub> {
         None
     }
+    /// A message was published to its exchange: those whose subscriptions are no queues hear of it. How many they are.
+    fn announce(&mut self, _vhost: &str, _message: &Message) -> usize {
+        0
+    }
     /// Whether this is the password of `user`. A session asks for one at a time.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let _ = user;

@@ -105,7 +105,8 @@ impl Core {
                 self.nodes_changed()
             }
             // Sessions look these up when they need them.
-            TreeEvent::VhostRemoved(_) | TreeEvent::PermissionsChanged { .. } => {}
+            TreeEvent::VhostRemoved(name) => self.topics.remove_vhost(&name),
+            TreeEvent::PermissionsChanged { .. } => {}
         }
     }
 

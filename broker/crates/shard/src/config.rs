@@ -35,6 +35,8 @@ pub struct ShardConfig {
     pub default_vhost: Name,
     pub limits: ShardLimits,
     pub placement: Placement,
+    /// Of MQTT clients.
+    pub mqtt: session_mqtt::Settings,
     /// Time and memory of the Raft groups.
     pub groups: consensus::Limits,
 }

@@ -95,6 +95,8 @@ pub struct Core {
     pub deleting: BTreeSet<QueueId>,
     pub reconcile_at: Time,
     pub passwords: Logins,
+    /// Subscriptions of MQTT clients of this shard.
+    pub topics: topics::Hub,
     /// Sessions of this shard that are logged in, for users' limits.
     pub logins: HashMap<u64, Login, FixedState>,
 }

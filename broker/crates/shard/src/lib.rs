@@ -23,9 +23,11 @@ mod membership;
 mod owners;
 mod peers;
 mod placement;
+mod protocols;
 mod sessions;
 mod shard;
 mod stats;
+mod topics;
 mod turn;
 mod view;
 
@@ -46,8 +48,17 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionKey(pub usize);
 
+/// What clients speak on a listener.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientProtocol {
+    #[default]
+    Amqp,
+    Mqtt,
+}
+
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
+    pub protocol: ClientProtocol,
     pub peer: SocketAddr,
     pub local: SocketAddr,
     /// None: without TLS.

@@ -208,6 +208,7 @@ mod tests {
         let from = |peer: &str| {
             let local = "127.0.0.1:5672".parse().unwrap();
             is_loopback(&ConnectionInfo {
+                protocol: crate::ClientProtocol::Amqp,
                 peer: peer.parse().unwrap(),
                 local,
                 tls: None,

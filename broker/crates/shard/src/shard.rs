@@ -6,7 +6,8 @@ use crate::frame::{AlarmReason, Frame};
 use crate::listings::Gathered;
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
-use crate::sessions::{Sessions, Slot, is_loopback};
+use crate::protocols::Protocols;
+use crate::sessions::{Sessions, Slot};
 use crate::view::View;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
@@ -16,18 +17,15 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{NodeRecord, SessionId};
 use queue::ToQueue;
 use session::{Notice, Outbox, Session, Standing};
-use session_amqp091::{AmqpSession, Limits, Logins, SessionConfig};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use topics::Output;
 
 /// Rounds of one poll: each round handles everything that the one before left, so a chain longer than this is a loop.
 const MAX_ROUNDS: usize = 64;
 
 pub struct Shard {
     core: Core,
-    limits: Arc<Limits>,
-    logins: Arc<Logins>,
+    protocols: Protocols,
     sessions: Sessions,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
@@ -35,28 +33,8 @@ pub struct Shard {
 
 impl Shard {
     pub(crate) fn from_core(core: Core) -> Shard {
-        let given = &core.config.limits;
-        let limits = Limits {
-            frame_max: given.frame_max,
-            channel_max: given.channel_max,
-            heartbeat: given.heartbeat_s,
-            message: u64::from(given.max_message_size),
-            handshake: Duration::from_millis(given.handshake_timeout_ms),
-            acknowledgement: given.consumer_timeout_ms.map(Duration::from_millis),
-            ..Limits::default()
-        };
-        let anonymous = core.config.anonymous.as_ref();
-        let logins = Logins {
-            mechanisms: core.config.mechanisms.clone(),
-            loopback_users: core.config.loopback_users.clone(),
-            anonymous: anonymous.map(|(user, password)| auth::Credentials {
-                user: user.to_string(),
-                password: password.as_bytes().to_vec(),
-            }),
-        };
         Shard {
-            limits: Arc::new(limits),
-            logins: Arc::new(logins),
+            protocols: Protocols::new(&core.config),
             core,
             sessions: Sessions::default(),
             dirty: Vec::new(),
@@ -119,6 +97,7 @@ impl Shard {
                 self.core.take_event(from, number, queue, event);
                 worked = true;
             }
+            worked |= self.hear_topics();
             while let Some((number, notice)) = self.core.notices.pop_front() {
                 if let Some((key, _)) = self.sessions.by_number(number) {
                     self.step(key, |s, view, out| s.notice(notice, view, out));
@@ -136,6 +115,28 @@ impl Shard {
             }
         }
         true
+    }
+
+    /// Tells sessions what the hub has for them, one by one: what a session has not been given when it leaves, the hub
+    /// keeps for its client. True when there was anything.
+    fn hear_topics(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(output) = self.core.topics.take() {
+            worked = true;
+            let (number, notice) = match output {
+                Output::Deliver { session, delivery } => (session, Notice::Topic(delivery)),
+                Output::TakenOver { session } => (session, Notice::TakenOver),
+                Output::Free { session } => (session, Notice::ClaimAgain),
+                Output::Will { vhost, will } => {
+                    self.core.publish_will(&vhost, will);
+                    continue;
+                }
+            };
+            if let Some((key, _)) = self.sessions.by_number(number) {
+                self.step(key, |s, view, out| s.notice(notice, view, out));
+            }
+        }
+        worked
     }
 
     fn tick_sessions(&mut self) {
@@ -309,15 +310,7 @@ impl ShardDriver for Shard {
         let number = self
             .sessions
             .next_number(self.core.config.index, connection);
-        let config = SessionConfig {
-            peer_is_loopback: is_loopback(&info),
-            peer: info.peer.to_string(),
-            tls: info.tls.clone(),
-            server_name: self.core.config.cluster_name.clone(),
-            limits: self.limits.clone(),
-            logins: self.logins.clone(),
-        };
-        let session: Box<dyn Session> = Box::new(AmqpSession::new(config, self.core.now));
+        let session = self.protocols.session(&info, self.core.now);
         let slot = Slot {
             number,
             session,

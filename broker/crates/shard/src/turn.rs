@@ -61,6 +61,7 @@ impl Shard {
         }
         let mut core = Core {
             passwords: Logins::new(key),
+            topics: topics::Hub::default(),
             rng: Box::new(rng),
             now,
             wall,
@@ -224,6 +225,7 @@ impl Core {
         self.owners.set_time(at);
         self.owners.tick();
         self.dead_letters.tick(self.now);
+        self.topics.tick(self.now);
         self.tick_clients();
         self.tick_directory();
         for token in self.stats.late(self.now) {
@@ -277,6 +279,7 @@ impl Core {
             self.owners.host_wake(),
             self.clients.wake_at(),
             self.dead_letters.wake_at(self.now),
+            self.topics.wake_at(),
             directory,
             self.stats.wake_at(),
             self.listings.wake_at(),

@@ -100,6 +100,14 @@ impl Broker for View<'_> {
         self.core.close_channel(self.number);
     }
 
+    fn topics(&mut self) -> Option<&mut topics::Hub> {
+        Some(&mut self.core.topics)
+    }
+
+    fn announce(&mut self, vhost: &str, message: &Message) -> usize {
+        self.core.announce(vhost, message)
+    }
+
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let client = (self.number, self.peer);
         let core = &mut *self.core;

@@ -238,11 +238,12 @@ impl Hub {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
-        let Seat::Connected { waiting, .. } = entry.seat else {
+        let Seat::Connected { session, waiting } = entry.seat else {
             return;
         };
         match leave.state {
-            Some(state) if self.parked < self.limits.parked => {
+            Some(mut state) if self.parked < self.limits.parked => {
+                self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
                 let timer = due(leave.until, &leave.will);
                 entry.seat = Seat::Away {
                     state,
@@ -469,8 +470,8 @@ impl Hub {
         }
     }
 
-    /// The vhost is no more: retained messages and sessions of clients that are away go. Those that are connected are
-    /// ended by the node.
+    /// The vhost is no more: retained messages and sessions of clients that are away go. What clients that are connected
+    /// have stays until they leave.
     pub fn remove_vhost(&mut self, vhost: &str) {
         let away: Vec<SubscriberId> = self
             .subscribers
@@ -516,6 +517,21 @@ impl Hub {
             self.timers.extend(until.map(|at| (at, subscriber)));
         }
     }
+}
+
+/// What a session was to be given and has not been waits for its client instead. How many messages found no room.
+fn take_back(outputs: &mut VecDeque<Output>, session: u64, state: &mut dyn Parked) -> u64 {
+    let mut not_kept = 0;
+    for output in std::mem::take(outputs) {
+        match output {
+            Output::Deliver {
+                session: to,
+                delivery,
+            } if to == session => not_kept += u64::from(!state.deliver(delivery)),
+            other => outputs.push_back(other),
+        }
+    }
+    not_kept
 }
 
 fn hit(subscription: Subscription) -> Hit {

@@ -151,6 +151,25 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
 }
 
 #[test]
+fn what_was_on_its_way_when_a_client_left_waits_for_it() {
+    let mut hub = Hub::new(Limits::default());
+    let who = enter(&mut hub, "c", 1);
+    let other = enter(&mut hub, "d", 2);
+    for id in [who, other] {
+        hub.subscribe(id, "a", at(Qos::AtLeastOnce));
+    }
+    hub.publish("/", "a", &message("a", b"x"), None);
+    let basket = Basket::default();
+    let leave = Leave {
+        state: Some(Box::new(basket.clone())),
+        ..Leave::default()
+    };
+    hub.leave(who, leave);
+    assert_eq!(basket.0.lock().unwrap().len(), 1);
+    assert_eq!(said(&mut hub), ["2 gets [0]"]);
+}
+
+#[test]
 fn a_will_is_published_when_the_session_ends_first_and_not_when_the_client_is_back() {
     let mut hub = Hub::new(Limits::default());
     let away = || Leave {

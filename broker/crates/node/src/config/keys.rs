@@ -1,5 +1,6 @@
 //! The table of keys: what each is called, takes and means. The reference is printed from it.
 
+use super::mqtt_keys::MQTT_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::{AuthFiles, Config};
@@ -34,7 +35,7 @@ fn name(text: &str) -> Option<String> {
     (!text.is_empty() && text.len() <= 255 && text.chars().all(known)).then(|| text.to_owned())
 }
 
-fn filled(text: &str) -> Option<String> {
+pub(super) fn filled(text: &str) -> Option<String> {
     (!text.is_empty() && text.len() <= 255).then(|| text.to_owned())
 }
 
@@ -57,7 +58,7 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 
 /// Every key, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().chain(TLS_KEYS)
+    KEYS.iter().chain(TLS_KEYS).chain(MQTT_KEYS)
 }
 
 const KEYS: &[Key] = &[

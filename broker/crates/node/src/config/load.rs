@@ -204,6 +204,7 @@ impl Loader {
             }
         }
         wrong.extend(tls_together(&self.config));
+        wrong.extend(mqtt_together(&self.config));
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
             wrong.push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
         }
@@ -229,17 +230,27 @@ impl Loader {
     }
 }
 
+/// MQTT clients meet on one shard so far: where there are more, they would not hear each other.
+fn mqtt_together(config: &Config) -> Option<String> {
+    let mqtt = config.mqtt.plain != Listen::None || config.mqtt.tls != Listen::None;
+    let alone = config.shards == 1 && config.cluster.peers.is_empty();
+    let text = "`mqtt.listeners` need `shards = 1` and no `cluster.peers` in this version";
+    (mqtt && !alone).then(|| text.to_owned())
+}
+
 /// What is missing or contradicts itself in the keys of TLS.
 fn tls_together(config: &Config) -> Vec<String> {
     let tls = &config.tls;
     let mut wrong = Vec::new();
-    if config.amqp_tls != Listen::None {
+    let listeners = [
+        ("listeners.ssl.default", config.amqp_tls),
+        ("mqtt.listeners.ssl.default", config.mqtt.tls),
+    ];
+    for (listener, _) in listeners.iter().filter(|l| l.1 != Listen::None) {
         let files = [("certfile", &tls.certfile), ("keyfile", &tls.keyfile)];
         for (name, file) in files {
             if file.is_none() {
-                wrong.push(format!(
-                    "`listeners.ssl.default` needs `ssl_options.{name}`"
-                ));
+                wrong.push(format!("`{listener}` needs `ssl_options.{name}`"));
             }
         }
     }
@@ -459,6 +470,14 @@ mod tests {
                 "initial_size",
             ),
             (&["cluster.peer_timeout=500"], "cluster.peer_timeout"),
+            (
+                &["mqtt.listeners.tcp.default=0", "shards=2"],
+                "`mqtt.listeners` need `shards = 1`",
+            ),
+            (
+                &["mqtt.listeners.ssl.default=0", "ssl_options.certfile=/x"],
+                "`mqtt.listeners.ssl.default` needs `ssl_options.keyfile`",
+            ),
             (
                 &["listeners.ssl.default=0", "ssl_options.certfile=/x"],
                 "`listeners.ssl.default` needs `ssl_options.keyfile`",

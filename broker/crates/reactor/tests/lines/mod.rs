@@ -229,7 +229,11 @@ impl Harness {
         let socket =
             reactor::bind(SocketAddr::from(([127, 0, 0, 1], 0))).map_err(io::Error::other)?;
         let address = socket.address();
-        let listener = ClientListener { socket, tls };
+        let listener = ClientListener {
+            socket,
+            tls,
+            protocol: shard::ClientProtocol::Amqp,
+        };
         let (poll, wake) = ShardLoop::poll_and_wake()?;
         let (mailbox, inlet) = reactor::mailbox(wake.clone());
         let (ring, receiver) = reactor::ring(16, wake.clone());

@@ -454,26 +454,16 @@ impl World {
                 worked = true;
                 match output {
                     Output::Deliver { session, delivery } => {
-                        self.node
-                            .notices
-                            .push_back((session, Notice::Topic(delivery)));
+                        self.tell(session, Notice::Topic(delivery))
                     }
-                    Output::TakenOver { session } => {
-                        self.node.notices.push_back((session, Notice::TakenOver))
-                    }
-                    Output::Free { session } => {
-                        self.node.notices.push_back((session, Notice::ClaimAgain))
-                    }
+                    Output::TakenOver { session } => self.tell(session, Notice::TakenOver),
+                    Output::Free { session } => self.tell(session, Notice::ClaimAgain),
                     Output::Will { vhost, will } => publish_will(&mut self.node, &vhost, will),
                 }
             }
             while let Some((number, notice)) = self.node.notices.pop_front() {
                 worked = true;
-                let seat = &mut self.seats[number as usize - 1];
-                if !seat.closed {
-                    self.node.number = number;
-                    seat.standing = seat.session.notice(notice, &mut self.node, &mut seat.out);
-                }
+                self.tell(number, notice);
             }
             for c in 0..self.seats.len() {
                 worked |= self.flush(c);
@@ -481,6 +471,14 @@ impl World {
             if !worked {
                 return;
             }
+        }
+    }
+
+    fn tell(&mut self, number: u64, notice: Notice) {
+        let seat = &mut self.seats[number as usize - 1];
+        if !seat.closed {
+            self.node.number = number;
+            seat.standing = seat.session.notice(notice, &mut self.node, &mut seat.out);
         }
     }
 

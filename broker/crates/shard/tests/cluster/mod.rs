@@ -1,6 +1,8 @@
 //! Nodes of one shard each, in one thread and in time that the test moves, and clients that speak AMQP 0.9.1 to them.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+pub mod mqtt;
+
 use auth::{HashAlgorithm, hash_with};
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{
@@ -15,8 +17,8 @@ use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::{Table, Value};
 use metadata::{Change, NodeRecord, QueueId, Refused, UserRecord};
 use shard::{
-    ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard, ShardConfig,
-    ShardDriver, ShardLimits,
+    ClientProtocol, ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard,
+    ShardConfig, ShardDriver, ShardLimits,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -362,21 +364,27 @@ impl Cluster {
 
     /// A client on a node, with channel 1.
     pub fn client(&mut self, at: usize) -> Client {
-        assert!(self.listens(at), "node {at} takes no clients");
-        self.connections += 1;
         let client = Client {
             at,
-            key: ConnectionKey(self.connections),
+            key: self.connect(at, ClientProtocol::Amqp),
             input: BytesMut::new(),
             got: BytesMut::new(),
         };
+        client.log_in(self)
+    }
+
+    fn connect(&mut self, at: usize, protocol: ClientProtocol) -> ConnectionKey {
+        assert!(self.listens(at), "node {at} takes no clients");
+        self.connections += 1;
+        let key = ConnectionKey(self.connections);
         let info = ConnectionInfo {
+            protocol,
             peer: SocketAddr::from(([127, 0, 0, 1], 50_000)),
             local: SocketAddr::from(([127, 0, 0, 1], 5672)),
             tls: None,
         };
-        self.nodes[at].shard.connected(client.key, info);
-        client.log_in(self)
+        self.nodes[at].shard.connected(key, info);
+        key
     }
 }
 
@@ -420,6 +428,7 @@ fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             ..ShardLimits::default()
         },
         placement: shard::Placement::default(),
+        mqtt: Default::default(),
         groups: consensus::Limits::default(),
     }
 }

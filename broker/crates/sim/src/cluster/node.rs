@@ -219,6 +219,7 @@ impl Node {
                 ..shard::ShardLimits::default()
             },
             placement: shard::Placement::default(),
+            mqtt: Default::default(),
             groups: self.plan.limits.clone(),
         }
     }

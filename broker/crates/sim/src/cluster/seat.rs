@@ -133,6 +133,7 @@ impl Seat {
         let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), (number % 60_000) as u16));
         let local = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 5672));
         let info = ConnectionInfo {
+            protocol: shard::ClientProtocol::Amqp,
             peer,
             local,
             tls: None,

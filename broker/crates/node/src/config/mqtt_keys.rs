@@ -1,0 +1,142 @@
+//! Keys of MQTT. Names and values are RabbitMQ's.
+
+use super::keys::{BOOL, Key, LISTEN, filled, number};
+use super::values::{Listen, parse_bool, parse_bytes, parse_ms};
+use session_mqtt::{Limits, Settings};
+
+/// What MQTT clients may do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MqttConfig {
+    pub plain: Listen,
+    pub tls: Listen,
+    /// None: `default_vhost`.
+    pub vhost: Option<String>,
+    pub exchange: String,
+    pub allow_anonymous: bool,
+    pub limits: Limits,
+}
+
+impl Default for MqttConfig {
+    fn default() -> MqttConfig {
+        let settings = Settings::default();
+        MqttConfig {
+            plain: Listen::None,
+            tls: Listen::None,
+            vhost: None,
+            exchange: settings.exchange.to_string(),
+            allow_anonymous: true,
+            limits: settings.limits,
+        }
+    }
+}
+
+/// Bytes of a packet: as many as the format can hold.
+fn packet(text: &str) -> Option<usize> {
+    let bytes = parse_bytes(text)?;
+    let largest = codec_mqtt::MAX_PACKET as u64;
+    (64..=largest).contains(&bytes).then_some(bytes as usize)
+}
+
+fn seconds(text: &str) -> Option<u32> {
+    match text {
+        "infinity" => Some(u32::MAX),
+        text => number(text, 0, u32::MAX),
+    }
+}
+
+const PACKET: &str = "64 to 268435460; bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
+
+/// Every key, in the order of the reference.
+pub const MQTT_KEYS: &[Key] = &[
+    Key {
+        name: "mqtt.listeners.tcp",
+        accepts: "none",
+        default: "",
+        doc: "`none`: no MQTT listener without TLS.",
+        set: |c, _, v| (v == "none").then(|| c.mqtt.plain = Listen::None),
+    },
+    Key {
+        name: "mqtt.listeners.tcp.default",
+        accepts: LISTEN,
+        default: "none",
+        doc: "MQTT listener, by convention 1883.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.plain = l),
+    },
+    Key {
+        name: "mqtt.listeners.ssl.default",
+        accepts: LISTEN,
+        default: "none",
+        doc: "MQTT listener with TLS, by convention 8883. Needs `ssl_options.certfile` and `ssl_options.keyfile`.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.tls = l),
+    },
+    Key {
+        name: "mqtt.vhost",
+        accepts: "a name of 1 to 255 bytes",
+        default: "",
+        doc: "Virtual host of MQTT clients whose user name does not begin with one and a colon. Without it `default_vhost`.",
+        set: |c, _, v| filled(v).map(|n| c.mqtt.vhost = Some(n)),
+    },
+    Key {
+        name: "mqtt.exchange",
+        accepts: "a name of 1 to 255 bytes",
+        default: "amq.topic",
+        doc: "Topic exchange that AMQP and MQTT clients meet at.",
+        set: |c, _, v| filled(v).map(|n| c.mqtt.exchange = n),
+    },
+    Key {
+        name: "mqtt.allow_anonymous",
+        accepts: BOOL,
+        default: "true",
+        doc: "Whether MQTT clients without a user name are `anonymous_login_user`.",
+        set: |c, _, v| parse_bool(v).map(|on| c.mqtt.allow_anonymous = on),
+    },
+    Key {
+        name: "mqtt.prefetch",
+        accepts: "1 to 65535",
+        default: "10",
+        doc: "Unacknowledged messages to an MQTT client at most.",
+        set: |c, _, v| number(v, 1, u16::MAX).map(|n| c.mqtt.limits.prefetch = n),
+    },
+    Key {
+        name: "mqtt.max_session_expiry_interval_seconds",
+        accepts: "0 to 4294967295, or infinity",
+        default: "86400",
+        doc: "How long an MQTT session without a connection is kept at most.",
+        set: |c, _, v| seconds(v).map(|n| c.mqtt.limits.session_expiry = n),
+    },
+    Key {
+        name: "mqtt.topic_alias_maximum",
+        accepts: "0 to 65535",
+        default: "16",
+        doc: "Topic aliases of an MQTT connection in each direction; 0: none.",
+        set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.mqtt.limits.topic_aliases = n),
+    },
+    Key {
+        name: "mqtt.max_packet_size_unauthenticated",
+        accepts: PACKET,
+        default: "65536",
+        doc: "Size of an MQTT client's CONNECT.",
+        set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet_unauthenticated = n),
+    },
+    Key {
+        name: "mqtt.max_packet_size_authenticated",
+        accepts: PACKET,
+        default: "16777216",
+        doc: "Size of other packets of MQTT clients.",
+        set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet = n),
+    },
+    Key {
+        name: "mqtt.mailbox_soft_limit",
+        accepts: "0 to 4294967295",
+        default: "200",
+        doc: "Messages of QoS 0 that may wait for an MQTT client that does not read; more are dropped. 0: none is.",
+        set: |c, _, v| number(v, 0, u32::MAX).map(|n| c.mqtt.limits.mailbox = n),
+    },
+    Key {
+        name: "mqtt.login_timeout",
+        accepts: "milliseconds, 100 to 600000",
+        default: "10000",
+        doc: "From an MQTT connection's start until its CONNECT is accepted.",
+        set: |c, _, v| parse_ms(v, 100, 600_000).map(|t| c.mqtt.limits.login = t),
+    },
+];

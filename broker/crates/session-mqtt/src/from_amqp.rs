@@ -1,0 +1,140 @@
+//! What AMQP 0.9.1 clients publish, as MQTT clients see it: RabbitMQ's mapping.
+
+use bytes::BytesMut;
+use codec_amqp091::Properties as Amqp;
+use codec_mqtt::{Properties, Qos, Repeated, check_name, put_user_property};
+use message::{Message, Protocol, Value};
+use topics::{EnvelopeBuilder, topic_of};
+
+/// The same message for MQTT subscribers of the topic that `key` stands for. None: the key is no topic (it has a wildcard of
+/// MQTT's, or nothing in it), or the message is not of AMQP 0.9.1.
+pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
+    let topic = topic_of(key);
+    check_name(&topic).ok()?;
+    if message.protocol() != Protocol::Amqp091 {
+        return None;
+    }
+    let raw = message.properties();
+    let amqp = Amqp::decode(&raw).ok()?;
+    let mut users = BytesMut::new();
+    let mut response = None;
+    for (name, value) in amqp.header_table().unwrap_or_default().0 {
+        match (&*name, text(&value)) {
+            ("x-opt-reply-to-topic", Some(reply)) => response = Some(topic_of(&reply)),
+            (name, Some(value)) if !name.contains('\0') && !value.contains('\0') => {
+                put_user_property(&mut users, name, &value);
+            }
+            _ => {}
+        }
+    }
+    let ttl = message.ttl_ms().map(|ms| ms.div_ceil(1000));
+    let properties = Properties {
+        message_expiry: ttl.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX)),
+        content_type: amqp.content_type.filter(|text| !text.contains('\0')),
+        correlation_data: amqp.correlation_id.map(str::as_bytes),
+        response_topic: response
+            .as_deref()
+            .filter(|topic| check_name(topic).is_ok()),
+        repeated: Repeated(&users),
+        ..Properties::default()
+    };
+    let builder = EnvelopeBuilder {
+        qos: match message.durable() {
+            true => Qos::AtLeastOnce,
+            false => Qos::AtMostOnce,
+        },
+        retain: false,
+        topic: &topic,
+        properties: &properties,
+        exchange: message.exchange(),
+        key,
+        received: message.received(),
+    };
+    builder.build(&message.body())
+}
+
+/// Headers that have a text go on as user properties.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(_) => value.as_str().map(str::to_owned),
+        Value::Bool(b) => Some(b.to_string()),
+        Value::I8(n) => Some(n.to_string()),
+        Value::U8(n) => Some(n.to_string()),
+        Value::I16(n) => Some(n.to_string()),
+        Value::U16(n) => Some(n.to_string()),
+        Value::I32(n) => Some(n.to_string()),
+        Value::U32(n) => Some(n.to_string()),
+        Value::I64(n) => Some(n.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use codec_amqp091::table;
+    use env::WallTime;
+    use message::{MessageBuilder, Table};
+    use topics::Envelope;
+
+    fn amqp(properties: &Amqp<'_>, durable: bool) -> Message {
+        let mut raw = BytesMut::new();
+        properties.encode(&mut raw);
+        let builder = MessageBuilder {
+            protocol: Protocol::Amqp091,
+            durable,
+            priority: None,
+            ttl_ms: Some(1500),
+            received: WallTime(7),
+            exchange: "amq.topic",
+            routing_keys: &["a.b"],
+            properties: &raw,
+        };
+        builder.build(2, [&b"hi"[..]]).unwrap()
+    }
+
+    #[test]
+    fn properties_have_their_counterparts() {
+        let mut headers = Table::default();
+        headers.set("k", "v".into());
+        headers.set("n", Value::I64(-3));
+        headers.set("x-opt-reply-to-topic", "re.ply".into());
+        let mut raw = BytesMut::new();
+        table::encode(&headers, &mut raw);
+        let properties = Amqp {
+            content_type: Some("text/plain"),
+            correlation_id: Some("c1"),
+            headers: Some(&raw[4..]),
+            ..Amqp::default()
+        };
+        let message = from_amqp091(&amqp(&properties, true), "a.b/c").unwrap();
+        let raw = message.properties();
+        let envelope = Envelope::read(&raw).unwrap();
+        assert_eq!((envelope.topic, envelope.qos), ("a/b.c", Qos::AtLeastOnce));
+        let got = envelope.properties().unwrap();
+        assert_eq!(got.content_type, Some("text/plain"));
+        assert_eq!(got.correlation_data, Some(&b"c1"[..]));
+        assert_eq!(got.response_topic, Some("re/ply"));
+        assert_eq!(
+            got.user_properties().collect::<Vec<_>>(),
+            [("k", "v"), ("n", "-3")]
+        );
+        assert_eq!(
+            (message.ttl_ms(), message.received()),
+            (Some(2000), WallTime(7))
+        );
+        assert_eq!(&message.body()[..], b"hi");
+        let plain = from_amqp091(&amqp(&Amqp::default(), false), "a").unwrap();
+        assert_eq!(
+            Envelope::read(&plain.properties()).unwrap().qos,
+            Qos::AtMostOnce
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_no_topic_is_not_for_mqtt() {
+        for key in ["", "a.#", "a+b"] {
+            assert_eq!(from_amqp091(&amqp(&Amqp::default(), true), key), None);
+        }
+    }
+}

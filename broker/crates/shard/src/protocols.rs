@@ -1,0 +1,76 @@
+//! The protocols that clients speak: a session for each connection, by its listener.
+
+use crate::config::ShardConfig;
+use crate::sessions::is_loopback;
+use crate::{ClientProtocol, ConnectionInfo};
+use env::Time;
+use metadata::Name;
+use session::Session;
+use session_amqp091::{AmqpSession, Limits, Logins};
+use session_mqtt::MqttSession;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What sessions of a shard share.
+pub struct Protocols {
+    cluster_name: Name,
+    limits: Arc<Limits>,
+    logins: Arc<Logins>,
+    mqtt: Arc<session_mqtt::Settings>,
+}
+
+impl Protocols {
+    pub fn new(config: &ShardConfig) -> Protocols {
+        let given = &config.limits;
+        let limits = Limits {
+            frame_max: given.frame_max,
+            channel_max: given.channel_max,
+            heartbeat: given.heartbeat_s,
+            message: u64::from(given.max_message_size),
+            handshake: Duration::from_millis(given.handshake_timeout_ms),
+            acknowledgement: given.consumer_timeout_ms.map(Duration::from_millis),
+            ..Limits::default()
+        };
+        let anonymous = config.anonymous.as_ref();
+        let logins = Logins {
+            mechanisms: config.mechanisms.clone(),
+            loopback_users: config.loopback_users.clone(),
+            anonymous: anonymous.map(|(user, password)| auth::Credentials {
+                user: user.to_string(),
+                password: password.as_bytes().to_vec(),
+            }),
+        };
+        Protocols {
+            cluster_name: config.cluster_name.clone(),
+            limits: Arc::new(limits),
+            logins: Arc::new(logins),
+            mqtt: Arc::new(config.mqtt.clone()),
+        }
+    }
+
+    /// For a connection accepted `now`.
+    pub fn session(&self, info: &ConnectionInfo, now: Time) -> Box<dyn Session> {
+        let peer_is_loopback = is_loopback(info);
+        match info.protocol {
+            ClientProtocol::Amqp => {
+                let config = session_amqp091::SessionConfig {
+                    peer_is_loopback,
+                    peer: info.peer.to_string(),
+                    tls: info.tls.clone(),
+                    server_name: self.cluster_name.clone(),
+                    limits: self.limits.clone(),
+                    logins: self.logins.clone(),
+                };
+                Box::new(AmqpSession::new(config, now))
+            }
+            ClientProtocol::Mqtt => {
+                let config = session_mqtt::SessionConfig {
+                    peer_is_loopback,
+                    peer: info.peer,
+                    settings: self.mqtt.clone(),
+                };
+                Box::new(MqttSession::new(config, now))
+            }
+        }
+    }
+}
