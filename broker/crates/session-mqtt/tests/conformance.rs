@@ -1,0 +1,160 @@
+//! `docs/mqtt-conformance.md` says of every normative statement of MQTT 5.0 which test shows it, or why there is none. This
+//! compares it with the tests: their comments name statements as `[MQTT-3.1.0-1]`, ranges with `to`. What stands behind
+//! `3.1.1:` on a line is about that version's own numbers.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How many statements each section has.
+const SECTIONS: &[(&str, u32)] = &[
+    ("1.5.4", 3),
+    ("1.5.5", 1),
+    ("1.5.7", 1),
+    ("2.1.3", 1),
+    ("2.2.1", 6),
+    ("2.2.2", 1),
+    ("3.1.0", 2),
+    ("3.1.2", 30),
+    ("3.1.3", 12),
+    ("3.1.4", 6),
+    ("3.2.0", 2),
+    ("3.2.2", 22),
+    ("3.3.1", 13),
+    ("3.3.2", 20),
+    ("3.3.4", 10),
+    ("3.4.2", 3),
+    ("3.5.2", 3),
+    ("3.6.1", 1),
+    ("3.6.2", 3),
+    ("3.7.2", 3),
+    ("3.8.1", 1),
+    ("3.8.3", 5),
+    ("3.8.4", 8),
+    ("3.9.2", 2),
+    ("3.9.3", 2),
+    ("3.10.1", 1),
+    ("3.10.3", 2),
+    ("3.10.4", 6),
+    ("3.11.2", 2),
+    ("3.11.3", 2),
+    ("3.12.4", 1),
+    ("3.14.0", 1),
+    ("3.14.1", 1),
+    ("3.14.2", 4),
+    ("3.14.4", 3),
+    ("3.15.1", 1),
+    ("3.15.2", 3),
+    ("4.1.0", 2),
+    ("4.2", 1),
+    ("4.3.1", 1),
+    ("4.3.2", 5),
+    ("4.3.3", 13),
+    ("4.4.0", 2),
+    ("4.5.0", 2),
+    ("4.6.0", 6),
+    ("4.7.0", 1),
+    ("4.7.1", 2),
+    ("4.7.2", 1),
+    ("4.7.3", 4),
+    ("4.8.2", 6),
+    ("4.9.0", 3),
+    ("4.12.0", 7),
+    ("4.12.1", 2),
+    ("4.13.1", 1),
+    ("4.13.2", 1),
+    ("6.0.0", 4),
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every statement, as `3.1.0-1`, in order.
+fn statements() -> Vec<String> {
+    let each = SECTIONS.iter();
+    each.flat_map(|(section, count)| (1..=*count).map(move |n| format!("{section}-{n}")))
+        .collect()
+}
+
+/// The statements that a comment's line names.
+fn named(line: &str) -> Vec<String> {
+    let ours = line.split("3.1.1:").next().unwrap_or("");
+    let mut found: Vec<String> = Vec::new();
+    for (n, part) in ours.split("[MQTT-").enumerate().skip(1) {
+        let id = part.split(']').next().unwrap_or("").to_owned();
+        let before = ours.split("[MQTT-").nth(n - 1).unwrap_or("");
+        if let (true, Some(first)) = (before.ends_with("] to "), found.last().cloned()) {
+            let all = statements();
+            let at = |id: &str| all.iter().position(|s| s == id).expect("a statement");
+            found.extend(all[at(&first) + 1..at(&id)].iter().cloned());
+        }
+        found.push(id);
+    }
+    found
+}
+
+/// Of every test the statements that it names.
+fn tests() -> BTreeMap<String, BTreeSet<String>> {
+    let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut files: Vec<PathBuf> = vec![crates().join("codec-mqtt/src/topic.rs")];
+    for dir in ["codec-mqtt/tests", "session-mqtt/tests", "topics/tests"] {
+        let entries = fs::read_dir(crates().join(dir)).expect("a directory of tests");
+        files.extend(entries.map(|e| e.expect("an entry").path()));
+    }
+    files.retain(|f| f.extension().is_some_and(|e| e == "rs") && !f.ends_with("conformance.rs"));
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a source file");
+        let mut test = None;
+        let mut attribute = false;
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix("fn ").filter(|_| attribute) {
+                let name = name.split('(').next().unwrap_or("").to_owned();
+                tests.entry(name.clone()).or_default();
+                test = Some(name);
+            }
+            attribute = line == "#[test]";
+            if let (Some(test), true) = (&test, line.contains("// ")) {
+                tests.entry(test.clone()).or_default().extend(named(line));
+            }
+        }
+    }
+    tests
+}
+
+/// The table's lines: statement, what it says.
+fn document() -> Vec<(String, String)> {
+    let path = crates().join("../../docs/mqtt-conformance.md");
+    let text = fs::read_to_string(path).expect("docs/mqtt-conformance.md");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("| "));
+    lines
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|line| {
+            let mut cells = line.split(" | ");
+            let mut cell = || cells.next().unwrap_or("").trim_end_matches(" |").to_owned();
+            (cell(), cell())
+        })
+        .collect()
+}
+
+#[test]
+fn every_statement_has_a_test_or_a_reason() {
+    let listed: Vec<String> = document().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(listed, statements());
+    for (id, says) in document() {
+        assert!(says.len() > 3, "{id} has neither");
+    }
+}
+
+#[test]
+fn the_document_and_the_tests_agree() {
+    let tests = tests();
+    assert!(tests.len() > 50, "tests are found");
+    for (id, says) in document() {
+        let listed: BTreeSet<&str> = says.split('`').skip(1).step_by(2).collect();
+        let shown = tests.iter().filter(|(_, ids)| ids.contains(&id));
+        let shown: BTreeSet<&str> = shown.map(|(name, _)| name.as_str()).collect();
+        assert_eq!(listed, shown, "{id}");
+    }
+}

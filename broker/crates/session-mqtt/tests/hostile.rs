@@ -1,0 +1,170 @@
+//! Clients that send anything, in any order: every answer is a packet, no message is out twice, and no more than the
+//! client takes at once.
+
+mod fake;
+
+use codec_mqtt::{AckKind, Qos, Reason, SubscribeOptions, Version};
+use fake::World;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use session_mqtt::{Limits, Settings};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const FILTERS: [&str; 6] = ["a", "a/#", "+/b", "#", "$share/g/a", "a/+/"];
+const TOPICS: [&str; 4] = ["a", "a/b", "$x", "a//"];
+const QUOTA: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Connect {
+        clean: bool,
+    },
+    Publish {
+        topic: usize,
+        qos: u8,
+        id: u16,
+        retain: bool,
+    },
+    Subscribe {
+        filter: usize,
+        qos: u8,
+    },
+    Unsubscribe {
+        filter: usize,
+    },
+    Ack {
+        kind: u8,
+        id: u16,
+    },
+    Raw(Vec<u8>),
+    Cut,
+    Wait(u64),
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        1 => any::<bool>().prop_map(|clean| Step::Connect { clean }),
+        6 => (0..TOPICS.len(), 0u8..3, 1u16..5, any::<bool>())
+            .prop_map(|(topic, qos, id, retain)| Step::Publish { topic, qos, id, retain }),
+        3 => (0..FILTERS.len(), 0u8..3).prop_map(|(filter, qos)| Step::Subscribe { filter, qos }),
+        1 => (0..FILTERS.len()).prop_map(|filter| Step::Unsubscribe { filter }),
+        6 => (0u8..4, 1u16..6).prop_map(|(kind, id)| Step::Ack { kind, id }),
+        1 => vec(any::<u8>(), 1..20).prop_map(Step::Raw),
+        1 => Just(Step::Cut),
+        1 => (1u64..100).prop_map(Step::Wait),
+    ]
+}
+
+/// A client, and the packet identifiers that it owes an answer for.
+struct Seat {
+    c: usize,
+    owes: BTreeSet<u16>,
+}
+
+fn enter(w: &mut World, version: Version, name: &'static str, clean: bool) -> Seat {
+    let c = w.open(version);
+    w.connect(c, |connect| {
+        connect.client_id = name;
+        connect.clean_start = clean;
+        if version.is_5() {
+            connect.properties.session_expiry = Some(50);
+        }
+    });
+    let owes = BTreeSet::new();
+    Seat { c, owes }
+}
+
+/// Reads what came; panics where it is no packet of a server.
+fn read(w: &mut World, seat: &mut Seat) -> Result<(), TestCaseError> {
+    for line in w.said(seat.c) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let id = words.iter().find_map(|w| w.strip_prefix('#'));
+        if let Some(id) = id
+            .and_then(|id| id.parse().ok())
+            .filter(|_| words[0] == "PUBLISH")
+        {
+            prop_assert!(seat.owes.insert(id), "identifier {id} is in use");
+        }
+        prop_assert!(seat.owes.len() <= QUOTA, "{:?}", seat.owes);
+    }
+    Ok(())
+}
+
+fn act(w: &mut World, seat: &mut Seat, name: &'static str, version: Version, step: Step) {
+    let c = seat.c;
+    match step {
+        Step::Connect { clean } => *seat = enter(w, version, name, clean),
+        Step::Publish {
+            topic,
+            qos,
+            id,
+            retain,
+        } => {
+            let qos = Qos::from_bits(qos).unwrap();
+            let id = if qos == Qos::AtMostOnce { 0 } else { id };
+            w.publish_with(c, TOPICS[topic], qos, id, "x", |p| p.retain = retain);
+        }
+        Step::Subscribe { filter, qos } => {
+            let qos = Qos::from_bits(qos).unwrap();
+            let options = SubscribeOptions {
+                qos,
+                ..SubscribeOptions::default()
+            };
+            w.subscribe_with(c, FILTERS[filter], options, None);
+        }
+        Step::Unsubscribe { filter } => w.unsubscribe(c, &[FILTERS[filter]]),
+        Step::Ack { kind, id } => {
+            let kind = [
+                AckKind::PubAck,
+                AckKind::PubRec,
+                AckKind::PubRel,
+                AckKind::PubComp,
+            ][usize::from(kind)];
+            // A PUBREC leaves the identifier in use.
+            if matches!(kind, AckKind::PubAck | AckKind::PubComp) {
+                seat.owes.remove(&id);
+            }
+            w.ack(c, kind, id, Reason::Success);
+        }
+        Step::Raw(raw) => w.send_raw(c, &raw),
+        Step::Cut => w.cut(c),
+        Step::Wait(seconds) => w.after(Duration::from_secs(seconds)),
+    }
+}
+
+proptest! {
+    #[test]
+    fn anything_is_answered_with_packets(script in vec((0usize..3, steps()), 1..80)) {
+        let limits = Limits { prefetch: QUOTA as u16, waiting_messages: 5, ..Limits::default() };
+        let mut w = World::new(Settings { limits, ..Settings::default() });
+        let names = [("a", Version::V311), ("b", Version::V5), ("c", Version::V5)];
+        let mut seats: Vec<Seat> = names.iter().map(|&(name, version)| enter(&mut w, version, name, true)).collect();
+        for (who, step) in script {
+            let (name, version) = names[who];
+            act(&mut w, &mut seats[who], name, version, step);
+            for seat in &mut seats {
+                read(&mut w, seat)?;
+            }
+        }
+        for seat in &seats {
+            w.cut(seat.c);
+        }
+        w.after(Duration::from_secs(100_000));
+        let left = w.node.hub.counts();
+        prop_assert_eq!((left.connected, left.parked, left.subscriptions), (0, 0, 0));
+    }
+
+    #[test]
+    fn any_bytes_are_answered_or_end_the_connection(pieces in vec(vec(any::<u8>(), 0..40), 1..10), connected: bool) {
+        let mut w = World::default();
+        let c = match connected {
+            true => w.client(Version::V5, "c"),
+            false => w.open(Version::V5),
+        };
+        for piece in pieces {
+            w.send_raw(c, &piece);
+            w.bytes(c);
+        }
+    }
+}
