@@ -15,7 +15,7 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;update;delete
 
 // portDNS is where names are asked for.
 const portDNS = 53

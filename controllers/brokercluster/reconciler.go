@@ -56,14 +56,15 @@ type Reconciler struct {
 }
 
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters,verbs=get;list;watch
-// +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;update;patch
 // +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=core,resources=services;configmaps;secrets;serviceaccounts,verbs=get;list;watch;create;update;patch
-// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=core,resources=services;configmaps;secrets;serviceaccounts,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups=core,resources=secrets,verbs=patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=core,resources=events,verbs=create;patch
 

@@ -13,8 +13,8 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// +kubebuilder:rbac:groups=posthorn.io,resources=policies,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=posthorn.io,resources=policies/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=policies,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=policies/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=policies/finalizers,verbs=update
 
 // Kind is what is particular to policies.

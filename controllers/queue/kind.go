@@ -13,8 +13,8 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=posthorn.io,resources=queues/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=queues/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues/finalizers,verbs=update
 // +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
 

@@ -20,8 +20,8 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
-// +kubebuilder:rbac:groups=posthorn.io,resources=users,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=posthorn.io,resources=users/status,verbs=get;update;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=users,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=posthorn.io,resources=users/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=users/finalizers,verbs=update
 
 // secretIndex indexes users by the Secrets that their passwords come from.

@@ -86,6 +86,7 @@ var _ = BeforeSuite(func() {
 		UserName: "system:serviceaccount:posthorn-system:posthorn-operator",
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:posthorn-system", "system:authenticated"},
 	}
+	restricted.Wrap(asked.wrap)
 	cacheOptions, clientOptions := setup.Cache("")
 	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
 		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
