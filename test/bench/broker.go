@@ -17,6 +17,8 @@ import (
 type broker struct {
 	name string
 	cmd  *exec.Cmd
+	// Closed when the process has ended.
+	over chan struct{}
 	dir  string
 	amqp int
 }
@@ -46,6 +48,8 @@ func startPosthorn(program string, arguments []string) (*broker, error) {
 	if err := b.cmd.Start(); err != nil {
 		return nil, err
 	}
+	b.over = make(chan struct{})
+	go func() { _ = b.cmd.Wait(); close(b.over) }()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		text, err := os.ReadFile(ready)
 		var told struct{ Ports map[string]int }
@@ -53,8 +57,13 @@ func startPosthorn(program string, arguments []string) (*broker, error) {
 			b.amqp = told.Ports["amqp"]
 			return b, nil
 		}
+		select {
+		case <-b.over:
+			return nil, fmt.Errorf("the broker has ended; its log is %s/log", dir)
+		default:
+		}
 		if time.Now().After(end) {
-			b.stop()
+			b.end()
 			return nil, fmt.Errorf("the broker is not ready after %s; its log is %s/log", patience, dir)
 		}
 	}
@@ -62,9 +71,13 @@ func startPosthorn(program string, arguments []string) (*broker, error) {
 
 // Ends it and removes what it stored.
 func (b *broker) stop() {
-	_ = b.cmd.Process.Signal(syscall.SIGTERM)
-	_ = b.cmd.Wait()
+	b.end()
 	_ = os.RemoveAll(b.dir)
+}
+
+func (b *broker) end() {
+	_ = b.cmd.Process.Signal(syscall.SIGTERM)
+	<-b.over
 }
 
 // What a process has used up to now.
