@@ -75,11 +75,15 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
+/// Where MQTT clients connect when nothing is said about listeners, on a node where they can.
+const MQTT_PORT: u16 = 1883;
+
 /// The configuration, or everything that is wrong with it.
 pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
     let mut loader = Loader {
         config: Config::default(),
         errors: Vec::new(),
+        listeners: false,
     };
     if let Some(file) = &sources.file {
         loader.file(file);
@@ -90,6 +94,9 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
     }
     for flag in &sources.flags {
         loader.flag(flag);
+    }
+    if !loader.listeners && mqtt_is_possible(&loader.config) {
+        loader.config.mqtt.plain = Listen::loopback(MQTT_PORT);
     }
     if loader.errors.is_empty() {
         loader.check_together();
@@ -104,6 +111,8 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
 struct Loader {
     config: Config,
     errors: Vec<ConfigError>,
+    /// Something was said about where clients connect.
+    listeners: bool,
 }
 
 impl Loader {
@@ -176,6 +185,7 @@ impl Loader {
                 .unwrap_or_default();
             return self.wrong(origin, format!("unknown key `{name}`{hint}"));
         };
+        self.listeners |= name.contains("listeners.");
         if (key.set)(&mut self.config, rest, value).is_none() {
             let accepts = key.accepts;
             // A password must not end in a log.
@@ -233,9 +243,12 @@ impl Loader {
 /// MQTT clients meet on one shard so far: where there are more, they would not hear each other.
 fn mqtt_together(config: &Config) -> Option<String> {
     let mqtt = config.mqtt.plain != Listen::None || config.mqtt.tls != Listen::None;
-    let alone = config.shards == 1 && config.cluster.peers.is_empty();
     let text = "`mqtt.listeners` need `shards = 1` and no `cluster.peers` in this version";
-    (mqtt && !alone).then(|| text.to_owned())
+    (mqtt && !mqtt_is_possible(config)).then(|| text.to_owned())
+}
+
+fn mqtt_is_possible(config: &Config) -> bool {
+    config.shards == 1 && config.cluster.peers.is_empty()
 }
 
 /// What is missing or contradicts itself in the keys of TLS.
@@ -413,6 +426,24 @@ mod tests {
                 format!("{name}:4: `heartbeat`: bad value `often`; expected seconds, 0 to 65535"),
                 format!("{name}:5: expected `key = value` or a `#` comment"),
             ]
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn mqtt_is_there_by_default_where_it_can_be() -> Result<(), String> {
+        assert_eq!(flags(&[])?.mqtt.plain, Listen::loopback(MQTT_PORT));
+        for set in [
+            &["listeners.tcp.default=0"][..],
+            &["mqtt.listeners.tcp=none"],
+            &["shards=2"],
+            &["cluster.peers=a:1", "cluster.listener=0"],
+        ] {
+            assert_eq!(flags(set)?.mqtt.plain, Listen::None, "{set:?}");
+        }
+        assert_eq!(
+            flags(&["mqtt.listeners.tcp.default=1"])?.mqtt.plain,
+            Listen::Any(1)
         );
         Ok(())
     }
