@@ -264,7 +264,14 @@ impl Ledger {
             }
             // A classic queue does not write each acknowledgement before it answers.
             Fate::Gone(since) if !quorum && last_end.is_some_and(|end| end >= since) => {}
-            fate => return Err(format!("message {id:?} came again and is {fate:?}")),
+            fate => {
+                let sent = letter.sent;
+                let name = self.queues.get(queue).map(|q| q.name.clone());
+                return Err(format!(
+                    "message {id:?}, sent to {} at {sent:?}, came again and is {fate:?}",
+                    name.unwrap_or_default()
+                ));
+            }
         }
         letter.fate = Fate::Out(holder, now);
         letter.deliveries += 1;
@@ -317,14 +324,22 @@ impl Ledger {
         ids: &[LetterId],
     ) -> Result<(), String> {
         let given_up = self.given_up.get(&machine).copied();
+        let last_end = self.ended.values().copied().max();
         for id in ids {
             let letter = self.letter(*id)?;
-            // Delivered to somebody else meanwhile: that is what the queue took the old settling for.
-            if !matches!(letter.fate, Fate::Settled(holder, _) if holder.connection == connection) {
-                continue;
-            }
+            let settled = match letter.fate {
+                Fate::Settled(holder, at) if holder.connection == connection => at,
+                // Delivered to somebody else meanwhile: that is what the queue took the old settling for.
+                _ => continue,
+            };
+            let (queue, last) = (letter.queue, letter.last);
             // A queue that gave up this node for a while took the message back, and the settling came too late.
-            if letter.last.is_some_and(|last| given_up >= Some(last)) {
+            let too_late = last.is_some_and(|last| given_up >= Some(last));
+            // What was on its way to a classic queue went with its node; who answers is its next life.
+            let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
+            let lost = !quorum && last_end >= Some(settled);
+            let letter = self.letter(*id)?;
+            if too_late || lost {
                 letter.fate = Fate::Doubtful;
             } else {
                 letter.fate = Fate::Gone(now);
@@ -575,6 +590,19 @@ mod tests {
         let known = ledger.known(at(5), (NodeId(1), HOLDER.connection), &[id]);
         known.expect("known");
         deliver(&mut ledger, 6, id, true).expect("it had gone back");
+    }
+
+    #[test]
+    fn a_settling_that_a_classic_queues_node_took_along_is_not_known() {
+        let mut ledger = ledger(Character::Plain);
+        ledger.queues[0].quorum = false;
+        let id = publish(&mut ledger, 1);
+        deliver(&mut ledger, 2, id, false).expect("its first time");
+        ledger.settled(at(3), id, HOLDER).expect("known");
+        ledger.ended(at(3), NodeId(2), true);
+        let known = ledger.known(at(8), (NodeId(1), HOLDER.connection), &[id]);
+        known.expect("known");
+        deliver(&mut ledger, 9, id, true).expect("the queue had not heard");
     }
 
     #[test]
