@@ -84,6 +84,12 @@ func Start(ctx context.Context, o Options) (*Load, error) {
 		l.History.Queue(q.Name, order)
 		l.meters[q.Name] = &meter{}
 	}
+	for _, address := range o.Addresses {
+		if err := l.knows(ctx, address); err != nil {
+			cancel()
+			return nil, err
+		}
+	}
 	number := 0
 	random := func() *rand.Rand { number++; return rand.New(rand.NewPCG(o.Seed, uint64(number))) }
 	for _, q := range o.Queues {
@@ -123,6 +129,40 @@ func (l *Load) declare(address string, q Queue) error {
 	}
 	if _, err = channel.QueueDeclare(q.Name, true, false, false, false, arguments); err != nil {
 		return fmt.Errorf("declare %s: %w", q.Name, err)
+	}
+	return nil
+}
+
+// knows waits until a node has heard of all queues: one that was declared on another node gets there a moment later.
+func (l *Load) knows(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	connection, err := l.dial(address)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	for _, q := range l.o.Queues {
+		for {
+			// A refusal closes the channel.
+			channel, err := connection.Channel()
+			if err != nil {
+				return err
+			}
+			if _, err = channel.QueueDeclarePassive(q.Name, true, false, false, false, nil); err == nil {
+				_ = channel.Close()
+				break
+			}
+			var e *amqp.Error
+			if !errors.As(err, &e) || e.Code != amqp.NotFound {
+				return fmt.Errorf("looking for %s: %w", q.Name, err)
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%s does not know queue %s: %w", address, q.Name, err)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
 	}
 	return nil
 }
