@@ -50,6 +50,16 @@ impl Clients {
         links.map(|l| l.client.in_flight()).sum()
     }
 
+    /// The same by session and queue, and which node the queue's owner is taken to be on.
+    pub fn waiting(&self) -> Vec<(u64, QueueId, Option<NodeId>, usize)> {
+        let waits = |_, l: &Link| l.client.in_flight() > 0;
+        let told = |(session, queue): (u64, QueueId)| {
+            let client = &self.sessions.get(&session)?.queues.get(&queue)?.client;
+            Some((session, queue, client.owner(), client.in_flight()))
+        };
+        self.links(waits).into_iter().filter_map(told).collect()
+    }
+
     /// Sessions none of whose queues is behind any more.
     pub fn take_relieved(&mut self) -> Vec<u64> {
         let mut relieved = std::mem::take(&mut self.relieved);

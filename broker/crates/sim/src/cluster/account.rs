@@ -34,7 +34,14 @@ pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
         let core = shard.core();
         let waiting = core.clients.in_flight();
         if waiting > 0 {
-            return Some(format!("{waiting} requests to queues"));
+            let name = |q| core.tree.queue_by_id(q).map(|r| r.name.to_string());
+            let named =
+                |(s, q, owner, n)| (s, name(q).unwrap_or_else(|| format!("{q:?}")), owner, n);
+            let open: Vec<_> = core.clients.waiting().into_iter().map(named).collect();
+            let id = core.me().0;
+            return Some(format!(
+                "{waiting} requests to queues from node {id}: {open:?}"
+            ));
         }
         if core.owners.recovering() {
             return Some("replicas of queues that no tree has".to_owned());
