@@ -3,6 +3,7 @@
 use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
 use crate::failure::{Outcome, refuse};
+use crate::left::Left;
 use crate::link::{Cx, Link};
 use crate::replies::Replies;
 use crate::transaction::Transaction;
@@ -316,9 +317,10 @@ impl Channel {
         match method {
             Method::ChannelOpen {} => refuse!(ChannelError, "second 'channel.open' seen"),
             Method::ChannelClose { .. } => {
+                let queues = link.consumed_by(self.number);
+                let left = Left::of(queues, cx.broker);
                 self.release(link, cx);
-                self.state = State::Closed;
-                cx.send(self.number, &Method::ChannelCloseOk {});
+                self.go_on_leaving(left, true, link, cx);
                 Ok(())
             }
             Method::ChannelFlow { active: true } => {

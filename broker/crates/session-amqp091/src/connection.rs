@@ -3,6 +3,7 @@
 use crate::channel::{At, Channel, State};
 use crate::failure::{Code, Failure, Outcome};
 use crate::handshake::{Login, SILENT_CLOSE_DELAY};
+use crate::left::Left;
 use crate::link::{Cx, Link, PROTOCOL};
 use crate::{Limits, SessionConfig};
 use bytes::{Buf, BytesMut};
@@ -31,7 +32,7 @@ pub(crate) enum Phase {
     /// connection.open is awaited.
     Opening,
     Running,
-    /// The client closed; its exclusive queues go first, then close-ok.
+    /// The client closed; its exclusive queues and unused auto-delete ones go first, then close-ok.
     Leaving,
     /// Our connection.close is out.
     Closing,
@@ -59,6 +60,9 @@ pub struct AmqpSession {
     input: BytesMut,
     /// Of `Change::EndSession`; 0 when not asked for.
     end_token: u64,
+    /// Auto-delete queues that its consumers have left with it, and the change that takes one away; 0: none is asked for.
+    left: Left,
+    left_token: u64,
     /// connection.close is to be read next, and waits.
     stalled: bool,
     /// Whose password is being checked, while it is.
@@ -91,6 +95,8 @@ impl AmqpSession {
             last_sent: now,
             input: BytesMut::new(),
             end_token: 0,
+            left: Left::default(),
+            left_token: 0,
             stalled: false,
             login: None,
             told_blocked: false,
@@ -331,7 +337,11 @@ impl AmqpSession {
             return;
         };
         let mut result = step(channel, &mut self.link, cx);
-        while result.is_ok() && channel.goes_on(&mut self.link) && !channel.held_frames.is_empty() {
+        while result.is_ok()
+            && channel.state != State::Closed
+            && channel.goes_on(&mut self.link)
+            && !channel.held_frames.is_empty()
+        {
             let mut held = std::mem::take(&mut channel.held_frames);
             self.link.held = self.link.held.saturating_sub(held.len());
             // They were whole when they were held.
@@ -353,6 +363,8 @@ impl AmqpSession {
         }
         channel.let_flow(cx);
         if channel.state == State::Closed {
+            // What came behind channel.close is nobody's.
+            self.link.held = self.link.held.saturating_sub(channel.held_frames.len());
             self.channels.remove(&number);
             cx.broker.close_channel();
         }
@@ -492,13 +504,14 @@ impl AmqpSession {
     fn connection_method(&mut self, method: Method<'_>, cx: &mut Cx<'_>) -> Outcome {
         match (self.phase, method) {
             (Phase::Running, Method::ConnectionClose { .. }) => {
+                let consumed = self.link.subscriptions.values().filter(|s| !s.get);
+                self.left = Left::of(consumed.map(|s| s.queue), cx.broker);
                 self.release_channels(cx);
+                self.phase = Phase::Leaving;
+                self.deadline = Some(cx.broker.now() + self.link.limits.operation);
                 self.end_session(cx);
                 if self.end_token == 0 {
-                    self.finish(cx);
-                } else {
-                    self.phase = Phase::Leaving;
-                    self.deadline = Some(cx.broker.now() + self.link.limits.operation);
+                    self.go_on_leaving(cx);
                 }
                 Ok(())
             }
@@ -530,6 +543,23 @@ impl AmqpSession {
         }
     }
 
+    /// Exclusive queues are gone; now the others, one after the other.
+    fn go_on_leaving(&mut self, cx: &mut Cx<'_>) {
+        if self.phase == Phase::Leaving && !self.left.ask(0, &mut self.link, cx) {
+            self.finish(cx);
+        }
+    }
+
+    fn left_answered(&mut self, answer: &queue::Answer, cx: &mut Cx<'_>) {
+        match self.left.answered(answer) {
+            Some(change) => {
+                self.left_token = self.link.new_token(0);
+                cx.broker.change(self.left_token, change);
+            }
+            None => self.go_on_leaving(cx),
+        }
+    }
+
     /// close-ok, and the end.
     fn finish(&mut self, cx: &mut Cx<'_>) {
         cx.send(0, &Method::ConnectionCloseOk {});
@@ -553,11 +583,8 @@ impl AmqpSession {
                 self.deliver(queue, consumer, deliveries, cx);
             }
             Notice::Changed { token, result } => {
-                if token == self.end_token && token != 0 {
-                    if self.phase == Phase::Leaving {
-                        self.finish(cx);
-                    }
-                    return;
+                if token != 0 && (token == self.end_token || token == self.left_token) {
+                    return self.go_on_leaving(cx);
                 }
                 let number = (token & 0xFFFF) as u16;
                 self.with_channel(number, cx, |channel, link, cx| {
@@ -565,7 +592,10 @@ impl AmqpSession {
                 });
             }
             Notice::Answer { queue, seq, answer } => {
-                if let Some(number) = self.link.answered(queue, seq) {
+                let number = self.link.answered(queue, seq);
+                if number == Some(0) {
+                    self.left_answered(&answer, cx);
+                } else if let Some(number) = number {
                     self.with_channel(number, cx, |channel, link, cx| {
                         channel.got_answer(answer, link, cx)
                     });

@@ -1,8 +1,9 @@
 //! Consumers, basic.get and settlement.
 
-use crate::channel::Channel;
+use crate::channel::{Channel, State};
 use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
+use crate::left::Left;
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
 use crate::replies::REPLY_TO;
@@ -68,7 +69,8 @@ impl Channel {
                     cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
                 }
                 if let Some(queue) = left {
-                    self.leave_auto_delete(queue, link, cx);
+                    let left = Left::of(std::iter::once(queue), cx.broker);
+                    self.go_on_leaving(left, false, link, cx);
                 }
                 Ok(())
             }
@@ -201,14 +203,20 @@ impl Channel {
         Some(queue)
     }
 
-    /// Whose last consumer an auto-delete queue was, does not see that queue again: the channel goes on when it is gone.
-    fn leave_auto_delete(&mut self, queue: QueueId, link: &mut Link, cx: &mut Cx<'_>) {
-        let Some(record) = cx.broker.tree().queue_by_id(queue).cloned() else {
-            return;
-        };
-        if record.auto_delete {
-            link.ask(cx, self.number, queue, RequestBody::Stat);
-            self.wait(Wait::Left { record }, 0, (60, 30), link, cx);
+    /// The channel goes on, or ends, when those of the queues that are auto-delete and unused are gone.
+    pub(crate) fn go_on_leaving(
+        &mut self,
+        left: Left,
+        closing: bool,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        if left.ask(self.number, link, cx) {
+            let ids = if closing { (20, 40) } else { (60, 30) };
+            self.wait(Wait::Left { left, closing }, 0, ids, link, cx);
+        } else if closing {
+            self.state = State::Closed;
+            cx.send(self.number, &Method::ChannelCloseOk {});
         }
     }
 

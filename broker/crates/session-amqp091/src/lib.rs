@@ -17,6 +17,7 @@ mod deliver;
 mod directory;
 mod failure;
 mod handshake;
+mod left;
 mod limits;
 mod link;
 mod mqtt;

@@ -171,6 +171,13 @@ impl Link {
         self.next_token << 16 | u64::from(channel)
     }
 
+    /// Queues with a consumer of a channel.
+    pub fn consumed_by(&self, channel: u16) -> impl Iterator<Item = QueueId> {
+        let all = self.subscriptions.values();
+        all.filter(move |s| s.channel == channel && !s.get)
+            .map(|s| s.queue)
+    }
+
     /// Sends a request whose answer the channel waits for.
     pub fn ask(&mut self, cx: &mut Cx<'_>, channel: u16, queue: QueueId, body: RequestBody) {
         self.flush_settlements(cx);

@@ -2,6 +2,7 @@
 
 use crate::channel::{At, Channel};
 use crate::failure::{Code, Failure};
+use crate::left::Left;
 use crate::link::{Cx, Link};
 use crate::topology::Deletion;
 use crate::unacked::Origin;
@@ -46,12 +47,16 @@ pub(crate) enum Wait {
         consumer: ConsumerId,
         no_ack: bool,
     },
-    /// How many consumers an auto-delete queue has after one of ours left it.
+    /// How many consumers an auto-delete queue has after ours left it; `closing`: with the channel.
     Left {
-        record: Arc<QueueRecord>,
+        left: Left,
+        closing: bool,
     },
     /// The change that removes such a queue without consumers; its owner asks for the same.
-    Unused,
+    Unused {
+        left: Left,
+        closing: bool,
+    },
     /// A change that makes the queue behind direct replies.
     ReplyQueue {
         no_wait: bool,
@@ -99,7 +104,7 @@ impl Channel {
                 };
                 self.reply((!no_wait).then_some(reply), cx);
             }
-            (Wait::Unused, _) => {}
+            (Wait::Unused { left, closing }, _) => self.go_on_leaving(left, closing, link, cx),
             (Wait::Unknown(deletion), Ok(_)) => self
                 .delete_known(deletion, link, cx)
                 .map_err(|failure| At { failure, ids })?,
@@ -170,15 +175,10 @@ impl Channel {
                 };
                 self.change(change, wait, ids, link, cx);
             }
-            (Wait::Left { record }, Answer::Count { consumers: 0, .. }) => {
-                let change = Change::DeleteQueue {
-                    vhost: record.vhost.clone(),
-                    name: record.name.clone(),
-                    id: Some(record.id),
-                };
-                self.change(change, Wait::Unused, ids, link, cx);
-            }
-            (Wait::Left { .. }, _) => {}
+            (Wait::Left { mut left, closing }, answer) => match left.answered(&answer) {
+                Some(change) => self.change(change, Wait::Unused { left, closing }, ids, link, cx),
+                None => self.go_on_leaving(left, closing, link, cx),
+            },
             (Wait::Consume { consumer, no_wait }, Answer::Consuming) => {
                 self.consuming(consumer, no_wait, link, cx);
             }
@@ -300,7 +300,8 @@ impl Channel {
         }
         link.forget_asked(self.number);
         // The queue goes when its owner is back.
-        if matches!(waiting.wait, Wait::Left { .. } | Wait::Unused) {
+        if let Wait::Left { closing, .. } | Wait::Unused { closing, .. } = waiting.wait {
+            self.go_on_leaving(Left::default(), closing, link, cx);
             return Ok(());
         }
         // Counts are a courtesy: the queue is there, only nobody can be asked.

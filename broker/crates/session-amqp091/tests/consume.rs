@@ -887,20 +887,108 @@ fn a_queue_may_have_a_timeout_of_its_own() {
     );
 }
 
-#[test]
-fn the_last_consumer_of_an_auto_delete_queue_takes_it_along() {
-    let mut conn = Conn::with_channel();
-    let mut declare = fake::queue_declare("q");
+fn declare_auto_delete(conn: &mut Conn, queue: &'static str) {
+    let mut declare = fake::queue_declare(queue);
     if let Method::QueueDeclare { auto_delete, .. } = &mut declare {
         *auto_delete = true;
     }
     conn.send(1, declare);
     let declared = Method::QueueDeclareOk {
-        queue: "q",
+        queue,
         message_count: 0,
         consumer_count: 0,
     };
     conn.expect(1, declared);
+}
+
+const CLOSE_CHANNEL: Method<'_> = Method::ChannelClose {
+    reply_code: 200,
+    reply_text: "",
+    class_id: 0,
+    method_id: 0,
+};
+
+const CLOSE_CONNECTION: Method<'_> = Method::ConnectionClose {
+    reply_code: 200,
+    reply_text: "",
+    class_id: 0,
+    method_id: 0,
+};
+
+/// Whether a client that comes back at once would still find the queue.
+#[track_caller]
+fn there(conn: &Conn, queue: &str) -> bool {
+    conn.broker.queue("/", queue).is_some()
+}
+
+#[test]
+fn auto_delete_queues_go_before_their_channel_is_closed() {
+    let mut conn = Conn::with_channel();
+    conn.open_channel(2);
+    for queue in ["a", "b", "used", "untouched"] {
+        declare_auto_delete(&mut conn, queue);
+    }
+    for (queue, tag) in [("a", "1"), ("b", "2"), ("b", "3"), ("used", "4")] {
+        conn.consume(1, queue, tag, false);
+    }
+    conn.consume(2, "used", "other", false);
+    conn.broker.slow_log = true;
+    conn.send(1, CLOSE_CHANNEL);
+    conn.expect_nothing();
+    // The first deletion is on its way, the others wait for it.
+    while conn.broker.log_goes_on() {
+        conn.settle();
+    }
+    conn.expect(1, Method::ChannelCloseOk {});
+    assert!(!there(&conn, "a") && !there(&conn, "b"));
+    assert!(there(&conn, "used") && there(&conn, "untouched"));
+    conn.broker.slow_log = false;
+    conn.open_channel(1);
+    declare_auto_delete(&mut conn, "a");
+}
+
+#[test]
+fn auto_delete_queues_go_before_their_connection_is_closed() {
+    let mut conn = Conn::with_channel();
+    conn.open_channel(2);
+    for queue in ["a", "b"] {
+        declare_auto_delete(&mut conn, queue);
+    }
+    conn.consume(1, "a", "1", false);
+    conn.consume(2, "b", "2", true);
+    conn.broker.slow_log = true;
+    conn.send(0, CLOSE_CONNECTION);
+    conn.expect_nothing();
+    while conn.broker.log_goes_on() {
+        conn.settle();
+    }
+    assert!(!there(&conn, "a") && !there(&conn, "b"));
+    conn.expect(0, Method::ConnectionCloseOk {});
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn what_cannot_be_told_of_auto_delete_queues_does_not_hold_up_the_end() {
+    for close in [CLOSE_CHANNEL, CLOSE_CONNECTION] {
+        let mut conn = Conn::with_channel();
+        declare_auto_delete(&mut conn, "q");
+        conn.consume(1, "q", "c", false);
+        conn.broker.silent = true;
+        let (channel, answer) = match close {
+            Method::ChannelClose { .. } => (1, Method::ChannelCloseOk {}),
+            _ => (0, Method::ConnectionCloseOk {}),
+        };
+        conn.send(channel, close);
+        conn.expect_nothing();
+        conn.pass(Duration::from_secs(16));
+        conn.expect(channel, answer);
+    }
+}
+
+#[test]
+fn the_last_consumer_of_an_auto_delete_queue_takes_it_along() {
+    let mut conn = Conn::with_channel();
+    declare_auto_delete(&mut conn, "q");
     conn.consume(1, "q", "a", false);
     conn.consume(1, "q", "b", false);
     for (tag, there) in [("a", true), ("b", false)] {

@@ -53,6 +53,9 @@ pub struct FakeBroker {
     pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
     pub silent: bool,
+    /// Changes wait until the test lets the log go on.
+    pub slow_log: bool,
+    log: VecDeque<(u64, Change)>,
     /// The node of every queue, and it is down.
     pub lost_home: Option<metadata::Name>,
     /// These say that they are behind.
@@ -98,6 +101,8 @@ impl FakeBroker {
             tally: session::Tally::default(),
             channels_left: 10_000,
             silent: false,
+            slow_log: false,
+            log: VecDeque::new(),
             lost_home: None,
             slow: Vec::new(),
             unconfirmed: Vec::new(),
@@ -183,6 +188,16 @@ impl FakeBroker {
         for (queue, tag) in std::mem::take(&mut self.unconfirmed) {
             self.notices.push_back(Notice::Published { queue, tag });
         }
+    }
+
+    /// One change more is made. False: none waits.
+    pub fn log_goes_on(&mut self) -> bool {
+        let Some((token, change)) = self.log.pop_front() else {
+            return false;
+        };
+        let result = self.apply(&change);
+        self.notices.push_back(Notice::Changed { token, result });
+        true
     }
 
     fn push(&mut self, queue: QueueId) {
@@ -374,6 +389,9 @@ impl Broker for FakeBroker {
     }
     fn change(&mut self, token: u64, change: Change) {
         self.changes.push(change.clone());
+        if self.slow_log {
+            return self.log.push_back((token, change));
+        }
         let result = self.apply(&change);
         if !self.silent {
             self.notices.push_back(Notice::Changed { token, result });
