@@ -2,14 +2,15 @@
 
 use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
-use crate::failure::{Outcome, refuse};
+use crate::failure::{Failure, Outcome, refuse};
 use crate::left::Left;
 use crate::link::{Cx, Link};
 use crate::replies::Replies;
 use crate::transaction::Transaction;
 use crate::unacked::Unacked;
+use crate::unknown::Again;
 use crate::wait::Wait;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Frame, FrameKind, Method};
 use env::Time;
 use metadata::Name;
@@ -195,14 +196,22 @@ impl Channel {
             FrameKind::Method if idle => {
                 let method = Method::decode(frame.payload).map_err(At::undecodable)?;
                 let ids = method.ids();
-                self.method(method, link, cx)
-                    .map_err(|failure| At { failure, ids })
+                match self.method(method, link, cx) {
+                    Ok(()) => Ok(()),
+                    Err(Failure {
+                        unknown: Some(name),
+                        ..
+                    }) => {
+                        let again = Again::Method(Bytes::copy_from_slice(frame.payload));
+                        self.ask_the_log_of(name, again, ids, link, cx);
+                        Ok(())
+                    }
+                    Err(failure) => Err(At { failure, ids }),
+                }
             }
             FrameKind::Method | FrameKind::Header | FrameKind::Body => {
-                crate::content::frame(self, frame, link, cx).map_err(|failure| At {
-                    failure,
-                    ids: if idle { (0, 0) } else { (60, 40) },
-                })
+                let ids = if idle { (0, 0) } else { (60, 40) };
+                crate::content::frame(self, frame, link, cx).map_err(|failure| At { failure, ids })
             }
             FrameKind::Heartbeat | FrameKind::Unknown(_) => Ok(()),
         }
@@ -271,7 +280,7 @@ impl Channel {
         }
     }
 
-    fn method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
+    pub fn method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
         if self.state == State::Starting {
             let Method::ChannelOpen {} = method else {
                 refuse!(ChannelError, "expected 'channel.open'");
@@ -446,13 +455,14 @@ impl Channel {
 
     /// The channel ends: its consumers go, what they have out returns to the queues.
     pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
-        self.waiting = None;
+        let waiting = self.waiting.take();
+        let waiting = waiting.and_then(|w| w.wait.into_publish());
         link.holding -= usize::from(std::mem::take(&mut self.holding));
         self.end_replies(link, cx);
         link.forget_asked(self.number);
         link.held = link.held.saturating_sub(self.held_frames.len());
         self.held_frames = BytesMut::new();
-        if let Some(assembly) = self.assembly.take() {
+        for assembly in waiting.into_iter().chain(self.assembly.take()) {
             link.partial = link.partial.saturating_sub(assembly.collected());
         }
         // Held deliveries have not been seen by the client; like the rest they go back.

@@ -1,8 +1,9 @@
 //! Method, header, body, body...: a publish is put together from its frames (section 2.3.5.2).
 
 use crate::channel::Channel;
-use crate::failure::{Outcome, refuse};
+use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
+use crate::unknown::Again;
 use bytes::BytesMut;
 use codec_amqp091::{ContentHeader, Frame, FrameKind};
 
@@ -142,8 +143,13 @@ impl Assembly {
         Ok((missing == 0).then_some(Body::Collected))
     }
 
+    /// What was kept of the body.
+    pub fn kept(&self) -> &[u8] {
+        &self.body
+    }
+
     /// Ready for the channel's next publish, without what was large.
-    fn finish(&mut self, link: &mut Link) {
+    pub fn finish(&mut self, link: &mut Link) {
         link.partial = link.partial.saturating_sub(self.body.len());
         self.stage = Stage::Idle;
         self.body.clear();
@@ -202,6 +208,19 @@ pub(crate) fn frame(
                 }
             };
             let published = crate::publish::publish(channel, &assembly, whole, link, cx);
+            if let Err(Failure {
+                unknown: Some(exchange),
+                ..
+            }) = published
+            {
+                if let Body::Whole(bytes) = body {
+                    link.partial += bytes.len();
+                    assembly.body.extend_from_slice(bytes);
+                }
+                let again = Again::Publish(assembly);
+                channel.ask_the_log_of(exchange, again, (60, 40), link, cx);
+                return Ok(());
+            }
             assembly.finish(link);
             published
         }

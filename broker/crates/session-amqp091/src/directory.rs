@@ -1,6 +1,6 @@
 //! What the session reads from the metadata tree, with RabbitMQ's rules and texts.
 
-use crate::failure::{Code, Failure, Outcome, refuse};
+use crate::failure::{Failure, Outcome, refuse};
 use crate::link::Link;
 use metadata::{ExchangeRecord, QueueRecord, Right, SessionId, Tree};
 use session::Broker;
@@ -73,10 +73,7 @@ pub(crate) fn exchange_to_publish<'t>(
 }
 
 pub(crate) fn no_exchange(link: &Link, name: &str) -> Failure {
-    Failure::new(
-        Code::NotFound,
-        format!("no exchange '{name}' in vhost '{}'", link.vhost),
-    )
+    Failure::unknown("exchange", name, &link.vhost)
 }
 
 /// A queue to be used: 404 when it does not exist or its node is gone, 405 when it is another connection's own.
@@ -86,7 +83,7 @@ pub(crate) fn queue_for<'t>(
     name: &str,
 ) -> Outcome<&'t Arc<QueueRecord>> {
     let Some(record) = queue(broker.tree(), link, name) else {
-        refuse!(NotFound, "no queue '{name}' in vhost '{}'", link.vhost)
+        return Err(Failure::unknown("queue", name, &link.vhost));
     };
     check_owner(record, broker.id())?;
     check_home(broker, record)?;

@@ -1,6 +1,6 @@
 //! Errors as clients expect them: code, name, text (section 1.2 of the protocol's reference, texts as RabbitMQ's).
 
-use metadata::Refused;
+use metadata::{Name, Refused};
 
 /// A reply code that ends a channel or the connection. Of the standard's others 312 comes with basic.return; RabbitMQ, and so
 /// we, never send 311, 313, 402 and 502: what is too large is a 406, and what cannot be read a 501.
@@ -88,6 +88,8 @@ impl Code {
 pub(crate) struct Failure {
     pub code: Code,
     pub text: String,
+    /// The name of a queue or exchange that this node's tree does not have.
+    pub unknown: Option<Name>,
 }
 
 impl Failure {
@@ -95,6 +97,18 @@ impl Failure {
         Failure {
             code,
             text: text.into(),
+            unknown: None,
+        }
+    }
+
+    /// 404 for a queue or an exchange that this node does not know.
+    pub fn unknown(kind: &str, name: &str, vhost: &str) -> Failure {
+        Failure {
+            unknown: Some(name.into()),
+            ..Failure::new(
+                Code::NotFound,
+                format!("no {kind} '{name}' in vhost '{vhost}'"),
+            )
         }
     }
 

@@ -27,6 +27,7 @@ mod replies;
 mod topology;
 mod transaction;
 mod unacked;
+mod unknown;
 mod wait;
 
 pub use connection::AmqpSession;

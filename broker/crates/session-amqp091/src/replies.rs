@@ -4,7 +4,7 @@
 //! the default exchange brings replies from anywhere in the cluster. It goes with its consumer.
 
 use crate::channel::Channel;
-use crate::failure::{Outcome, refuse};
+use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::names;
 use crate::wait::Wait;
@@ -114,7 +114,7 @@ impl Channel {
         cx: &mut Cx<'_>,
     ) -> Outcome {
         if cx.broker.tree().queue(&link.vhost, name).is_none() {
-            refuse!(NotFound, "no queue '{name}' in vhost '{}'", link.vhost);
+            return Err(Failure::unknown("queue", name, &link.vhost));
         }
         self.last_queue = name.into();
         if !no_wait {

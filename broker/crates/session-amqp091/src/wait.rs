@@ -1,11 +1,13 @@
 //! What a channel waits for, and what happens when it comes: the metadata group's word, a queue's answer, or neither.
 
 use crate::channel::{At, Channel};
+use crate::content::Assembly;
 use crate::failure::{Code, Failure};
 use crate::left::Left;
 use crate::link::{Cx, Link};
 use crate::topology::Deletion;
 use crate::unacked::Origin;
+use crate::unknown::Again;
 use codec_amqp091::Method;
 use metadata::{Change, Done, QueueRecord, Refused};
 use queue::{Answer, ConsumerId, Delivery, QueueId, RequestBody};
@@ -29,6 +31,8 @@ pub(crate) enum Wait {
     },
     /// The tree of this node has no such queue: whether there is none.
     Unknown(Deletion),
+    /// The tree of this node does not have what is needed: whether the log has.
+    Learn(Again),
     /// The queue stops; then its record goes.
     Delete {
         record: Arc<QueueRecord>,
@@ -63,6 +67,16 @@ pub(crate) enum Wait {
     },
     /// Until the queues have what the transaction published.
     Commit,
+}
+
+impl Wait {
+    /// The publish that waits, if one does.
+    pub fn into_publish(self) -> Option<Box<Assembly>> {
+        match self {
+            Wait::Learn(Again::Publish(assembly)) => Some(assembly),
+            _ => None,
+        }
+    }
 }
 
 impl Channel {
@@ -105,6 +119,7 @@ impl Channel {
                 self.reply((!no_wait).then_some(reply), cx);
             }
             (Wait::Unused { left, closing }, _) => self.go_on_leaving(left, closing, link, cx),
+            (Wait::Learn(again), _) => self.try_again(again, ids, link, cx)?,
             (Wait::Unknown(deletion), Ok(_)) => self
                 .delete_known(deletion, link, cx)
                 .map_err(|failure| At { failure, ids })?,
@@ -303,6 +318,9 @@ impl Channel {
         if let Wait::Left { closing, .. } | Wait::Unused { closing, .. } = waiting.wait {
             self.go_on_leaving(Left::default(), closing, link, cx);
             return Ok(());
+        }
+        if let Wait::Learn(again) = waiting.wait {
+            return self.try_again(again, waiting.ids, link, cx);
         }
         // Counts are a courtesy: the queue is there, only nobody can be asked.
         if matches!(waiting.wait, Wait::Stat { .. }) {

@@ -6,9 +6,10 @@ use bytes::BytesMut;
 use codec_amqp091::{Method, encode_content_header, encode_method, open_body};
 use fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
 use message::{Table, Value};
-use metadata::SessionId;
+use metadata::{Change, SessionId};
 use session::Standing;
 use session_amqp091::SessionConfig;
+use std::time::Duration;
 
 #[test]
 fn queues_are_declared_once_and_counted_after() {
@@ -435,6 +436,138 @@ fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
     conn.settle();
     conn.expect(1, Method::QueueDeleteOk { message_count: 1 });
     assert!(conn.broker.tree.queue("/", "q").is_none());
+}
+
+/// What another node has declared a moment ago.
+fn declared_elsewhere(conn: &mut Conn) {
+    let queue = metadata::QueueRecord {
+        id: metadata::QueueId::default(),
+        vhost: "/".into(),
+        name: "q".into(),
+        kind: queue::QueueKind::Classic,
+        durable: true,
+        auto_delete: false,
+        exclusive: None,
+        arguments: Table::default(),
+        members: vec![env::NodeId(1)],
+        declared_by: "guest".into(),
+    };
+    conn.broker.elsewhere(Change::DeclareQueue(queue));
+    let exchange = metadata::ExchangeRecord {
+        vhost: "/".into(),
+        name: "x".into(),
+        kind: "fanout".into(),
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        arguments: Table::default(),
+    };
+    conn.broker.elsewhere(Change::DeclareExchange(exchange));
+}
+
+fn exchange_passive() -> Method<'static> {
+    let mut method = exchange_declare("x", "fanout");
+    if let Method::ExchangeDeclare { passive, .. } = &mut method {
+        *passive = true;
+    }
+    method
+}
+
+fn queue_passive() -> Method<'static> {
+    let mut method = queue_declare("q");
+    if let Method::QueueDeclare { passive, .. } = &mut method {
+        *passive = true;
+    }
+    method
+}
+
+#[test]
+fn what_another_node_declared_a_moment_ago_is_found() {
+    let declared = Method::QueueDeclareOk {
+        queue: "q",
+        message_count: 0,
+        consumer_count: 0,
+    };
+    let get = Method::BasicGet {
+        queue: "q",
+        no_ack: true,
+    };
+    let purge = Method::QueuePurge {
+        queue: "q",
+        no_wait: false,
+    };
+    for (method, reply) in [
+        (queue_passive(), declared),
+        (
+            consume("q", "c", true),
+            Method::BasicConsumeOk { consumer_tag: "c" },
+        ),
+        (get, Method::BasicGetEmpty {}),
+        (purge, Method::QueuePurgeOk { message_count: 0 }),
+        (exchange_passive(), Method::ExchangeDeclareOk {}),
+    ] {
+        let mut conn = Conn::with_channel();
+        declared_elsewhere(&mut conn);
+        conn.send(1, method);
+        // What is sent behind it waits its turn.
+        conn.send(1, Method::ConfirmSelect { no_wait: false });
+        conn.expect_nothing();
+        while conn.broker.log_goes_on() {
+            conn.settle();
+        }
+        conn.expect(1, reply);
+        conn.expect(1, Method::ConfirmSelectOk {});
+    }
+}
+
+#[test]
+fn a_publish_waits_for_the_exchange_that_another_node_declared() {
+    for body in [&b""[..], b"small", &[7; 300_000]] {
+        let mut conn = Conn::with_channel();
+        conn.send(1, Method::ConfirmSelect { no_wait: false });
+        conn.expect(1, Method::ConfirmSelectOk {});
+        declared_elsewhere(&mut conn);
+        conn.publish(1, "x", "", body);
+        conn.publish(1, "x", "", body);
+        conn.expect_nothing();
+        while conn.broker.log_goes_on() {
+            conn.settle();
+        }
+        let ack = Method::BasicAck {
+            delivery_tag: 2,
+            multiple: true,
+        };
+        conn.expect(1, ack);
+    }
+}
+
+#[test]
+fn what_nobody_knows_is_404_after_one_question() {
+    for (method, text, ids) in [
+        (queue_passive(), "queue 'q'", (50, 10)),
+        (exchange_passive(), "exchange 'x'", (40, 10)),
+    ] {
+        let text = format!("NOT_FOUND - no {text} in vhost '/'");
+        let mut conn = Conn::with_channel();
+        let before = conn.broker.changes.len();
+        conn.send(1, method.clone());
+        conn.expect_channel_close(1, 404, &text, ids);
+        assert_eq!(conn.broker.changes.len(), before + 1);
+        // Nobody answers: what this node knows has to do.
+        conn.open_channel(1);
+        conn.broker.slow_log = true;
+        conn.send(1, method);
+        conn.expect_nothing();
+        conn.pass(Duration::from_secs(16));
+        conn.expect_channel_close(1, 404, &text, ids);
+    }
+    let mut conn = Conn::with_channel();
+    conn.broker.slow_log = true;
+    conn.publish(1, "x", "", &[7; 300_000]);
+    conn.expect_nothing();
+    conn.pass(Duration::from_secs(16));
+    let text = "NOT_FOUND - no exchange 'x' in vhost '/'";
+    conn.expect_channel_close(1, 404, text, (60, 40));
 }
 
 #[test]

@@ -190,6 +190,12 @@ impl FakeBroker {
         }
     }
 
+    /// Another node asked for a change before: the log has it, this node not yet.
+    pub fn elsewhere(&mut self, change: Change) {
+        self.slow_log = true;
+        self.log.push_back((0, change));
+    }
+
     /// One change more is made. False: none waits.
     pub fn log_goes_on(&mut self) -> bool {
         let Some((token, change)) = self.log.pop_front() else {
