@@ -201,7 +201,7 @@ impl Channel {
                     Err(Failure {
                         unknown: Some(name),
                         ..
-                    }) => {
+                    }) if !cx.broker.knows_all() => {
                         let again = Again::Method(Bytes::copy_from_slice(frame.payload));
                         self.ask_the_log_of(name, again, ids, link, cx);
                         Ok(())

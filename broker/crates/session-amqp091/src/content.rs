@@ -211,14 +211,15 @@ pub(crate) fn frame(
             if let Err(Failure {
                 unknown: Some(exchange),
                 ..
-            }) = published
+            }) = &published
+                && !cx.broker.knows_all()
             {
                 if let Body::Whole(bytes) = body {
                     link.partial += bytes.len();
                     assembly.body.extend_from_slice(bytes);
                 }
                 let again = Again::Publish(assembly);
-                channel.ask_the_log_of(exchange, again, (60, 40), link, cx);
+                channel.ask_the_log_of(exchange.clone(), again, (60, 40), link, cx);
                 return Ok(());
             }
             assembly.finish(link);

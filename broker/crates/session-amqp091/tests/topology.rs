@@ -553,6 +553,12 @@ fn what_nobody_knows_is_404_after_one_question() {
         conn.send(1, method.clone());
         conn.expect_channel_close(1, 404, &text, ids);
         assert_eq!(conn.broker.changes.len(), before + 1);
+        conn.open_channel(1);
+        conn.broker.alone = true;
+        conn.send(1, method.clone());
+        conn.expect_channel_close(1, 404, &text, ids);
+        assert_eq!(conn.broker.changes.len(), before + 1, "a node alone knows");
+        conn.broker.alone = false;
         // Nobody answers: what this node knows has to do.
         conn.open_channel(1);
         conn.broker.slow_log = true;

@@ -45,6 +45,10 @@ pub trait Broker {
     fn random(&mut self) -> u64;
     /// The metadata tree as this shard has applied it.
     fn tree(&self) -> &Tree;
+    /// Whether the tree has every change that anybody was told of. Else what it lacks may be in the log.
+    fn knows_all(&self) -> bool {
+        false
+    }
     /// Asks for a change; `Notice::Changed` with the same token tells, after this shard's tree has it too.
     fn change(&mut self, token: u64, change: Change);
     /// Where a new queue should live: members for a record of this kind (`replicas` 0: the default).

@@ -53,6 +53,8 @@ pub struct FakeBroker {
     pub channels_left: u32,
     /// Queues take requests and say nothing; publishes are kept here.
     pub silent: bool,
+    /// There are no other nodes.
+    pub alone: bool,
     /// Changes wait until the test lets the log go on.
     pub slow_log: bool,
     log: VecDeque<(u64, Change)>,
@@ -101,6 +103,7 @@ impl FakeBroker {
             tally: session::Tally::default(),
             channels_left: 10_000,
             silent: false,
+            alone: false,
             slow_log: false,
             log: VecDeque::new(),
             lost_home: None,
@@ -392,6 +395,9 @@ impl Broker for FakeBroker {
     }
     fn tree(&self) -> &Tree {
         &self.tree
+    }
+    fn knows_all(&self) -> bool {
+        self.alone
     }
     fn change(&mut self, token: u64, change: Change) {
         self.changes.push(change.clone());
