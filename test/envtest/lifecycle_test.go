@@ -82,7 +82,7 @@ var _ = Describe("hibernation", func() {
 		}).Should(ContainSubstring("c-4.c-nodes"))
 		w.changeCluster(hibernate(false))
 		Eventually(w.pods).Should(HaveLen(5))
-		Eventually(w.pods, slow).Should(HaveLen(3))
+		Eventually(w.pods).Should(HaveLen(3))
 		Expect(w.broker.Forgotten("c-3")).To(BeTrue())
 		w.readyWorld()
 	})

@@ -161,7 +161,7 @@ var _ = Describe("Queue", func() {
 		change(q, func(q *posthornv1.Queue) { q.Spec.Replicas = 1 })
 		Eventually(members).Should(Equal(1))
 		w.setReplicas(1)
-		Eventually(w.pods, "90s").Should(Equal([]string{"c-0"}))
+		Eventually(w.pods).Should(Equal([]string{"c-0"}))
 		Expect(members()).To(Equal(1))
 	})
 

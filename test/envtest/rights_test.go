@@ -165,6 +165,10 @@ var _ = AfterSuite(func() {
 	}
 	asked.mu.Lock()
 	defer asked.mu.Unlock()
+	if len(asked.used) == 0 {
+		// The operator was never started, which is told already.
+		return
+	}
 	var refused, unused []string
 	for right := range asked.refused {
 		refused = append(refused, right)

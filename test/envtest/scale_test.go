@@ -20,9 +20,6 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// slow is long enough for the removal of two nodes.
-const slow = "60s"
-
 // fiveNodes is a world with a ready cluster of five.
 func fiveNodes(changes ...func(*posthornv1.BrokerCluster)) *world {
 	GinkgoHelper()
@@ -72,7 +69,7 @@ var _ = Describe("scaling down (K4)", func() {
 		w.broker.SetQueue(replicatedQueue("spread", "c-0", "c-1", "c-4"))
 		w.broker.SetQueue(replicatedQueue("everywhere", "c-0", "c-1", "c-2", "c-3", "c-4"))
 		w.setReplicas(3)
-		Eventually(w.pods, slow).Should(Equal([]string{"c-0", "c-1", "c-2"}))
+		Eventually(w.pods).Should(Equal([]string{"c-0", "c-1", "c-2"}))
 		w.readyWorld()
 		for _, name := range []string{"upper", "spread", "everywhere"} {
 			q, _ := w.broker.Queue("/", name)
@@ -114,9 +111,9 @@ var _ = Describe("scaling down (K4)", func() {
 		w := fiveNodes(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.WhenScaled = "Delete" })
 		w.setReplicas(3)
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "data-c-3"}}
-		Eventually(gone(claim), slow).Should(BeTrue())
+		Eventually(gone(claim)).Should(BeTrue())
 		w.setReplicas(5)
-		Eventually(w.pods, slow).Should(HaveLen(5))
+		Eventually(w.pods).Should(HaveLen(5))
 		w.readyWorld()
 	})
 
@@ -139,10 +136,10 @@ var _ = Describe("scaling down (K4)", func() {
 
 		// A roll is not held up by it.
 		w.changeCluster(setImage("1.1.0"))
-		Eventually(w.images, slow).Should(HaveEach("1.1.0"))
+		Eventually(w.images).Should(HaveEach("1.1.0"))
 		Expect(w.pods()).To(HaveLen(5))
 		w.broker.RemoveQueue("/", "local")
-		Eventually(w.pods, slow).Should(HaveLen(3))
+		Eventually(w.pods).Should(HaveLen(3))
 		w.readyWorld()
 	})
 
@@ -183,7 +180,7 @@ var _ = Describe("scaling down (K4)", func() {
 		q, _ := w.broker.Queue("/", "long")
 		Expect(q.Members).To(ConsistOf("c-0", "c-1", "c-2", "c-4"))
 		w.broker.SetCatchingUp("")
-		Eventually(w.pods, slow).Should(HaveLen(3))
+		Eventually(w.pods).Should(HaveLen(3))
 		w.readyWorld()
 	})
 
@@ -192,7 +189,7 @@ var _ = Describe("scaling down (K4)", func() {
 		w.broker.ForgetOnlyStopped()
 		w.broker.SetQueue(replicatedQueue("upper", "c-2", "c-3", "c-4"))
 		w.setReplicas(3)
-		Eventually(w.pods, slow).Should(HaveLen(3))
+		Eventually(w.pods).Should(HaveLen(3))
 		w.readyWorld()
 		for _, node := range []string{"c-3", "c-4"} {
 			Expect(w.broker.Forgotten(node)).To(BeTrue())
@@ -204,7 +201,7 @@ var _ = Describe("scaling down (K4)", func() {
 		w := fiveNodes()
 		w.broker.Forget("c-4")
 		w.setReplicas(3)
-		Eventually(w.pods, slow).Should(HaveLen(3))
+		Eventually(w.pods).Should(HaveLen(3))
 		w.readyWorld()
 	})
 
@@ -221,7 +218,7 @@ var _ = Describe("scaling down (K4)", func() {
 		change(lost, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, unreadyAnnotation, "yes") })
 		w.broker.SetNode("c-4", false)
 		change(away, func(p *corev1.Pod) { delete(p.Annotations, unreadyAnnotation) })
-		Eventually(w.pods, slow).Should(HaveLen(3))
+		Eventually(w.pods).Should(HaveLen(3))
 		q, _ := w.broker.Queue("/", "held")
 		Expect(q.Members).To(HaveLen(3))
 		Expect(q.Members).NotTo(ContainElement("c-4"))

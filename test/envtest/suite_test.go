@@ -25,6 +25,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/broker/brokertest"
 	"posthorn.io/posthorn/internal/setup"
+	"posthorn.io/posthorn/test/envtest/apiserver"
 )
 
 var (
@@ -34,6 +35,10 @@ var (
 	kubeconfig []byte
 	brokers    = &registry{servers: map[client.ObjectKey]*brokertest.Server{}}
 )
+
+// patience is how long a spec waits for what must come. It is used up only by a spec that fails: a
+// machine with other work needs many times what an idle one does.
+const patience = 2 * time.Minute
 
 // Times of the operator under test; short, so that drift and bounds show.
 const (
@@ -50,7 +55,7 @@ func TestOperator(t *testing.T) {
 		t.Fatal("set KUBEBUILDER_ASSETS to a directory with kube-apiserver and etcd, or leave this suite out with -short")
 	}
 	RegisterFailHandler(Fail)
-	SetDefaultEventuallyTimeout(20 * time.Second)
+	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
 	SetDefaultConsistentlyDuration(1500 * time.Millisecond)
 	RunSpecs(t, "operator")
@@ -60,10 +65,7 @@ var _ = BeforeSuite(func() {
 	ctrl.SetLogger(zap.New(zap.WriteTo(GinkgoWriter), zap.UseDevMode(true)))
 	var cancel context.CancelFunc
 	ctx, cancel = context.WithCancel(context.Background())
-	server := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+	server := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
 	config, err := server.Start()
 	Expect(err).NotTo(HaveOccurred())
 	administrator, err := server.AddUser(envtest.User{Name: "administrator", Groups: []string{"system:masters"}}, nil)
@@ -79,6 +81,7 @@ var _ = BeforeSuite(func() {
 	for _, file := range []string{"service_account.yaml", "role.yaml", "role_binding.yaml", "leader_election_role.yaml", "user_roles.yaml"} {
 		applyManifests(filepath.Join("..", "..", "config", "rbac", file))
 	}
+	Expect(apiserver.AwaitRights(ctx, k8s, "posthorn-system", "posthorn-operator")).To(Succeed())
 	// The operator under test has exactly the rights of its role; what stands in for the rest of
 	// Kubernetes has all.
 	restricted := rest.CopyConfig(config)
@@ -91,6 +94,7 @@ var _ = BeforeSuite(func() {
 	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
 		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "posthorn-operator", LeaderElectionNamespace: "posthorn-system",
+		LeaseDuration: new(apiserver.LeaseDuration), RenewDeadline: new(apiserver.RenewDeadline), RetryPeriod: new(apiserver.RetryPeriod),
 	})
 	Expect(err).NotTo(HaveOccurred())
 	others, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
@@ -105,8 +109,8 @@ var _ = BeforeSuite(func() {
 	go func() { ended <- others.Start(ctx) }()
 	DeferCleanup(func() {
 		cancel()
-		Eventually(ended, time.Minute).Should(Receive(BeNil()))
-		Eventually(ended, time.Minute).Should(Receive(BeNil()))
+		Eventually(ended).Should(Receive(BeNil()))
+		Eventually(ended).Should(Receive(BeNil()))
 		brokers.closeAll()
 		Expect(server.Stop()).To(Succeed())
 	})

@@ -7,6 +7,7 @@ package namespaced
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,7 +25,6 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -32,13 +32,14 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/setup"
+	"posthorn.io/posthorn/test/envtest/apiserver"
 )
 
 const (
 	home      = "posthorn-system"
 	elsewhere = "default"
 	// deadline of everything that is waited for.
-	deadline = time.Minute
+	deadline = 2 * time.Minute
 	poll     = 100 * time.Millisecond
 )
 
@@ -68,7 +69,7 @@ func (r *refusals) all() []string {
 // start gives a client with all rights, and what the operator was refused.
 func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	t.Helper()
-	server := &envtest.Environment{}
+	server := apiserver.New()
 	config, err := server.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +88,10 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	served(ctx, t, k8s)
+	if err := apiserver.AwaitRights(ctx, k8s, home, "posthorn-operator"); err != nil {
+		t.Fatal(err)
+	}
 	refused := &refusals{}
 	restricted := rest.CopyConfig(config)
 	restricted.Impersonate = rest.ImpersonationConfig{
@@ -101,6 +106,7 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	mgr, err := ctrl.NewManager(restricted, ctrl.Options{
 		Scheme: scheme, Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
 		LeaderElection: true, LeaderElectionID: "posthorn-operator", LeaderElectionNamespace: home,
+		LeaseDuration: new(apiserver.LeaseDuration), RenewDeadline: new(apiserver.RenewDeadline), RetryPeriod: new(apiserver.RetryPeriod),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,6 +128,14 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 		}
 	})
 	return k8s, refused
+}
+
+// served waits until the kinds that were installed can be used.
+func served(ctx context.Context, t *testing.T, k8s client.Client) {
+	t.Helper()
+	for _, list := range []client.ObjectList{&posthornv1.BrokerClusterList{}, &posthornv1.QueueList{}, &posthornv1.PolicyList{}, &posthornv1.UserList{}} {
+		await(ctx, t, fmt.Sprintf("%T is served", list), func() bool { return k8s.List(ctx, list) == nil })
+	}
 }
 
 // install applies config/namespaced with kubectl.
@@ -156,7 +170,7 @@ func TestItWorksInItsNamespaceAndTouchesNoOther(t *testing.T) {
 		t.Fatal("set KUBEBUILDER_ASSETS to a directory with kube-apiserver, etcd and kubectl, or leave this out with -short")
 	}
 	ctrl.SetLogger(zap.New(zap.WriteTo(testWriter{t})))
-	ctx, cancel := context.WithTimeout(context.Background(), 2*deadline)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*deadline)
 	defer cancel()
 	k8s, refused := start(ctx, t)
 

@@ -1,0 +1,144 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package apiserver is the API server of the operator's tests: started with room for slow machines,
+// and ready only when it knows what the operator may do.
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+const (
+	// room is how long the API server may take to start, to end, and to do what it does by and by. A
+	// machine with other work needs most of a minute when nothing of the program is in memory.
+	room = 3 * time.Minute
+	// poll is how often it is asked until then.
+	poll = 50 * time.Millisecond
+
+	// Leader election of an operator under test, with room too: one that cannot write its lease ends.
+	LeaseDuration = 4 * time.Minute
+	RenewDeadline = 3 * time.Minute
+	RetryPeriod   = 2 * time.Second
+)
+
+// New is an API server that has the CustomResourceDefinitions of the folders once it is started.
+func New(folders ...string) *envtest.Environment {
+	return &envtest.Environment{
+		ErrorIfCRDPathMissing:    true,
+		CRDInstallOptions:        envtest.CRDInstallOptions{Paths: folders, MaxTime: room, PollInterval: poll},
+		ControlPlaneStartTimeout: room,
+		ControlPlaneStopTimeout:  room,
+	}
+}
+
+// AwaitRights waits until the API server grants a service account every right of the roles that are
+// bound to it: it learns of roles and bindings a moment after they are stored.
+func AwaitRights(ctx context.Context, k8s client.Client, namespace, account string) error {
+	wanted, err := rightsOf(ctx, k8s, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account})
+	if err != nil {
+		return err
+	}
+	if len(wanted) == 0 {
+		return fmt.Errorf("no role is bound to the service account %s/%s", namespace, account)
+	}
+	for i := range wanted {
+		right := &wanted[i]
+		err := wait.PollUntilContextTimeout(ctx, poll, room, true, func(ctx context.Context) (bool, error) {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User:               "system:serviceaccount:" + namespace + ":" + account,
+				Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+				ResourceAttributes: right,
+			}}
+			err := k8s.Create(ctx, review)
+			return review.Status.Allowed, err
+		})
+		if err != nil {
+			return fmt.Errorf("the right to %s %s/%s in %q: %w", right.Verb, right.Group, right.Resource, right.Namespace, err)
+		}
+	}
+	return nil
+}
+
+// rightsOf reads what the roles bound to a subject grant.
+func rightsOf(ctx context.Context, k8s client.Client, subject rbacv1.Subject) ([]authorizationv1.ResourceAttributes, error) {
+	var everywhere rbacv1.ClusterRoleBindingList
+	var inside rbacv1.RoleBindingList
+	if err := errors.Join(k8s.List(ctx, &everywhere), k8s.List(ctx, &inside)); err != nil {
+		return nil, fmt.Errorf("listing bindings: %w", err)
+	}
+	var out []authorizationv1.ResourceAttributes
+	add := func(namespace string, subjects []rbacv1.Subject, ref rbacv1.RoleRef) error {
+		if !bound(subjects, subject) {
+			return nil
+		}
+		rules, err := rulesOf(ctx, k8s, namespace, ref)
+		for i := range rules {
+			out = append(out, attributes(namespace, &rules[i])...)
+		}
+		return err
+	}
+	for i := range everywhere.Items {
+		if err := add("", everywhere.Items[i].Subjects, everywhere.Items[i].RoleRef); err != nil {
+			return nil, err
+		}
+	}
+	for i := range inside.Items {
+		if err := add(inside.Items[i].Namespace, inside.Items[i].Subjects, inside.Items[i].RoleRef); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func bound(subjects []rbacv1.Subject, wanted rbacv1.Subject) bool {
+	for _, s := range subjects {
+		if s.Kind == wanted.Kind && s.Namespace == wanted.Namespace && s.Name == wanted.Name {
+			return true
+		}
+	}
+	return false
+}
+
+func rulesOf(ctx context.Context, k8s client.Client, namespace string, ref rbacv1.RoleRef) ([]rbacv1.PolicyRule, error) {
+	if ref.Kind == "ClusterRole" {
+		var role rbacv1.ClusterRole
+		err := k8s.Get(ctx, client.ObjectKey{Name: ref.Name}, &role)
+		return role.Rules, err
+	}
+	var role rbacv1.Role
+	err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &role)
+	return role.Rules, err
+}
+
+// attributes are the rights of a rule one by one.
+func attributes(namespace string, rule *rbacv1.PolicyRule) []authorizationv1.ResourceAttributes {
+	objects := rule.ResourceNames
+	if len(objects) == 0 {
+		objects = []string{""}
+	}
+	var out []authorizationv1.ResourceAttributes
+	for _, group := range rule.APIGroups {
+		for _, what := range rule.Resources {
+			resource, part, _ := strings.Cut(what, "/")
+			for _, verb := range rule.Verbs {
+				for _, name := range objects {
+					out = append(out, authorizationv1.ResourceAttributes{
+						Namespace: namespace, Verb: verb, Group: group, Resource: resource, Subresource: part, Name: name,
+					})
+				}
+			}
+		}
+	}
+	return out
+}
