@@ -136,7 +136,7 @@ impl<I> Checkout<I> {
         }
     }
 
-    /// Carries out an admitted request that is not a publish. `clock` is the queue's wall clock in milliseconds.
+    /// Carries out an admitted request that is not a publish. `clock`, in milliseconds, is what ended sessions grow old by.
     pub fn apply<S: Store<Item = I>>(
         &mut self,
         store: &mut S,

@@ -206,6 +206,22 @@ impl<I> Checkout<I> {
         }
     }
 
+    /// What is remembered of ended sessions is younger than the clock says, by so many milliseconds.
+    pub fn remember_longer(&mut self, ms: u64) {
+        for (at, _) in &mut self.closed {
+            *at = at.saturating_add(ms);
+        }
+    }
+
+    /// The answer to the end of a session that this queue knows nothing of (any more).
+    pub fn forgotten(&self, seq: u64) -> Event {
+        let answer = Answer::Refused {
+            code: 404,
+            text: format!("{} does not know the session", self.label),
+        };
+        Event::Answer { seq, answer }
+    }
+
     pub(super) fn end_session<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId) {
         let Some(state) = self.sessions.remove(&session) else {
             return;

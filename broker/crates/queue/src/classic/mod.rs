@@ -179,6 +179,11 @@ impl ClassicQueue {
         }
     }
 
+    /// Ended sessions grow older by a clock that nobody sets: what is remembered of them is in memory only.
+    fn uptime_ms(&self) -> u64 {
+        self.at.now.0 / 1_000_000
+    }
+
     /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`Output::dead`].
     pub fn take_dead(&mut self, at: Moment, most: usize, most_bytes: usize, out: &mut Output) {
         self.begin(at);
@@ -209,13 +214,13 @@ impl ClassicQueue {
         match body {
             RequestBody::Publish(message) => self.publish(session, seq, message),
             RequestBody::Close => {
-                let clock = self.at.wall.0;
+                let clock = self.uptime_ms();
                 self.checkout.close(&mut self.shelf, session, clock);
                 self.unsafe_yet.remove(&session);
                 out.event(session, Event::Applied { up_to: seq });
             }
             body => {
-                let clock = self.at.wall.0;
+                let clock = self.uptime_ms();
                 let delete = matches!(body, RequestBody::Delete { .. });
                 self.checkout
                     .apply(&mut self.shelf, session, seq, body, clock);
@@ -425,7 +430,8 @@ impl Queue for ClassicQueue {
 
     fn session_gone(&mut self, at: Moment, session: SessionId, out: &mut Output) {
         self.begin(at);
-        self.checkout.close(&mut self.shelf, session, at.wall.0);
+        let clock = self.uptime_ms();
+        self.checkout.close(&mut self.shelf, session, clock);
         self.unsafe_yet.remove(&session);
         self.serve();
         self.finish(out);

@@ -422,7 +422,7 @@ impl<T: Copy> QueueClient<T> {
 
     fn answered(&mut self, seq: u64, answer: Answer, told: &mut Vec<Told<T>>) {
         let Some(asked) = self.forget_question(seq) else {
-            return;
+            return self.end_is_unknown(seq, told);
         };
         match (&asked.body, &answer) {
             (RequestBody::Consume { consumer, .. }, Answer::Consuming) => {
@@ -443,6 +443,16 @@ impl<T: Copy> QueueClient<T> {
             answer,
         });
         self.progress();
+    }
+
+    /// `Close` is answered where the session is not known. When something was applied before, the end was too, and forgotten
+    /// before its answer came through: nothing that is kept is to be done again. Otherwise all of it is yet to be done.
+    fn end_is_unknown(&mut self, seq: u64, told: &mut Vec<Told<T>>) {
+        let closing = (self.kept.back()).is_some_and(|k| matches!(k.body, RequestBody::Close));
+        let last = self.first + self.kept.len() as u64 - 1;
+        if closing && seq == last && self.first > self.epoch * EPOCH + 1 {
+            self.start_over(told);
+        }
     }
 
     fn forget_question(&mut self, seq: u64) -> Option<Asked> {

@@ -331,6 +331,33 @@ fn a_lagging_leader_of_a_quorum_queue_is_waited_for() {
 }
 
 #[test]
+fn an_end_that_its_queue_has_forgotten_is_over() {
+    let unknown = |seq| Event::Answer {
+        seq,
+        answer: Answer::Refused {
+            code: 404,
+            text: "does not know the session".to_owned(),
+        },
+    };
+    let mut client = client(QueueKind::Quorum);
+    client.publish(Some(1), message(1));
+    client.publish(Some(2), message(1));
+    client.request(RequestBody::Close);
+    sent(&mut client);
+    // Nothing is known to be applied: all of it may be yet to come.
+    assert_eq!(hear(&mut client, unknown(3)), []);
+    assert_eq!(client.in_flight(), 3);
+    hear(&mut client, Event::Applied { up_to: 1 });
+    assert_eq!(hear(&mut client, unknown(2)), []);
+    let lost = Told::NotPublished(2, Reject::Unavailable);
+    assert_eq!(hear(&mut client, unknown(3)), [lost]);
+    // What the queue may have of it ends all the same.
+    assert_eq!(sent(&mut client), [EPOCH + 1]);
+    hear(&mut client, Event::Applied { up_to: EPOCH + 1 });
+    assert!(client.is_idle());
+}
+
+#[test]
 fn answers_out_at_a_time_are_bounded_and_asked_again() {
     let mut client = client(QueueKind::Quorum);
     for _ in 0..MAX_UNANSWERED + 5 {

@@ -273,7 +273,11 @@ impl QuorumQueue {
         }
         let expected = progress.proposed + 1;
         if seq > expected {
-            if progress.asked != expected {
+            let closes = matches!(request.body, RequestBody::Close);
+            if closes && progress.proposed == 0 {
+                // Only the log can tell whether the session is forgotten or yet to be known.
+                self.batch.push(&request);
+            } else if progress.asked != expected {
                 progress.asked = expected;
                 out.event(session, Event::Expecting { expected });
             }

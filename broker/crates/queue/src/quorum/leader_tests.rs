@@ -2,7 +2,7 @@
 
 use super::QuorumQueue;
 use super::tests::{session, settings, spec};
-use crate::{ConsumerId, Moment, Output, Queue, Request, RequestBody, ToQueue};
+use crate::{Answer, ConsumerId, Event, Moment, Output, Queue, Request, RequestBody, ToQueue};
 use bytes::Bytes;
 use env::NodeId;
 
@@ -44,6 +44,23 @@ impl Leader {
         let item = ToQueue::Request(request);
         self.queue.step(Moment::default(), item, &mut self.out);
         self.queue.take_proposal()
+    }
+
+    fn step(&mut self, seq: u64, body: RequestBody) {
+        let request = Request {
+            session: session(1),
+            seq,
+            body,
+        };
+        let item = ToQueue::Request(request);
+        self.queue.step(Moment::default(), item, &mut self.out);
+    }
+
+    /// What the session of [`OTHER`] was told since the last time.
+    fn told(&mut self) -> Vec<Event> {
+        self.queue.resolve(&mut |_| None, &mut self.out);
+        let events = self.out.events.drain(..);
+        events.map(|e| e.event).collect()
     }
 
     fn apply(&mut self, command: Option<Bytes>) {
@@ -98,4 +115,46 @@ fn a_node_is_suspected_whose_first_request_is_on_its_way() {
     leader.apply(consume);
     leader.settle();
     assert!(leader.queue.machine().suspended(OTHER));
+}
+
+#[test]
+fn the_end_of_a_forgotten_session_is_answered() {
+    let mut leader = Leader::new();
+    // It was closed long ago, and the answer is still asked for.
+    leader.step(7, RequestBody::Stat);
+    leader.step(8, RequestBody::Close);
+    leader.settle();
+    let told = leader.told();
+    let unknown = |e: &Event| {
+        matches!(
+            e,
+            Event::Answer {
+                seq: 8,
+                answer: Answer::Refused { code: 404, .. }
+            }
+        )
+    };
+    assert!(told.iter().any(unknown), "{told:?}");
+    assert!(!told.iter().any(|e| matches!(e, Event::Applied { .. })));
+}
+
+#[test]
+fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
+    let mut leader = Leader::new();
+    let consume = leader.consume();
+    // A new leader that has not heard of the session.
+    let mut out = Output::default();
+    leader.queue.leadership(TERM + 1, None, false, &mut out);
+    (leader.queue).leadership(TERM + 2, Some(NodeId(1)), true, &mut out);
+    leader.step(3, RequestBody::Close);
+    let close = leader.queue.take_proposal();
+    leader.apply(consume);
+    leader.apply(close);
+    let told = leader.told();
+    assert!(told.contains(&Event::Expecting { expected: 2 }), "{told:?}");
+    assert!(
+        !told
+            .iter()
+            .any(|e| matches!(e, Event::Answer { seq: 3, .. }))
+    );
 }

@@ -4,7 +4,7 @@ use super::command::{Command, Decoded, decode, take_request, take_run};
 use super::dead_letter::DeadLetters;
 use super::effects::{Effect, Effects, Place};
 use super::ready::{Held, Ready};
-use crate::checkout::{Admission, Back, Checkout, Handed, Store, Taken};
+use crate::checkout::{Admission, Back, CLOSED_MS, Checkout, Handed, Store, Taken};
 use crate::codec::{CodecError, Reader};
 use crate::{
     ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueCounters, QueueKind,
@@ -16,6 +16,9 @@ use message::Message;
 
 /// Priorities from this one on are high (Q7).
 const HIGH_PRIORITY: u8 = 5;
+/// The clock of two commands differs by more when the queue was idle, or when somebody has set a wall clock: ended sessions
+/// grow older by no more than this.
+const MAX_STEP_MS: u64 = CLOSED_MS / 10;
 /// A queue that refuses publishes takes them again at this many tenths of its limits.
 const RESUME_TENTHS: u64 = 8;
 
@@ -244,7 +247,12 @@ impl Machine {
                 return checkout.answer_again(&mut shelf, session, seq, &body);
             }
             Admission::Gap { expected } => {
-                let event = Event::Expecting { expected };
+                let event = match body {
+                    RequestBody::Close if !checkout.sessions.contains_key(&session) => {
+                        checkout.forgotten(seq)
+                    }
+                    _ => Event::Expecting { expected },
+                };
                 return effects.push(Effect::Event { session, event });
             }
             Admission::Closed | Admission::Ignore => return,
@@ -329,7 +337,11 @@ impl Machine {
     }
 
     fn advance(&mut self, wall: WallTime, effects: &mut Effects) {
-        self.clock = self.clock.max(wall.0);
+        let passed = wall.0.saturating_sub(self.clock);
+        self.clock += passed;
+        if let Some(leap) = passed.checked_sub(MAX_STEP_MS) {
+            self.checkout.remember_longer(leap);
+        }
         let (_, mut shelf) = self.parts(effects);
         shelf.drop_expired();
     }

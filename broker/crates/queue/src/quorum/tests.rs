@@ -2,6 +2,7 @@ use super::command::{Batch, Command};
 use super::machine::Machine;
 use super::ready::{Held, Ready};
 use super::{Effect, Effects, QuorumQueue};
+use crate::checkout::{Admission, CLOSED_MS};
 use crate::naive::BODY;
 pub(super) use crate::naive::{number, spec};
 use crate::{
@@ -375,6 +376,24 @@ fn a_closed_session_does_not_come_back() {
     rig.one(9, RequestBody::Close);
     rig.command(late);
     assert_eq!(rig.machine.stats().ready, 1);
+}
+
+#[test]
+fn a_wall_clock_that_leaps_does_not_bring_a_closed_session_back() {
+    let mut rig = Rig::new(settings());
+    rig.publish([1]);
+    let late = rig.log[0].clone();
+    rig.one(9, RequestBody::Close);
+    rig.wall += 10 * CLOSED_MS;
+    rig.one(8, RequestBody::Close);
+    rig.command(late.clone());
+    assert_eq!(rig.machine.stats().ready, 1);
+    // Time that passes step by step does count.
+    for number in 10..30 {
+        rig.wall += CLOSED_MS / 10;
+        rig.one(number, RequestBody::Close);
+    }
+    assert_eq!(rig.machine.standing(session(9), 1), Admission::Apply);
 }
 
 #[test]
