@@ -4,7 +4,10 @@
 //! Processor time is the thread's own (Linux's schedstat), so a busy machine disturbs little. The figures of the queue
 //! alone leave out its clients, those of `with clients` have them.
 
+mod counting;
+
 use bytes::Bytes;
+use counting::{ALLOCATIONS, Counting, LIVE};
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table};
@@ -15,41 +18,10 @@ use queue::{
     ConsumerId, ConsumerSpec, DeadLettering, Event, Moment, Outcome, Output, Overflow, Queue,
     QueueId, QueueKind, QueueSettings, Request, RequestBody, SessionId, ToQueue,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-
-/// Counts what is asked of the system's allocator.
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-static LIVE: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        LIVE.fetch_add(layout.size() as u64, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        LIVE.fetch_add(size as u64, Relaxed);
-        LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

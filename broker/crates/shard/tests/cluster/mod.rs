@@ -500,6 +500,24 @@ impl Client {
         cluster.settle();
     }
 
+    /// As it stands.
+    pub fn send_raw(&mut self, cluster: &mut Cluster, frames: &[u8]) {
+        self.input.extend_from_slice(frames);
+        self.push(cluster);
+    }
+
+    /// What has come, whole frames and a part of one, in pieces as they would be written to a socket.
+    pub fn take_raw(&self, cluster: &mut Cluster, mut each: impl FnMut(&[u8])) {
+        if let Some((outbox, _)) = cluster.nodes[self.at].shard.outbox(self.key) {
+            let mut len = 0;
+            for piece in outbox.pieces() {
+                len += piece.len();
+                each(piece);
+            }
+            outbox.consume(len);
+        }
+    }
+
     pub fn send(&mut self, cluster: &mut Cluster, channel: u16, method: Method<'_>) {
         encode_method(&mut self.input, channel, &method);
         self.push(cluster);

@@ -1,0 +1,233 @@
+//! What a message costs a node between its sockets and its disk: AMQP 0.9.1 sessions, routing, queues, Raft. No network, a
+//! disk in memory.
+//!
+//! `cargo bench -p shard --bench hot_path` prints processor time and allocations per message. `hot_path WORKLOAD COUNT` runs
+//! one for so many messages and prints nothing: for tools that count instructions (`hack/hot-path`).
+
+#[path = "../tests/cluster/mod.rs"]
+mod cluster;
+#[path = "../../queue/benches/counting.rs"]
+mod counting;
+
+use bytes::BytesMut;
+use cluster::{Client, Cluster};
+use codec_amqp091::{
+    FrameKind, Method, Properties, encode_body, encode_content_header, encode_method, parse_frame,
+};
+use counting::{ALLOCATIONS, Counting};
+use message::{Table, Value};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Messages of 12 B, persistent, confirmed, acknowledged.
+struct Workload {
+    name: &'static str,
+    queue_type: &'static str,
+    /// Sent before anything is answered.
+    batch: u64,
+}
+
+const WORKLOADS: [Workload; 4] = [
+    Workload {
+        name: "classic",
+        queue_type: "classic",
+        batch: 100,
+    },
+    Workload {
+        name: "classic-one-by-one",
+        queue_type: "classic",
+        batch: 1,
+    },
+    Workload {
+        name: "quorum",
+        queue_type: "quorum",
+        batch: 100,
+    },
+    Workload {
+        name: "quorum-one-by-one",
+        queue_type: "quorum",
+        batch: 1,
+    },
+];
+
+const MEASURED: u64 = 100_000;
+const FRAME_MAX: u32 = 131_072;
+
+/// A publisher and a consumer with a connection each, and the queue between them.
+struct Pair {
+    cluster: Cluster,
+    publisher: Client,
+    consumer: Client,
+    /// What the publisher sends at a time.
+    frames: BytesMut,
+    batch: u64,
+    got: BytesMut,
+    sent: u64,
+    confirmed: u64,
+    delivered: u64,
+}
+
+impl Pair {
+    fn new(workload: &Workload) -> Pair {
+        let mut cluster = Cluster::new(1);
+        let mut publisher = cluster.client(0);
+        let mut consumer = cluster.client(0);
+        let kind = Value::from(workload.queue_type);
+        publisher.declare(&mut cluster, "q", &[("x-queue-type", kind)]);
+        publisher.call(&mut cluster, 1, Method::ConfirmSelect { no_wait: false });
+        let qos = Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 200,
+            global: false,
+        };
+        consumer.call(&mut cluster, 1, qos);
+        let consume = Method::BasicConsume {
+            queue: "q",
+            consumer_tag: "c",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments: Table::default(),
+        };
+        consumer.call(&mut cluster, 1, consume);
+        let mut frames = BytesMut::new();
+        for _ in 0..workload.batch {
+            publish(&mut frames);
+        }
+        Pair {
+            cluster,
+            publisher,
+            consumer,
+            frames,
+            batch: workload.batch,
+            got: BytesMut::new(),
+            sent: 0,
+            confirmed: 0,
+            delivered: 0,
+        }
+    }
+
+    /// Until so many messages have been published, confirmed, delivered and acknowledged.
+    fn run(&mut self, count: u64) {
+        let end = self.sent + count;
+        while self.sent < end {
+            self.publisher.send_raw(&mut self.cluster, &self.frames);
+            self.sent += self.batch;
+            for turns in 0.. {
+                self.hear_confirms();
+                self.acknowledge();
+                if self.confirmed == self.sent && self.delivered == self.sent {
+                    break;
+                }
+                assert!(turns < 1000, "{} of {}", self.delivered, self.sent);
+                // A classic queue confirms when its files are synced, some time later.
+                self.cluster.pass(Duration::from_millis(10));
+            }
+        }
+    }
+
+    fn hear_confirms(&mut self) {
+        let got = &mut self.got;
+        self.publisher
+            .take_raw(&mut self.cluster, |piece| got.extend_from_slice(piece));
+        let mut confirmed = self.confirmed;
+        methods(got, |method| {
+            if let Method::BasicAck {
+                delivery_tag,
+                multiple,
+            } = method
+            {
+                confirmed = if multiple {
+                    delivery_tag
+                } else {
+                    confirmed + 1
+                };
+            }
+        });
+        self.confirmed = confirmed;
+    }
+
+    fn acknowledge(&mut self) {
+        let got = &mut self.got;
+        self.consumer
+            .take_raw(&mut self.cluster, |piece| got.extend_from_slice(piece));
+        let mut last = None;
+        methods(got, |method| {
+            if let Method::BasicDeliver { delivery_tag, .. } = method {
+                last = Some(delivery_tag);
+            }
+        });
+        if let Some(delivery_tag) = last {
+            self.delivered = delivery_tag;
+            let ack = Method::BasicAck {
+                delivery_tag,
+                multiple: true,
+            };
+            self.consumer.send(&mut self.cluster, 1, ack);
+        }
+    }
+}
+
+fn publish(frames: &mut BytesMut) {
+    let method = Method::BasicPublish {
+        exchange: "",
+        routing_key: "q",
+        mandatory: false,
+        immediate: false,
+    };
+    encode_method(frames, 1, &method);
+    let properties = Properties {
+        delivery_mode: Some(2),
+        ..Properties::default()
+    };
+    let mut raw = BytesMut::new();
+    properties.encode(&mut raw);
+    encode_content_header(frames, 1, 12, &raw);
+    encode_body(frames, 1, &[7; 12], FRAME_MAX);
+}
+
+fn methods(got: &mut BytesMut, mut each: impl FnMut(Method<'_>)) {
+    let mut done = 0;
+    while let Some(frame) = parse_frame(&got[done..], FRAME_MAX).expect("good frames") {
+        done += frame.wire_len();
+        if frame.kind == FrameKind::Method {
+            each(Method::decode(frame.payload).expect("a method"));
+        }
+    }
+    assert_eq!(done, got.len(), "whole frames");
+    got.clear();
+}
+
+fn cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let first = text.split(' ').next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(first.unwrap_or(0))
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|a| a != "--bench");
+    if let (Some(name), Some(count)) = (arguments.next(), arguments.next()) {
+        let workload = WORKLOADS.iter().find(|w| w.name == name);
+        let mut pair = Pair::new(workload.expect("a workload's name"));
+        return pair.run(count.parse().expect("how many messages"));
+    }
+    println!("{:<24}{:>14}{:>14}", "per message", "allocations", "ns");
+    for workload in &WORKLOADS {
+        let mut pair = Pair::new(workload);
+        pair.run(MEASURED / 10);
+        let (allocations, start) = (ALLOCATIONS.load(Relaxed), cpu());
+        pair.run(MEASURED);
+        let spent = cpu().saturating_sub(start);
+        let allocations = ALLOCATIONS.load(Relaxed) - allocations;
+        println!(
+            "{:<24}{:>14.2}{:>14.0}",
+            workload.name,
+            allocations as f64 / MEASURED as f64,
+            spent.as_nanos() as f64 / MEASURED as f64
+        );
+    }
+}
