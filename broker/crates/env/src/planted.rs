@@ -4,26 +4,31 @@
 //! cost nothing. With it the switch is one for the whole process.
 
 macro_rules! bugs {
-    ($($bug:ident $name:literal $breaks:literal,)*) => {
+    ($($layer:literal { $($bug:ident $name:literal $breaks:literal,)* })*) => {
         /// What can be broken on purpose.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Bug {
-            $(#[doc = $breaks] $bug,)*
+            $($(#[doc = $breaks] $bug,)*)*
         }
 
         impl Bug {
             /// Every one of them.
-            pub const ALL: &[Bug] = &[$(Bug::$bug,)*];
+            pub const ALL: &[Bug] = &[$($(Bug::$bug,)*)*];
 
             /// As `sim --planted` takes it.
             pub fn name(self) -> &'static str {
-                match self { $(Bug::$bug => $name,)* }
+                match self { $($(Bug::$bug => $name,)*)* }
+            }
+
+            /// The scenario of the simulator that it is planted in.
+            pub fn scenario(self) -> &'static str {
+                match self { $($(Bug::$bug => $layer,)*)* }
             }
 
             /// What is wrong with it on.
             pub fn breaks(self) -> &'static str {
-                match self { $(Bug::$bug => $breaks,)* }
+                match self { $($(Bug::$bug => $breaks,)*)* }
             }
 
             /// The bug of this name.
@@ -35,20 +40,38 @@ macro_rules! bugs {
 }
 
 bugs! {
-    ConfirmBeforeFsync "confirm-before-fsync" "the log calls records durable that were not synced",
-    FailedFsyncForgotten "failed-fsync-forgotten" "a failed fsync counts as done",
-    NameNotSynced "name-not-synced" "the name of a new log file is not made durable",
-    ChecksumIgnored "checksum-ignored" "damaged records of the log are believed",
-    SuffixKept "suffix-kept" "entries that a new leader's replaced come back at a restart",
-    LogFileFreedEarly "log-file-freed-early" "a log file goes before its entries are in segments",
-    SegmentChecksumIgnored "segment-checksum-ignored" "damaged entries of segments are believed",
-    SegmentDeletedTooFar "segment-deleted-too-far" "the last entry of a segment does not count when it is deleted",
-    LiveEntryForgotten "live-entry-forgotten" "an entry that is still read leaves memory before it is in a segment",
-    SnapshotWithoutTail "snapshot-without-tail" "a transferred checkpoint comes without the newest live entry",
-    VoteNotPersisted "vote-not-persisted" "a restarted node has forgotten whom it voted for",
-    LeaderAnswersAlone "leader-answers-alone" "a leader applies and answers what no majority has",
-    LearnerVotes "learner-votes" "a learner counts as a voter at once",
-    OldIdentity "old-identity" "a node that lost its disk comes back under its old id",
+    "metadata" {
+        ConfirmBeforeFsync "confirm-before-fsync" "the log calls records durable that were not synced",
+        FailedFsyncForgotten "failed-fsync-forgotten" "a failed fsync counts as done",
+        NameNotSynced "name-not-synced" "the name of a new log file is not made durable",
+        ChecksumIgnored "checksum-ignored" "damaged records of the log are believed",
+        SuffixKept "suffix-kept" "entries that a new leader's replaced come back at a restart",
+        LogFileFreedEarly "log-file-freed-early" "a log file goes before its entries are in segments",
+        SegmentChecksumIgnored "segment-checksum-ignored" "damaged entries of segments are believed",
+        SegmentDeletedTooFar "segment-deleted-too-far" "the last entry of a segment does not count when it is deleted",
+        LiveEntryForgotten "live-entry-forgotten" "an entry that is still read leaves memory before it is in a segment",
+        SnapshotWithoutTail "snapshot-without-tail" "a transferred checkpoint comes without the newest live entry",
+        VoteNotPersisted "vote-not-persisted" "a restarted node has forgotten whom it voted for",
+        LeaderAnswersAlone "leader-answers-alone" "a leader applies and answers what no majority has",
+        LearnerVotes "learner-votes" "a learner counts as a voter at once",
+        OldIdentity "old-identity" "a node that lost its disk comes back under its old id",
+    }
+    "cluster" {
+        ConfirmBeforeCommit "confirm-before-commit" "a queue's leader calls a publish safe when it comes in",
+        ClassicConfirmEarly "classic-confirm-early" "a classic queue calls a persistent publish safe before it is written",
+        RefusalForgotten "refusal-forgotten" "a publish that its queue refused is confirmed",
+        NumberingLost "numbering-lost" "a publish that is sent again to a new leader is taken again",
+        NotSentAgain "not-sent-again" "what waits for a queue is not sent again to its new leader",
+        AckAppliedTwice "ack-applied-twice" "an acknowledgement of what is no longer out takes the next delivery",
+        AckShort "ack-short" "an acknowledgement of several leaves out the last",
+        RequeueBehind "requeue-behind" "what is given back goes to the queue's end",
+        UnackedNotReturned "unacked-not-returned" "what a session held when it ended does not go back",
+        CancelLosesDeliveries "cancel-loses-deliveries" "what was on its way to a consumer that was cancelled does not go back",
+        DeadRouteKept "dead-route-kept" "queues go on delivering to a node's earlier life when it is back",
+        OverCredit "over-credit" "one delivery more than the prefetch is out",
+        DeadLetterLost "dead-letter-lost" "a dead message leaves its queue before the next one has it",
+        PurgeTakesUnacked "purge-takes-unacked" "a purge takes what clients hold, too",
+    }
 }
 
 #[cfg(feature = "planted")]

@@ -9,6 +9,7 @@ use crate::clients::Clients;
 use crate::core::{Core, FixedState};
 use crate::sessions::{DEAD_LETTER_KEY, number};
 use env::Time;
+use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::{DeadReason, Deaths, Dying, Message};
 use metadata::{Name, QueueId, QueueRecord, QueueSettings, RouteResult, Tree};
@@ -440,8 +441,12 @@ impl Core {
         if nowhere || routed.routes.len() < all {
             self.dead_letters.try_again(queue, id, self.now);
         }
+        let early = planted::is(Bug::DeadLetterLost) && !routed.routes.is_empty();
         for target in routed.routes {
             self.publish(session, target, tag, routed.message.clone());
+        }
+        if early {
+            self.passed_on(queue, id);
         }
     }
 

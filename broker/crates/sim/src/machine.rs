@@ -15,6 +15,8 @@ pub(crate) struct Machine<P> {
     pub stall: std::time::Duration,
     /// Milliseconds that its wall clock is ahead.
     pub clock_error: i64,
+    /// When its disk last lost what was not synced.
+    pub lost_power: Option<Time>,
 }
 
 /// From a start to the next stop.
@@ -45,6 +47,7 @@ impl<P: Process> Machine<P> {
             life: None,
             stall: std::time::Duration::ZERO,
             clock_error: 0,
+            lost_power: None,
         }
     }
 }

@@ -44,6 +44,9 @@ struct Arguments {
     /// Plants each bug in turn and looks whether it is caught within so many seeds (`--seeds`, 2,000 otherwise).
     #[arg(long)]
     selfcheck: bool,
+    /// Run each seed once and do not look whether a second run is the same.
+    #[arg(long)]
+    once: bool,
     /// Print every event.
     #[arg(long)]
     trace: bool,
@@ -123,7 +126,7 @@ fn run_all(seeds: Range<u64>, arguments: &Arguments) -> bool {
         RUNNING.store(seed, Ordering::Relaxed);
         let mut whole = true;
         for (_, name, run) in SCENARIOS.iter().filter(|(s, _, _)| wanted(*s)) {
-            match run(seed, arguments, hunt) {
+            match run(seed, arguments, hunt || arguments.once) {
                 Ok(text) => println!("seed {seed}: {name}: {text}"),
                 Err(why) => {
                     whole = false;

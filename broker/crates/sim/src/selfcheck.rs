@@ -44,7 +44,7 @@ pub fn run(seeds: &Range<u64>) -> ExitCode {
 fn hunt(bug: Bug, seeds: &Range<u64>) -> std::io::Result<Option<Catch>> {
     let range = format!("{}..{}", seeds.start, seeds.end);
     let output = Command::new(std::env::current_exe()?)
-        .args(["--scenario", "metadata", "--planted", bug.name()])
+        .args(["--scenario", bug.scenario(), "--planted", bug.name()])
         .args(["--seeds", &range])
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -224,6 +224,11 @@ impl<S: Scenario> World<S> {
         self.machines.get(&node).map(|m| &m.disk)
     }
 
+    /// When the node's disk last lost what was not synced.
+    pub fn lost_power(&self, node: NodeId) -> Option<Time> {
+        self.machines.get(&node)?.lost_power
+    }
+
     /// Makes every write on this node's disk take longer.
     pub fn stall_disk(&mut self, node: NodeId, by: Duration) {
         if let Some(machine) = self.machines.get_mut(&node) {
@@ -424,7 +429,10 @@ impl<S: Scenario> World<S> {
         self.held.remove(&node);
         self.trace.event(now, "stop", node.0, &stop);
         match stop {
-            Stop::Power => machine.disk.crash(&mut self.rng),
+            Stop::Power => {
+                machine.lost_power = Some(now);
+                machine.disk.crash(&mut self.rng);
+            }
             Stop::Kill => machine.disk.restart(),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Checkout, Consumer, Store};
 use crate::{Answer, ConsumerId, ConsumerSpec, Event, QueueKind, SessionId};
+use env::planted::{self, Bug};
 use message::Table;
 
 impl<I> Checkout<I> {
@@ -94,6 +95,9 @@ impl<I> Checkout<I> {
         session: SessionId,
         seq: u64,
     ) {
+        if planted::is(Bug::PurgeTakesUnacked) {
+            self.drop_unacked(store);
+        }
         let answer = if self.deleted {
             self.not_found()
         } else {
@@ -103,6 +107,16 @@ impl<I> Checkout<I> {
             }
         };
         self.answer(store, session, seq, answer);
+    }
+
+    /// [`Bug::PurgeTakesUnacked`].
+    fn drop_unacked<S: Store<Item = I>>(&mut self, store: &mut S) {
+        for consumer in self.consumers.values_mut() {
+            self.out -= consumer.out.len() as u64;
+            for (_, out) in std::mem::take(&mut consumer.out) {
+                store.settled(out.item);
+            }
+        }
     }
 
     pub(super) fn stat<S: Store<Item = I>>(&mut self, store: &mut S, session: SessionId, seq: u64) {

@@ -2,6 +2,7 @@
 
 use super::{Back, Checkout, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW};
 use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, QueueKind, SessionId};
+use env::planted::{self, Bug};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -63,7 +64,7 @@ impl<I> Consumer<I> {
     }
 
     pub fn has_room(&self) -> bool {
-        self.out.len() < self.window()
+        self.out.len() < self.window() + usize::from(planted::is(Bug::OverCredit))
     }
 
     pub fn takes_turns(&self) -> bool {
@@ -186,6 +187,10 @@ impl<I> Checkout<I> {
         let counted = outcome == Outcome::Accepted
             && self.consumers.get(&number).is_some_and(|c| !c.uncounted);
         for &(from, to) in ranges.iter().filter(|(from, to)| from <= to) {
+            let to = match planted::is(Bug::AckShort) && from < to {
+                true => to - 1,
+                false => to,
+            };
             while let Some(out) = self.take_out(number, from, to) {
                 self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
@@ -206,7 +211,10 @@ impl<I> Checkout<I> {
     fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<Out<I>> {
         let consumer = self.consumers.get_mut(&number)?;
         let out = if from == to {
-            consumer.out.remove(&from)?
+            match consumer.out.remove(&from) {
+                None if planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?.1,
+                found => found?,
+            }
         } else {
             let id = *consumer.out.range(from..=to).next()?.0;
             consumer.out.remove(&id)?

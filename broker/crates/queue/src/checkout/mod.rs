@@ -15,6 +15,7 @@ use crate::{
     ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, QueueCounters, QueueKind, RequestBody,
     SessionId,
 };
+use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -240,7 +241,9 @@ impl<I> Checkout<I> {
             .take_while(|s| s.node == gone.node && s.incarnation < gone.before)
             .collect();
         for session in over {
-            self.end_session(store, session);
+            if !planted::is(Bug::DeadRouteKept) {
+                self.end_session(store, session);
+            }
         }
         // Its late requests are refused by incarnation: no need to remember each.
         let keeps = |s: &SessionId| s.node != gone.node || s.incarnation >= gone.before;

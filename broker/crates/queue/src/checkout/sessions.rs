@@ -3,6 +3,7 @@
 use super::{CLOSED_MS, Checkout, MAX_CLOSED, Store};
 use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
 use crate::{Answer, ConsumerId, Event, Refusal, Reject, RequestBody, SessionId};
+use env::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a queue remembers of a session.
@@ -121,10 +122,12 @@ impl<I> Checkout<I> {
     /// Tells a session how far it is: everything up to `up_to` is done and safe.
     pub fn report(&self, session: SessionId, up_to: u64) -> Event {
         match self.sessions.get(&session) {
-            Some(state) if !state.refused.is_empty() => Event::AppliedExcept {
-                up_to,
-                refused: state.refused.iter().copied().collect(),
-            },
+            Some(state) if !state.refused.is_empty() && !planted::is(Bug::RefusalForgotten) => {
+                Event::AppliedExcept {
+                    up_to,
+                    refused: state.refused.iter().copied().collect(),
+                }
+            }
             _ => Event::Applied { up_to },
         }
     }
@@ -227,7 +230,9 @@ impl<I> Checkout<I> {
             return;
         };
         for number in state.consumers.values() {
-            self.return_all(store, *number);
+            if !planted::is(Bug::UnackedNotReturned) {
+                self.return_all(store, *number);
+            }
             self.unlist(*number);
             self.retire(*number);
             self.consumers.remove(number);

@@ -14,6 +14,7 @@ use crate::{
     Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Refusal, Reject, Request, RequestBody,
     Resume, SessionId, ToQueue,
 };
+use env::planted::{self, Bug};
 use env::{NodeId, Time};
 use message::Message;
 use std::collections::{BTreeMap, VecDeque};
@@ -401,7 +402,9 @@ impl<T: Copy> QueueClient<T> {
     /// The consumer gets nothing new. What it was sent and the session has not seen goes back.
     fn finish_cancel(&mut self, consumer: ConsumerId) {
         self.auto_settle();
-        if let Some(watch) = self.watches.remove(&consumer) {
+        if let Some(watch) = self.watches.remove(&consumer)
+            && !planted::is(Bug::CancelLosesDeliveries)
+        {
             self.keep_settle(consumer, Outcome::Requeue, watch.expected, u64::MAX);
         }
     }
@@ -602,7 +605,9 @@ impl<T: Copy> QueueClient<T> {
 
     fn send_again(&mut self) {
         self.urgent.clear();
-        self.sent = 0;
+        if !planted::is(Bug::NotSentAgain) {
+            self.sent = 0;
+        }
         // Applied, but the answer is missing: ask again, first.
         for asked in &mut self.unanswered {
             asked.again = true;

@@ -14,6 +14,7 @@ use crate::{
     QueueStats, Request, RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::Bytes;
+use env::planted::{self, Bug};
 use env::{NodeId, Time, WallTime};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -288,6 +289,9 @@ impl QuorumQueue {
             return;
         }
         progress.proposed = seq;
+        if planted::is(Bug::ConfirmBeforeCommit) {
+            out.event(session, Event::Applied { up_to: seq });
+        }
         if matches!(request.body, RequestBody::Close) {
             self.closing.push(session);
         }

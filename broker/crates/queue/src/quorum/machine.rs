@@ -11,6 +11,7 @@ use crate::{
     QueueSettings, QueueStats, Reject, RequestBody, Resume, SessionId,
 };
 use bytes::Bytes;
+use env::planted::{self, Bug};
 use env::{NodeId, WallTime};
 use message::Message;
 
@@ -70,7 +71,7 @@ impl Store for Shelf<'_> {
 
     fn give_back(&mut self, item: Held, attempts: u32, why: Back) {
         *self.out_bytes -= u64::from(item.body);
-        if self.postpones && why == Back::Asked {
+        if (self.postpones && why == Back::Asked) || planted::is(Bug::RequeueBehind) {
             self.ready.postpone(item, attempts, self.at);
         } else {
             self.ready.give_back(item, attempts);
@@ -242,6 +243,8 @@ impl Machine {
         let (checkout, mut shelf) = self.parts(effects);
         match checkout.admit(&mut shelf, session, seq) {
             Admission::Apply => {}
+            Admission::Again
+                if planted::is(Bug::NumberingLost) && matches!(body, RequestBody::Publish(_)) => {}
             Admission::Again => {
                 let (checkout, mut shelf) = self.parts(effects);
                 return checkout.answer_again(&mut shelf, session, seq, &body);

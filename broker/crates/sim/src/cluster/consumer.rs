@@ -25,8 +25,14 @@ enum Asked {
     Cancel(u32),
     Get(usize),
     Recover,
-    /// After settling these.
-    Probe(usize, Vec<LetterId>),
+    Probe(usize, Touched),
+}
+
+/// What a client has done with deliveries of a queue since it asked that queue last.
+#[derive(Clone, Debug, Default)]
+struct Touched {
+    settled: Vec<LetterId>,
+    given_back: Vec<LetterId>,
 }
 
 struct Held {
@@ -51,8 +57,7 @@ pub struct Consumer {
     held: BTreeMap<u64, Held>,
     /// Queues to be left alone, and until when.
     away: BTreeMap<usize, Time>,
-    /// Settled since the queue was asked last.
-    settled: BTreeMap<usize, Vec<LetterId>>,
+    touched: BTreeMap<usize, Touched>,
     quiet: bool,
 }
 
@@ -139,7 +144,11 @@ impl Consumer {
                 self.cancelling.remove(&consumer);
                 self.consumers.remove(&consumer);
             }
-            Asked::Probe(_, ids) => cx.ledger.known(cx.now, (cx.node, cx.connection), &ids)?,
+            Asked::Probe(_, touched) => {
+                let from = (cx.node, cx.connection);
+                cx.ledger.known(cx.now, from, &touched.settled)?;
+                cx.ledger.known_back(cx.now, &touched.given_back)?;
+            }
             // What came before this is void.
             Asked::Recover => self.held.clear(),
             _ => {}
@@ -171,7 +180,7 @@ impl Consumer {
             }
             Way::Got { tag, redelivered } => {
                 let Some(Asked::Get(queue)) = self.asked.front() else {
-                    return Err(format!("got {:?} without asking", read.0));
+                    return Err(format!("got {:?} without asking", read.id));
                 };
                 let queue = *queue;
                 self.answered("basic.get-ok", cx)?;
@@ -187,7 +196,7 @@ impl Consumer {
         cx.ledger
             .delivered(cx.now, read, queue, holder, redelivered)?;
         let held = Held {
-            id: read.0,
+            id: read.id,
             queue,
             consumer,
             since: cx.now,
@@ -218,11 +227,20 @@ impl Consumer {
         tags.iter().filter_map(|t| self.held.remove(t)).collect()
     }
 
-    fn settle(&mut self, taken: Vec<Held>, cx: &mut Context<'_>) -> Result<(), String> {
+    fn settle(
+        &mut self,
+        taken: Vec<Held>,
+        rejects: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
         for held in taken {
             let holder = Consumer::holder(held.consumer, cx);
-            cx.ledger.settled(cx.now, held.id, holder)?;
-            self.settled.entry(held.queue).or_default().push(held.id);
+            match rejects {
+                true => cx.ledger.rejected(cx.now, held.id, holder)?,
+                false => cx.ledger.settled(cx.now, held.id, holder)?,
+            }
+            let touched = self.touched.entry(held.queue).or_default();
+            touched.settled.push(held.id);
         }
         Ok(())
     }
@@ -230,7 +248,9 @@ impl Consumer {
     fn give_back(&mut self, taken: Vec<Held>, cx: &mut Context<'_>) -> Result<(), String> {
         for held in taken {
             let holder = Consumer::holder(held.consumer, cx);
-            cx.ledger.given_back(held.id, holder)?;
+            cx.ledger.given_back(cx.now, held.id, holder)?;
+            let touched = self.touched.entry(held.queue).or_default();
+            touched.given_back.push(held.id);
         }
         Ok(())
     }
@@ -245,7 +265,7 @@ impl Consumer {
                 multiple,
             },
         );
-        self.settle(taken, cx)
+        self.settle(taken, false, cx)
     }
 
     fn nack(&mut self, tag: u64, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
@@ -262,7 +282,7 @@ impl Consumer {
         if requeue {
             self.give_back(taken, cx)
         } else {
-            self.settle(taken, cx)
+            self.settle(taken, true, cx)
         }
     }
 
@@ -272,8 +292,8 @@ impl Consumer {
         let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) else {
             return;
         };
-        let ids = self.settled.remove(&queue).unwrap_or_default();
-        self.asked.push_back(Asked::Probe(queue, ids));
+        let touched = self.touched.remove(&queue).unwrap_or_default();
+        self.asked.push_back(Asked::Probe(queue, touched));
         declare(wire, CHANNEL, plan, true);
     }
 
@@ -357,8 +377,8 @@ impl Consumer {
                 self.consume(queue, wire, cx);
             }
         }
-        let settled: Vec<usize> = self.settled.keys().copied().collect();
-        for queue in settled {
+        let touched: Vec<usize> = self.touched.keys().copied().collect();
+        for queue in touched {
             self.probe(queue, wire, cx);
         }
         Ok(())
@@ -366,13 +386,14 @@ impl Consumer {
 
     /// The channel is gone: what it had goes back.
     fn close(&mut self, cx: &mut Context<'_>) {
-        cx.ledger.released(|h| h.connection == cx.connection);
+        cx.ledger
+            .released(cx.now, |h| h.connection == cx.connection);
         self.open = false;
         self.asked.clear();
         self.consumers.clear();
         self.cancelling.clear();
         self.held.clear();
-        self.settled.clear();
+        self.touched.clear();
     }
 }
 
@@ -446,7 +467,7 @@ impl Role for Consumer {
     }
 
     fn wants_more(&self) -> bool {
-        !self.quiet || !self.asked.is_empty() || !self.held.is_empty() || !self.settled.is_empty()
+        !self.quiet || !self.asked.is_empty() || !self.held.is_empty() || !self.touched.is_empty()
     }
 
     fn waits_for(&self) -> String {

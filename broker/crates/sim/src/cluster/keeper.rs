@@ -41,9 +41,14 @@ pub struct Keeper {
 
 /// The policy that gives a queue its character.
 pub fn policy(queue: &QueuePlan) -> Option<PolicyRecord> {
-    let (key, value) = match queue.character {
-        Character::Short(most) => ("max-length", most as i64),
-        Character::Brief(life) => ("message-ttl", life.as_millis() as i64),
+    let number = |key: &str, value: u64| (key.into(), Value::I64(value as i64));
+    let definition = match queue.character {
+        Character::Short(most) => vec![number("max-length", most)],
+        Character::Brief(life) => vec![number("message-ttl", life.as_millis() as u64)],
+        Character::Refusing(most) => {
+            let refuses = Value::String("reject-publish".into());
+            vec![number("max-length", most), ("overflow".into(), refuses)]
+        }
         _ => return None,
     };
     Some(PolicyRecord {
@@ -53,7 +58,7 @@ pub fn policy(queue: &QueuePlan) -> Option<PolicyRecord> {
         pattern: format!("^{}$", queue.name).as_str().into(),
         apply_to: ApplyTo::Queues,
         priority: 0,
-        definition: Table(vec![(key.into(), Value::I64(value))]),
+        definition: Table(definition),
     })
 }
 
@@ -97,9 +102,9 @@ impl Keeper {
             return;
         };
         match plan.character {
-            Character::Plain => {}
+            Character::Plain | Character::Mortal => {}
             Character::Purged => {
-                let window = cx.ledger.opened(queue);
+                let window = cx.ledger.opened(cx.now, queue);
                 let purge = Method::QueuePurge {
                     queue: &plan.name,
                     no_wait: false,
@@ -107,10 +112,10 @@ impl Keeper {
                 self.ask(Asked::Purge(window), wire, &purge);
             }
             Character::Recreated => {
-                let window = cx.ledger.opened(queue);
+                let window = cx.ledger.opened(cx.now, queue);
                 self.delete(Asked::Delete(queue, window), &plan.name, wire);
             }
-            Character::Short(_) | Character::Brief(_) => {
+            Character::Short(_) | Character::Brief(_) | Character::Refusing(_) => {
                 let name = plan.name.as_str().into();
                 let gone = Change::DeletePolicy {
                     vhost: "/".into(),

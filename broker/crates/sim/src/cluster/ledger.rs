@@ -3,10 +3,13 @@
 //! Clients report what they sent and what reached them. A message's confirm makes the cluster answerable for it: it is
 //! delivered until a client settles it, or something that clients did accounts for it (a purge, a deletion, a limit).
 
-use super::letter::LetterId;
+use super::letter::{LetterId, Read};
 use env::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
 
 /// What is done to a queue besides publishing and consuming; decides what accounts for a message that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +24,14 @@ pub enum Character {
     Short(u64),
     /// A policy gives its messages this long to live.
     Brief(Duration),
+    /// A policy limits its length to this, refusing what is too much.
+    Refusing(u64),
+    /// What is rejected for good goes on to [`GRAVE`], once at least.
+    Mortal,
 }
+
+/// The queue that messages of a mortal one go to.
+pub const GRAVE: &str = "grave";
 
 /// A queue of the workload.
 #[derive(Clone, Debug)]
@@ -61,6 +71,10 @@ enum Fate {
     Settled(Holder, Time),
     /// The same, but the connection ended before the queue had to know.
     Doubtful,
+    /// Rejected for good in a mortal queue, which may not know.
+    Condemned(Holder, Time),
+    /// The same, and the queue knows: it comes from the grave next.
+    Dead,
     /// Settled, and a later answer of the queue has shown that it knows.
     Gone(Time),
 }
@@ -75,12 +89,40 @@ struct Letter {
     attempts: u32,
     /// When it reached a client last.
     last: Option<Time>,
+    /// When its client gave it back last, by its own will.
+    back: Option<Back>,
+    /// A client has rejected it for good.
+    condemned: bool,
+    /// When it came from the grave first.
+    died: Option<Time>,
+}
+
+impl Letter {
+    /// A client had it all the while: a purge takes what is ready.
+    fn held_through(&self, window: &Window) -> bool {
+        let (Some(last), Some(back), Some(until)) = (self.last, self.back, window.until) else {
+            return false;
+        };
+        window.disturbed < last && last <= window.opened && until <= back.at
+    }
+}
+
+/// A message that a client gave back.
+#[derive(Clone, Copy, Debug)]
+struct Back {
+    at: Time,
+    /// When an answer of the queue showed that it knows.
+    known: Option<Time>,
 }
 
 /// A purge or deletion: it may take what was sent before `until` and reached no client after that.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     queue: usize,
+    /// When it was asked for.
+    opened: Time,
+    /// The last time before its end at which something may have been wrong with net or nodes.
+    disturbed: Time,
     /// None while nobody knows whether it was carried out.
     until: Option<Time>,
     /// A deletion that a node may not have heard of: what that node still sends to the queue it knew is gone with it, and
@@ -97,6 +139,8 @@ struct Taken {
     at: Time,
 }
 
+/// More than what an event takes from a queue to the client of another node, when nothing is wrong.
+const ON_THE_WAY: Duration = Duration::from_millis(500);
 /// The way from a node to its client, when nothing is wrong.
 const HEARD_WITHIN: Duration = Duration::from_secs(2);
 
@@ -117,6 +161,8 @@ pub struct Ledger {
     taken: Vec<Taken>,
     /// Until when something may be wrong with net or nodes.
     disturbed: Time,
+    /// When messages of a queue came to a client for the first time.
+    firsts: BTreeMap<usize, Vec<Time>>,
     /// The last number of each stream that came for the first time, by consumer and queue.
     order: BTreeMap<(Holder, usize, u32), u32>,
     pub confirmed: u64,
@@ -164,13 +210,15 @@ impl Ledger {
         self.disturbed < then
     }
 
-    /// The software of a machine has ended; with what was not synced, unless it was just killed.
-    pub fn ended(&mut self, now: Time, machine: NodeId, killed: bool) {
+    /// The software of a machine has ended.
+    pub fn ended(&mut self, now: Time, machine: NodeId) {
         self.ended.insert(machine, now);
-        if !killed {
-            self.powerless = now;
-        }
         self.disturb(now);
+    }
+
+    /// A machine's disk has lost what was not synced.
+    pub fn lost_power(&mut self, at: Time) {
+        self.powerless = self.powerless.max(at);
     }
 
     /// Another node takes this machine to be down.
@@ -187,6 +235,9 @@ impl Ledger {
             deliveries: 0,
             attempts: 0,
             last: None,
+            back: None,
+            condemned: false,
+            died: None,
         };
         self.letters.insert(id, letter);
     }
@@ -230,11 +281,17 @@ impl Ledger {
     pub fn delivered(
         &mut self,
         now: Time,
-        (id, attempts): (LetterId, u32),
+        read: Read,
         queue: usize,
         holder: Holder,
         redelivered: bool,
     ) -> Result<(), String> {
+        let (id, attempts) = (read.id, read.attempts);
+        if read.died {
+            self.came_from_grave(now, id, queue)?;
+        } else if self.is_stale(id, queue)? {
+            return Ok(());
+        }
         let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
         let (disturbed, last_end) = (self.disturbed, self.ended.values().copied().max());
         let mut taken = None;
@@ -258,8 +315,11 @@ impl Ledger {
         }
         match letter.fate {
             Fate::Waits | Fate::Doubtful => {}
-            Fate::Out(_, since) | Fate::Settled(_, since) if disturbed >= since => {}
-            Fate::Out(from, _) | Fate::Settled(from, _) if from != holder => {
+            Fate::Out(_, since) | Fate::Settled(_, since) | Fate::Condemned(_, since)
+                if disturbed >= since => {}
+            Fate::Out(from, _) | Fate::Settled(from, _) | Fate::Condemned(from, _)
+                if from != holder =>
+            {
                 taken = Some(Taken { id, from, at: now });
             }
             // A classic queue does not write each acknowledgement before it answers.
@@ -273,6 +333,8 @@ impl Ledger {
                 ));
             }
         }
+        let first = letter.deliveries == 0 && !redelivered;
+        let back = letter.back.take();
         letter.fate = Fate::Out(holder, now);
         letter.deliveries += 1;
         letter.attempts = attempts;
@@ -280,10 +342,71 @@ impl Ledger {
         self.taken.extend(taken);
         self.delivered += 1;
         self.redelivered += u64::from(redelivered);
-        if !redelivered {
+        if first {
+            self.firsts.entry(queue).or_default().push(now);
+        }
+        if let Some(back) = back {
+            self.not_passed_by(now, id, queue, back)?;
+        }
+        if !redelivered && !read.died {
             self.in_order(id, queue, holder)?;
         }
         Ok(())
+    }
+
+    /// A message has come through the dead letter exchange: to the grave, and because it was rejected. There may be copies
+    /// of it when something was wrong with net or nodes while it was on its way.
+    fn came_from_grave(&mut self, now: Time, id: LetterId, queue: usize) -> Result<(), String> {
+        let disturbed = self.disturbed;
+        let is_grave = self.queues.get(queue).is_some_and(|q| q.name == GRAVE);
+        let letter = self.letter(id)?;
+        let copied = letter.died.is_some_and(|died| disturbed >= died);
+        if letter.died.is_some() && !copied {
+            return Ok(());
+        }
+        let tired = letter.attempts + 1 >= DELIVERY_LIMIT || disturbed >= letter.sent;
+        if !is_grave || !(letter.condemned || tired || copied) {
+            return Err(format!("message {id:?} died of nothing: {letter:?}"));
+        }
+        letter.queue = queue;
+        letter.deliveries = 0;
+        letter.attempts = 0;
+        letter.last = None;
+        letter.back = None;
+        letter.fate = Fate::Waits;
+        letter.died.get_or_insert(now);
+        Ok(())
+    }
+
+    /// Something that was on its way to a client of a node that its queue had given up, while others had it, until it died.
+    fn is_stale(&mut self, id: LetterId, queue: usize) -> Result<bool, String> {
+        let disturbed = self.disturbed;
+        let letter = self.letter(id)?;
+        let crossed = letter.died.is_some_and(|died| disturbed >= died);
+        Ok(letter.queue != queue && crossed)
+    }
+
+    /// What is given back comes before messages that nobody has had. One that is on its way to a client of which the queue
+    /// hears only then that it is gone may be late.
+    fn not_passed_by(
+        &self,
+        now: Time,
+        id: LetterId,
+        queue: usize,
+        back: Back,
+    ) -> Result<(), String> {
+        let Some(known) = back.known.filter(|_| self.disturbed < back.at) else {
+            return Ok(());
+        };
+        let firsts = self.firsts.get(&queue).map_or(&[][..], Vec::as_slice);
+        let after = firsts.partition_point(|first| *first <= known + ON_THE_WAY);
+        match firsts.get(after) {
+            Some(first) if *first + ON_THE_WAY < now => Err(format!(
+                "message {id:?} was given back at {:?} and came after others that were new at {first:?}",
+                back.at
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// First deliveries of a stream come to a consumer in the order in which they were published.
@@ -299,10 +422,39 @@ impl Ledger {
     }
 
     /// Back in the queue by the client's wish.
-    pub fn given_back(&mut self, id: LetterId, by: Holder) -> Result<(), String> {
+    pub fn given_back(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
         let letter = self.letter(id)?;
         if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
             letter.fate = Fate::Waits;
+            letter.back = Some(Back {
+                at: now,
+                known: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// The queue has answered something that the client asked after it had given these back.
+    pub fn known_back(&mut self, now: Time, ids: &[LetterId]) -> Result<(), String> {
+        for id in ids {
+            if let Some(back) = &mut self.letter(*id)?.back {
+                back.known.get_or_insert(now);
+            }
+        }
+        Ok(())
+    }
+
+    /// The client has rejected it for good.
+    pub fn rejected(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+        let queue = self.letter(id)?.queue;
+        let plan = self.queues.get(queue);
+        if plan.is_none_or(|q| q.character != Character::Mortal) {
+            return self.settled(now, id, by);
+        }
+        let letter = self.letter(id)?;
+        if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
+            letter.fate = Fate::Condemned(by, now);
+            letter.condemned = true;
         }
         Ok(())
     }
@@ -327,8 +479,9 @@ impl Ledger {
         let last_end = self.ended.values().copied().max();
         for id in ids {
             let letter = self.letter(*id)?;
-            let settled = match letter.fate {
-                Fate::Settled(holder, at) if holder.connection == connection => at,
+            let (settled, dies) = match letter.fate {
+                Fate::Settled(holder, at) if holder.connection == connection => (at, false),
+                Fate::Condemned(holder, at) if holder.connection == connection => (at, true),
                 // Delivered to somebody else meanwhile: that is what the queue took the old settling for.
                 _ => continue,
             };
@@ -339,7 +492,9 @@ impl Ledger {
             let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
             let lost = !quorum && last_end >= Some(settled);
             let letter = self.letter(*id)?;
-            if too_late || lost {
+            if dies {
+                letter.fate = if too_late { Fate::Waits } else { Fate::Dead };
+            } else if too_late || lost {
                 letter.fate = Fate::Doubtful;
             } else {
                 letter.fate = Fate::Gone(now);
@@ -353,7 +508,7 @@ impl Ledger {
     pub fn ended_by_broker(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
         self.taken
             .retain(|t| !of(t.from) || now.since(t.at) > HEARD_WITHIN);
-        self.released(of);
+        self.taken_back(None, of);
     }
 
     /// Whether it is too early for [`Ledger::doubled`] to tell.
@@ -374,10 +529,20 @@ impl Ledger {
     }
 
     /// A connection or a consumer of it has ended: what it had goes back.
-    pub fn released(&mut self, of: impl Fn(Holder) -> bool) {
+    pub fn released(&mut self, now: Time, of: impl Fn(Holder) -> bool) {
+        self.taken_back(Some(now), of);
+    }
+
+    /// `at`: when the client ended it, if it was the client.
+    fn taken_back(&mut self, at: Option<Time>, of: impl Fn(Holder) -> bool) {
         for letter in self.letters.values_mut() {
             match letter.fate {
-                Fate::Out(holder, _) if of(holder) => letter.fate = Fate::Waits,
+                Fate::Out(holder, _) if of(holder) => {
+                    letter.fate = Fate::Waits;
+                    letter.back = at.map(|at| Back { at, known: None });
+                }
+                // Back in its queue, or in the grave.
+                Fate::Condemned(holder, _) if of(holder) => letter.fate = Fate::Waits,
                 // Nobody knows whether the queue heard of it.
                 Fate::Settled(holder, _) if of(holder) => letter.fate = Fate::Doubtful,
                 _ => {}
@@ -385,9 +550,11 @@ impl Ledger {
         }
     }
 
-    pub fn opened(&mut self, queue: usize) -> WindowId {
+    pub fn opened(&mut self, now: Time, queue: usize) -> WindowId {
         self.windows.push(Window {
             queue,
+            opened: now,
+            disturbed: now,
             until: None,
             unheard: false,
         });
@@ -402,6 +569,7 @@ impl Ledger {
             let deleted = plan.is_some_and(|q| q.character == Character::Recreated);
             window.unheard = deleted && disturbed >= now;
             window.until = Some(if window.unheard { disturbed } else { now });
+            window.disturbed = disturbed;
         }
     }
 
@@ -409,7 +577,10 @@ impl Ledger {
     pub fn owed(&self, now: Time) -> (u64, Vec<(LetterId, String)>) {
         let (mut count, mut some) = (0, Vec::new());
         for (id, letter) in &self.letters {
-            let open = matches!(letter.fate, Fate::Waits | Fate::Out(..));
+            let open = match letter.fate {
+                Fate::Waits | Fate::Out(..) | Fate::Condemned(..) | Fate::Dead => true,
+                Fate::Settled(..) | Fate::Doubtful | Fate::Gone(_) => false,
+            };
             let owed = letter.outcome == Outcome::Confirmed && open;
             if owed && !self.excused(now, *id, letter) {
                 count += 1;
@@ -434,16 +605,20 @@ impl Ledger {
         if !queue.quorum && self.powerless >= letter.sent {
             return true;
         }
-        if queue.quorum && letter.attempts + 1 >= DELIVERY_LIMIT {
+        let mortal = queue.character == Character::Mortal;
+        if queue.quorum && !mortal && letter.attempts + 1 >= DELIVERY_LIMIT {
             return true;
         }
         match queue.character {
-            Character::Plain => false,
+            Character::Plain | Character::Refusing(_) | Character::Mortal => false,
             Character::Purged | Character::Recreated => {
+                let purged = queue.character == Character::Purged;
                 let mut windows = self.windows.iter().filter(|w| w.queue == letter.queue);
                 windows.any(|w| {
                     let until = w.until.unwrap_or(now);
-                    letter.sent <= until && letter.last.is_none_or(|last| last <= until)
+                    let there =
+                        letter.sent <= until && letter.last.is_none_or(|last| last <= until);
+                    there && !(purged && letter.held_through(w))
                 })
             }
             Character::Short(most) => self.could_be_with(letter) > most,
@@ -460,169 +635,5 @@ impl Ledger {
 
     pub fn published(&self) -> usize {
         self.letters.len()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HOLDER: Holder = Holder {
-        connection: 1,
-        channel: 1,
-        consumer: 1,
-    };
-
-    fn ledger(character: Character) -> Ledger {
-        let mut ledger = Ledger::new(vec![QueuePlan {
-            name: "q".to_owned(),
-            quorum: true,
-            character,
-        }]);
-        ledger.disturbed = Time::ZERO;
-        ledger
-    }
-
-    fn at(seconds: u64) -> Time {
-        Time(seconds * 1_000_000_000)
-    }
-
-    /// Published and confirmed in the second of its number.
-    fn publish(ledger: &mut Ledger, number: u32) -> LetterId {
-        let id = LetterId::new(1, number);
-        ledger.sent(at(number.into()), id, 0);
-        ledger.confirmed(id).expect("known");
-        id
-    }
-
-    fn deliver(ledger: &mut Ledger, second: u64, id: LetterId, again: bool) -> Result<(), String> {
-        ledger.delivered(at(second), (id, 0), 0, HOLDER, again)
-    }
-
-    #[test]
-    fn a_confirmed_message_is_owed_until_it_is_settled() {
-        let mut ledger = ledger(Character::Plain);
-        let id = publish(&mut ledger, 1);
-        assert_eq!(ledger.owed(at(2)).0, 1);
-        deliver(&mut ledger, 2, id, false).expect("its first time");
-        assert_eq!(ledger.owed(at(2)).0, 1);
-        ledger.settled(at(3), id, HOLDER).expect("known");
-        assert_eq!(ledger.owed(at(3)).0, 0);
-        ledger.released(|_| true);
-        deliver(&mut ledger, 4, id, true).expect("the acknowledgement was lost");
-        assert_eq!(ledger.owed(at(4)).0, 1);
-    }
-
-    #[test]
-    fn what_must_not_be_is_told() {
-        let mut ledger = ledger(Character::Plain);
-        let (first, second) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
-        deliver(&mut ledger, 3, second, false).expect("its first time");
-        assert!(deliver(&mut ledger, 3, first, false).is_err(), "order");
-        assert!(deliver(&mut ledger, 4, second, true).is_err(), "twice");
-        ledger.given_back(second, HOLDER).expect("known");
-        assert!(deliver(&mut ledger, 5, second, false).is_err(), "the flag");
-        deliver(&mut ledger, 5, second, true).expect("given back");
-        ledger.settled(at(6), second, HOLDER).expect("known");
-        ledger
-            .known(at(7), (NodeId(1), HOLDER.connection), &[second])
-            .expect("known");
-        ledger.released(|_| true);
-        assert!(
-            deliver(&mut ledger, 8, second, true).is_err(),
-            "resurrected"
-        );
-        assert!(
-            deliver(&mut ledger, 8, LetterId::new(1, 9), false).is_err(),
-            "invented"
-        );
-        assert!(ledger.confirmed(second).is_err(), "confirmed twice");
-    }
-
-    #[test]
-    fn only_the_broker_may_take_a_message_from_a_client() {
-        let other = Holder {
-            connection: 2,
-            ..HOLDER
-        };
-        let mut ledger = ledger(Character::Plain);
-        let (first, second) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
-        for id in [first, second] {
-            deliver(&mut ledger, 3, id, false).expect("its first time");
-        }
-        let again = ledger.delivered(at(4), (first, 0), 0, other, true);
-        again.expect("its client's channel may have ended");
-        ledger
-            .doubled(at(5))
-            .expect("the client may hear of it yet");
-        assert!(ledger.doubled(at(9)).is_err(), "it heard of nothing");
-        ledger.ended_by_broker(at(5), |h| h == HOLDER);
-        ledger.doubled(at(9)).expect("that explains it");
-
-        deliver(&mut ledger, 10, second, true).expect("it went back with the channel");
-        ledger.released(|h| h == HOLDER);
-        ledger
-            .delivered(at(11), (second, 0), 0, other, true)
-            .expect("back");
-        ledger.doubled(at(19)).expect("given back first");
-    }
-
-    #[test]
-    fn a_deletion_that_a_cut_off_node_has_not_heard_of_may_take_what_it_sends() {
-        let mut ledger = ledger(Character::Recreated);
-        let deletion = ledger.opened(0);
-        ledger.disturb(at(1));
-        ledger.closed(at(2), deletion);
-        ledger.disturb(at(4));
-        publish(&mut ledger, 7);
-        ledger.disturb(at(20));
-        publish(&mut ledger, 21);
-        assert_eq!(ledger.owed(at(30)).0, 1, "the second is owed");
-    }
-
-    #[test]
-    fn a_settling_that_came_after_its_node_was_given_up_is_not_known() {
-        let mut ledger = ledger(Character::Plain);
-        let id = publish(&mut ledger, 1);
-        deliver(&mut ledger, 2, id, false).expect("its first time");
-        ledger.given_up(at(3), NodeId(1));
-        ledger.settled(at(4), id, HOLDER).expect("known");
-        let known = ledger.known(at(5), (NodeId(1), HOLDER.connection), &[id]);
-        known.expect("known");
-        deliver(&mut ledger, 6, id, true).expect("it had gone back");
-    }
-
-    #[test]
-    fn a_settling_that_a_classic_queues_node_took_along_is_not_known() {
-        let mut ledger = ledger(Character::Plain);
-        ledger.queues[0].quorum = false;
-        let id = publish(&mut ledger, 1);
-        deliver(&mut ledger, 2, id, false).expect("its first time");
-        ledger.settled(at(3), id, HOLDER).expect("known");
-        ledger.ended(at(3), NodeId(2), true);
-        let known = ledger.known(at(8), (NodeId(1), HOLDER.connection), &[id]);
-        known.expect("known");
-        deliver(&mut ledger, 9, id, true).expect("the queue had not heard");
-    }
-
-    #[test]
-    fn a_purge_accounts_for_what_it_may_have_taken() {
-        let mut ledger = ledger(Character::Purged);
-        publish(&mut ledger, 1);
-        let purge = ledger.opened(0);
-        publish(&mut ledger, 3);
-        ledger.closed(at(4), purge);
-        publish(&mut ledger, 5);
-        assert_eq!(ledger.owed(at(6)).0, 1);
-    }
-
-    #[test]
-    fn a_limit_accounts_for_what_it_must_have_dropped() {
-        let mut ledger = ledger(Character::Short(2));
-        publish(&mut ledger, 1);
-        publish(&mut ledger, 2);
-        assert_eq!(ledger.owed(at(9)).0, 2);
-        publish(&mut ledger, 3);
-        assert_eq!(ledger.owed(at(9)).0, 0);
     }
 }

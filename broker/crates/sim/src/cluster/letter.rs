@@ -10,6 +10,26 @@ pub struct LetterId(pub u64);
 
 /// The header that a quorum queue adds to what it delivers again.
 const DELIVERY_COUNT: &str = "x-delivery-count";
+/// Headers of a message that has gone through a dead letter exchange.
+const DEATHS: [&str; 7] = [
+    "x-death",
+    "x-first-death-exchange",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    "x-last-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
+];
+
+/// What a delivery says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub id: LetterId,
+    /// How often the queue says that it was tried before.
+    pub attempts: u32,
+    /// It has gone through a dead letter exchange.
+    pub died: bool,
+}
 
 impl LetterId {
     pub fn new(stream: u32, number: u32) -> LetterId {
@@ -79,10 +99,9 @@ impl LetterId {
     }
 }
 
-/// Which message this is and how often the queue says that it was tried before; an error when any of it is not as it
-/// was published.
-pub fn read(properties: &[u8], body: &[u8]) -> Result<(LetterId, u32), String> {
-    let mut attempts = 0;
+/// Which message this is; an error when any of it is not as it was published.
+pub fn read(properties: &[u8], body: &[u8]) -> Result<Read, String> {
+    let (mut attempts, mut died) = (0, false);
     let mut strange = None;
     let read = Properties::scan(properties, |entry| {
         if entry.key == DELIVERY_COUNT {
@@ -90,6 +109,8 @@ pub fn read(properties: &[u8], body: &[u8]) -> Result<(LetterId, u32), String> {
                 .ok()
                 .and_then(|t| t.0.first().and_then(|(_, v)| v.as_integer()))
                 .unwrap_or(0);
+        } else if DEATHS.contains(&entry.key) {
+            died = true;
         } else {
             strange = Some(entry.key.to_owned());
         }
@@ -121,7 +142,11 @@ pub fn read(properties: &[u8], body: &[u8]) -> Result<(LetterId, u32), String> {
             id.body_len()
         ));
     }
-    Ok((id, u32::try_from(attempts).unwrap_or(u32::MAX)))
+    Ok(Read {
+        id,
+        attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
+        died,
+    })
 }
 
 #[cfg(test)]
@@ -133,7 +158,12 @@ mod tests {
         for number in 1..200 {
             let id = LetterId::new(7, number);
             let (properties, body) = (id.properties(None), id.body());
-            assert_eq!(read(&properties, &body), Ok((id, 0)));
+            let untouched = Read {
+                id,
+                attempts: 0,
+                died: false,
+            };
+            assert_eq!(read(&properties, &body), Ok(untouched));
             let mut wrong = body.to_vec();
             wrong.push(0);
             assert!(read(&properties, &wrong).is_err());

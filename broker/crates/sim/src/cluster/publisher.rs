@@ -2,7 +2,7 @@
 
 use super::amqp::{Heard, Way, Wire};
 use super::client::{Context, Role};
-use super::ledger::{Character, QueuePlan};
+use super::ledger::{Character, GRAVE, QueuePlan};
 use super::letter::{self, LetterId};
 use codec_amqp091::Method;
 use env::Rng;
@@ -38,7 +38,17 @@ pub struct Publisher {
 /// Declares a queue of the plan.
 pub fn declare(wire: &mut Wire, channel: u16, queue: &QueuePlan, passive: bool) {
     let kind = if queue.quorum { "quorum" } else { "classic" };
-    let kind = Value::String(kind.into());
+    let mut arguments = vec![("x-queue-type", kind)];
+    if queue.character == Character::Mortal {
+        arguments.extend([
+            ("x-dead-letter-exchange", ""),
+            ("x-dead-letter-routing-key", GRAVE),
+            ("x-dead-letter-strategy", "at-least-once"),
+            ("x-overflow", "reject-publish"),
+        ]);
+    }
+    let arguments = arguments.into_iter();
+    let arguments = arguments.map(|(name, value)| (name.into(), Value::String(value.into())));
     wire.say(
         channel,
         &Method::QueueDeclare {
@@ -48,7 +58,7 @@ pub fn declare(wire: &mut Wire, channel: u16, queue: &QueuePlan, passive: bool) 
             exclusive: false,
             auto_delete: false,
             no_wait: false,
-            arguments: Table(vec![("x-queue-type".into(), kind)]),
+            arguments: Table(arguments.collect()),
         },
     );
 }
@@ -177,8 +187,8 @@ impl Role for Publisher {
                 body,
                 ..
             } => {
-                let (id, _) = letter::read(&properties, &body)?;
-                return cx.ledger.returned(id);
+                let read = letter::read(&properties, &body)?;
+                return cx.ledger.returned(read.id);
             }
             Heard::ChannelClosed { channel, .. } => {
                 if let Some(ended) = self.channels.remove(&channel) {

@@ -4,7 +4,7 @@ use super::client::{Client, Context, Link, Part};
 use super::consumer::Consumer;
 use super::keeper::Keeper;
 use super::lane::Piece;
-use super::ledger::{Character, Ledger, QueuePlan};
+use super::ledger::{Character, GRAVE, Ledger, QueuePlan};
 use super::node::{Identities, Identity, Node, Note, Plan, Reply, Request, name_of};
 use super::publisher::Publisher;
 use super::{account, amqp};
@@ -109,8 +109,6 @@ struct Run {
     faults: u64,
     quiet: bool,
     settled: bool,
-    /// Machines whose software was killed; their disks are as it left them.
-    killed: BTreeSet<NodeId>,
     next_connection: u64,
     starts: u64,
 }
@@ -133,11 +131,16 @@ fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
             "brief",
             Character::Brief(Duration::from_millis(200 + rng.below(3000))),
         ),
+        ("refusing", Character::Refusing(3 + rng.below(30))),
     ];
     for (name, character) in others {
         if rng.chance(1, 2) {
             all.push(queue(name, rng.chance(2, 3), character));
         }
+    }
+    if rng.chance(1, 2) {
+        all.push(queue("mortal", true, Character::Mortal));
+        all.push(queue(GRAVE, true, Character::Plain));
     }
     all
 }
@@ -271,7 +274,6 @@ impl Run {
             faults: 0,
             quiet: false,
             settled: false,
-            killed: BTreeSet::new(),
             next_connection: 0,
             starts: 0,
         })
@@ -441,12 +443,8 @@ impl Run {
         world.trace.event(now, "fault", 0, &fault);
         self.faults += 1;
         self.ledger.disturb(now);
-        match fault {
-            Fault::Stop(node, Stop::Kill) if world.process(node).is_some() => {
-                self.killed.insert(node);
-            }
-            Fault::Clock(..) => self.ledger.clocks_jump(),
-            _ => {}
+        if let Fault::Clock(..) = fault {
+            self.ledger.clocks_jump();
         }
         fault.happen(world)
     }
@@ -466,7 +464,10 @@ impl Run {
         let fair = self.weather == Weather::Fair || self.quiet;
         for node in world.nodes() {
             if world.process(node).is_none() {
-                self.ledger.ended(now, node, self.killed.contains(&node));
+                self.ledger.ended(now, node);
+                if let Some(at) = world.lost_power(node) {
+                    self.ledger.lost_power(at);
+                }
                 if self.quiet || self.rng.chance(1, 3) {
                     world.start_in(Duration::ZERO, node);
                 }
@@ -520,7 +521,6 @@ impl Scenario for Run {
 
     fn start(&mut self, start: Start) -> Result<Node, String> {
         self.starts += 1;
-        self.killed.remove(&start.node);
         Node::start(start, &self.plan, &self.identities)
     }
 
@@ -537,7 +537,6 @@ impl Scenario for Run {
             Timer::End(node, life) => {
                 if world.process(node).map(Node::incarnation) == Some(life) {
                     world.stop(node, Stop::Kill);
-                    self.killed.insert(node);
                 }
             }
             Timer::Watch => return self.watch(world),
@@ -589,7 +588,7 @@ impl Scenario for Run {
 
     fn note(&mut self, world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
         match note {
-            Note::Drained => self.ledger.ended(world.now(), node, true),
+            Note::Drained => self.ledger.ended(world.now(), node),
             Note::PeerDown(peer) => self.ledger.given_up(world.now(), peer),
         }
         Ok(())

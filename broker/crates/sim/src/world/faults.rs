@@ -159,6 +159,7 @@ impl<S: Scenario> World<S> {
         self.held.remove(&node);
         disk.fail_syncs_after(None);
         if injected {
+            machine.lost_power = Some(now);
             disk.crash(&mut self.rng);
             return Ok(());
         }

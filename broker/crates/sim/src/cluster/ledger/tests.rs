@@ -1,0 +1,232 @@
+//! The rules, one by one.
+
+use super::*;
+
+const HOLDER: Holder = Holder {
+    connection: 1,
+    channel: 1,
+    consumer: 1,
+};
+
+fn ledger(character: Character) -> Ledger {
+    let mut ledger = Ledger::new(vec![QueuePlan {
+        name: "q".to_owned(),
+        quorum: true,
+        character,
+    }]);
+    ledger.disturbed = Time::ZERO;
+    ledger
+}
+
+fn at(seconds: u64) -> Time {
+    Time(seconds * 1_000_000_000)
+}
+
+/// Published and confirmed in the second of its number.
+fn publish(ledger: &mut Ledger, number: u32) -> LetterId {
+    let id = LetterId::new(1, number);
+    ledger.sent(at(number.into()), id, 0);
+    ledger.confirmed(id).expect("known");
+    id
+}
+
+fn read(id: LetterId) -> Read {
+    Read {
+        id,
+        attempts: 0,
+        died: false,
+    }
+}
+
+fn deliver(ledger: &mut Ledger, second: u64, id: LetterId, again: bool) -> Result<(), String> {
+    ledger.delivered(at(second), read(id), 0, HOLDER, again)
+}
+
+#[test]
+fn a_confirmed_message_is_owed_until_it_is_settled() {
+    let mut ledger = ledger(Character::Plain);
+    let id = publish(&mut ledger, 1);
+    assert_eq!(ledger.owed(at(2)).0, 1);
+    deliver(&mut ledger, 2, id, false).expect("its first time");
+    assert_eq!(ledger.owed(at(2)).0, 1);
+    ledger.settled(at(3), id, HOLDER).expect("known");
+    assert_eq!(ledger.owed(at(3)).0, 0);
+    ledger.released(at(30), |_| true);
+    deliver(&mut ledger, 4, id, true).expect("the acknowledgement was lost");
+    assert_eq!(ledger.owed(at(4)).0, 1);
+}
+
+#[test]
+fn what_must_not_be_is_told() {
+    let mut ledger = ledger(Character::Plain);
+    let (first, second) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
+    deliver(&mut ledger, 3, second, false).expect("its first time");
+    assert!(deliver(&mut ledger, 3, first, false).is_err(), "order");
+    assert!(deliver(&mut ledger, 4, second, true).is_err(), "twice");
+    ledger.given_back(at(4), second, HOLDER).expect("known");
+    assert!(deliver(&mut ledger, 5, second, false).is_err(), "the flag");
+    deliver(&mut ledger, 5, second, true).expect("given back");
+    ledger.settled(at(6), second, HOLDER).expect("known");
+    ledger
+        .known(at(7), (NodeId(1), HOLDER.connection), &[second])
+        .expect("known");
+    ledger.released(at(30), |_| true);
+    assert!(
+        deliver(&mut ledger, 8, second, true).is_err(),
+        "resurrected"
+    );
+    assert!(
+        deliver(&mut ledger, 8, LetterId::new(1, 9), false).is_err(),
+        "invented"
+    );
+    assert!(ledger.confirmed(second).is_err(), "confirmed twice");
+}
+
+#[test]
+fn only_the_broker_may_take_a_message_from_a_client() {
+    let other = Holder {
+        connection: 2,
+        ..HOLDER
+    };
+    let mut ledger = ledger(Character::Plain);
+    let (first, second) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
+    for id in [first, second] {
+        deliver(&mut ledger, 3, id, false).expect("its first time");
+    }
+    let again = ledger.delivered(at(4), read(first), 0, other, true);
+    again.expect("its client's channel may have ended");
+    ledger
+        .doubled(at(5))
+        .expect("the client may hear of it yet");
+    assert!(ledger.doubled(at(9)).is_err(), "it heard of nothing");
+    ledger.ended_by_broker(at(5), |h| h == HOLDER);
+    ledger.doubled(at(9)).expect("that explains it");
+
+    deliver(&mut ledger, 10, second, true).expect("it went back with the channel");
+    ledger.released(at(30), |h| h == HOLDER);
+    ledger
+        .delivered(at(11), read(second), 0, other, true)
+        .expect("back");
+    ledger.doubled(at(19)).expect("given back first");
+}
+
+#[test]
+fn a_deletion_that_a_cut_off_node_has_not_heard_of_may_take_what_it_sends() {
+    let mut ledger = ledger(Character::Recreated);
+    let deletion = ledger.opened(at(0), 0);
+    ledger.disturb(at(1));
+    ledger.closed(at(2), deletion);
+    ledger.disturb(at(4));
+    publish(&mut ledger, 7);
+    ledger.disturb(at(20));
+    publish(&mut ledger, 21);
+    assert_eq!(ledger.owed(at(30)).0, 1, "the second is owed");
+}
+
+#[test]
+fn a_settling_that_came_after_its_node_was_given_up_is_not_known() {
+    let mut ledger = ledger(Character::Plain);
+    let id = publish(&mut ledger, 1);
+    deliver(&mut ledger, 2, id, false).expect("its first time");
+    ledger.given_up(at(3), NodeId(1));
+    ledger.settled(at(4), id, HOLDER).expect("known");
+    let known = ledger.known(at(5), (NodeId(1), HOLDER.connection), &[id]);
+    known.expect("known");
+    deliver(&mut ledger, 6, id, true).expect("it had gone back");
+}
+
+#[test]
+fn a_settling_that_a_classic_queues_node_took_along_is_not_known() {
+    let mut ledger = ledger(Character::Plain);
+    ledger.queues[0].quorum = false;
+    let id = publish(&mut ledger, 1);
+    deliver(&mut ledger, 2, id, false).expect("its first time");
+    ledger.settled(at(3), id, HOLDER).expect("known");
+    ledger.ended(at(3), NodeId(2));
+    let known = ledger.known(at(8), (NodeId(1), HOLDER.connection), &[id]);
+    known.expect("known");
+    deliver(&mut ledger, 9, id, true).expect("the queue had not heard");
+}
+
+#[test]
+fn a_purge_accounts_for_what_it_may_have_taken() {
+    let mut ledger = ledger(Character::Purged);
+    publish(&mut ledger, 1);
+    let purge = ledger.opened(at(2), 0);
+    publish(&mut ledger, 3);
+    ledger.closed(at(4), purge);
+    publish(&mut ledger, 5);
+    assert_eq!(ledger.owed(at(6)).0, 1);
+}
+
+#[test]
+fn a_limit_accounts_for_what_it_must_have_dropped() {
+    let mut ledger = ledger(Character::Short(2));
+    publish(&mut ledger, 1);
+    publish(&mut ledger, 2);
+    assert_eq!(ledger.owed(at(9)).0, 2);
+    publish(&mut ledger, 3);
+    assert_eq!(ledger.owed(at(9)).0, 0);
+}
+
+#[test]
+fn a_purge_does_not_take_what_a_client_has() {
+    let mut ledger = ledger(Character::Purged);
+    let (held, ready) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
+    for id in [held, ready] {
+        deliver(&mut ledger, 3, id, false).expect("its first time");
+    }
+    ledger.given_back(at(4), ready, HOLDER).expect("known");
+    let purge = ledger.opened(at(5), 0);
+    ledger.closed(at(6), purge);
+    ledger.given_back(at(7), held, HOLDER).expect("known");
+    let owed = ledger.owed(at(9)).1;
+    assert!(owed.iter().map(|(id, _)| *id).eq([held]), "{owed:?}");
+}
+
+#[test]
+fn what_was_given_back_goes_before_what_is_new() {
+    for known in [true, false] {
+        let mut ledger = ledger(Character::Plain);
+        let (back, new) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
+        deliver(&mut ledger, 3, back, false).expect("its first time");
+        ledger.given_back(at(4), back, HOLDER).expect("known");
+        if known {
+            ledger.known_back(at(5), &[back]).expect("known");
+        }
+        deliver(&mut ledger, 7, new, false).expect("the other may be on its way to somebody");
+        assert_eq!(deliver(&mut ledger, 9, back, true).is_err(), known);
+    }
+}
+
+#[test]
+fn what_was_rejected_in_a_mortal_queue_is_owed_by_the_grave() {
+    let mut ledger = ledger(Character::Mortal);
+    ledger.queues.push(QueuePlan {
+        name: GRAVE.to_owned(),
+        quorum: true,
+        character: Character::Plain,
+    });
+    let from_grave = |id| Read {
+        died: true,
+        ..read(id)
+    };
+    let (first, second) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
+    for id in [first, second] {
+        deliver(&mut ledger, 3, id, false).expect("its first time");
+    }
+    let early = ledger.delivered(at(3), from_grave(second), 1, HOLDER, false);
+    assert!(early.is_err(), "nobody rejected it");
+    ledger.rejected(at(4), first, HOLDER).expect("known");
+    ledger.settled(at(4), second, HOLDER).expect("known");
+    ledger
+        .known(at(5), (NodeId(1), HOLDER.connection), &[first, second])
+        .expect("known");
+    assert_eq!(ledger.owed(at(6)).0, 1);
+    assert!(deliver(&mut ledger, 6, first, true).is_err(), "resurrected");
+    ledger
+        .delivered(at(7), from_grave(first), 1, HOLDER, false)
+        .expect("from the grave");
+    ledger.settled(at(8), first, HOLDER).expect("known");
+    assert_eq!(ledger.owed(at(9)).0, 0);
+}
