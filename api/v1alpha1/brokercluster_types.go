@@ -15,6 +15,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",message="storage.size cannot be lowered"
 // +kubebuilder:validation:XValidation:rule="has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",message="bootstrap is for new clusters: it is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
+// +kubebuilder:validation:XValidation:rule="!has(self.placement.quorumReplicas) || self.placement.quorumReplicas <= self.replicas",message="placement.quorumReplicas cannot be more than replicas"
 type BrokerClusterSpec struct {
 	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd (an
 	// even number survives no more failures than the odd number below it). scaleDown says what
@@ -176,6 +177,14 @@ type PlacementSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	TopologyKey string `json:"topologyKey,omitempty"`
+
+	// QuorumReplicas is the number of members of the quorum queues whose Queue object asks for no
+	// number; they get and lose members when it is changed. 0 leaves it to the broker: three, as far
+	// as there are nodes, and as many as there are stay. Queues that clients declare are not touched.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9
+	QuorumReplicas int32 `json:"quorumReplicas,omitempty"`
 
 	// Rebalance says when queue leaders are spread evenly over the nodes: after nodes were added
 	// or removed, or never by the operator.

@@ -50,7 +50,8 @@ type QueueSpec struct {
 	// +kubebuilder:validation:Enum=quorum;classic;stream
 	Type string `json:"type,omitempty"`
 
-	// Replicas is the number of members of a quorum queue or stream; 0 leaves it to the cluster. A
+	// Replicas is the number of members of a quorum queue or stream; 0 leaves it to the cluster
+	// (placement.quorumReplicas, else the broker). A
 	// quorum queue gets and loses members, one at a time, when it is changed. Of a stream it is an
 	// immutable property (see onImmutableChange).
 	// +optional
@@ -149,6 +150,14 @@ func (q *Queue) ClusterRef() ClusterReference { return q.Spec.ClusterRef }
 
 // Topology is the part of the status that all broker-side kinds share.
 func (q *Queue) Topology() *TopologyStatus { return &q.Status.TopologyStatus }
+
+// WantedMembers is how many members the queue is to have in a cluster; 0 leaves it to the broker.
+func (q *Queue) WantedMembers(cluster *BrokerClusterSpec) int32 {
+	if q.Spec.Replicas == 0 && q.Spec.Type == QueueTypeQuorum {
+		return cluster.Placement.QuorumReplicas
+	}
+	return q.Spec.Replicas
+}
 
 // BrokerName is the queue's name in the broker.
 func (q *Queue) BrokerName() string {

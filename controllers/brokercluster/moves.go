@@ -157,7 +157,7 @@ func adoptResources(queues []broker.Queue, resources []posthornv1.Queue, cluster
 			home = q.Namespace
 		}
 		if q.Status.Claim != "" && q.Spec.ClusterRef.Name == cluster.Name && home == cluster.Namespace {
-			asked[[2]string{q.Spec.Vhost, q.BrokerName()}] = q.Spec.Replicas
+			asked[[2]string{q.Spec.Vhost, q.BrokerName()}] = q.WantedMembers(&cluster.Spec)
 		}
 	}
 	for i := range queues {

@@ -119,6 +119,10 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}}},
 			{Name: "POSTHORN_CLUSTER_NODE", Value: "$(POD_NAME)"},
 			{Name: "POSTHORN_CLUSTER_ADVERTISED__HOST", Value: names.NodeHost(cluster.Namespace, cluster.Name, "$(POD_NAME)")},
+			// Empty where Kubernetes does not put the label on pods: replicas are then spread over nodes only.
+			{Name: "POSTHORN_CLUSTER_ZONE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{
+				APIVersion: "v1", FieldPath: "metadata.labels['" + names.LabelZone + "']",
+			}}},
 		},
 		Ports: []corev1.ContainerPort{
 			{Name: "amqp", ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +36,13 @@ import (
 // concurrentClusters is how many clusters are looked at at once; one that does not answer holds its
 // place for some seconds.
 const concurrentClusters = 8
+
+// firstRetry and lastRetry bound the back-off from failures: a cluster that has failed for long is still
+// looked at about as often as one that has not.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
 
 // Reconciler makes and keeps clusters.
 type Reconciler struct {
@@ -200,6 +208,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.mountedBy), builder.OnlyMetadata).
 		Watches(&corev1.Pod{}, toCluster).
 		Watches(&corev1.PersistentVolumeClaim{}, toCluster).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrentClusters}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: concurrentClusters,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
 		Complete(r)
 }

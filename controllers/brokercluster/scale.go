@@ -230,11 +230,12 @@ func (s *scope) removeNode(ctx context.Context, b broker.Client, m *memberView) 
 }
 
 // forgetNode lets the cluster forget a node and notes that on its volume. A node that is forgotten
-// already is no error: that is how a removal goes on after a crash.
+// already is no error, and no news: that is how a removal goes on after a crash or a conflict.
 func (s *scope) forgetNode(ctx context.Context, b broker.Client, node string) error {
 	forgotten, err := b.ForgetNode(ctx, node)
 	switch {
 	case broker.IsNotFound(err):
+		return s.noteForgotten(ctx, node)
 	case err != nil:
 		return fmt.Errorf("forgetting %s: %w", node, err)
 	case !forgotten:

@@ -115,13 +115,17 @@ func TestInputsDigestFollowsOnlyWhatPodsAreMadeFrom(t *testing.T) {
 
 func TestOverride(t *testing.T) {
 	cluster := testCluster()
+	plain, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	cluster.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"a":"b"}},"spec":{"containers":[
 		{"name":"posthorn","env":[{"name":"EXTRA","value":"1"}]},{"name":"sidecar","image":"s"}]}}`)}
 	template, err := buildTemplate(cluster, inputsOf(cluster, "i"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(template.Spec.Containers) != 2 || len(template.Spec.Containers[0].Env) != 4 || template.Annotations["a"] != "b" {
+	if len(template.Spec.Containers) != 2 || len(template.Spec.Containers[0].Env) != len(plain.Spec.Containers[0].Env)+1 || template.Annotations["a"] != "b" {
 		t.Errorf("merged to %+v", template)
 	}
 	for _, bad := range []string{`[]`, `{"spec":{"containers":7}}`, `{"metadata":{"labels":{"app.kubernetes.io/instance":"x"}}}`, `{"metadata":{"labels":null}}`} {

@@ -95,7 +95,7 @@ func (w *work) place(ctx context.Context, b broker.Client) error {
 	if !w.moves() {
 		return nil
 	}
-	w.placement = decidePlacement(int(w.queue.Spec.Replicas), w.found, w.cluster)
+	w.placement = decidePlacement(int(w.members()), w.found, w.cluster)
 	vhost, name := w.queue.Spec.Vhost, w.queue.BrokerName()
 	var err error
 	switch w.placement.Action {

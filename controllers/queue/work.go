@@ -40,12 +40,15 @@ func (w *work) Check(tenant topology.Tenant) error {
 		return err
 	}
 	var err error
-	w.wanted, err = arguments(&w.queue.Spec)
+	w.wanted, err = arguments(&w.queue.Spec, w.members())
 	return err
 }
 
+// members is how many there are to be; 0 leaves it to the broker.
+func (w *work) members() int32 { return w.queue.WantedMembers(&w.cluster.Spec) }
+
 // arguments is what the queue is declared with.
-func arguments(spec *posthornv1.QueueSpec) (map[string]any, error) {
+func arguments(spec *posthornv1.QueueSpec, members int32) (map[string]any, error) {
 	out, err := topology.Values(spec.Arguments)
 	if err != nil {
 		return nil, err
@@ -56,12 +59,12 @@ func arguments(spec *posthornv1.QueueSpec) (map[string]any, error) {
 		}
 	}
 	out[argumentType] = spec.Type
-	if spec.Replicas > 0 {
+	if members > 0 {
 		switch spec.Type {
 		case posthornv1.QueueTypeQuorum:
-			out[argumentQuorumMembers] = spec.Replicas
+			out[argumentQuorumMembers] = members
 		case posthornv1.QueueTypeStream:
-			out[argumentStreamMembers] = spec.Replicas
+			out[argumentStreamMembers] = members
 		}
 	}
 	return out, nil
@@ -96,7 +99,12 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 		}
 		w.found = &found
 	}
-	return topology.Difference{Immutable: differences(w.queue.Spec.Type, w.compared(w.wanted), w.compared(w.found.Arguments), w.found)}, nil
+	wanted := w.compared(w.wanted)
+	if w.queue.Spec.Replicas == 0 {
+		// The cluster's number is for queues made from now on: what is there need not have been made with it.
+		delete(wanted, argumentQuorumMembers)
+	}
+	return topology.Difference{Immutable: differences(w.queue.Spec.Type, wanted, w.compared(w.found.Arguments), w.found)}, nil
 }
 
 // compared are the arguments that must be the same. The type is compared as such, brokers need not
@@ -176,7 +184,7 @@ func sorted(in []string) []string {
 
 // Settled: all members there are online, and there are as many as asked for.
 func (w *work) Settled() bool {
-	members, wanted := len(w.found.Members), int(w.queue.Spec.Replicas)
+	members, wanted := len(w.found.Members), int(w.members())
 	return len(w.found.Online) >= members && members >= wanted && (wanted == 0 || members == wanted || !w.moves())
 }
 
@@ -193,7 +201,7 @@ func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, me
 		set(posthornv1.ConditionReplicasPlaced, topology.Unknown, "NotObserved", "")
 		return
 	}
-	members, wanted := len(w.found.Members), int(w.queue.Spec.Replicas)
+	members, wanted := len(w.found.Members), int(w.members())
 	online := fmt.Sprintf("%d members, %d online", members, len(w.found.Online))
 	switch {
 	case w.queue.Spec.Type == posthornv1.QueueTypeClassic:

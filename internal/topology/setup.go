@@ -104,7 +104,7 @@ func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []
 }
 
 // clusterChanged lets pass what matters to objects in a cluster: that it came, goes, became available,
-// lost or got back a node, or changed whom it allows.
+// lost or got back a node, changed whom it allows or how many members queues have.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isCluster := e.ObjectOld.(*posthornv1.BrokerCluster)
@@ -119,6 +119,7 @@ func clusterChanged() predicate.Predicate {
 			before.Status.ReadyReplicas != after.Status.ReadyReplicas ||
 			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 			before.Spec.Hibernated != after.Spec.Hibernated ||
+			before.Spec.Placement.QuorumReplicas != after.Spec.Placement.QuorumReplicas ||
 			!reflect.DeepEqual(before.Spec.Tenancy, after.Spec.Tenancy)
 	}}
 }

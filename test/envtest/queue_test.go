@@ -165,6 +165,28 @@ var _ = Describe("Queue", func() {
 		Expect(members()).To(Equal(1))
 	})
 
+	It("has as many members as the cluster says when its object asks for no number", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 1 })
+		w.readyWorld()
+		members := func(name string) func() int {
+			return func() int { found, _ := w.broker.Queue("/", name); return len(found.Members) }
+		}
+		w.broker.SetQueue(quorumQueue("adopted", nil))
+		silent, asking, adopted := w.queue("silent"), w.queue("asking", func(q *posthornv1.Queue) { q.Spec.Replicas = 3 }), w.queue("adopted")
+		for _, q := range []*posthornv1.Queue{silent, asking, adopted} {
+			create(q)
+			Eventually(ready(q)).Should(HavePrefix("True"), q.Name)
+		}
+		Expect(members("silent")()).To(Equal(1))
+		Expect(members("asking")()).To(Equal(3))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 3 })
+		Eventually(members("silent")).Should(Equal(3))
+		Eventually(conditionOf(silent, posthornv1.ConditionReplicasPlaced)).Should(HavePrefix("True Placed: 3 members"))
+		// Nothing is taken away where the cluster has no number any more.
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 0 })
+		Consistently(members("silent")).Should(Equal(3))
+	})
+
 	DescribeTable("adoption of a queue that is there", func(policy posthornv1.AdoptionPolicy, arguments map[string]any, immutable, want string) {
 		w := newWorld()
 		w.broker.SetQueue(quorumQueue("orders", arguments))

@@ -42,7 +42,7 @@ const patience = 2 * time.Minute
 
 // Times of the operator under test; short, so that drift and bounds show.
 const (
-	resync      = time.Second
+	resync      = 250 * time.Millisecond
 	forgetBound = 2 * time.Second
 )
 
@@ -57,7 +57,7 @@ func TestOperator(t *testing.T) {
 	RegisterFailHandler(Fail)
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
-	SetDefaultConsistentlyDuration(1500 * time.Millisecond)
+	SetDefaultConsistentlyDuration(3 * resync)
 	RunSpecs(t, "operator")
 }
 

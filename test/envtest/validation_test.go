@@ -77,6 +77,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("an unknown flag policy", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.FeatureFlags.Policy = "Never" }),
 		Entry("an unknown scale-down policy", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.ScaleDown.Policy = "Maybe" }),
 		Entry("an unknown rebalancing", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Placement.Rebalance = "Often" }),
+		Entry("more members than nodes", "cannot be more than replicas", func(c *posthornv1.BrokerCluster) { c.Spec.Placement.QuorumReplicas = 5 }),
 		Entry("an unknown budget", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.PodDisruptionBudget.Mode = "Maybe" }),
 		Entry("an unknown Service type", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Service.Type = corev1.ServiceTypeExternalName }),
 	)

@@ -40,6 +40,12 @@ func newNamespace(labels map[string]string) string {
 	}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: all}}
 	Expect(k8s.Create(ctx, ns)).To(Succeed())
+	// Everything is looked at again and again: what belongs to specs that are over would slow down the others.
+	DeferCleanup(func() {
+		for _, kind := range []client.Object{&posthornv1.BrokerCluster{}, &posthornv1.Queue{}, &posthornv1.Policy{}, &posthornv1.User{}} {
+			Expect(k8s.DeleteAllOf(ctx, kind, client.InNamespace(ns.Name))).To(Succeed())
+		}
+	})
 	return ns.Name
 }
 
@@ -63,8 +69,6 @@ func newWorld(changes ...func(*posthornv1.BrokerCluster)) *world {
 		change(cluster)
 	}
 	Expect(k8s.Create(ctx, cluster)).To(Succeed())
-	// A cluster is looked at every second: those of specs that are over would slow down the others.
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, cluster))).To(Succeed()) })
 	w.startBroker()
 	return w
 }

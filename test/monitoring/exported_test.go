@@ -41,7 +41,7 @@ func program(t *testing.T) string {
 			return each
 		}
 	}
-	t.Skip("no broker is built: cargo build -p posthorn, or set POSTHORN")
+	t.Fatal("no broker is built: cargo build -p posthorn, set POSTHORN, or leave this out with -short")
 	return ""
 }
 
@@ -84,6 +84,9 @@ func page(ctx context.Context, t *testing.T, address string, ended chan error) [
 
 // TestTheListIsWhatABrokerExports keeps the list that queries are checked against true.
 func TestTheListIsWhatABrokerExports(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a broker")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
 	defer cancel()
 	metrics := freePort(t)

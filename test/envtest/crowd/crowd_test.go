@@ -1,0 +1,275 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crowd restarts the operator of a cluster with very many Queue objects.
+package crowd
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/setup"
+	"posthorn.io/posthorn/test/envtest/apiserver"
+)
+
+const (
+	namespace = "default"
+	// usual number of objects; POSTHORN_QUEUES sets another, for measurements.
+	usual = 400
+	// writers make the objects.
+	writers = 8
+	// patience is used up only by a test that fails.
+	patience = 30 * time.Minute
+	poll     = 100 * time.Millisecond
+	// resync of a real operator: whatever happens here before it is over was not waited for.
+	resync = time.Minute
+)
+
+// crowd is an API server, a broker and a client with all rights.
+type crowd struct {
+	config *rest.Config
+	k8s    client.Client
+	broker *brokertest.Server
+	size   int
+}
+
+// Every cluster is the one fake broker.
+func (c *crowd) ClusterURL(client.ObjectKey) string             { return c.broker.URL() }
+func (c *crowd) NodeURL(_ client.ObjectKey, node string) string { return c.broker.NodeURL(node) }
+
+// writes counts what an operator writes about the Queues that were there before it.
+type writes struct {
+	next  http.RoundTripper
+	count atomic.Int64
+}
+
+func (w *writes) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet && strings.Contains(request.URL.Path, "/queues/q") {
+		w.count.Add(1)
+	}
+	return w.next.RoundTrip(request)
+}
+
+func start(ctx context.Context, t *testing.T) *crowd {
+	t.Helper()
+	c := &crowd{size: usual}
+	if given := os.Getenv("POSTHORN_QUEUES"); given != "" {
+		var err error
+		if c.size, err = strconv.Atoi(given); err != nil || c.size < 1 {
+			t.Fatalf("POSTHORN_QUEUES: %q is no number of objects", given)
+		}
+	}
+	server := apiserver.New(filepath.Join("..", "..", "..", "config", "crd", "bases"))
+	var err error
+	if c.config, err = server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme, err := setup.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.k8s, err = client.New(c.config, client.Options{Scheme: scheme}); err != nil {
+		t.Fatal(err)
+	}
+	// The operator makes these Secrets of a new cluster only when there are none.
+	c.broker = brokertest.Start("admin", "secret")
+	t.Cleanup(c.broker.Close)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.OperatorSecret("c")},
+		Data:       map[string][]byte{"username": []byte("admin"), "password": []byte("secret")},
+	}
+	// It is paused: this is about what lives in it.
+	cluster := &posthornv1.BrokerCluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"},
+		Spec:       posthornv1.BrokerClusterSpec{Replicas: 1, Paused: true, Storage: posthornv1.StorageSpec{Size: resource.MustParse("1Gi")}},
+	}
+	for _, object := range []client.Object{secret, cluster} {
+		if err := c.k8s.Create(ctx, object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// operator runs one until it is stopped, as the program does.
+func (c *crowd) operator(ctx context.Context, t *testing.T) (counted *writes, stop func()) {
+	t.Helper()
+	counted = &writes{}
+	config := rest.CopyConfig(c.config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		counted.next = next
+		return counted
+	})
+	cacheOptions, clientOptions := setup.Cache("")
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: c.k8s.Scheme(), Cache: cacheOptions, Client: clientOptions, Metrics: metricsserver.Options{BindAddress: "0"},
+		// There is one after the other in this process.
+		Controller: ctrlconfig.Controller{SkipNameValidation: new(true)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = setup.Controllers(mgr, setup.Config{
+		Resync: resync, ForgetBound: time.Minute, DefaultImage: "example.test/posthorn:1.0.0",
+		Resolver: c, Transport: broker.NewTransport(), Now: time.Now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(running) }()
+	if !mgr.GetCache().WaitForCacheSync(running) {
+		t.Fatal("the operator's cache did not fill")
+	}
+	return counted, sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func queue(name string) *posthornv1.Queue {
+	return &posthornv1.Queue{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}},
+	}
+}
+
+func (c *crowd) create(ctx context.Context, t *testing.T, name string) {
+	t.Helper()
+	if err := c.k8s.Create(ctx, queue(name)); err != nil {
+		t.Error(err)
+	}
+}
+
+// createAll makes all but the late one.
+func (c *crowd) createAll(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := w; i < c.size; i += writers {
+				c.create(ctx, t, fmt.Sprintf("q%05d", i))
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// ready counts the objects that are.
+func (c *crowd) ready(ctx context.Context, t *testing.T) int {
+	t.Helper()
+	var list posthornv1.QueueList
+	if err := c.k8s.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for i := range list.Items {
+		if meta.IsStatusConditionTrue(list.Items[i].Status.Conditions, posthornv1.ConditionReady) {
+			count++
+		}
+	}
+	return count
+}
+
+func await(ctx context.Context, t *testing.T, what string, interval time.Duration, done func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	err := wait.PollUntilContextTimeout(ctx, interval, patience, true, func(context.Context) (bool, error) { return done(), nil })
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	return time.Since(began)
+}
+
+// looked is at how many of the queues somebody looked since a number of calls, and most how often at one.
+func (c *crowd) looked(since int) (different, most int) {
+	times := map[string]int{}
+	for _, call := range c.broker.Calls("/api/queues/", http.MethodGet)[since:] {
+		times[call.Path]++
+		most = max(most, times[call.Path])
+	}
+	return len(times), most
+}
+
+// TestANewQueueDoesNotWaitForTheOthers restarts the operator. It then looks at every object again, and
+// one that is made meanwhile comes first. Looking at them writes nothing, and is done once.
+func TestANewQueueDoesNotWaitForTheOthers(t *testing.T) {
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		if testing.Short() {
+			t.Skip("needs an API server")
+		}
+		t.Fatal("set KUBEBUILDER_ASSETS to a directory with kube-apiserver and etcd, or leave this out with -short")
+	}
+	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	c := start(ctx, t)
+
+	_, stop := c.operator(ctx, t)
+	defer stop()
+	began := time.Now()
+	c.createAll(ctx, t)
+	await(ctx, t, "all are ready", time.Second, func() bool { return c.ready(ctx, t) == c.size })
+	t.Logf("%d objects: made and ready %.1f s after the first", c.size, time.Since(began).Seconds())
+	stop()
+
+	before := len(c.broker.Calls("/api/queues/", http.MethodGet))
+	began = time.Now()
+	counted, stopAgain := c.operator(ctx, t)
+	defer stopAgain()
+	t.Logf("the operator is there again, and knows all, after %.1f s", time.Since(began).Seconds())
+	c.create(ctx, t, "late")
+	late := queue("late")
+	took := await(ctx, t, "the late one is ready", poll, func() bool {
+		return c.k8s.Get(ctx, client.ObjectKeyFromObject(late), late) == nil && meta.IsStatusConditionTrue(late.Status.Conditions, posthornv1.ConditionReady)
+	})
+	atOnce, _ := c.looked(before)
+	t.Logf("an object made then was ready %.1f s later, when %d of the others had been looked at", took.Seconds(), atOnce-1)
+
+	whole := await(ctx, t, "all are looked at", poll, func() bool { n, _ := c.looked(before); return n == c.size+1 })
+	t.Logf("all had been looked at %.1f s after that", whole.Seconds())
+	if n := counted.count.Load(); n != 0 {
+		t.Errorf("looking at objects with which all is well wrote %d times", n)
+	}
+	// Once because it is there, once because its cluster is, and once in each round after that.
+	rounds := 2 + int(time.Since(began)/(resync*4/5))
+	if _, most := c.looked(before); most > rounds {
+		t.Errorf("one queue was looked at %d times where %d are enough", most, rounds)
+	}
+}
