@@ -26,11 +26,13 @@ mod departure;
 mod disk;
 mod liveness;
 mod poll;
+mod rolling;
 mod transfers;
 
 pub use departure::Departure;
 use disk::{Garbage, JobFor};
 use liveness::Peer;
+use rolling::LateRoll;
 
 /// Things that went wrong outside, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Host {
     next_job: u64,
     jobs: BTreeMap<JobId, JobFor>,
     rolls: Rolls,
+    /// Complete files that are not secured yet, oldest first.
+    late_rolls: VecDeque<LateRoll>,
     /// Groups whose files are being deleted, and the members of their next life if there is to be one.
     deleting: BTreeMap<GroupId, Option<Membership>>,
     /// What is kept of replicas that departed.
@@ -116,6 +120,7 @@ impl Host {
             next_job: 1,
             jobs: BTreeMap::new(),
             rolls: Rolls::default(),
+            late_rolls: VecDeque::new(),
             deleting: BTreeMap::new(),
             peers: BTreeMap::new(),
             outgoing: BTreeMap::new(),

@@ -201,6 +201,11 @@ impl LogStore {
         retained + self.memory_range(from, upto).map(cost).sum::<usize>()
     }
 
+    /// Bytes in memory of what is above `index`.
+    pub fn bytes_above(&self, index: u64) -> usize {
+        self.memory_range(index + 1, u64::MAX).map(cost).sum()
+    }
+
     pub fn has_retained(&self) -> bool {
         !self.retained.is_empty()
     }

@@ -66,6 +66,74 @@ fn log_files_are_freed_without_checkpoints() {
     assert!(cluster.nodes[&NodeId(1)].machines[&GROUP].live.len() > 590);
 }
 
+/// No checkpoints, and log files that are never full.
+fn all_in_one_file(cluster: &mut Cluster) {
+    for id in cluster.ids() {
+        cluster.crash(id);
+        let node = cluster.nodes.get_mut(&id).expect("there");
+        node.max_file_bytes = 4 << 20;
+        node.lazy = true;
+        cluster.start(id);
+    }
+}
+
+fn log_bytes(disk: &SimDisk) -> BTreeMap<String, u64> {
+    let files = disk.files().into_iter();
+    files.filter(|(path, _)| path.ends_with(".wal")).collect()
+}
+
+/// A node alone knows at its start of no commit of what is in its log; it is not written again for that.
+#[test]
+fn a_start_writes_nothing_again_that_is_committed_soon() {
+    let mut cluster = Cluster::new(34, 1);
+    all_in_one_file(&mut cluster);
+    cluster.create(GROUP, &voters(1..=1));
+    cluster.elect(GROUP);
+    for _ in 0..300 {
+        cluster.commit(GROUP, true, 1000);
+    }
+    cluster.crash(NodeId(1));
+    let before = log_bytes(&cluster.nodes[&NodeId(1)].disk);
+    cluster.start(NodeId(1));
+    cluster.until("all is applied", Duration::from_secs(5), |c| {
+        let machine = c.nodes[&NodeId(1)].machines.get(&GROUP);
+        machine.is_some_and(|m| m.live.len() == 300)
+    });
+    let mut after = log_bytes(&cluster.nodes[&NodeId(1)].disk);
+    after.retain(|path, _| !before.contains_key(path));
+    let written: u64 = after.values().sum();
+    assert!(written <= 16 << 10, "{after:?}");
+    // The old file goes all the same, and nothing with it.
+    cluster.run(Duration::from_secs(5));
+    let node = &cluster.nodes[&NodeId(1)];
+    assert!(node.freed > 0);
+    node.check_live(GROUP);
+}
+
+/// Without a majority nothing is committed: what would hold up the log's files is written again after a while.
+#[test]
+fn a_start_without_a_majority_frees_its_log() {
+    let mut cluster = Cluster::new(35, 3);
+    all_in_one_file(&mut cluster);
+    cluster.create(GROUP, &voters(1..=3));
+    cluster.elect(GROUP);
+    let numbers: Vec<u64> = (0..60).map(|_| cluster.commit(GROUP, true, 1000)).collect();
+    let ids = cluster.ids();
+    ids.iter().for_each(|id| cluster.crash(*id));
+    cluster.start(NodeId(2));
+    cluster.run(Duration::from_secs(5));
+    let node = &cluster.nodes[&NodeId(2)];
+    assert!(node.freed > 0, "the old file is free");
+    for id in ids {
+        if id != NodeId(2) {
+            cluster.start(id);
+        }
+    }
+    cluster.converge(GROUP);
+    assert!(numbers.iter().all(|n| cluster.was_applied(GROUP, *n)));
+    cluster.nodes[&NodeId(2)].check_live(GROUP);
+}
+
 /// A restarted node has the very state it had, from checkpoint and tail, without asking others.
 #[test]
 fn restart_is_the_same() {

@@ -4,16 +4,13 @@ use super::Host;
 use crate::entry::Position;
 use crate::group::{FlushWanted, Group};
 use crate::jobs::{self, Outcome};
-use crate::sink::Waiting;
 use crate::snapshot::Checkpoint;
 use crate::store::keep_set;
-use crate::{GroupId, JobId, JobResult, Output, StorageJob, entry};
+use crate::{GroupId, JobId, JobResult, Output, StorageJob};
 use bytes::Bytes;
 use env::NodeId;
 use segment::{LiveSet, SegmentName};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use wal::RecordBody;
 
 /// Whom a job is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -388,7 +385,7 @@ impl Host {
         }
     }
 
-    fn want_flush(&mut self, id: GroupId, upto: u64, at_tick: u64) {
+    pub(super) fn want_flush(&mut self, id: GroupId, upto: u64, at_tick: u64) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -417,61 +414,6 @@ impl Host {
             self.want_flush(id, upto, 0);
             self.next_group_job(id);
         }
-    }
-
-    // The write-ahead log.
-
-    pub(super) fn rolled(&mut self, file: u64) {
-        let mut ids: Vec<GroupId> = self.groups.keys().copied().collect();
-        ids.sort_unstable();
-        let mut needs = BTreeMap::new();
-        let before = self.sink.records.len();
-        let mut budget = self.config.limits.relog_total_bytes;
-        let at_tick = self.ticks + u64::from(self.config.limits.flush_delay_ticks);
-        for id in ids {
-            if let Some(upto) = self.secure(id, &mut budget) {
-                needs.insert(id, upto);
-                self.want_flush(id, upto, at_tick);
-                let group = self.groups.get_mut(&id);
-                if let Some(group) = group.filter(|g| !g.checkpoint_under_way()) {
-                    group.tell_due(&mut self.sink);
-                }
-            }
-        }
-        let relogging = self.sink.records.len() > before;
-        if relogging {
-            self.sink.waiting.push(Waiting::Relogged { file });
-        }
-        let deletions = self.deleting.keys().copied().collect();
-        self.rolls.rolled(file, needs, deletions, relogging);
-    }
-
-    /// Writes again what of a group's log cannot go to segments yet, or is too little for them. Returns up to where
-    /// the rest must go there.
-    fn secure(&mut self, id: GroupId, budget: &mut usize) -> Option<u64> {
-        let limit = self.config.limits.relog_bytes;
-        let group = self.groups.get(&id)?;
-        let store = group.store();
-        let upto = group.movable();
-        let bytes = store.unflushed_bytes(store.last());
-        let small = !store.has_retained() && bytes <= limit.min(*budget);
-        let from = match small {
-            true => store.first_unflushed(),
-            false => upto + 1,
-        };
-        if small {
-            *budget -= bytes;
-            let checkpoint = store.checkpoint();
-            if checkpoint.position.index > 0 && !checkpoint.on_disk {
-                let founding = entry::founding_entry(&checkpoint.membership);
-                self.sink.record(id, RecordBody::Entry(founding));
-            }
-        }
-        for e in store.memory_range(from, store.last()) {
-            self.sink.record(id, RecordBody::Entry(e.clone()));
-        }
-        let founded = store.checkpoint().on_disk || store.checkpoint().position.index == 0;
-        (!small && (store.needs_flush(upto) || !founded)).then_some(upto)
     }
 
     fn deletion_done(&mut self, id: GroupId) {

@@ -25,6 +25,7 @@ impl Host {
             && self.outgoing.is_empty()
             && self.incoming.is_empty()
             && self.flushes.is_empty()
+            && self.late_rolls.is_empty()
             && self.removals.is_empty()
             && self.checkpoints.is_empty();
         match self.last_tick {

@@ -14,6 +14,7 @@ impl Host {
                 break;
             }
         }
+        self.secure_late();
         self.relieve_memory();
         self.hand_out(out);
     }

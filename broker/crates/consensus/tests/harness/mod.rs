@@ -77,6 +77,7 @@ pub fn small_limits() -> Limits {
         transfer_window: 2,
         flush_delay_ticks: 5,
         relog_bytes: 200,
+        relog_total_bytes: 1 << 10,
         ..Limits::default()
     }
 }
