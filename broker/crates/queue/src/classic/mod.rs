@@ -8,10 +8,13 @@
 //! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
 //! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
 
+#[cfg(test)]
+mod file_tests;
 mod graveyard;
 #[cfg(test)]
 mod naive_tests;
 mod place;
+mod preamble;
 #[cfg(test)]
 mod priority_tests;
 mod record;
@@ -104,8 +107,7 @@ impl ClassicQueue {
         label: Name,
         settings: QueueSettings,
     ) -> ClassicQueue {
-        let dir = format!("classic/{:016x}", id.0);
-        let mut shelf = Shelf::new(disk, dir, settings.max_priority.unwrap_or(0));
+        let mut shelf = Shelf::new(disk, id, settings.max_priority.unwrap_or(0));
         shelf.message_ttl_ms = settings.message_ttl_ms;
         shelf.graveyard.open = settings.dead_letter != DeadLettering::Off;
         ClassicQueue {

@@ -29,6 +29,10 @@ impl Number {
         Some(Number(number))
     }
 
+    pub fn value(self) -> u64 {
+        self.0
+    }
+
     pub fn lane(self) -> u8 {
         (self.0 >> LANE_SHIFT) as u8
     }
@@ -69,11 +73,12 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn new(number: Number, at: u64) -> Part {
+    /// `raw`: what goes before its messages.
+    pub fn new(number: Number, at: u64, raw: BytesMut) -> Part {
         Part {
             number,
             at,
-            raw: BytesMut::new(),
+            raw,
             last_seq: 0,
             messages: 0,
             persistent: 0,

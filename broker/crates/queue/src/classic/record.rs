@@ -1,11 +1,11 @@
 //! The records of a classic queue's files. Integers are big-endian.
 //!
 //! ```text
-//! segment:  records; when it is full a footer
+//! segment:  preamble; records; when it is full a footer
 //! record:   length u32 | seq u64 | flags u8 | body length u32 | header crc u32 | payload crc u32 | payload
 //! payload:  when it expires u64, if flags say so | message container
 //! footer:   a record whose flags say so; payload: persistent messages u64, their body bytes u64, last seq u64
-//! ack file: from u64 | to u64 | crc u32, for ranges of persistent messages that are settled
+//! ack file: preamble; from u64 | to u64 | crc u32, for ranges of persistent messages that are settled
 //! ```
 //! Headers have a checksum of their own, so that one damaged payload costs one message.
 
@@ -88,11 +88,11 @@ impl Header {
     }
 }
 
-fn be32(raw: &[u8], at: usize) -> Option<u32> {
+pub(super) fn be32(raw: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(raw.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn be64(raw: &[u8], at: usize) -> Option<u64> {
+pub(super) fn be64(raw: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(raw.get(at..at + 8)?.try_into().ok()?))
 }
 

@@ -7,7 +7,7 @@ use env::File;
 use std::io;
 
 /// Bytes read at a time when only headers are wanted.
-const SCAN_BLOCK: usize = 64 << 10;
+pub(super) const SCAN_BLOCK: u64 = 64 << 10;
 
 pub(super) fn read_exactly(file: &dyn File, offset: u64, len: u64) -> io::Result<Bytes> {
     let len = usize::try_from(len).map_err(io::Error::other)?;
@@ -113,57 +113,75 @@ impl Reading {
     }
 }
 
-/// Walks a segment's headers. Returns what is live in it and where its last whole record ends.
-pub(super) fn scan(
-    file: &dyn File,
-    len: u64,
-    settled: &Ranges,
-    path: &str,
-    faults: &mut Vec<String>,
-) -> io::Result<(Footer, u64)> {
-    let mut found = Footer::default();
-    let mut block = (0u64, Bytes::new());
-    let mut at = 0u64;
-    while at < len {
-        let behind = at
-            .checked_sub(block.0)
-            .filter(|b| *b < block.1.len() as u64);
-        let mut rest = behind.map_or(Bytes::new(), |b| block.1.slice(b as usize..));
-        if rest.len() < HEADER {
-            block = (
-                at,
-                read_exactly(file, at, SCAN_BLOCK.min((len - at) as usize) as u64)?,
-            );
-            rest = block.1.clone();
-        }
-        let header = Header::parse(&rest).filter(|h| at + h.total() <= len);
-        let Some(header) = header else {
-            // A torn tail, unless something whole follows.
-            let Some(next) = next_header(file, at + 1, len)? else {
-                faults.push(format!(
-                    "{path}: torn at {at} of {len}, {} bytes cut off",
-                    len - at
-                ));
-                break;
+/// A segment to be walked.
+pub(super) struct Source<'a> {
+    pub file: &'a dyn File,
+    pub path: &'a str,
+    /// The file's first bytes.
+    pub head: Bytes,
+    /// Where its records begin.
+    pub start: u64,
+    pub len: u64,
+}
+
+/// What is in a segment.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    /// Persistent messages that are not settled.
+    pub live: Footer,
+    /// Where its last whole record ends.
+    pub end: u64,
+    /// Some of the live ones have a time to live.
+    pub may_expire: bool,
+}
+
+impl Source<'_> {
+    /// Walks a segment's headers.
+    pub fn scan(self, settled: &Ranges, faults: &mut Vec<String>) -> io::Result<Scanned> {
+        let (file, path, len) = (self.file, self.path, self.len);
+        let mut found = Scanned::default();
+        let mut block = (0u64, self.head);
+        let mut at = self.start;
+        while at < len {
+            let behind = at
+                .checked_sub(block.0)
+                .filter(|b| *b < block.1.len() as u64);
+            let mut rest = behind.map_or(Bytes::new(), |b| block.1.slice(b as usize..));
+            if rest.len() < HEADER && at + (rest.len() as u64) < len {
+                block = (at, read_exactly(file, at, SCAN_BLOCK.min(len - at))?);
+                rest = block.1.clone();
+            }
+            let header = Header::parse(&rest).filter(|h| at + h.total() <= len);
+            let Some(header) = header else {
+                // A torn tail, unless something whole follows.
+                let Some(next) = next_header(file, at + 1, len)? else {
+                    let lost = len - at;
+                    faults.push(format!(
+                        "{path}: torn at {at} of {len}, {lost} bytes cut off"
+                    ));
+                    break;
+                };
+                faults.push(format!("{path}: record at {at} is damaged"));
+                at = next;
+                continue;
             };
-            faults.push(format!("{path}: record at {at} is damaged"));
-            at = next;
-            continue;
-        };
-        if header.persistent && !header.footer && !settled.contains(header.seq) {
-            found.messages += 1;
-            found.bytes += u64::from(header.body);
+            if header.persistent && !header.footer && !settled.contains(header.seq) {
+                found.live.messages += 1;
+                found.live.bytes += u64::from(header.body);
+                found.may_expire |= header.expires;
+            }
+            found.live.last_seq = found.live.last_seq.max(header.seq);
+            at += header.total();
         }
-        found.last_seq = found.last_seq.max(header.seq);
-        at += header.total();
+        found.end = at.min(len);
+        Ok(found)
     }
-    Ok((found, at.min(len)))
 }
 
 /// The next place at or after `from` where a whole header is.
 fn next_header(file: &dyn File, mut from: u64, len: u64) -> io::Result<Option<u64>> {
     while from < len {
-        let block = read_exactly(file, from, (SCAN_BLOCK as u64).min(len - from))?;
+        let block = read_exactly(file, from, SCAN_BLOCK.min(len - from))?;
         if block.len() < HEADER {
             return Ok(None);
         }

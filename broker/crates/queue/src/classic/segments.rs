@@ -7,14 +7,16 @@
 //! that was written to it is settled.
 
 use super::place::{Draft, Loaded, Number, Part, Place};
+use super::preamble::{self, Front, Kind};
 use super::record::{
     ACK_LEN, FOOTER_LEN, Footer, HEADER, Header, Ranges, parse_ack, parse_footer, put_ack,
     put_footer,
 };
-use super::scan::{Reading, read_exactly, scan};
+use super::scan::{Reading, SCAN_BLOCK, Source, read_exactly};
 use bytes::BytesMut;
 use env::{Disk, File};
 use message::Message;
+use metadata::QueueId;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ struct Current {
 
 #[derive(Debug)]
 pub(super) struct Segment {
+    /// Where its records begin.
+    start: u64,
     /// Bytes of whole records, footer included.
     len: u64,
     last_seq: u64,
@@ -54,6 +58,7 @@ pub(super) struct Segment {
 
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
+    queue: QueueId,
     dir: String,
     pub list: BTreeMap<Number, Segment>,
     /// By lane.
@@ -83,14 +88,17 @@ pub(super) struct Recovered {
     pub messages: BTreeMap<u8, u64>,
     pub bytes: u64,
     pub last_seq: u64,
+    /// Some of them may have a time to live.
+    pub may_expire: bool,
     pub faults: Vec<String>,
 }
 
 impl Segments {
-    pub fn new(disk: Arc<dyn Disk>, dir: String) -> Segments {
+    pub fn new(disk: Arc<dyn Disk>, queue: QueueId) -> Segments {
         Segments {
             disk,
-            dir,
+            queue,
+            dir: format!("classic/{:016x}", queue.0),
             list: BTreeMap::new(),
             current: BTreeMap::new(),
             last_number: BTreeMap::new(),
@@ -132,20 +140,37 @@ impl Segments {
         for number in numbers {
             let last = self.last_number.entry(number.lane()).or_insert(number);
             *last = (*last).max(number);
-            self.recover_segment(number, &mut found)?;
+            let acks = names.contains(&format!("{number:08x}.ack"));
+            self.recover_segment(number, acks, &mut found)?;
         }
         Ok(found)
     }
 
-    fn recover_segment(&mut self, number: Number, found: &mut Recovered) -> io::Result<()> {
-        let file = self.disk.open(&self.path(number, "seg"))?;
-        let (settled, ack_len) = self.read_acks(number, &mut found.faults)?;
+    /// `acks`: it has an ack file.
+    fn recover_segment(
+        &mut self,
+        number: Number,
+        acks: bool,
+        found: &mut Recovered,
+    ) -> io::Result<()> {
+        let path = self.path(number, "seg");
+        let file = self.disk.open(&path)?;
         let len = file.len()?;
-        let mut tail = [0; FOOTER_LEN];
-        let at = len.saturating_sub(FOOTER_LEN as u64);
-        let read = file.read_at(at, &mut tail)?;
-        let footer = tail.get(..read).and_then(parse_footer);
+        let faults_before = found.faults.len();
+        // All of a small file at once: there may be a hundred thousand.
+        let head = read_exactly(&*file, 0, len.min(SCAN_BLOCK))?;
+        let start = self.front(&head, Kind::Segment, number, &path, &mut found.faults)?;
+        let (settled, ack_len) = match acks {
+            true => self.read_acks(number, &mut found.faults)?,
+            false => (Ranges::default(), 0),
+        };
+        let tail = len.saturating_sub(FOOTER_LEN as u64);
+        let footer = match head.get(tail as usize..) {
+            Some(raw) if len <= SCAN_BLOCK => parse_footer(raw),
+            _ => parse_footer(&read_exactly(&*file, tail, FOOTER_LEN as u64)?),
+        };
         let mut segment = Segment {
+            start,
             len,
             last_seq: 0,
             live: 0,
@@ -155,12 +180,22 @@ impl Segments {
             ack_len,
         };
         match footer {
-            Some(footer) if settled.is_empty() => segment.written = footer,
+            Some(footer) if settled.is_empty() => {
+                segment.written = footer;
+                found.may_expire |= footer.messages > 0;
+            }
             _ => {
-                let path = self.path(number, "seg");
-                let (written, end) = scan(&*file, len, &settled, &path, &mut found.faults)?;
-                segment.written = written;
-                segment.len = end;
+                let source = Source {
+                    file: &*file,
+                    path: &path,
+                    head,
+                    start,
+                    len,
+                };
+                let scanned = source.scan(&settled, &mut found.faults)?;
+                segment.written = scanned.live;
+                segment.len = scanned.end;
+                found.may_expire |= scanned.may_expire;
             }
         }
         segment.live = segment.written.messages;
@@ -171,10 +206,46 @@ impl Segments {
         *messages = messages.saturating_add(segment.live);
         found.bytes = found.bytes.saturating_add(segment.written.bytes);
         if segment.live == 0 {
-            return self.remove_files(number);
+            return match found.faults.len() > faults_before {
+                // What is damaged is nobody's to throw away.
+                true => self.set_aside(&path, found),
+                false => self.remove_files(number),
+            };
         }
         self.list.insert(number, segment);
         Ok(())
+    }
+
+    /// A segment in which nothing can be read gets another name, under which it goes with the queue.
+    fn set_aside(&self, path: &str, found: &mut Recovered) -> io::Result<()> {
+        let aside = format!("{path}.damaged");
+        self.disk.rename(path, &aside)?;
+        found.faults.push(format!("{path}: kept as {aside}"));
+        Ok(())
+    }
+
+    /// Where the records of a file begin. The error: it is another queue's, or of a newer program.
+    fn front(
+        &self,
+        raw: &[u8],
+        kind: Kind,
+        number: Number,
+        path: &str,
+        faults: &mut Vec<String>,
+    ) -> io::Result<u64> {
+        let front = preamble::check(raw, kind, self.queue, number).map_err(|what| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{path}: {what}; it is left untouched"),
+            )
+        })?;
+        if front == Front::Damaged {
+            faults.push(format!(
+                "{path}: its first {} bytes are damaged",
+                preamble::LEN
+            ));
+        }
+        Ok(front.records_at())
     }
 
     fn read_acks(&self, number: Number, faults: &mut Vec<String>) -> io::Result<(Ranges, u64)> {
@@ -188,9 +259,11 @@ impl Segments {
         let mut raw = vec![0; len as usize];
         let read = file.read_at(0, &mut raw)?;
         raw.truncate(read);
-        let whole = raw.len() / ACK_LEN * ACK_LEN;
+        let start = self.front(&raw, Kind::Acks, number, &path, faults)? as usize;
+        let entries = raw.get(start..).unwrap_or_default();
+        let whole = start + entries.len() / ACK_LEN * ACK_LEN;
         let mut ranges = Vec::new();
-        for (n, entry) in raw.chunks_exact(ACK_LEN).enumerate() {
+        for (n, entry) in entries.chunks_exact(ACK_LEN).enumerate() {
             match parse_ack(entry) {
                 Some(range) => ranges.push(range),
                 // Its messages are delivered once more.
@@ -248,7 +321,11 @@ impl Segments {
                 "the segment that is written to is not there",
             ));
         };
-        Ok(Part::new(number, segment.len))
+        let mut raw = BytesMut::new();
+        if segment.len == 0 {
+            preamble::put(&mut raw, Kind::Segment, self.queue, number);
+        }
+        Ok(Part::new(number, segment.len, raw))
     }
 
     /// The number of a lane's open segment with room.
@@ -277,6 +354,7 @@ impl Segments {
         self.list.insert(
             number,
             Segment {
+                start: preamble::LEN as u64,
                 len: 0,
                 last_seq: 0,
                 live: 0,
@@ -329,6 +407,7 @@ impl Segments {
             return Ok((Vec::new(), None));
         };
         let (len, recovered) = (segment.len, segment.recovered);
+        let offset = offset.max(segment.start);
         let left = len.saturating_sub(offset);
         if left == 0 {
             return Ok((Vec::new(), None));
@@ -455,6 +534,9 @@ impl Segments {
             return Ok(());
         };
         let mut raw = BytesMut::new();
+        if segment.ack_len == 0 {
+            preamble::put(&mut raw, Kind::Acks, self.queue, number);
+        }
         for (from, to) in ranges.iter() {
             put_ack(&mut raw, from, to);
         }

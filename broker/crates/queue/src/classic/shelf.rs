@@ -15,6 +15,7 @@ use env::planted::{self, Bug};
 use env::{Disk, WallTime};
 use lanes::Lane;
 use message::Message;
+use metadata::QueueId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -88,11 +89,11 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    pub fn new(disk: Arc<dyn Disk>, dir: String, max_priority: u8) -> Shelf {
+    pub fn new(disk: Arc<dyn Disk>, queue: QueueId, max_priority: u8) -> Shelf {
         let mut lanes = Vec::new();
         lanes.resize_with(usize::from(max_priority) + 1, Lane::default);
         Shelf {
-            segments: Segments::new(disk, dir),
+            segments: Segments::new(disk, queue),
             slots: VecDeque::new(),
             base: 1,
             buffered: 0,
@@ -131,7 +132,7 @@ impl Shelf {
             self.ready = self.ready.saturating_add(messages);
         }
         self.ready_bytes = found.bytes;
-        self.may_expire = self.ready > 0;
+        self.may_expire = found.may_expire;
         self.base = found.last_seq.saturating_add(1).max(1);
         self.output.faults.extend(found.faults);
         Ok(())

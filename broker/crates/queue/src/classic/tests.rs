@@ -328,9 +328,10 @@ fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
         }
         rig.pass(WRITE_AFTER);
         let (path, len) = rig.disk.files().remove(0);
-        let record = len / 50;
+        let front = preamble::LEN as u64;
+        let record = (len - front) / 50;
         // Within the header, or within the payload, of the fifth.
-        assert!(rig.disk.flip(&path, 4 * record + at - 10, 0x40));
+        assert!(rig.disk.flip(&path, front + 4 * record + at - 10, 0x40));
         rig.restart(false);
         let mut out = Output::default();
         rig.queue.flush(rig.at, &mut out);

@@ -1,4 +1,5 @@
-//! The messages that wait, by reference to the log: 12 bytes each, 20 with a time to live (Q3, Q7).
+//! The messages that wait, by reference to the log: 8 bytes each, 12 near bodies of 64 KiB and more, and 8 on top with a
+//! time to live (Q3, Q7).
 //!
 //! Three places, in the order in which they are served: what was given back, in the order in which it came back; high
 //! priority; normal. Two high ones go for each normal one.
@@ -52,17 +53,104 @@ impl From<Returned> for Taken<Held> {
     }
 }
 
+/// A message as most are.
 #[derive(Clone, Copy, Debug)]
-struct Packed {
-    delta: u32,
+struct Narrow {
     offset: u32,
+    delta: u16,
+    body: u16,
+}
+
+/// Any message.
+#[derive(Clone, Copy, Debug)]
+struct Wide {
+    offset: u32,
+    delta: u32,
     body: u32,
+}
+
+impl Wide {
+    fn narrow(self) -> Option<Narrow> {
+        Some(Narrow {
+            offset: self.offset,
+            delta: u16::try_from(self.delta).ok()?,
+            body: u16::try_from(self.body).ok()?,
+        })
+    }
+}
+
+impl From<Narrow> for Wide {
+    fn from(n: Narrow) -> Wide {
+        Wide {
+            offset: n.offset,
+            delta: n.delta.into(),
+            body: n.body.into(),
+        }
+    }
+}
+
+/// Messages of a chunk: all wide as soon as one has to be.
+#[derive(Debug)]
+enum Items {
+    Narrow(Vec<Narrow>),
+    Wide(Vec<Wide>),
+}
+
+impl Items {
+    fn len(&self) -> usize {
+        match self {
+            Items::Narrow(items) => items.len(),
+            Items::Wide(items) => items.len(),
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        match self {
+            Items::Narrow(items) => items.capacity(),
+            Items::Wide(items) => items.capacity(),
+        }
+    }
+
+    fn get(&self, at: usize) -> Option<Wide> {
+        match self {
+            Items::Narrow(items) => items.get(at).copied().map(Wide::from),
+            Items::Wide(items) => items.get(at).copied(),
+        }
+    }
+
+    fn push(&mut self, item: Wide) {
+        match (&mut *self, item.narrow()) {
+            (Items::Narrow(items), Some(narrow)) => items.push(narrow),
+            (Items::Wide(items), _) => items.push(item),
+            (Items::Narrow(items), None) => {
+                let mut wide = Vec::with_capacity(items.capacity());
+                wide.extend(items.iter().copied().map(Wide::from));
+                wide.push(item);
+                *self = Items::Wide(wide);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Items::Narrow(items) => items.clear(),
+            Items::Wide(items) => items.clear(),
+        }
+    }
+
+    #[cfg(test)]
+    fn bytes(&self) -> usize {
+        match self {
+            Items::Narrow(items) => items.capacity() * size_of::<Narrow>(),
+            Items::Wide(items) => items.capacity() * size_of::<Wide>(),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Chunk {
     base: u64,
-    items: Vec<Packed>,
+    items: Items,
     /// As long as `items` when any of them expires, else empty.
     expires: Vec<u64>,
     front: usize,
@@ -82,23 +170,26 @@ impl Chunk {
 
     /// False when it has no room for this one.
     fn push(&mut self, held: &Held) -> bool {
-        if self.items.is_empty() {
+        let len = self.items.len();
+        if len == 0 {
             self.base = held.index;
         }
         let delta = held.index.checked_sub(self.base);
         let Some(delta) = delta.and_then(|d| u32::try_from(d).ok()) else {
             return false;
         };
-        if self.items.len() >= CHUNK {
+        if len >= CHUNK {
             return false;
         }
         if held.expires != 0 && self.expires.is_empty() {
-            self.expires.resize(self.items.len(), 0);
+            // As long as the items may become, and no longer.
+            self.expires.reserve_exact(self.items.capacity().max(len + 1));
+            self.expires.resize(len, 0);
         }
         if held.expires != 0 || !self.expires.is_empty() {
             self.expires.push(held.expires);
         }
-        self.items.push(Packed {
+        self.items.push(Wide {
             delta,
             offset: held.offset,
             body: held.body,
@@ -123,7 +214,7 @@ impl Lane {
         let room = if self.chunks.is_empty() { 4 } else { CHUNK };
         let mut chunk = Chunk {
             base: held.index,
-            items: Vec::with_capacity(room),
+            items: Items::Narrow(Vec::with_capacity(room)),
             expires: Vec::new(),
             front: 0,
         };
@@ -359,10 +450,10 @@ impl Ready {
             .into_iter()
             .map(|lane| {
                 let chunks = lane.chunks.capacity() * size_of::<Chunk>();
-                let items = lane.chunks.iter().map(|c| {
-                    c.items.capacity() * size_of::<Packed>()
-                        + c.expires.capacity() * size_of::<u64>()
-                });
+                let items = lane
+                    .chunks
+                    .iter()
+                    .map(|c| c.items.bytes() + c.expires.capacity() * size_of::<u64>());
                 chunks + items.sum::<usize>()
             })
             .sum()

@@ -86,8 +86,14 @@ impl Machine {
     }
 }
 
+/// Bytes of most messages in a checkpoint: two of an index or an offset, none or one of the other, two of a body.
+const USUAL_BYTES: usize = 5;
+
 /// Messages as differences to the one before: a few bytes each.
 fn put_ready(out: &mut BytesMut, ready: &Ready) {
+    // At once: growing by doubling would take three times as much memory for a moment.
+    let waiting = usize::try_from(ready.len()).unwrap_or(0);
+    out.reserve(waiting.saturating_mul(USUAL_BYTES));
     put_varint(out, ready.fresh().count() as u64);
     let (mut index, mut offset) = (0, 0);
     for held in ready.fresh() {

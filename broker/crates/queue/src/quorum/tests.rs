@@ -542,7 +542,7 @@ fn delete_and_exclusive_are_refused_where_they_must_be() {
 }
 
 #[test]
-fn a_ready_message_costs_at_most_sixteen_bytes() {
+fn a_ready_message_costs_at_most_nine_bytes() {
     let mut ready = Ready::new();
     let count = 100_000u32;
     for n in 0..count {
@@ -554,7 +554,7 @@ fn a_ready_message_costs_at_most_sixteen_bytes() {
             expires: 0,
         });
     }
-    assert!(ready.memory() <= 16 * count as usize, "{}", ready.memory());
+    assert!(ready.memory() <= 9 * count as usize, "{}", ready.memory());
     for n in 0..count {
         let held = ready.pop().unwrap().item;
         assert_eq!(
@@ -585,4 +585,26 @@ fn damaged_commands_and_checkpoints_never_panic() {
         raw[at] ^= 0x55;
         let _ = Machine::restore("q".into(), Bytes::from(raw));
     }
+}
+
+#[test]
+fn large_bodies_and_wide_gaps_cost_their_neighbours_little() {
+    let mut ready = Ready::new();
+    let bodies = [12, u32::from(u16::MAX), 1 << 16, 0, u32::MAX];
+    let held = |n: u32| Held {
+        // Now and then far ahead, also beyond what a chunk can say.
+        index: u64::from(n) + u64::from(n / 700) * 70_000 + u64::from(n / 9000) * (1 << 33),
+        offset: n % 10 * 60,
+        body: bodies[n as usize * 7 / 100_000 % bodies.len()],
+        high: false,
+        expires: u64::from(n % 1000 == 999) * 5,
+    };
+    let count = 100_000;
+    (0..count).for_each(|n| ready.push(&held(n)));
+    assert!(ready.memory() <= 24 * count as usize, "{}", ready.memory());
+    assert!(ready.fresh().eq((0..count).map(held)));
+    for n in 0..count {
+        assert_eq!(ready.pop().unwrap().item, held(n));
+    }
+    assert_eq!((ready.len(), ready.bytes()), (0, 0));
 }

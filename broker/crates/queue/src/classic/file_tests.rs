@@ -1,0 +1,137 @@
+//! Files that are not what they should be: another queue's, of another format, or damaged at the front.
+
+use super::preamble;
+use super::tests::{Rig, settings};
+use super::*;
+use crate::Outcome;
+use crate::naive::message;
+use bytes::BytesMut;
+use env::sim::SimDisk;
+
+const SEGMENT: &str = "classic/0000000000000005/00000001.seg";
+const ACKS: &str = "classic/0000000000000005/00000001.ack";
+
+/// Ten messages on the disk, of which the first two are settled on record.
+fn killed() -> SimDisk {
+    let mut rig = Rig::new(settings());
+    for n in 1..=10 {
+        let publish = RequestBody::Publish(message(n, None, None, 100));
+        rig.ask(9, publish);
+    }
+    rig.pass(WRITE_AFTER);
+    rig.consume(1, 1, 2);
+    for id in 1..=2 {
+        rig.settle(1, 1, Outcome::Accepted, id);
+    }
+    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.disk
+}
+
+fn read(disk: &SimDisk, path: &str) -> Vec<u8> {
+    let file = disk.open(path).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn replace(disk: &SimDisk, path: &str, bytes: &[u8]) {
+    let _ = disk.remove(path);
+    disk.create(path).unwrap().write_at(0, bytes).unwrap();
+}
+
+fn open(disk: &SimDisk, id: u64) -> io::Result<ClassicQueue> {
+    let label = "queue 'q' in vhost '/'".into();
+    ClassicQueue::open(Arc::new(disk.clone()), QueueId(id), label, settings())
+}
+
+/// What is ready and what was told.
+fn opened(disk: &SimDisk) -> (u64, Vec<String>) {
+    let mut queue = open(disk, 5).unwrap();
+    let mut out = Output::default();
+    queue.flush(Moment::default(), &mut out);
+    (queue.stats().ready, out.faults)
+}
+
+#[test]
+fn another_queues_file_is_refused_and_left_alone() {
+    let disk = killed();
+    disk.create_dir("classic/0000000000000006").unwrap();
+    for (path, other) in [
+        (SEGMENT, "classic/0000000000000006/00000001.seg"),
+        (SEGMENT, "classic/0000000000000006/00000002.seg"),
+    ] {
+        let bytes = read(&disk, path);
+        replace(&disk, other, &bytes);
+        let error = open(&disk, 6).err().unwrap().to_string();
+        assert!(error.contains(other), "{error}");
+        assert!(error.contains("of queue 0000000000000005"), "{error}");
+        assert_eq!(read(&disk, other), bytes);
+        disk.remove(other).unwrap();
+    }
+    // Its own segment with another's settlements.
+    let mut acks = read(&disk, ACKS);
+    let mut of_another = BytesMut::new();
+    let number = super::place::Number::new(0, 1);
+    preamble::put(&mut of_another, preamble::Kind::Acks, QueueId(6), number);
+    acks[..preamble::LEN].copy_from_slice(&of_another);
+    replace(&disk, ACKS, &acks);
+    let error = open(&disk, 5).err().unwrap().to_string();
+    assert!(
+        error.contains(ACKS) && error.contains("of queue 0000000000000006"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_newer_format_is_refused_and_left_alone() {
+    for path in [SEGMENT, ACKS] {
+        let disk = killed();
+        let mut bytes = read(&disk, path);
+        bytes[8] = 2;
+        replace(&disk, path, &bytes);
+        let error = open(&disk, 5).err().unwrap().to_string();
+        assert!(
+            error.contains(path) && error.contains("format version 2"),
+            "{error}"
+        );
+        assert_eq!(read(&disk, path), bytes);
+    }
+}
+
+#[test]
+fn files_without_a_preamble_are_read() {
+    let disk = killed();
+    for path in [SEGMENT, ACKS] {
+        let bytes = read(&disk, path);
+        replace(&disk, path, &bytes[preamble::LEN..]);
+    }
+    assert_eq!(opened(&disk), (8, Vec::new()));
+}
+
+#[test]
+fn a_damaged_preamble_costs_no_message_and_is_told() {
+    for at in (0..preamble::LEN as u64).filter(|at| *at != 8) {
+        let disk = killed();
+        assert!(disk.flip(SEGMENT, at, 0x11));
+        let (ready, faults) = opened(&disk);
+        assert_eq!(ready, 8, "at {at}");
+        assert!(faults.iter().any(|f| f.contains(SEGMENT)), "{faults:?}");
+        let disk = killed();
+        assert!(disk.flip(ACKS, at, 0x11));
+        let (ready, faults) = opened(&disk);
+        assert!((8..=10).contains(&ready), "{ready} at {at}");
+        assert!(faults.iter().any(|f| f.contains(ACKS)), "{faults:?}");
+    }
+}
+
+#[test]
+fn a_file_of_nothing_but_damage_is_kept() {
+    let disk = killed();
+    let bytes = vec![0xA5; 5000];
+    replace(&disk, SEGMENT, &bytes);
+    let (ready, faults) = opened(&disk);
+    assert_eq!(ready, 0);
+    let aside = format!("{SEGMENT}.damaged");
+    assert!(faults.iter().any(|f| f.contains(&aside)), "{faults:?}");
+    assert_eq!(read(&disk, &aside), bytes);
+}
