@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"text/tabwriter"
+
+	"posthorn.io/posthorn/test/bench/process"
 )
 
 func main() {
@@ -58,7 +60,7 @@ func measure(chosen []workload, rounds int, scale float64, file string) error {
 	for round := range rounds {
 		for _, w := range chosen {
 			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, w.name)
-			results, err := w.run(func() (*broker, error) { return startPosthorn(program, nil) }, perfTest, scale)
+			results, err := w.run(func() (*process.Broker, error) { return process.Start(program) }, perfTest, scale)
 			if err != nil {
 				return err
 			}

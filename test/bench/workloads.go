@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"posthorn.io/posthorn/test/bench/process"
 )
 
 // A workload: what is done to a fresh broker, in steps that are measured one by one.
@@ -78,31 +80,31 @@ type result struct {
 	P99 float64 `json:"consumer_latency_p99_us"`
 }
 
-func (w workload) run(start func() (*broker, error), perfTest string, scale float64) ([]result, error) {
+func (w workload) run(start func() (*process.Broker, error), perfTest string, scale float64) ([]result, error) {
 	b, err := start()
 	if err != nil {
 		return nil, err
 	}
-	defer b.stop()
+	defer b.Remove()
 	var all []result
 	for _, s := range w.steps {
 		r, err := s.run(b, perfTest, int(float64(s.messages)*scale))
 		if err != nil {
 			return nil, fmt.Errorf("%s, %s: %w", w.name, s.name, err)
 		}
-		r.Workload, r.Broker = w.name, b.name
+		r.Workload, r.Broker = w.name, b.Name
 		all = append(all, r)
 	}
 	return all, nil
 }
 
-func (s step) run(b *broker, perfTest string, messages int) (result, error) {
-	before, err := b.usage()
+func (s step) run(b *process.Broker, perfTest string, messages int) (result, error) {
+	before, err := b.Usage()
 	if err != nil {
 		return result{}, err
 	}
 	java := []string{"-cp", filepath.Join(perfTest, "*"), "com.rabbitmq.perf.PerfTest",
-		"--uri", fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d", b.amqp), "--id", "bench"}
+		"--uri", fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d", b.Ports["amqp"]), "--id", "bench"}
 	cmd := exec.Command("java", append(java, strings.Fields(fmt.Sprintf(s.arguments, messages))...)...)
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
@@ -110,7 +112,7 @@ func (s step) run(b *broker, perfTest string, messages int) (result, error) {
 		return result{}, fmt.Errorf("PerfTest: %w\n%s", err, out)
 	}
 	took := time.Since(began)
-	after, err := b.usage()
+	after, err := b.Usage()
 	if err != nil {
 		return result{}, err
 	}
@@ -120,10 +122,10 @@ func (s step) run(b *broker, perfTest string, messages int) (result, error) {
 		Step:     s.name,
 		Messages: messages,
 		Rate:     rate(string(out), float64(messages)/took.Seconds()),
-		CPU:      (after.cpu - before.cpu).Seconds() / millions,
+		CPU:      (after.CPU - before.CPU).Seconds() / millions,
 		Client:   client.Seconds() / millions,
-		Written:  after.written - before.written,
-		Peak:     after.peak,
+		Written:  after.Written - before.Written,
+		Peak:     after.Peak,
 		P99:      latency(string(out)),
 	}
 	return r, nil

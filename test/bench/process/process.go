@@ -1,0 +1,159 @@
+// Package process runs brokers to be measured, and tells what a process has used.
+package process
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Patience is how long a broker may take to start.
+const Patience = 5 * time.Minute
+
+// Broker is one broker under measurement: a directory, and a process on ports of its own.
+type Broker struct {
+	Name string
+	// Dir holds the log and the file that says that the broker is ready.
+	Dir string
+	// Ports by name: amqp, management, prometheus.
+	Ports map[string]int
+
+	program   string
+	arguments []string
+	cmd       *exec.Cmd
+	// Closed when the process has ended.
+	over chan struct{}
+}
+
+// Start starts a posthorn in a new directory and returns when it serves clients.
+func Start(program string, arguments ...string) (*Broker, error) {
+	b, err := New(program, arguments...)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.Launch(); err != nil {
+		return nil, err
+	}
+	return b, b.Wait()
+}
+
+// New makes a directory for a posthorn that does not run yet.
+func New(program string, arguments ...string) (*Broker, error) {
+	dir, err := os.MkdirTemp("", "posthorn-bench.")
+	if err != nil {
+		return nil, err
+	}
+	return &Broker{Name: "posthorn", Dir: dir, program: program, arguments: arguments}, nil
+}
+
+// Data is where the broker keeps what it must not lose.
+func (b *Broker) Data() string { return filepath.Join(b.Dir, "data") }
+
+// Log is what the broker writes to its standard output and error.
+func (b *Broker) Log() string { return filepath.Join(b.Dir, "log") }
+
+func (b *Broker) ready() string { return filepath.Join(b.Dir, "ready") }
+
+// Launch starts the process, for the first time or again on its data. Again, its ports are those it had.
+func (b *Broker) Launch() error {
+	_ = os.Remove(b.ready())
+	all := []string{
+		"serve", "--data-dir", b.Data(), "--ready-file", b.ready(),
+		"--set", fmt.Sprintf("listeners.tcp.default=127.0.0.1:%d", b.Ports["amqp"]),
+		"--set", fmt.Sprintf("management.tcp.port=127.0.0.1:%d", b.Ports["management"]),
+		"--set", "prometheus.tcp.port=127.0.0.1:0",
+	}
+	b.cmd = exec.Command(b.program, append(all, b.arguments...)...)
+	log, err := os.OpenFile(b.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	b.cmd.Stdout, b.cmd.Stderr = log, log
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := b.cmd.Start(); err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	b.over = over
+	go func(cmd *exec.Cmd) { _ = cmd.Wait(); close(over) }(b.cmd)
+	return nil
+}
+
+// Wait returns when the broker serves clients.
+func (b *Broker) Wait() error {
+	for end := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(b.ready())
+		var told struct{ Ports map[string]int }
+		if err == nil && json.Unmarshal(text, &told) == nil && told.Ports["amqp"] != 0 {
+			b.Ports = told.Ports
+			return nil
+		}
+		select {
+		case <-b.over:
+			return fmt.Errorf("the broker has ended; its log is %s", b.Log())
+		default:
+		}
+		if time.Now().After(end) {
+			b.End()
+			return fmt.Errorf("the broker is not ready after %s; its log is %s", Patience, b.Log())
+		}
+	}
+}
+
+// Over is closed when the process has ended.
+func (b *Broker) Over() <-chan struct{} { return b.over }
+
+// Kill ends the process with SIGKILL and returns when it is gone.
+func (b *Broker) Kill() {
+	_ = b.cmd.Process.Kill()
+	<-b.over
+}
+
+// End ends the process with SIGTERM and returns when it is gone.
+func (b *Broker) End() {
+	_ = b.cmd.Process.Signal(syscall.SIGTERM)
+	<-b.over
+}
+
+// Remove ends the process and removes what it stored.
+func (b *Broker) Remove() {
+	if b.cmd != nil {
+		b.Kill()
+	}
+	_ = os.RemoveAll(b.Dir)
+}
+
+// Address is where AMQP clients connect.
+func (b *Broker) Address() string { return fmt.Sprintf("127.0.0.1:%d", b.Ports["amqp"]) }
+
+// URL is a path of the HTTP API.
+func (b *Broker) URL(path string) string {
+	return fmt.Sprintf("http://127.0.0.1:%d%s", b.Ports["management"], path)
+}
+
+// MetricsURL is where Prometheus would look.
+func (b *Broker) MetricsURL() string {
+	return fmt.Sprintf("http://127.0.0.1:%d/metrics", b.Ports["prometheus"])
+}
+
+// Serves returns when the broker says that it serves clients: one of a cluster listens before.
+func (b *Broker) Serves() error {
+	for end := time.Now().Add(Patience); ; time.Sleep(20 * time.Millisecond) {
+		answer, err := http.Get(b.URL("/readyz"))
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the broker does not serve after %s; its log is %s", Patience, b.Log())
+		}
+	}
+}

@@ -1,0 +1,170 @@
+// Command storage measures what a broker's storage costs: whole processes, from outside. Processor time, ratios, bytes and
+// times to a first answer; docs/performance.md has what they came to.
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"posthorn.io/posthorn/test/bench/process"
+)
+
+// A scenario is a function that adds rows.
+type scenario struct {
+	name  string
+	about string
+	run   func(*report) error
+	// Only when it is named: too long, or too much disk, for every run.
+	byName bool
+}
+
+var scenarios = []scenario{
+	{"restart", "1 M messages of 12 B in a quorum queue, kill -9, start: time to the first message", restart1M, false},
+	{"depth", "a quorum queue filled to 5 M messages and emptied: CPU and memory against depth; kill -9 when it is full", depth5M, false},
+	{"depth10m", "the same with 10 M", depth10M, true},
+	{"oldest", "one old message that nobody acknowledges, and traffic: does the disk plateau?", oldest, false},
+	{"churn", "consumers come and go: does the log grow?", churn, false},
+	{"classic", "100,000 classic queues: start", classic, false},
+	{"idle", "10,000 quorum queues on three nodes: what they cost idle, and leaders after a node's death", idle, false},
+	{"catchup", "a node away while 3 M messages are queued: time and rate until it has them", catchUp, false},
+}
+
+// row is one figure.
+type row struct {
+	Scenario string  `json:"scenario"`
+	What     string  `json:"what"`
+	Value    float64 `json:"value"`
+	Unit     string  `json:"unit"`
+	// At most this is wanted; 0: nothing is.
+	Goal float64 `json:"goal,omitempty"`
+}
+
+// report gathers what is measured.
+type report struct {
+	program  string
+	scale    float64
+	scenario string
+	keep     bool
+	Rows     []row   `json:"rows"`
+	Points   []point `json:"points,omitempty"`
+}
+
+func (r *report) add(what string, value float64, unit string, goal float64) {
+	r.Rows = append(r.Rows, row{r.scenario, what, value, unit, goal})
+	fmt.Fprintf(os.Stderr, "  %s: %.4g %s\n", what, value, unit)
+}
+
+// times scales a number of messages or queues.
+func (r *report) times(n int) int { return max(1, int(float64(n)*r.scale)) }
+
+func (r *report) start(settings ...string) (*process.Broker, error) {
+	return process.Start(r.program, sets(settings)...)
+}
+
+func sets(settings []string) []string {
+	var arguments []string
+	for _, s := range settings {
+		arguments = append(arguments, "--set", s)
+	}
+	return arguments
+}
+
+func main() {
+	scale := flag.Float64("scale", 1, "of the number of messages and queues")
+	file := flag.String("json", "", "file for all figures, as JSON")
+	svg := flag.String("svg", "", "file for the plot of depth, as SVG")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: test/bench/storage/run [FLAGS] [SCENARIO...]   those without * when none is named:")
+		for _, s := range scenarios {
+			mark := " "
+			if s.byName {
+				mark = "*"
+			}
+			fmt.Fprintf(os.Stderr, " %s%-10s %s\n", mark, s.name, s.about)
+		}
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	r := &report{program: os.Getenv("POSTHORN"), scale: *scale}
+	if err := r.run(flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "storage:", err)
+		os.Exit(1)
+	}
+	r.table()
+	if err := r.write(*file, *svg); err != nil {
+		fmt.Fprintln(os.Stderr, "storage:", err)
+		os.Exit(1)
+	}
+}
+
+func (r *report) run(names []string) error {
+	if r.program == "" {
+		return fmt.Errorf("POSTHORN (the program) is not set: use test/bench/storage/run")
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
+			return fmt.Errorf("no scenario %q; -help lists them", name)
+		}
+	}
+	for _, s := range scenarios {
+		if slices.Contains(names, s.name) || len(names) == 0 && !s.byName {
+			fmt.Fprintf(os.Stderr, "%s\n", s.name)
+			r.scenario = s.name
+			if err := s.run(r); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *report) table() {
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "scenario\tfigure\tvalue\tunit\tgoal\t")
+	for _, row := range r.Rows {
+		goal, missed := "", ""
+		if row.Goal > 0 {
+			goal = fmt.Sprintf("<= %.4g", row.Goal)
+			if row.Value > row.Goal {
+				missed = fmt.Sprintf("missed, %.1f times", row.Value/row.Goal)
+			}
+		}
+		fmt.Fprintf(out, "%s\t%s\t%.4g\t%s\t%s\t%s\n", row.Scenario, row.What, row.Value, row.Unit, goal, missed)
+	}
+	out.Flush()
+}
+
+func (r *report) write(file, svg string) error {
+	if file != "" {
+		text, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
+			return err
+		}
+	}
+	if svg == "" || len(r.Points) == 0 {
+		return nil
+	}
+	return os.WriteFile(svg, plot(r.Points), 0o644)
+}
+
+// until asks again and again whether something is so, and tells how long that took.
+func until(limit time.Duration, pause time.Duration, so func() (bool, error)) (time.Duration, error) {
+	for began := time.Now(); ; time.Sleep(pause) {
+		ok, err := so()
+		took := time.Since(began)
+		switch {
+		case ok && err == nil:
+			return took, nil
+		case took > limit:
+			return took, fmt.Errorf("not so after %s: %v", limit, err)
+		}
+	}
+}
