@@ -274,6 +274,7 @@ fn responses() -> Json {
     json!({
         "200": {"description": "What was asked for", "content": {"application/json": {}}},
         "201": {"description": "Made"},
+        "202": {"description": "It is wanted, and will be so", "content": {"application/json": {}}},
         "204": {"description": "Done"},
         "400": error("The request cannot be carried out as it is"),
         "401": error("Not logged in, or not permitted"),

@@ -2,7 +2,7 @@
 //! disk in memory.
 //!
 //! `cargo bench -p shard --bench hot_path` prints processor time and allocations per message. `hot_path WORKLOAD COUNT` runs
-//! one for so many messages and prints nothing: for tools that count instructions (`hack/hot-path`).
+//! one for so many messages and prints nothing: for tools that count instructions (`hack/hot-path`); `--list` names them.
 
 #[path = "../tests/cluster/mod.rs"]
 mod cluster;
@@ -210,7 +210,12 @@ fn cpu() -> Duration {
 
 fn main() {
     let mut arguments = std::env::args().skip(1).filter(|a| a != "--bench");
-    if let (Some(name), Some(count)) = (arguments.next(), arguments.next()) {
+    let first = arguments.next();
+    if first.as_deref() == Some("--list") {
+        WORKLOADS.iter().for_each(|w| println!("{}", w.name));
+        return;
+    }
+    if let (Some(name), Some(count)) = (first, arguments.next()) {
         let workload = WORKLOADS.iter().find(|w| w.name == name);
         let mut pair = Pair::new(workload.expect("a workload's name"));
         return pair.run(count.parse().expect("how many messages"));
