@@ -219,6 +219,7 @@ impl Tree {
                 });
             }
         }
+        self.retained.remove_vhost(name);
         self.events.push(TreeEvent::VhostRemoved(name.clone()));
         Ok(Done::Changed)
     }

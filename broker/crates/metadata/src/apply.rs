@@ -68,6 +68,12 @@ impl Tree {
             Change::PutGlobalParameter { name, value } => self.put_global_parameter(name, value),
             Change::DeleteGlobalParameter { name } => self.delete_global_parameter(name),
             Change::EnableFeature { name } => self.enable_feature(name),
+            Change::Retain {
+                vhost,
+                topic,
+                message,
+            } => self.retain(vhost, topic, message.as_ref()),
+            Change::SetQueueExpires { id, expires_ms } => self.set_queue_expires(*id, *expires_ms),
         }
     }
 

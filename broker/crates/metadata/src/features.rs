@@ -16,8 +16,14 @@ pub const RUNTIME_PARAMETERS: Feature = Feature {
     description: "Global parameters; default queue type, limits and deletion protection of virtual hosts",
 };
 
+/// Changes that came with MQTT sessions which outlive a restart.
+pub const MQTT_STATE: Feature = Feature {
+    name: "mqtt_state",
+    description: "MQTT: retained messages in the cluster, sessions whose expiry changes",
+};
+
 /// All of them, by name.
-pub const KNOWN: &[Feature] = &[RUNTIME_PARAMETERS];
+pub const KNOWN: &[Feature] = &[MQTT_STATE, RUNTIME_PARAMETERS];
 
 impl Tree {
     pub fn feature_enabled(&self, name: &str) -> bool {

@@ -18,6 +18,7 @@ mod placement;
 mod policies;
 mod policy_keys;
 mod queues;
+mod retained;
 mod route;
 mod settings;
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use route::RouteResult;
 pub use settings::{DEFAULT_DELIVERY_LIMIT, DeadLettering, Overflow, QueueSettings};
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 
+use bytes::Bytes;
 use env::{Incarnation, NodeId};
 use message::Table;
 use std::sync::Arc;
@@ -296,6 +298,17 @@ pub enum Change {
     },
     DeleteGlobalParameter {
         name: Name,
+    },
+    /// The time that a queue may be unused (`x-expires`), whatever it was declared with; None: for ever.
+    SetQueueExpires {
+        id: QueueId,
+        expires_ms: Option<u64>,
+    },
+    /// What subscribers of an MQTT topic get first, as a message container; None: nothing any more.
+    Retain {
+        vhost: Name,
+        topic: Name,
+        message: Option<Bytes>,
     },
     /// A feature flag ([`features`]); there is no way back.
     EnableFeature {

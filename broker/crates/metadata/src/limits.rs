@@ -18,6 +18,14 @@ pub const TAGS: usize = 32;
 pub const MEMBERS: usize = 15;
 /// Ids of removed nodes that are remembered, so that none of them comes back; the oldest go beyond that.
 pub const FORGOTTEN: usize = 65_536;
+/// A retained message, container and all.
+pub const RETAINED_BYTES: usize = 896 * 1024;
+/// An MQTT topic.
+pub const TOPIC_BYTES: usize = 65_535;
+/// Retained messages of all vhosts, and their bytes with their topics: every shard of every node has them in memory, and each
+/// checkpoint of the tree writes them.
+pub const RETAINED: usize = 100_000;
+pub const RETAINED_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 /// An encoded change.
 pub const CHANGE_BYTES: usize = 1024 * 1024;
 /// Exchanges a message may pass through on its way (exchange bindings and alternate exchanges).

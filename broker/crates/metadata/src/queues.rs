@@ -3,12 +3,15 @@
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::{check_queue_arguments, queue_kind};
 use crate::equivalence::{Thing, check_queue};
+use crate::features::MQTT_STATE;
 use crate::tree::{Queue, TreeEvent};
 use crate::{Done, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree, limits};
 use env::{Incarnation, NodeId};
 use message::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+const EXPIRES: &str = "x-expires";
 
 impl Tree {
     pub(crate) fn declare_queue(
@@ -131,6 +134,32 @@ impl Tree {
         };
         self.queues.insert(record.id, queue);
         record
+    }
+
+    /// Makes `x-expires` another than the queue was declared with. The queue may be gone: nothing then.
+    pub(crate) fn set_queue_expires(
+        &mut self,
+        id: QueueId,
+        expires_ms: Option<u64>,
+    ) -> Result<Done, Refused> {
+        self.needs(MQTT_STATE)?;
+        let Some(queue) = self.queues.get_mut(&id) else {
+            return Ok(Done::AsBefore);
+        };
+        let mut record = QueueRecord::clone(&queue.record);
+        record.arguments.0.retain(|(key, _)| &**key != EXPIRES);
+        if let Some(ms) = expires_ms {
+            let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+            record.arguments.set(EXPIRES, Value::I64(ms));
+        }
+        let thing = Thing::queue(&record.vhost, &record.name);
+        check_queue_arguments(&thing, record.kind, &record.arguments)?;
+        if record == *queue.record {
+            return Ok(Done::AsBefore);
+        }
+        queue.record = Arc::new(record);
+        self.events.push(TreeEvent::PolicyChanged(vec![id]));
+        Ok(Done::Changed)
     }
 
     pub(crate) fn delete_queue(

@@ -3,6 +3,7 @@
 use crate::access::User;
 use crate::exchanges::{Bound, Exchange};
 use crate::policies::{EffectivePolicy, Policy};
+use crate::retained::Retained;
 use crate::{
     BindingRecord, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord, PolicyScope,
     QueueId, QueueKind, QueueRecord, SessionId, TopicPermissionRecord, UserRecord,
@@ -40,6 +41,7 @@ pub struct Tree {
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
     /// Global parameters: JSON by name.
     pub(crate) globals: BTreeMap<Name, Name>,
+    pub(crate) retained: Retained,
     /// Feature flags that are on.
     pub(crate) features: BTreeSet<Name>,
     /// What the last change did.
@@ -89,6 +91,11 @@ pub enum TreeEvent {
     NodeChanged(Arc<NodeRecord>),
     NodeRemoved(Arc<NodeRecord>),
     VhostRemoved(Name),
+    /// What is retained for a topic is another message now, or none.
+    Retained {
+        vhost: Name,
+        topic: Name,
+    },
     /// Rights, password, tags or limits of this user, who may be gone.
     PermissionsChanged {
         user: Name,

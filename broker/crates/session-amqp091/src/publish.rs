@@ -36,13 +36,13 @@ pub(crate) fn publish(
 pub(crate) fn dispatch(
     channel: &mut Channel,
     message: Message,
-    routes: Vec<metadata::QueueId>,
+    mut routes: Vec<metadata::QueueId>,
     mandatory: bool,
     link: &mut Link,
     cx: &mut Cx<'_>,
 ) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
-    let heard = cx.broker.announce(&link.vhost, &message);
+    let heard = cx.broker.announce(&link.vhost, &message, &mut routes);
     let routed = routes.len() + heard;
     // A return goes before the confirm.
     if routed == 0 && mandatory {

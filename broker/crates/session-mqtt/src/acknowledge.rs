@@ -2,7 +2,7 @@
 
 use crate::link::{Cx, Link};
 use crate::session::{Failure, Outcome};
-use crate::state::Stage;
+use crate::state::Owed;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 
 impl Link {
@@ -24,11 +24,11 @@ impl Link {
         let Some(at) = self.state.position(ack.packet_id) else {
             return Ok(());
         };
-        match self.state.inflight.get(at).map(|i| &i.stage) {
-            Some(Stage::Published { qos, .. }) if *qos == wanted => {}
+        match self.state.inflight.get(at) {
+            Some(inflight) if !inflight.released && inflight.qos == wanted => {}
             _ => return Err(mismatch(ack)),
         }
-        self.state.inflight.remove(at);
+        self.done(at);
         self.send_waiting(cx);
         Ok(())
     }
@@ -38,14 +38,14 @@ impl Link {
         let at = self.state.position(ack.packet_id);
         let reason = match at.and_then(|at| self.state.inflight.get_mut(at)) {
             Some(inflight) => {
-                if let Stage::Published {
-                    qos: Qos::AtLeastOnce,
-                    ..
-                } = inflight.stage
-                {
+                if inflight.qos == Qos::AtLeastOnce {
                     return Err(mismatch(ack));
                 }
-                inflight.stage = Stage::Released;
+                inflight.released = true;
+                // The queue keeps its messages until PUBCOMP: a client that waits for PUBREL may have nothing else.
+                if inflight.owed == Owed::Nobody {
+                    inflight.delivery = None;
+                }
                 Reason::Success
             }
             None => Reason::PacketIdentifierNotFound,
@@ -55,14 +55,16 @@ impl Link {
     }
 
     fn completed(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
+        if self.state.ids.was_released(ack.packet_id) {
+            return Ok(());
+        }
         let Some(at) = self.state.position(ack.packet_id) else {
             return Ok(());
         };
-        match self.state.inflight.get(at).map(|i| &i.stage) {
-            Some(Stage::Released) => {}
-            _ => return Err(mismatch(ack)),
+        if self.state.inflight.get(at).is_none_or(|i| !i.released) {
+            return Err(mismatch(ack));
         }
-        self.state.inflight.remove(at);
+        self.done(at);
         self.send_waiting(cx);
         Ok(())
     }

@@ -3,6 +3,7 @@
 use crate::link::{Cx, DelayedWill, Link};
 use crate::session::{Failure, MqttSession, Outcome, Phase};
 use crate::state::ClientState;
+use crate::stored::queue_name;
 use crate::{aliases, publish};
 use auth::Credentials;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
@@ -87,6 +88,10 @@ impl MqttSession {
             (false, false) => limits.session_expiry,
         };
         let session_expiry = asked.min(limits.session_expiry);
+        if session_expiry > 0 && queue_name(&client_id).is_none() {
+            let text = "the client id is too long for a session that is kept";
+            return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+        }
         Ok(Link {
             settings: settings.clone(),
             version: connect.version,
@@ -104,6 +109,12 @@ impl MqttSession {
                 .map(|(will, delay)| DelayedWill { will, delay }),
             subscriber: None,
             state: ClientState::new(settings.clone()),
+            stored: None,
+            present: false,
+            retaining: 0,
+            open: false,
+            no_local: false,
+            pending: None,
             quota: properties
                 .receive_maximum
                 .map_or(limits.prefetch, |n| n.get().min(limits.prefetch))
@@ -203,16 +214,23 @@ impl MqttSession {
         match hub.claim(&link.vhost, &link.client_id, number, link.clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
             Claim::Granted { subscriber, state } => {
-                link.subscriber = Some(subscriber);
                 let kept = state.and_then(|state| state.into_any().downcast::<ClientState>().ok());
-                let session_present = kept.is_some();
-                if let Some(kept) = kept {
-                    link.state = *kept;
+                self.phase = Phase::Opening;
+                match link.open_session(subscriber, kept.map(|kept| *kept), cx) {
+                    Ok(true) => self.run(cx),
+                    Ok(false) => {}
+                    Err(failure) => self.fail(failure, cx),
                 }
-                self.phase = Phase::Running;
-                self.deadline = None;
-                link.accept(session_present, cx);
             }
+        }
+    }
+
+    /// The session is the connection's.
+    pub(crate) fn run(&mut self, cx: &mut Cx<'_>) {
+        self.phase = Phase::Running;
+        self.deadline = None;
+        if let Some(link) = self.link.as_deref_mut() {
+            link.accept(cx);
         }
     }
 
@@ -231,7 +249,8 @@ impl MqttSession {
 
 impl Link {
     /// CONNACK, and what is left over from the last connection.
-    fn accept(&mut self, session_present: bool, cx: &mut Cx<'_>) {
+    fn accept(&mut self, cx: &mut Cx<'_>) {
+        self.open = true;
         let limits = &self.settings.limits;
         let properties = match self.version {
             Version::V5 => Properties {
@@ -248,11 +267,12 @@ impl Link {
             _ => Properties::default(),
         };
         let accepted = ConnAck {
-            session_present,
+            session_present: self.present,
             reason: Reason::Success,
             properties,
         };
         accepted.encode(self.version, cx.out.tail());
+        self.release_earlier_life(cx);
         self.send_waiting(cx);
     }
 }

@@ -3,7 +3,7 @@
 use crate::aliases::Alias;
 use crate::link::{Cx, Link};
 use crate::session::{Failure, Outcome};
-use crate::state::{Inflight, Stage, quality};
+use crate::state::{Inflight, Owed, Waiting, quality};
 use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
 use topics::{Delivery, Envelope};
 
@@ -62,10 +62,15 @@ impl Link {
     /// Sends what waits, as far as the client's quota [MQTT-3.3.4-9] and the socket allow: first what an earlier
     /// connection left unanswered, in its order [MQTT-4.4.0-1], [MQTT-4.6.0-1].
     pub(crate) fn send_waiting(&mut self, cx: &mut Cx<'_>) {
+        if !self.open {
+            return;
+        }
         let mut outstanding = self.state.outstanding();
         let again = self.state.inflight.len() > outstanding;
         while again && outstanding < self.quota && self.has_room(cx) {
-            let Some(at) = self.state.inflight.iter().position(|i| !i.sent) else {
+            // What is the queue's comes from there first.
+            let mut all = self.state.inflight.iter();
+            let Some(at) = all.position(|i| !i.sent && !i.awaits_return()) else {
                 break;
             };
             outstanding += usize::from(self.send_again(at, cx));
@@ -89,27 +94,43 @@ impl Link {
         };
         inflight.sent = true;
         let packet_id = inflight.packet_id;
-        let (qos, delivery) = match &inflight.stage {
-            Stage::Released => {
-                let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
-                release.encode(self.version, cx.out.tail());
-                return true;
-            }
-            Stage::Published { qos, delivery } => (*qos, delivery.clone()),
-        };
+        if inflight.released {
+            let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
+            release.encode(self.version, cx.out.tail());
+            return true;
+        }
         let sending = Sending {
-            qos,
+            qos: inflight.qos,
             packet_id,
             dup: true,
         };
-        let sent = self.send_read(&delivery, &sending, cx);
+        let delivery = inflight.delivery.clone();
+        let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
         if !sent {
-            self.state.inflight.remove(at);
+            self.done(at);
         }
         sent
     }
 
-    fn send_first(&mut self, delivery: Delivery, cx: &mut Cx<'_>) -> bool {
+    /// The client is done with a message, for good or not.
+    pub(crate) fn done(&mut self, at: usize) {
+        let done = self.state.inflight.remove(at);
+        if let Some(Owed::Queue(id)) = done.map(|inflight| inflight.owed) {
+            self.settle(id);
+        }
+    }
+
+    fn send_first(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
+        let owed = next.owed;
+        let sent = self.send_new(next, cx);
+        if let (false, Some(id)) = (sent, owed) {
+            self.settle(id);
+        }
+        sent
+    }
+
+    fn send_new(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
+        let delivery = next.delivery;
         // [MQTT-3.3.2-5]
         if !topics::is_fresh(&delivery.message, cx.broker.wall()) {
             return false;
@@ -123,14 +144,17 @@ impl Link {
         let sending = Sending {
             qos,
             packet_id,
-            dup: false,
+            dup: next.dup,
         };
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
             self.state.inflight.push_back(Inflight {
                 packet_id,
-                stage: Stage::Published { qos, delivery },
+                qos,
+                delivery: Some(delivery),
+                released: false,
                 sent: true,
+                owed: next.owed.map_or(Owed::Nobody, Owed::Queue),
             });
         }
         sent

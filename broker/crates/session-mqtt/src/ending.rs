@@ -51,12 +51,14 @@ impl MqttSession {
             packet.clear();
             match self.phase {
                 // [MQTT-3.14.0-1]: before CONNACK there is no DISCONNECT.
-                Phase::Connecting | Phase::Verifying | Phase::Claiming => ConnAck {
-                    session_present: false,
-                    reason,
-                    properties,
+                Phase::Connecting | Phase::Verifying | Phase::Claiming | Phase::Opening => {
+                    ConnAck {
+                        session_present: false,
+                        reason,
+                        properties,
+                    }
+                    .encode(self.version, &mut packet)
                 }
-                .encode(self.version, &mut packet),
                 Phase::Running if self.version.is_5() => {
                     Disconnect { reason, properties }.encode(self.version, &mut packet);
                 }
@@ -79,12 +81,17 @@ impl MqttSession {
 
     /// Gives up the client id; keeps the session and publishes the will as they ask. Once.
     pub(crate) fn leave(&mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
-        let claiming = self.phase == Phase::Claiming;
+        let (claiming, opening) = (self.phase == Phase::Claiming, self.phase == Phase::Opening);
         self.phase = Phase::Ended;
         self.deadline = None;
-        let Some(link) = self.link.take() else {
+        let Some(mut link) = self.link.take() else {
             return;
         };
+        if opening {
+            // It was never this connection's: as it was.
+            link.will = None;
+            link.session_expiry = link.session_expiry.max(1);
+        }
         if claiming {
             let number = cx.broker.id().number;
             if let Some(hub) = cx.broker.topics() {
@@ -114,6 +121,7 @@ impl Link {
             }
         });
         self.forget_unconfirmed();
+        self.leave_queue(self.session_expiry == 0, cx);
         self.state.rewind();
         let leave = match self.session_expiry {
             0 => Leave::default(),

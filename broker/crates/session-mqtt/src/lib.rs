@@ -4,8 +4,9 @@
 //! numbers are those of MQTT 5.0, unless 3.1.1 is named. Where the standard leaves room, RabbitMQ's behaviour decides.
 //!
 //! Subscriptions are in the node's [`topics::Hub`]; a publish goes there and, through the exchange that
-//! [`Settings::exchange`] names, to the queues that AMQP clients bound to it. Everything a client can make the session keep
-//! has a bound in [`Limits`].
+//! [`Settings::exchange`] names, to the queues that AMQP clients bound to it. A session that outlives its connection has such a
+//! queue as well: its messages of QoS 1 and 2 come from there. Everything a client can make the session keep has a bound in
+//! [`Limits`].
 #![forbid(unsafe_code)]
 
 mod acknowledge;
@@ -15,13 +16,16 @@ mod deliver;
 mod ending;
 mod from_amqp;
 mod link;
+mod packet_ids;
 mod publish;
 mod session;
 mod settings;
 mod state;
+mod stored;
 mod subscribe;
 
 pub use from_amqp::from_amqp091;
 pub use publish::publish_will;
 pub use session::MqttSession;
 pub use settings::{Limits, SessionConfig, Settings};
+pub use stored::{client_of, shared_subscription};

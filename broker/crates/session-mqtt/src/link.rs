@@ -1,8 +1,11 @@
 //! A client whose CONNECT was understood.
 
+use crate::session::Failure;
 use crate::state::ClientState;
+use crate::stored::{Stored, queue_name};
+use crate::subscribe::Pending;
 use crate::{Settings, aliases};
-use codec_mqtt::{Qos, Version};
+use codec_mqtt::{Qos, Reason, Version};
 use metadata::{Name, QueueId, Right, Tree};
 use session::{Broker, Outbox};
 use std::collections::VecDeque;
@@ -53,6 +56,18 @@ pub(crate) struct Link {
     /// Once the client id is its own.
     pub subscriber: Option<SubscriberId>,
     pub state: ClientState,
+    /// The session may outlive the connection.
+    pub stored: Option<Box<Stored>>,
+    /// The session was there before.
+    pub present: bool,
+    /// Retained messages on their way to the cluster.
+    pub retaining: u16,
+    /// CONNACK is out.
+    pub open: bool,
+    /// A subscription does not want what this client publishes.
+    pub no_local: bool,
+    /// Subscriptions on their way to the metadata group.
+    pub pending: Option<Box<Pending>>,
     /// Unacknowledged messages at most.
     pub quota: usize,
     /// Bytes of a packet that the client takes.
@@ -102,11 +117,70 @@ impl Link {
         let exchange = &self.settings.exchange;
         let which = u8::from(qos != Qos::AtMostOnce);
         let queue = format!("mqtt-subscription-{}qos{which}", self.client_id);
-        let has = |right, resource: &str| tree.permitted(&self.user, &self.vhost, right, resource);
-        has(Right::Read, exchange)
-            && [Right::Configure, Right::Write, Right::Read]
-                .into_iter()
-                .all(|right| has(right, &queue))
+        tree.permitted(&self.user, &self.vhost, Right::Read, exchange)
+            && self.may_use(tree, &queue)
             && tree.topic_permitted(&self.user, &self.vhost, exchange, Right::Read, key)
     }
+
+    /// Whether the user has all rights on a queue.
+    pub fn may_use(&self, tree: &Tree, queue: &str) -> bool {
+        let all = [Right::Configure, Right::Write, Right::Read];
+        all.into_iter()
+            .all(|right| tree.permitted(&self.user, &self.vhost, right, queue))
+    }
+
+    /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here.
+    /// False: the queue has to answer first.
+    pub fn open_session(
+        &mut self,
+        subscriber: SubscriberId,
+        kept: Option<ClientState>,
+        cx: &mut Cx<'_>,
+    ) -> Result<bool, Failure> {
+        self.subscriber = Some(subscriber);
+        if self.session_expiry > 0 {
+            self.stored = Some(Box::default());
+        }
+        let tree = cx.broker.tree();
+        let record = queue_name(&self.client_id).and_then(|name| tree.queue(&self.vhost, &name));
+        let record = record.cloned();
+        let allowed = record.as_ref().is_none_or(|r| self.may_use(tree, &r.name));
+        let id = record.as_ref().map(|r| r.id);
+        let hub = cx.broker.topics();
+        let over = hub.is_some_and(|hub| {
+            let over = id.is_some_and(|id| hub.is_ending(id.0));
+            // Its queue went meanwhile, and with that the session.
+            if kept.as_ref().is_some_and(|kept| kept.queue != id) || over {
+                hub.unsubscribe_all(subscriber);
+                hub.store_in(subscriber, 0);
+            }
+            over
+        });
+        let kept = kept.filter(|kept| kept.queue == id && !over);
+        let unknown_past = kept.is_none();
+        self.present = !unknown_past;
+        if let Some(kept) = kept {
+            self.state = kept;
+        }
+        if self.stored.is_some() || record.is_some() {
+            self.state.ids.keep_low(self.settings.limits.prefetch);
+        }
+        let Some(record) = record else {
+            return Ok(true);
+        };
+        if !allowed {
+            let text = "the user may not use the session's queue";
+            return Err(Failure::new(Reason::NotAuthorized, text));
+        }
+        if self.clean_start || over {
+            self.delete_queue(OPENING, &record, cx);
+            return Ok(false);
+        }
+        self.present = true;
+        self.resume(&record, unknown_past, cx);
+        Ok(false)
+    }
 }
+
+/// The token of the change that CONNACK waits for.
+pub(crate) const OPENING: u64 = u64::MAX;

@@ -2,8 +2,10 @@
 
 use crate::link::{Cx, Link, Unconfirmed};
 use crate::session::{Failure, Outcome};
+use crate::stored::of_session;
 use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
 use message::{Message, Table};
+use metadata::{QueueId, Refused, Tree};
 use routing::{Envelope as Shown, Origin};
 use session::{Broker, Pace, PublishTag};
 use std::sync::Arc;
@@ -61,20 +63,44 @@ impl Link {
             let text = "the message cannot be held";
             return self.refuse(qos, id, Reason::UnspecifiedError, text, cx);
         };
-        if publish.retain && !retain(cx.broker, &self.vhost, topic, &message) {
-            let text = "there is no room for more retained messages";
-            return self.refuse(qos, id, Reason::QuotaExceeded, text, cx);
+        let mut waits = 0;
+        if publish.retain {
+            let seq = match qos {
+                Qos::AtMostOnce => 0,
+                _ => self.next_seq,
+            };
+            if let Err(refused) = retain(cx.broker, RETAIN | seq, &self.vhost, topic, &message) {
+                let reason = match refused {
+                    Refused::PreconditionFailed(_) => Reason::QuotaExceeded,
+                    _ => Reason::ImplementationSpecificError,
+                };
+                return self.refuse(qos, id, reason, refused.to_string(), cx);
+            }
+            self.retaining += 1;
+            waits = 1;
         }
-        self.route(topic, &key, qos, id, message, cx);
+        self.route(topic, &key, (qos, id), waits, message, cx);
         Ok(())
+    }
+
+    /// The cluster has what the client retained, or not. False: the token is another change's.
+    pub(crate) fn retained(&mut self, token: u64, taken: bool, cx: &mut Cx<'_>) -> Option<Outcome> {
+        if token & !MAX_SEQ != RETAIN {
+            return None;
+        }
+        self.retaining = self.retaining.saturating_sub(1);
+        Some(match token & MAX_SEQ {
+            0 => Ok(()),
+            seq => self.confirmed(seq, taken, cx),
+        })
     }
 
     fn route(
         &mut self,
         topic: &str,
         key: &str,
-        qos: Qos,
-        id: u16,
+        (qos, id): (Qos, u16),
+        waits: usize,
         message: Message,
         cx: &mut Cx<'_>,
     ) {
@@ -84,9 +110,14 @@ impl Link {
             _ => self.next_seq,
         };
         let vhost = self.vhost.clone();
-        let heard = hear(cx.broker, &vhost, topic, &message, self.subscriber);
+        let mut picked = Vec::new();
+        let from = self.subscriber;
+        let heard = hear(cx.broker, &vhost, topic, &message, from, &mut picked);
         let mut routes = std::mem::take(&mut self.routes);
         queues(cx.broker, &vhost, &self.settings.exchange, key, &mut routes);
+        keep_routes(cx.broker.tree(), qos, key, &mut routes);
+        self.keep_local(topic, &mut routes, cx);
+        add_picked(picked, &mut routes);
         let tag = PublishTag {
             channel: 0,
             tag: seq,
@@ -104,7 +135,7 @@ impl Link {
             seq,
             packet_id: id,
             qos,
-            left,
+            left: left + waits,
             refused: false,
             lonely: heard + left == 0,
         });
@@ -196,32 +227,61 @@ fn hear(
     topic: &str,
     message: &Message,
     from: Option<SubscriberId>,
+    picked: &mut Vec<u64>,
 ) -> usize {
     let hub = broker.topics();
-    hub.map_or(0, |hub| hub.publish(vhost, topic, message, from))
+    hub.map_or(0, |hub| hub.publish(vhost, topic, message, from, picked))
 }
 
-/// False: there is no room.
-fn retain(broker: &mut dyn Broker, vhost: &str, topic: &str, message: &Message) -> bool {
+/// Queues of sessions that share a subscription, and were chosen.
+fn add_picked(picked: Vec<u64>, routes: &mut Vec<QueueId>) {
+    for queue in picked.into_iter().map(QueueId) {
+        if !routes.contains(&queue) {
+            routes.push(queue);
+        }
+    }
+}
+
+/// Leaves out queues that a message is not for. Of QoS 0 the hub hands out what sessions get, and a key beyond 255 bytes is
+/// more than AMQP could tell.
+fn keep_routes(tree: &Tree, qos: Qos, key: &str, routes: &mut Vec<QueueId>) {
+    let long = key.len() > MAX_KEY;
+    if qos == Qos::AtMostOnce && long {
+        routes.clear();
+    } else if qos == Qos::AtMostOnce {
+        routes.retain(|id| !of_session(tree, *id));
+    } else if long {
+        routes.retain(|id| of_session(tree, *id));
+    }
+}
+
+const MAX_KEY: usize = metadata::limits::NAME_BYTES;
+
+/// In the token of a change that retains a message; the rest is the publish's number, 0 for QoS 0.
+const RETAIN: u64 = 1 << 62;
+const MAX_SEQ: u64 = RETAIN - 1;
+
+fn retain(
+    broker: &mut dyn Broker,
+    token: u64,
+    vhost: &str,
+    topic: &str,
+    message: &Message,
+) -> Result<(), Refused> {
     // [MQTT-3.3.1-6], [MQTT-3.3.1-7]
     let kept = (message.body_len() > 0).then(|| message.clone());
-    let hub = broker.topics();
-    hub.is_none_or(|hub| hub.retain(vhost, topic, kept).is_ok())
+    broker.retain(token, vhost, topic, kept)
 }
 
-/// The queues that AMQP clients bound to the exchange.
+/// The queues that are bound to the exchange.
 fn queues(
     broker: &mut dyn Broker,
     vhost: &str,
     exchange: &str,
     key: &str,
-    routes: &mut Vec<metadata::QueueId>,
+    routes: &mut Vec<QueueId>,
 ) {
     routes.clear();
-    // Longer than any binding key can be, and than AMQP could tell.
-    if key.len() > 255 {
-        return;
-    }
     let origin = Origin {
         node: broker.id().node.0,
         random: broker.wall().0,
@@ -276,18 +336,20 @@ pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
         message,
         retain: keep,
     } = will;
-    if keep && !retain(broker, vhost, &topic, &message) {
-        tracing::warn!(vhost, topic = &*topic, "no room to retain a will");
+    if keep && let Err(why) = retain(broker, 0, vhost, &topic, &message) {
+        tracing::warn!(vhost, topic = &*topic, %why, "a will is not retained");
     }
-    hear(broker, vhost, &topic, &message, None);
+    let mut picked = Vec::new();
+    hear(broker, vhost, &topic, &message, None, &mut picked);
     let mut routes = Vec::new();
-    queues(
-        broker,
-        vhost,
-        message.exchange(),
-        &topics::key_of(&topic),
-        &mut routes,
-    );
+    let key = topics::key_of(&topic);
+    queues(broker, vhost, message.exchange(), &key, &mut routes);
+    let qos = match message.durable() {
+        true => Qos::AtLeastOnce,
+        false => Qos::AtMostOnce,
+    };
+    keep_routes(broker.tree(), qos, &key, &mut routes);
+    add_picked(picked, &mut routes);
     let tag = PublishTag { channel: 0, tag: 0 };
     for queue in routes {
         broker.publish(queue, tag, message.clone());

@@ -1,12 +1,13 @@
 //! The connection: packets in, notices in, time; and how they are told apart.
 
-use crate::link::{Cx, Link};
+use crate::link::{Cx, Link, OPENING};
 use crate::settings::SessionConfig;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
     DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, parse_frame,
 };
 use env::Time;
+use metadata::{Done, Refused};
 use session::{Broker, Notice, Outbox, Session, SessionInfo, Standing};
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ pub(crate) enum Phase {
     Verifying,
     /// Another connection has the client id and was told to leave.
     Claiming,
+    /// The session's queue has to answer.
+    Opening,
     Running,
     Ended,
 }
@@ -85,9 +88,11 @@ impl MqttSession {
     /// Nothing is read meanwhile; what has been read stays where it is.
     fn is_paused(&self) -> bool {
         match (self.phase, &self.link) {
-            (Phase::Verifying | Phase::Claiming, _) => true,
+            (Phase::Verifying | Phase::Claiming | Phase::Opening, _) => true,
             (Phase::Running, Some(link)) => {
                 link.behind
+                    || link.pending.is_some()
+                    || link.retaining >= RETAINING
                     || link.alarm && link.published
                     || link.unconfirmed.len() >= link.settings.limits.unconfirmed
             }
@@ -211,12 +216,58 @@ impl MqttSession {
                 let text = "the node stops";
                 self.fail(Failure::new(Reason::ServerShuttingDown, text), cx);
             }
-            Notice::ClaimAgain
-            | Notice::Changed { .. }
-            | Notice::Answer { .. }
-            | Notice::Deliver { .. }
-            | Notice::Cancelled { .. } => {}
+            Notice::Changed { token, result } => self.changed(token, result, cx),
+            Notice::Answer { queue, seq, answer } => {
+                let link = self.link.as_deref_mut();
+                match link.map_or(Ok(false), |link| link.answered(queue, seq, answer)) {
+                    Ok(true) if self.phase == Phase::Opening => self.run(cx),
+                    Ok(_) => {}
+                    Err(failure) => self.fail(failure, cx),
+                }
+            }
+            Notice::Deliver {
+                queue, deliveries, ..
+            } => {
+                if let Some(link) = self.link.as_deref_mut() {
+                    link.take(queue, deliveries, cx);
+                }
+            }
+            Notice::Cancelled { queue, .. } => {
+                let link = self.link.as_deref_mut();
+                if let Some(Err(failure)) = link.map(|link| link.queue_lost(queue, cx)) {
+                    self.fail(failure, cx);
+                }
+            }
+            Notice::ClaimAgain => {}
         }
+    }
+
+    /// The metadata group's word.
+    fn changed(&mut self, token: u64, result: Result<Done, Refused>, cx: &mut Cx<'_>) {
+        if token != OPENING {
+            return self.with_link(cx, |link, cx| {
+                let retained = link.retained(token, result.is_ok(), cx);
+                retained.unwrap_or_else(|| link.changed(token, result, cx))
+            });
+        }
+        if self.phase != Phase::Opening {
+            return;
+        }
+        match result {
+            Ok(_) => self.run(cx),
+            Err(refused) => {
+                let text = refused.to_string();
+                self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
+            }
+        }
+    }
+
+    /// The end of a step: what came together goes to the session's queue together.
+    fn end_step(&mut self, cx: &mut Cx<'_>) -> Standing {
+        if let Some(link) = self.link.as_deref_mut() {
+            link.flush_settled(cx);
+        }
+        self.standing()
     }
 
     fn with_link(&mut self, cx: &mut Cx<'_>, step: impl FnOnce(&mut Link, &mut Cx<'_>) -> Outcome) {
@@ -231,7 +282,12 @@ impl MqttSession {
 
     fn on_time(&mut self, cx: &mut Cx<'_>) {
         let now = cx.broker.now();
-        if self.deadline.is_some_and(|at| at <= now) {
+        let late = self.deadline.is_some_and(|at| at <= now);
+        if late && self.phase == Phase::Opening {
+            let text = "the session's queue does not answer";
+            return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
+        }
+        if late {
             return self.end_silently("no CONNECT in time", cx);
         }
         // A connection that we do not read cannot be heard.
@@ -252,6 +308,9 @@ impl MqttSession {
     }
 }
 
+/// Retained messages of a client that are on their way to the cluster, above which it is not read.
+const RETAINING: u16 = 64;
+
 fn unexpected(what: &str) -> Failure {
     Failure::new(Reason::ProtocolError, format!("{what} came"))
 }
@@ -264,15 +323,17 @@ impl Session for MqttSession {
         out: &mut Outbox,
     ) -> Standing {
         self.last_received = broker.now();
-        self.read(input, &mut Cx { broker, out });
-        self.standing()
+        let cx = &mut Cx { broker, out };
+        self.read(input, cx);
+        self.end_step(cx)
     }
 
     fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        let cx = &mut Cx { broker, out };
         if self.phase != Phase::Ended {
-            self.take_notice(notice, &mut Cx { broker, out });
+            self.take_notice(notice, cx);
         }
-        self.standing()
+        self.end_step(cx)
     }
 
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
@@ -305,7 +366,7 @@ impl Session for MqttSession {
             link.send_waiting(cx);
             Ok(())
         });
-        self.standing()
+        self.end_step(cx)
     }
 
     fn info(&self) -> SessionInfo {

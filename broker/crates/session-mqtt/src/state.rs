@@ -1,27 +1,53 @@
 //! What of a client's session outlives its connection (section 4.1), but for its subscriptions, which the hub has.
 
 use crate::Settings;
+use crate::packet_ids::PacketIds;
 use codec_mqtt::Qos;
+use metadata::QueueId;
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use topics::{Delivery, Envelope, Parked};
 
-/// How far a message of QoS 1 or 2 is.
-#[derive(Debug)]
-pub(crate) enum Stage {
-    /// PUBLISH is out, or will be again.
-    Published { qos: Qos, delivery: Delivery },
-    /// PUBREC has come, PUBREL is out [MQTT-4.3.3-6].
-    Released,
+/// Whose a message is until the client is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owed {
+    /// This session's alone.
+    Nobody,
+    /// The session's queue's, which knows it by this number.
+    Queue(u64),
+    /// The queue's, which will give it again.
+    Return,
 }
 
+/// A message of QoS 1 or 2 under a packet identifier.
 #[derive(Debug)]
 pub(crate) struct Inflight {
     pub packet_id: u16,
-    pub stage: Stage,
-    /// On this connection; messages from before it go again, with DUP.
+    pub qos: Qos,
+    /// As long as it may be needed.
+    pub delivery: Option<Delivery>,
+    /// PUBREC has come, PUBREL is what goes out [MQTT-4.3.3-6].
+    pub released: bool,
+    /// On this connection; what is from before goes again, with DUP.
     pub sent: bool,
+    pub owed: Owed,
+}
+
+impl Inflight {
+    pub fn awaits_return(&self) -> bool {
+        self.owed == Owed::Return
+    }
+}
+
+/// A message of QoS 1 or 2 without a packet identifier yet.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub delivery: Delivery,
+    /// The number that the session's queue knows it by.
+    pub owed: Option<u64>,
+    /// An earlier connection may have sent it.
+    pub dup: bool,
 }
 
 #[derive(Debug)]
@@ -31,9 +57,11 @@ pub(crate) struct ClientState {
     pub received: BTreeSet<u16>,
     /// In the order in which they were sent.
     pub inflight: VecDeque<Inflight>,
-    waiting: VecDeque<Delivery>,
+    waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    last_id: u16,
+    pub ids: PacketIds,
+    /// The queue that the session had when its connection ended.
+    pub queue: Option<QueueId>,
 }
 
 /// The QoS a message goes out with: the best that a subscription allows, and no better than it was published with
@@ -51,7 +79,8 @@ impl ClientState {
             inflight: VecDeque::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            last_id: 0,
+            ids: PacketIds::default(),
+            queue: None,
         }
     }
 
@@ -64,14 +93,37 @@ impl ClientState {
         {
             return false;
         }
-        self.waiting_bytes += size;
-        self.waiting.push_back(delivery);
+        self.wait_given(Waiting {
+            delivery,
+            owed: None,
+            dup: false,
+        });
         true
     }
 
-    pub fn next_waiting(&mut self) -> Option<Delivery> {
+    /// As [`ClientState::wait`], for what the session's queue gave: that is no more than it was asked for.
+    pub fn wait_given(&mut self, waiting: Waiting) {
+        self.waiting_bytes += waiting.delivery.message.as_bytes().len();
+        self.waiting.push_back(waiting);
+    }
+
+    /// The queue gives a message again. Whether it is one that has a packet identifier.
+    pub fn returned(&mut self, delivery: &Delivery, id: u64) -> bool {
+        let same = |i: &&mut Inflight| {
+            let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
+            i.awaits_return() && known == Some(delivery.message.as_bytes())
+        };
+        let found = self.inflight.iter_mut().find(same);
+        if let Some(inflight) = found {
+            inflight.owed = Owed::Queue(id);
+            return true;
+        }
+        false
+    }
+
+    pub fn next_waiting(&mut self) -> Option<Waiting> {
         let next = self.waiting.pop_front()?;
-        self.waiting_bytes -= next.message.as_bytes().len();
+        self.waiting_bytes -= next.delivery.message.as_bytes().len();
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new();
         }
@@ -82,15 +134,10 @@ impl ClientState {
         !self.waiting.is_empty()
     }
 
-    /// A packet identifier that is not in use [MQTT-2.2.1-4]. At most `u16::MAX` - 1 messages are in flight.
     pub fn new_id(&mut self) -> u16 {
-        loop {
-            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-            let id = self.last_id;
-            if !self.inflight.iter().any(|i| i.packet_id == id) {
-                return id;
-            }
-        }
+        let inflight = &self.inflight;
+        self.ids
+            .next(|id| inflight.iter().any(|i| i.packet_id == id))
     }
 
     pub fn position(&self, packet_id: u16) -> Option<usize> {
@@ -103,11 +150,20 @@ impl ClientState {
         self.inflight.iter().filter(|i| i.sent).count()
     }
 
-    /// The connection is over: everything will have to be sent again.
+    /// The connection is over: everything will have to be sent again, and what is the queue's has gone back there.
     pub fn rewind(&mut self) {
         for inflight in &mut self.inflight {
             inflight.sent = false;
+            if let Owed::Queue(_) = inflight.owed {
+                inflight.owed = Owed::Return;
+            }
         }
+        self.waiting.retain(|w| w.owed.is_none());
+        let sizes = self
+            .waiting
+            .iter()
+            .map(|w| w.delivery.message.as_bytes().len());
+        self.waiting_bytes = sizes.sum();
     }
 }
 

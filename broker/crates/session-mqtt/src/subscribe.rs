@@ -2,11 +2,39 @@
 
 use crate::link::{Cx, Link};
 use crate::session::{Failure, Outcome};
+use crate::stored::binding_key;
 use codec_mqtt::{
     Properties, Reason, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
     Version, check_filter, shared,
 };
-use topics::{Subscription, key_of};
+use metadata::{Change, Done, Refused};
+use std::collections::{BTreeMap, VecDeque};
+use topics::Subscription;
+
+/// Changes of one packet that are on their way to the metadata group at a time.
+const WINDOW: usize = 64;
+/// The token of the change that makes the session's queue. Of others it is the filter's place, from 1.
+const DECLARE: u64 = u64::MAX - 1;
+
+/// A filter of a packet, and what becomes of it.
+#[derive(Debug)]
+struct Wanted {
+    filter: Box<str>,
+    subscription: Subscription,
+    handling: RetainHandling,
+    reason: Reason,
+}
+
+/// A packet that is answered when the metadata group has taken all that it means for the session's queue.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    packet_id: u16,
+    subscribes: bool,
+    wanted: Vec<Wanted>,
+    changes: VecDeque<(u64, Change)>,
+    /// Changes that are on their way.
+    out: usize,
+}
 
 /// A filter without what makes it a shared one, and whether it was one.
 fn plain(filter: &str) -> Result<(&str, bool), Failure> {
@@ -26,24 +54,177 @@ impl Link {
             plain(filter)?;
         }
         let identifier = subscribe.properties.subscription_identifiers().next();
-        let mut reasons = Vec::new();
+        let mut wanted: Vec<Wanted> = Vec::new();
+        for (filter, options) in subscribe.filters.iter() {
+            let reason = self.judge(filter, options, wanted.len(), cx)?;
+            wanted.push(Wanted {
+                filter: filter.into(),
+                subscription: Subscription {
+                    qos: options.qos,
+                    no_local: options.no_local,
+                    retain_as_published: options.retain_as_published,
+                    identifier: identifier.unwrap_or(0),
+                },
+                handling: options.retain_handling,
+                reason,
+            });
+        }
+        if self.stored.is_none() {
+            return self.subscribed(subscribe.packet_id, &wanted, cx);
+        }
+        let changes = self.bindings(&mut wanted, cx);
+        self.pending = Some(Box::new(Pending {
+            packet_id: subscribe.packet_id,
+            subscribes: true,
+            wanted,
+            changes,
+            out: 0,
+        }));
+        self.carry_on(cx)
+    }
+
+    /// What a filter can be granted, after `more` others of its packet.
+    fn judge(
+        &mut self,
+        filter: &str,
+        options: SubscribeOptions,
+        more: usize,
+        cx: &mut Cx<'_>,
+    ) -> Result<Reason, Failure> {
+        let (pattern, _) = plain(filter)?;
+        if !self.may_subscribe(cx.broker.tree(), options.qos, &binding_key(pattern)) {
+            return Ok(Reason::NotAuthorized);
+        }
+        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+            return Ok(Reason::UnspecifiedError);
+        };
+        if hub.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
+            return Ok(Reason::QuotaExceeded);
+        }
+        Ok(Reason::granted(options.qos))
+    }
+
+    /// What the filters change about the bindings of the session's queue.
+    fn bindings(&mut self, wanted: &mut [Wanted], cx: &mut Cx<'_>) -> VecDeque<(u64, Change)> {
+        let mut changes = VecDeque::new();
+        let mut earlier: BTreeMap<&str, Subscription> = BTreeMap::new();
+        for (at, want) in wanted.iter_mut().enumerate() {
+            if want.reason.is_error() {
+                continue;
+            }
+            let Some(binding) = self.binding(&want.filter, want.subscription) else {
+                want.reason = Reason::ImplementationSpecificError;
+                continue;
+            };
+            let before = match (self.subscriber, cx.broker.topics()) {
+                (Some(subscriber), Some(hub)) => hub.subscription(subscriber, &want.filter),
+                _ => None,
+            };
+            let before = earlier.get(&*want.filter).copied().or(before);
+            earlier.insert(&want.filter, want.subscription);
+            if before == Some(want.subscription) {
+                continue;
+            }
+            let token = at as u64 + 1;
+            // The new one first: a message that comes in between is for both.
+            changes.push_back((token, Change::Bind(binding)));
+            let old = before.and_then(|old| self.binding(&want.filter, old));
+            changes.extend(old.map(|old| (token, Change::Unbind(old))));
+        }
+        if self.queue().is_none()
+            && !changes.is_empty()
+            && let Some(record) = self.new_queue(cx)
+        {
+            changes.push_front((DECLARE, Change::DeclareQueue(record)));
+        }
+        changes
+    }
+
+    /// Asks for what is still to be changed; answers the packet when that is nothing.
+    fn carry_on(&mut self, cx: &mut Cx<'_>) -> Outcome {
+        let Some(pending) = &mut self.pending else {
+            return Ok(());
+        };
+        while pending.out < WINDOW
+            && let Some((token, change)) = pending.changes.pop_front()
+        {
+            pending.out += 1;
+            cx.broker.change(token, change);
+        }
+        if pending.out > 0 {
+            return Ok(());
+        }
+        let Some(done) = self.pending.take() else {
+            return Ok(());
+        };
+        match done.subscribes {
+            true => self.subscribed(done.packet_id, &done.wanted, cx),
+            false => {
+                self.unsubscribed(done.packet_id, &done.wanted, cx);
+                Ok(())
+            }
+        }
+    }
+
+    /// The metadata group's word about a subscription.
+    pub(crate) fn changed(
+        &mut self,
+        token: u64,
+        result: Result<Done, Refused>,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
+        let Some(pending) = self.pending.as_mut().filter(|_| token != 0) else {
+            return Ok(());
+        };
+        pending.out = pending.out.saturating_sub(1);
+        let place = usize::try_from(token).ok().and_then(|n| n.checked_sub(1));
+        match result {
+            Ok(Done::Queue { record, .. }) => self.queue_made(record.id, cx),
+            Ok(_) => {}
+            Err(refused) => {
+                let client = &*self.client_id;
+                tracing::warn!(client, why = %refused, "a subscription was not made or ended");
+                let reason = reason_of(&refused);
+                match place.and_then(|at| pending.wanted.get_mut(at)) {
+                    Some(one) => one.reason = reason,
+                    // Without a queue there is nothing to bind.
+                    None => {
+                        pending.changes.clear();
+                        let all = pending.wanted.iter_mut();
+                        all.for_each(|one| one.reason = reason);
+                    }
+                }
+            }
+        }
+        self.carry_on(cx)
+    }
+
+    /// The subscriptions are made: the client is told, and given what is retained.
+    fn subscribed(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) -> Outcome {
+        let mut reasons = Vec::with_capacity(wanted.len());
         let mut retained = Vec::new();
         let mut complete = true;
-        for (filter, options) in subscribe.filters.iter() {
-            let (reason, is_new) = self.add(filter, options, identifier.unwrap_or(0), cx)?;
-            reasons.push(self.told(reason));
-            let wanted = match options.retain_handling {
+        for want in wanted {
+            reasons.push(self.told(want.reason));
+            if want.reason.is_error() {
+                continue;
+            }
+            let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+                continue;
+            };
+            let was_there = hub.subscribe(subscriber, &want.filter, want.subscription);
+            self.no_local |= want.subscription.no_local;
+            let sends = match want.handling {
                 RetainHandling::Send => true,
-                RetainHandling::SendIfNew => is_new,
+                RetainHandling::SendIfNew => !was_there,
                 RetainHandling::DoNotSend => false,
             };
-            let is_shared = shared(filter)?.is_some();
-            if wanted && !is_shared && !reason.is_error() {
-                complete &= self.find_retained(filter, &mut retained, cx);
+            if sends && shared(&want.filter)?.is_none() {
+                complete &= self.find_retained(&want.filter, &mut retained, cx);
             }
         }
         let ack = SubAck {
-            packet_id: subscribe.packet_id,
+            packet_id,
             properties: Properties::default(),
             reasons: &reasons,
         };
@@ -60,35 +241,6 @@ impl Link {
             self.deliver(delivery, cx)?;
         }
         Ok(())
-    }
-
-    /// What becomes of one filter, and whether it is new to the session.
-    fn add(
-        &mut self,
-        filter: &str,
-        options: SubscribeOptions,
-        identifier: u32,
-        cx: &mut Cx<'_>,
-    ) -> Result<(Reason, bool), Failure> {
-        let (pattern, _) = plain(filter)?;
-        if !self.may_subscribe(cx.broker.tree(), options.qos, &binding_key(pattern)) {
-            return Ok((Reason::NotAuthorized, false));
-        }
-        let limit = self.settings.limits.subscriptions;
-        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
-            return Ok((Reason::UnspecifiedError, false));
-        };
-        if hub.subscriptions_of(subscriber) >= limit {
-            return Ok((Reason::QuotaExceeded, false));
-        }
-        let subscription = Subscription {
-            qos: options.qos,
-            no_local: options.no_local,
-            retain_as_published: options.retain_as_published,
-            identifier,
-        };
-        let was_there = hub.subscribe(subscriber, filter, subscription);
-        Ok((Reason::granted(options.qos), !was_there))
     }
 
     /// 3.1 and 3.1.1 know one failure.
@@ -124,28 +276,68 @@ impl Link {
         for filter in unsubscribe.filters.iter() {
             plain(filter)?;
         }
-        let mut reasons = Vec::new();
-        for filter in unsubscribe.filters.iter() {
+        let mut wanted = Vec::new();
+        let mut changes = VecDeque::new();
+        for (at, filter) in unsubscribe.filters.iter().enumerate() {
             let there = match (self.subscriber, cx.broker.topics()) {
-                (Some(subscriber), Some(hub)) => hub.unsubscribe(subscriber, filter),
+                (Some(subscriber), Some(hub)) => hub.subscription(subscriber, filter),
+                _ => None,
+            };
+            if self.queue().is_some() {
+                let binding = there.and_then(|there| self.binding(filter, there));
+                changes.extend(binding.map(|b| (at as u64 + 1, Change::Unbind(b))));
+            }
+            wanted.push(Wanted {
+                filter: filter.into(),
+                subscription: Subscription::default(),
+                handling: RetainHandling::DoNotSend,
+                reason: Reason::Success,
+            });
+        }
+        if changes.is_empty() {
+            self.unsubscribed(unsubscribe.packet_id, &wanted, cx);
+            return Ok(());
+        }
+        self.pending = Some(Box::new(Pending {
+            packet_id: unsubscribe.packet_id,
+            subscribes: false,
+            wanted,
+            changes,
+            out: 0,
+        }));
+        self.carry_on(cx)
+    }
+
+    fn unsubscribed(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) {
+        let mut reasons = Vec::with_capacity(wanted.len());
+        for want in wanted {
+            let there = match (self.subscriber, cx.broker.topics()) {
+                (Some(subscriber), Some(hub)) if !want.reason.is_error() => {
+                    hub.unsubscribe(subscriber, &want.filter)
+                }
                 _ => false,
             };
             reasons.push(match there {
                 true => Reason::Success as u8,
+                false if want.reason.is_error() => want.reason as u8,
                 false => Reason::NoSubscriptionExisted as u8,
             });
         }
         let ack = UnsubAck {
-            packet_id: unsubscribe.packet_id,
+            packet_id,
             properties: Properties::default(),
             reasons: &reasons,
         };
         ack.encode(self.version, cx.out.tail());
-        Ok(())
     }
 }
 
-/// A filter as the routing key of a binding, which is what topic permissions are about.
-fn binding_key(filter: &str) -> String {
-    key_of(filter).replace('+', "*")
+/// Why the metadata group did not take a subscription, in the codes of SUBACK and UNSUBACK.
+fn reason_of(refused: &Refused) -> Reason {
+    match refused {
+        Refused::AccessRefused(_) => Reason::NotAuthorized,
+        Refused::PreconditionFailed(_) | Refused::ResourceLocked(_) => Reason::QuotaExceeded,
+        Refused::Unavailable(_) => Reason::ImplementationSpecificError,
+        Refused::NotFound(_) | Refused::Invalid(_) => Reason::UnspecifiedError,
+    }
 }

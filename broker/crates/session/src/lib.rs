@@ -83,9 +83,24 @@ pub trait Broker {
     fn topics(&mut self) -> Option<&mut topics::Hub> {
         None
     }
-    /// A message was published to its exchange: those whose subscriptions are no queues hear of it. How many they are.
-    fn announce(&mut self, _vhost: &str, _message: &Message) -> usize {
+    /// A message was published to its exchange: those whose subscriptions are no queues hear of it. How many they are. Queues that
+    /// are to have it because their clients share a subscription are added to `routes`, where they are not there yet.
+    fn announce(&mut self, _vhost: &str, _message: &Message, _routes: &mut Vec<QueueId>) -> usize {
         0
+    }
+    /// Keeps a message for those who subscribe to its MQTT topic later, or nothing any more. Subscribers of this shard find it at
+    /// once; [`Notice::Changed`] with the token (0: nobody waits) tells when the cluster has it. An error: not taken, and
+    /// no notice comes.
+    fn retain(
+        &mut self,
+        _token: u64,
+        vhost: &str,
+        _topic: &str,
+        _message: Option<Message>,
+    ) -> Result<(), Refused> {
+        Err(Refused::Unavailable(format!(
+            "nothing is retained in vhost '{vhost}' here"
+        )))
     }
     /// Whether this is the password of `user`. A session asks for one at a time.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {

@@ -80,6 +80,11 @@ impl Core {
 
     fn apply_change(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
         let result = self.tree.apply(index, change);
+        match change {
+            Change::Bind(binding) if result.is_ok() => self.session_bound(binding),
+            Change::Unbind(binding) if result.is_ok() => self.session_unbound(binding),
+            _ => {}
+        }
         for event in self.tree.take_events() {
             self.carry_out_event(event);
         }
@@ -106,6 +111,7 @@ impl Core {
             }
             // Sessions look these up when they need them.
             TreeEvent::VhostRemoved(name) => self.topics.remove_vhost(&name),
+            TreeEvent::Retained { vhost, topic } => self.retained_changed(vhost, topic),
             TreeEvent::PermissionsChanged { .. } => {}
         }
     }
@@ -141,6 +147,9 @@ impl Core {
         self.members.review.forget(record.id);
         self.owners.remove(record.id);
         self.dead_letters.forget(record.id);
+        if let Some(client) = session_mqtt::client_of(&record.name) {
+            self.topics.queue_gone(&record.vhost, client, record.id.0);
+        }
         self.clients_queue_removed(record.id);
     }
 
@@ -187,6 +196,8 @@ impl Core {
         for record in all {
             self.queue_added(&record, false);
         }
+        self.sessions_replaced();
+        self.retained_replaced();
         self.nodes_changed();
     }
 

@@ -12,6 +12,7 @@ use crate::logins::Logins;
 use crate::members::Members;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
+use crate::retained::Ahead;
 use crate::stats::StatsRequests;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
@@ -97,6 +98,8 @@ pub struct Core {
     pub passwords: Logins,
     /// Subscriptions of MQTT clients of this shard.
     pub topics: topics::Hub,
+    /// Where that has newer retained messages than the tree.
+    pub ahead: Ahead,
     /// Sessions of this shard that are logged in, for users' limits.
     pub logins: HashMap<u64, Login, FixedState>,
 }
@@ -264,6 +267,7 @@ impl Core {
                 .push_back((number, Notice::Changed { token, result })),
             Asker::Control(reply) => reply(result),
             Asker::Members { token, queue, to } => self.members_changed(token, queue, to, result),
+            Asker::Retain(retaining) => self.retained(*retaining, result),
             Asker::Review(queue) => self.members.review.answered(queue),
             // The other shard answers from its own tree when it applies; a refusal to take the change in is not in the
             // log, and shows there as a late answer.

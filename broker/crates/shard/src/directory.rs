@@ -42,6 +42,8 @@ pub enum Asker {
         queue: QueueId,
         to: Vec<NodeId>,
     },
+    /// An MQTT client of this shard.
+    Retain(Box<crate::retained::Retaining>),
     /// The review of a queue's members.
     Review(QueueId),
 }

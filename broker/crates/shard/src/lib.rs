@@ -24,6 +24,7 @@ mod owners;
 mod peers;
 mod placement;
 mod protocols;
+mod retained;
 mod sessions;
 mod shard;
 mod stats;

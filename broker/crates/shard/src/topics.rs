@@ -4,22 +4,73 @@ use crate::core::Core;
 use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
 use message::Message;
+use metadata::{BindingRecord, Destination, QueueId};
 use std::net::{Ipv4Addr, SocketAddr};
 
 impl Core {
-    /// What an AMQP client published, to MQTT clients; how many they are.
-    pub fn announce(&mut self, vhost: &str, message: &Message) -> usize {
+    /// What an AMQP client published, to MQTT clients; how many they are. Queues of those who share a subscription are added to
+    /// `routes`.
+    pub fn announce(&mut self, vhost: &str, message: &Message, routes: &mut Vec<QueueId>) -> usize {
         if *message.exchange() != *self.config.mqtt.exchange || !self.topics.is_listening(vhost) {
             return 0;
         }
         let mut heard = 0;
+        let mut picked = Vec::new();
         for key in message.routing_keys() {
             if let Some(translated) = session_mqtt::from_amqp091(message, key) {
                 let topic = topics::topic_of(key);
-                heard += self.topics.publish(vhost, &topic, &translated, None);
+                let hub = &mut self.topics;
+                heard += hub.publish(vhost, &topic, &translated, None, &mut picked);
+            }
+        }
+        for queue in picked.into_iter().map(QueueId) {
+            if !routes.contains(&queue) {
+                routes.push(queue);
             }
         }
         heard
+    }
+
+    /// A binding that keeps a shared subscription of a session: from now on its queue may be chosen.
+    pub fn session_bound(&mut self, binding: &BindingRecord) {
+        let Destination::Queue(name) = &binding.destination else {
+            return;
+        };
+        if binding.source != self.config.mqtt.exchange {
+            return;
+        }
+        let found = session_mqtt::shared_subscription(binding);
+        if let (Some((filter, subscription)), Some(client), Some(queue)) = (
+            found,
+            session_mqtt::client_of(name),
+            self.tree.queue(&binding.vhost, name),
+        ) {
+            let client = (&*binding.vhost, client);
+            self.topics.adopt(client, queue.id.0, &filter, subscription);
+        }
+    }
+
+    pub fn session_unbound(&mut self, binding: &BindingRecord) {
+        let Destination::Queue(name) = &binding.destination else {
+            return;
+        };
+        let found = session_mqtt::shared_subscription(binding);
+        if let (Some((filter, _)), Some(client)) = (found, session_mqtt::client_of(name)) {
+            self.topics.disown((&binding.vhost, client), &filter);
+        }
+    }
+
+    /// The tree was replaced.
+    pub fn sessions_replaced(&mut self) {
+        let queues = self.tree.all_queues();
+        let sessions = queues.filter(|q| session_mqtt::client_of(&q.name).is_some());
+        let bindings: Vec<_> = sessions
+            .flat_map(|q| self.tree.bindings_of_queue(q.id))
+            .cloned()
+            .collect();
+        for binding in bindings {
+            self.session_bound(&binding);
+        }
     }
 
     /// A client did not come back: its will is published for the node.

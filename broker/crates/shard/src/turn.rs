@@ -62,6 +62,7 @@ impl Shard {
         let mut core = Core {
             passwords: Logins::new(key),
             topics: topics::Hub::default(),
+            ahead: crate::retained::Ahead::default(),
             rng: Box::new(rng),
             now,
             wall,

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::directory::Asker;
 use env::{NodeId, Time, WallTime};
 use message::Message;
-use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, SessionId, Tree};
+use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree};
 use queue::RequestBody;
 use session::{Broker, Pace, PublishTag, RequestSeq, Tally, Verdict};
 use std::net::SocketAddr;
@@ -109,8 +109,19 @@ impl Broker for View<'_> {
         Some(&mut self.core.topics)
     }
 
-    fn announce(&mut self, vhost: &str, message: &Message) -> usize {
-        self.core.announce(vhost, message)
+    fn announce(&mut self, vhost: &str, message: &Message, routes: &mut Vec<QueueId>) -> usize {
+        self.core.announce(vhost, message, routes)
+    }
+
+    fn retain(
+        &mut self,
+        token: u64,
+        vhost: &str,
+        topic: &str,
+        message: Option<Message>,
+    ) -> Result<(), Refused> {
+        let place = (vhost, topic);
+        self.core.retain(self.number, token, place, message)
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {

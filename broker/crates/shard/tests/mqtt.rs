@@ -9,6 +9,7 @@ use cluster::mqtt::MqttClient;
 use codec_amqp091::{Properties as Amqp, table};
 use codec_mqtt::{Properties, Qos, Repeated, Will, put_user_property};
 use message::{Table, Value};
+use metadata::{Change, QueueKind};
 use std::time::Duration;
 
 #[test]
@@ -98,14 +99,76 @@ fn clients_change_hands_and_wills_wait() {
         b"kept",
         Properties::default(),
     );
-    assert_eq!(watcher.said(&mut cluster), ["PubAck Success"]);
+    let told = cluster.until("PUBACK", |c| watcher.said(c).pop());
+    assert_eq!(told, "PubAck Success");
     cluster.pass(Duration::from_secs(4));
     assert_eq!(watcher.said(&mut cluster), [""; 0]);
     cluster.pass(Duration::from_secs(2));
     assert_eq!(watcher.said(&mut cluster), ["will gone q0 []"]);
     let mut third = MqttClient::new(&mut cluster, 0, "c", 60, None);
-    assert_eq!(
-        third.said(&mut cluster),
-        ["CONNACK Success true", "a kept q1 []"]
-    );
+    let mut said = Vec::new();
+    cluster.until("the message", |c| {
+        said.extend(third.said(c));
+        (said.len() == 2).then_some(())
+    });
+    assert_eq!(said, ["CONNACK Success true", "a kept q1 []"]);
+}
+
+#[test]
+fn a_session_goes_on_at_another_node_when_its_node_is_gone() {
+    let mut cluster = Cluster::new(3);
+    cluster.change(Change::SetDefaultQueueType {
+        vhost: "/".into(),
+        kind: Some(QueueKind::Quorum),
+    });
+    let mut keeper = MqttClient::new(&mut cluster, 0, "k", 60, None);
+    cluster.until("CONNACK", |c| keeper.said(c).pop());
+    keeper.subscribe(&mut cluster, "a", Qos::AtLeastOnce);
+    cluster.until("SUBACK", |c| keeper.said(c).pop());
+    for at in 0..3 {
+        let name = "mqtt-subscription-kqos1";
+        cluster.until("the queue", |c| c.knows(at, name).then_some(()));
+    }
+    let mut publisher = MqttClient::new(&mut cluster, 1, "p", 0, None);
+    cluster.until("CONNACK", |c| publisher.said(c).pop());
+    for payload in [b"1", b"2", b"3"] {
+        let qos = Qos::AtLeastOnce;
+        publisher.publish(&mut cluster, "a", qos, payload, Properties::default());
+        let told = cluster.until("PUBACK", |c| publisher.said(c).pop());
+        assert_eq!(told, "PubAck Success");
+    }
+    cluster.kill(0);
+    let mut keeper = MqttClient::new(&mut cluster, 2, "k", 60, None);
+    let mut said = Vec::new();
+    cluster.until("all messages", |c| {
+        said.extend(keeper.said(c));
+        (said.len() == 4).then_some(())
+    });
+    let told = [
+        "CONNACK Success true",
+        "a 1 q1 []",
+        "a 2 q1 []",
+        "a 3 q1 []",
+    ];
+    assert_eq!(said, told);
+}
+
+#[test]
+fn what_one_node_retains_every_node_has() {
+    let mut cluster = Cluster::new(3);
+    let mut publisher = MqttClient::new(&mut cluster, 1, "p", 0, None);
+    cluster.until("CONNACK", |c| publisher.said(c).pop());
+    for payload in [&b"1"[..], b"2"] {
+        publisher.retain(&mut cluster, "a", payload);
+        cluster.until("PUBACK", |c| publisher.said(c).pop());
+    }
+    for at in 0..3 {
+        let mut subscriber = MqttClient::new(&mut cluster, at, &format!("s{at}"), 0, None);
+        cluster.until("CONNACK", |c| subscriber.said(c).pop());
+        let got = cluster.until("the message", |c| {
+            subscriber.subscribe(c, "#", Qos::AtMostOnce);
+            subscriber.said(c).into_iter().find(|line| line != "SubAck")
+        });
+        assert_eq!(got, "a 2 q0 []");
+    }
 }

@@ -1,8 +1,10 @@
 //! The hub: who is here, who is away, and what each is told.
 
+mod queues;
+
 use crate::retained::Retained;
 use crate::routes::{Found, Routes};
-use crate::{Delivery, Hit, SubscriberId, Subscription};
+use crate::{Delivery, SubscriberId, Subscription};
 use env::{Time, WallTime};
 use hashbrown::HashMap;
 use message::Message;
@@ -110,7 +112,8 @@ enum Seat {
         waiting: Option<u64>,
     },
     Away {
-        state: Box<dyn Parked>,
+        /// None: its connection was on another shard or in another life of the node.
+        state: Option<Box<dyn Parked>>,
         until: Option<Time>,
         will: Option<(Time, Will)>,
     },
@@ -121,6 +124,8 @@ struct Subscriber {
     client: Arc<str>,
     seat: Seat,
     filters: BTreeMap<Box<str>, Subscription>,
+    /// The number of the queue that has its messages of QoS 1 and 2; 0: none has.
+    queue: u64,
 }
 
 #[derive(Default)]
@@ -139,6 +144,8 @@ pub struct Hub {
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<Output>,
     found: Vec<Found>,
+    /// Queues of sessions that are over, until they are gone.
+    ending: BTreeSet<u64>,
     parked: usize,
     subscriptions: usize,
     not_kept: u64,
@@ -191,10 +198,7 @@ impl Hub {
         };
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
-        Claim::Granted {
-            subscriber,
-            state: Some(state),
-        }
+        Claim::Granted { subscriber, state }
     }
 
     fn seat_new(&mut self, vhost: &str, client: &str, session: u64) -> Claim {
@@ -211,6 +215,7 @@ impl Hub {
                 waiting: None,
             },
             filters: BTreeMap::new(),
+            queue: 0,
         });
         // Fewer than 2^32 clients fit in any memory.
         let subscriber = SubscriberId(key as u32);
@@ -246,7 +251,7 @@ impl Hub {
                 self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
                 let timer = due(leave.until, &leave.will);
                 entry.seat = Seat::Away {
-                    state,
+                    state: Some(state),
                     until: leave.until,
                     will: leave.will,
                 };
@@ -288,6 +293,20 @@ impl Hub {
             let vhost = entry.vhost;
             self.outputs
                 .extend(will.map(|(_, will)| Output::Will { vhost, will }));
+        }
+    }
+
+    /// Ends all subscriptions of a client.
+    pub fn unsubscribe_all(&mut self, subscriber: SubscriberId) {
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return;
+        };
+        let filters = std::mem::take(&mut entry.filters);
+        self.subscriptions -= filters.len();
+        if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
+            for (filter, subscription) in &filters {
+                vhost.routes.remove(filter, subscriber, *subscription);
+            }
         }
     }
 
@@ -349,13 +368,16 @@ impl Hub {
         there.is_some_and(|there| !there.routes.is_empty())
     }
 
-    /// Hands a message to all subscribers of its topic; how many they are. `from` is who published it, for No Local.
+    /// Hands a message to the subscribers of its topic; how many they are. `from` is who published it, for No Local. Those who
+    /// get it through a queue that is bound to the exchange are not among them; queues that are to have it because their
+    /// clients share a subscription are added to `queues`.
     pub fn publish(
         &mut self,
         vhost: &str,
         topic: &str,
         message: &Message,
         from: Option<SubscriberId>,
+        queues: &mut Vec<u64>,
     ) -> usize {
         let Some(vhost) = self.vhosts.get_mut(vhost) else {
             return 0;
@@ -368,19 +390,25 @@ impl Hub {
         self.found.clear();
         vhost.routes.find(topic, is_here, &mut self.found);
         self.found
-            .retain(|(who, subscription)| !(subscription.no_local && Some(*who) == from));
+            .retain(|f| !(f.subscription.no_local && Some(f.who) == from));
         let mut receivers = 0;
-        for matched in self.found.chunk_by(|a, b| a.0 == b.0) {
-            let Some((who, _)) = matched.first() else {
+        for matched in self.found.chunk_by(|a, b| a.who == b.who) {
+            let Some(first) = matched.first() else {
                 continue;
             };
-            let Some(entry) = self.subscribers.get_mut(who.0 as usize) else {
+            let Some(entry) = self.subscribers.get_mut(first.who.0 as usize) else {
                 continue;
             };
+            if entry.queue != 0
+                && let Some(through) = queues::through_queue(matched, message)
+            {
+                queues.extend(through.then_some(entry.queue));
+                continue;
+            }
             receivers += 1;
             let delivery = Delivery {
                 message: message.clone(),
-                hits: matched.iter().map(|(_, s)| hit(*s)).collect(),
+                hits: matched.iter().map(|f| f.subscription.hit()).collect(),
                 retained: false,
             };
             match &mut entry.seat {
@@ -388,9 +416,11 @@ impl Hub {
                     session: *session,
                     delivery,
                 }),
-                Seat::Away { state, .. } => {
-                    self.not_kept += u64::from(!state.deliver(delivery));
-                }
+                Seat::Away {
+                    state: Some(state), ..
+                } => self.not_kept += u64::from(!state.deliver(delivery)),
+                // Of QoS 0: need not be kept (section 4.5).
+                Seat::Away { state: None, .. } => {}
             }
         }
         receivers
@@ -423,6 +453,13 @@ impl Hub {
         Ok(())
     }
 
+    /// Forgets what is retained in all vhosts.
+    pub fn clear_retained(&mut self) {
+        for vhost in self.vhosts.values_mut() {
+            vhost.retained = Retained::default();
+        }
+    }
+
     /// Appends what is retained for a client's filter, until there are `limit`. False: there is more.
     pub fn retained_for(
         &self,
@@ -446,7 +483,7 @@ impl Hub {
             if room {
                 found.push(Delivery {
                     message: message.clone(),
-                    hits: SmallVec::from_buf([hit(subscription)]),
+                    hits: SmallVec::from_buf([subscription.hit()]),
                     retained: true,
                 });
             }
@@ -532,14 +569,6 @@ fn take_back(outputs: &mut VecDeque<Output>, session: u64, state: &mut dyn Parke
         }
     }
     not_kept
-}
-
-fn hit(subscription: Subscription) -> Hit {
-    Hit {
-        qos: subscription.qos,
-        retain_as_published: subscription.retain_as_published,
-        identifier: subscription.identifier,
-    }
 }
 
 /// The first thing that time brings to a client that is away.

@@ -1,6 +1,6 @@
 //! One vhost's subscriptions: filters to subscribers, and groups that share one.
 
-use crate::{SubscriberId, key};
+use crate::{Hit, SubscriberId, key};
 use codec_mqtt::{Qos, Shared};
 use hashbrown::HashMap;
 use message::Table;
@@ -16,6 +16,17 @@ pub struct Subscription {
     pub retain_as_published: bool,
     /// 0: none.
     pub identifier: u32,
+}
+
+impl Subscription {
+    /// What of it matters for a message that belongs to it.
+    pub fn hit(self) -> Hit {
+        Hit {
+            qos: self.qos,
+            retain_as_published: self.retain_as_published,
+            identifier: self.identifier,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,7 +75,12 @@ impl Default for Routes {
 }
 
 /// A match: who, and by which subscription.
-pub(crate) type Found = (SubscriberId, Subscription);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Found {
+    pub who: SubscriberId,
+    pub subscription: Subscription,
+    pub shared: bool,
+}
 
 fn plain(filter: &str) -> (&str, bool) {
     // It was checked when it came.
@@ -147,30 +163,64 @@ impl Routes {
         is_here: impl Fn(SubscriberId) -> bool,
         found: &mut Vec<Found>,
     ) {
-        self.key.clear();
-        key::push_topic(topic, &mut self.key);
-        self.scratch.clear();
-        self.trie
-            .route(&[&self.key], &Table::default, &mut self.scratch);
-        let hidden = topic.starts_with('$');
+        self.look_up(topic);
         for route in &self.scratch {
-            if hidden && route.wild {
-                continue;
-            }
             match route.to {
-                Target::One(who) => found.push((who, route.subscription)),
+                Target::One(who) => found.push(Found {
+                    who,
+                    subscription: route.subscription,
+                    shared: false,
+                }),
                 Target::Group(index) => {
                     let group = self.groups.get_mut(index);
-                    found.extend(group.and_then(|group| group.next(&is_here)));
+                    let member = group.and_then(|group| group.next(&is_here));
+                    found.extend(member.map(|(who, subscription)| Found {
+                        who,
+                        subscription,
+                        shared: true,
+                    }));
                 }
             }
         }
         found.sort_unstable();
     }
+
+    /// What the trie has for a topic, in `scratch`.
+    fn look_up(&mut self, topic: &str) {
+        self.key.clear();
+        key::push_topic(topic, &mut self.key);
+        self.scratch.clear();
+        self.trie
+            .route(&[&self.key], &Table::default, &mut self.scratch);
+        if topic.starts_with('$') {
+            self.scratch.retain(|route| !route.wild);
+        }
+    }
+
+    /// Appends the subscriptions of one client; those that are shared only when there are no others. Nobody's turn passes.
+    pub fn find_of(&mut self, topic: &str, who: SubscriberId, found: &mut Vec<Subscription>) {
+        self.look_up(topic);
+        let own = self.scratch.iter().filter(|r| r.to == Target::One(who));
+        found.extend(own.map(|route| route.subscription));
+        if !found.is_empty() {
+            return;
+        }
+        for route in &self.scratch {
+            if let Target::Group(index) = route.to
+                && let Some(group) = self.groups.get(index)
+            {
+                let own = group.members.iter().filter(|(member, _)| *member == who);
+                found.extend(own.map(|(_, subscription)| *subscription));
+            }
+        }
+    }
 }
 
 impl Group {
-    fn next(&mut self, is_here: impl Fn(SubscriberId) -> bool) -> Option<Found> {
+    fn next(
+        &mut self,
+        is_here: impl Fn(SubscriberId) -> bool,
+    ) -> Option<(SubscriberId, Subscription)> {
         let len = self.members.len();
         let after = |n: usize| (self.turn + n) % len.max(1);
         let chosen = (1..=len)

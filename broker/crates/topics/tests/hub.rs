@@ -135,7 +135,10 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
         will: Some((seconds(10), will("w"))),
     };
     hub.leave(who, leave);
-    assert_eq!(hub.publish("/", "a/b", &message("a/b", b"x"), None), 1);
+    assert_eq!(
+        hub.publish("/", "a/b", &message("a/b", b"x"), None, &mut Vec::new()),
+        1
+    );
     assert_eq!(basket.0.lock().unwrap().len(), 1);
     assert_eq!(hub.wake_at(), Some(seconds(10)));
     hub.tick(seconds(9));
@@ -146,7 +149,10 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
     assert_eq!(hub.counts().parked, 1);
     hub.tick(seconds(60));
     assert_eq!((hub.counts().parked, hub.counts().subscriptions), (0, 0));
-    assert_eq!(hub.publish("/", "a/b", &message("a/b", b"x"), None), 0);
+    assert_eq!(
+        hub.publish("/", "a/b", &message("a/b", b"x"), None, &mut Vec::new()),
+        0
+    );
     assert_eq!(hub.wake_at(), None);
 }
 
@@ -158,7 +164,7 @@ fn what_was_on_its_way_when_a_client_left_waits_for_it() {
     for id in [who, other] {
         hub.subscribe(id, "a", at(Qos::AtLeastOnce));
     }
-    hub.publish("/", "a", &message("a", b"x"), None);
+    hub.publish("/", "a", &message("a", b"x"), None, &mut Vec::new());
     let basket = Basket::default();
     let leave = Leave {
         state: Some(Box::new(basket.clone())),
@@ -221,7 +227,10 @@ fn one_delivery_names_all_subscriptions_that_match() {
             },
         );
     }
-    assert_eq!(hub.publish("/", "a/b", &message("a/b", b""), None), 1);
+    assert_eq!(
+        hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new()),
+        1
+    );
     assert_eq!(said(&mut hub), ["1 gets [7, 8]"]);
     // Replaced, not added.
     assert!(hub.subscribe(
@@ -232,13 +241,16 @@ fn one_delivery_names_all_subscriptions_that_match() {
             ..at(Qos::AtMostOnce)
         }
     ));
-    hub.publish("/", "a/b", &message("a/b", b""), None);
+    hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new());
     assert_eq!(said(&mut hub), ["1 gets [5, 8]"]);
     assert!(hub.unsubscribe(who, "a/#"));
     assert!(!hub.unsubscribe(who, "a/#"));
-    hub.publish("/", "a/b", &message("a/b", b""), None);
+    hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new());
     assert_eq!(said(&mut hub), ["1 gets [5]"]);
-    assert_eq!(hub.publish("other", "a/b", &message("a/b", b""), None), 0);
+    assert_eq!(
+        hub.publish("other", "a/b", &message("a/b", b""), None, &mut Vec::new()),
+        0
+    );
 }
 
 #[test]
@@ -252,7 +264,10 @@ fn no_local_is_about_the_publisher() {
     };
     hub.subscribe(one, "a", no_local);
     hub.subscribe(two, "a", no_local);
-    assert_eq!(hub.publish("/", "a", &message("a", b""), Some(one)), 1);
+    assert_eq!(
+        hub.publish("/", "a", &message("a", b""), Some(one), &mut Vec::new()),
+        1
+    );
     assert_eq!(said(&mut hub), ["2 gets [0]"]);
 }
 
@@ -266,7 +281,10 @@ fn a_group_takes_turns_and_prefers_who_is_here() {
         hub.subscribe(id, "$share/g/a/+", Subscription::default());
     }
     let publish = |hub: &mut Hub| {
-        assert_eq!(hub.publish("/", "a/b", &message("a/b", b""), None), 1);
+        assert_eq!(
+            hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new()),
+            1
+        );
         said(hub).concat()
     };
     let mut turns: Vec<String> = (0..3).map(|_| publish(&mut hub)).collect();
@@ -326,6 +344,41 @@ fn retained_messages_are_for_those_who_come_later_and_have_a_bound() {
 }
 
 #[test]
+fn a_client_with_a_queue_gets_the_rest_from_the_hub() {
+    let mut hub = Hub::new(Limits::default());
+    let one = enter(&mut hub, "one", 1);
+    hub.store_in(one, 7);
+    hub.subscribe(one, "a", at(Qos::AtLeastOnce));
+    hub.subscribe(one, "b", at(Qos::AtMostOnce));
+    hub.subscribe(one, "$share/g/c", at(Qos::AtLeastOnce));
+    let mut publish = |hub: &mut Hub, topic| {
+        let mut queues = Vec::new();
+        let heard = hub.publish("/", topic, &message(topic, b""), None, &mut queues);
+        (heard, queues, said(hub))
+    };
+    assert_eq!(
+        publish(&mut hub, "a"),
+        (0, vec![], vec![]),
+        "the exchange's"
+    );
+    assert_eq!(publish(&mut hub, "b").2, ["1 gets [0]"]);
+    assert_eq!(publish(&mut hub, "c"), (0, vec![7], vec![]));
+    // Away, and in another life of the node.
+    hub.leave(one, Leave::default());
+    assert_eq!(publish(&mut hub, "c").1, [0; 0]);
+    hub.adopt(("/", "one"), 7, "$share/g/c", at(Qos::AtLeastOnce));
+    assert_eq!(publish(&mut hub, "c").1, [7]);
+    hub.disown(("/", "one"), "$share/g/c");
+    assert_eq!(publish(&mut hub, "c").1, [0; 0]);
+    hub.adopt(("/", "one"), 7, "$share/g/c", at(Qos::AtLeastOnce));
+    hub.queue_ends(7);
+    assert!(hub.is_ending(7));
+    hub.queue_gone("/", "one", 7);
+    assert!(!hub.is_ending(7) && !hub.is_listening("/"));
+    assert_eq!(hub.counts().parked, 0);
+}
+
+#[test]
 fn as_many_sessions_are_kept_as_may_be() {
     let mut hub = Hub::new(Limits {
         parked: 1,
@@ -345,6 +398,37 @@ fn as_many_sessions_are_kept_as_may_be() {
 }
 
 proptest! {
+    /// Few filters are compared one by one, many are looked up.
+    #[test]
+    fn a_clients_own_filters_are_found(
+        filters in proptest::collection::btree_set("(\\$share/[gh]/)?([ab$]|\\+)(/([ab]|\\+)?){0,2}(/#)?", 1..80),
+        topics in proptest::collection::vec("[ab$](/[ab]?){0,3}", 1..8),
+    ) {
+        let mut hub = Hub::new(Limits::default());
+        let who = enter(&mut hub, "c", 1);
+        let other = enter(&mut hub, "d", 2);
+        for (n, filter) in filters.iter().enumerate() {
+            let identifier = n as u32 + 1;
+            hub.subscribe(who, filter, Subscription { identifier, ..Subscription::default() });
+            hub.subscribe(other, filter, Subscription::default());
+        }
+        for topic in &topics {
+            let named = |shared: bool| -> Vec<u32> {
+                let all = filters.iter().zip(1..);
+                all.filter(|(filter, _)| match codec_mqtt::shared(filter) {
+                    Ok(Some(s)) => shared && matches(s.filter, topic),
+                    _ => !shared && matches(filter, topic),
+                }).map(|(_, n)| n).collect()
+            };
+            let want = Some(named(false)).filter(|own| !own.is_empty()).unwrap_or_else(|| named(true));
+            let mut found = Vec::new();
+            hub.matching(who, topic, &mut found);
+            let mut got: Vec<u32> = found.iter().map(|s| s.identifier).collect();
+            got.sort_unstable();
+            prop_assert_eq!(got, want, "{}", topic);
+        }
+    }
+
     /// Against a list of subscriptions and the definition of matching.
     #[test]
     fn it_agrees_with_a_plain_list(
@@ -369,7 +453,7 @@ proptest! {
             for (client, _) in model.keys().filter(|(_, filter)| matches(filter, topic)) {
                 *want.entry(*client).or_default() += 1;
             }
-            prop_assert_eq!(hub.publish("/", topic, &message(topic, b""), None), want.len());
+            prop_assert_eq!(hub.publish("/", topic, &message(topic, b""), None, &mut Vec::new()), want.len());
             let mut got: BTreeMap<u64, usize> = BTreeMap::new();
             while let Some(output) = hub.take() {
                 if let Output::Deliver { session, delivery } = output {

@@ -68,6 +68,8 @@ changes! {
     43 = PutGlobalParameter { name, value };
     44 = DeleteGlobalParameter { name };
     45 = EnableFeature { name };
+    46 = SetQueueExpires { id, expires_ms };
+    47 = Retain { vhost, topic, message };
     |
     4 = PutUser;
     6 = PutPermission;

@@ -134,6 +134,15 @@ impl Wire for bool {
     }
 }
 
+impl Wire for Bytes {
+    fn put(&self, out: &mut BytesMut) {
+        put_blob(out, self);
+    }
+    fn get(from: &mut Reader<'_>) -> Decoded<Self> {
+        from.blob().map(Bytes::copy_from_slice)
+    }
+}
+
 impl Wire for Name {
     fn put(&self, out: &mut BytesMut) {
         put_blob(out, self.as_bytes());

@@ -6,8 +6,10 @@ use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueKind, QueueR
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// Written. What follows the vhosts' contents came with it.
-const VERSION: u8 = 2;
+/// Written when messages are retained: they came with it. Older programs in the cluster read the one before.
+const VERSION: u8 = 3;
+/// What follows the vhosts' contents came with it.
+const SECOND: u8 = 2;
 /// Still read.
 const FIRST: u8 = 1;
 
@@ -70,7 +72,8 @@ impl Tree {
     /// Everything, for a Raft snapshot. Equal trees give equal bytes.
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        let has_retained = self.all_retained().next().is_some();
+        out.put_u8(if has_retained { VERSION } else { SECOND });
         self.applied.put(&mut out);
         self.cluster.put(&mut out);
         put_all(&mut out, self.nodes().collect());
@@ -102,6 +105,11 @@ impl Tree {
         zones.put(&mut out);
         let forgotten: Vec<_> = self.forgotten.iter().map(|(n, i)| (*n, *i)).collect();
         forgotten.put(&mut out);
+        if has_retained {
+            let all = self.all_retained();
+            let owned = all.map(|(v, t, m)| (v.clone(), (t.clone(), m.clone())));
+            owned.collect::<Vec<_>>().put(&mut out);
+        }
         out.freeze()
     }
 
@@ -155,6 +163,14 @@ impl Tree {
             tree.features = from.get::<Vec<_>>()?.into_iter().collect();
             tree.zones = from.get::<Vec<_>>()?.into_iter().collect();
             tree.forgotten = from.get::<Vec<_>>()?.into_iter().collect();
+        }
+        if version > SECOND {
+            for (vhost, (topic, message)) in from.get::<Vec<(Name, (Name, Bytes))>>()? {
+                if !tree.vhost_exists(&vhost) {
+                    return Err(DecodeError::Inconsistent("vhost"));
+                }
+                tree.retained.set(&vhost, &topic, message);
+            }
         }
         from.end()?;
         tree.events.clear();

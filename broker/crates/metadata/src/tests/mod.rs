@@ -5,6 +5,7 @@ mod codec;
 mod declare;
 mod lifecycle;
 mod policy;
+mod retained;
 mod routing;
 mod sequences;
 mod vhosts;

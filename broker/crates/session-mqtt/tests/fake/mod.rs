@@ -1,6 +1,8 @@
 //! A node in memory with its hub, and any number of clients that speak in bytes.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
+mod store;
+
 use auth::{HashAlgorithm, hash_with};
 use bytes::BytesMut;
 use codec_mqtt::{
@@ -11,14 +13,15 @@ use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
 use metadata::{
     BindingRecord, Change, Destination, Done, NodeRecord, PermissionRecord, QueueId, QueueKind,
-    QueueRecord, SessionId, Tree, UserRecord,
+    QueueRecord, Refused, SessionId, Tree, TreeEvent, UserRecord,
 };
 use queue::{Reject, RequestBody};
 use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Verdict};
 use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use store::Store;
 use topics::{Hub, Output};
 
 pub struct Node {
@@ -31,6 +34,11 @@ pub struct Node {
     pub notices: VecDeque<(u64, Notice)>,
     /// What queues were given.
     pub queued: Vec<(QueueId, Message)>,
+    /// The queues of sessions.
+    stores: BTreeMap<QueueId, Store>,
+    /// The metadata group refuses everything.
+    pub refuses: bool,
+    requests: u64,
     /// Queues say nothing; the tags are kept here.
     pub silent: bool,
     pub unconfirmed: Vec<(u64, QueueId, PublishTag)>,
@@ -63,6 +71,9 @@ impl Node {
             hub: Hub::default(),
             notices: VecDeque::new(),
             queued: Vec::new(),
+            stores: BTreeMap::new(),
+            refuses: false,
+            requests: 0,
             silent: false,
             unconfirmed: Vec::new(),
             pace: None,
@@ -82,6 +93,9 @@ impl Node {
                 maintenance: false,
             }],
             user: user("guest"),
+        });
+        node.must(Change::EnableFeature {
+            name: metadata::features::MQTT_STATE.name.into(),
         });
         node.must(Change::PutVhost {
             name: "other".into(),
@@ -134,6 +148,59 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The socket of a session is gone: so are its consumers.
+    fn over(&mut self, number: u64) {
+        for store in self.stores.values_mut() {
+            store.session_over(number, self.now);
+        }
+    }
+
+    /// Queues that nobody used for their time go.
+    fn expire(&mut self) {
+        let due = |(id, store): (&QueueId, &Store)| {
+            let record = self.tree.queue_by_id(*id)?;
+            let ms = record.arguments.get("x-expires")?.as_integer()?;
+            let time = Duration::from_millis(ms as u64);
+            store.unused_since().filter(|at| *at + time <= self.now)?;
+            Some(record.clone())
+        };
+        let due: Vec<_> = self.stores.iter().filter_map(due).collect();
+        for record in due {
+            let (vhost, name) = (record.vhost.clone(), record.name.clone());
+            self.number = 0;
+            self.change(
+                0,
+                Change::DeleteQueue {
+                    vhost,
+                    name,
+                    id: None,
+                },
+            );
+        }
+        self.notices.retain(|(number, _)| *number > 0);
+    }
+
+    /// The session's queue of a client.
+    pub fn stored(&self, client: &str) -> Option<Arc<QueueRecord>> {
+        let name = format!("mqtt-subscription-{client}qos1");
+        self.tree.queue("/", &name).cloned()
+    }
+
+    /// Messages that a queue has, given out or not.
+    pub fn kept(&self, queue: QueueId) -> usize {
+        self.stores.get(&queue).map_or(0, Store::len)
+    }
+
+    /// A message from an AMQP client to a session's queue.
+    pub fn amqp(&mut self, queue: QueueId, message: Message) {
+        if let Some(store) = self.stores.get_mut(&queue) {
+            store.publish(message);
+            self.notices.extend(store.next(queue));
+        }
+    }
+}
+
 impl Broker for Node {
     fn id(&self) -> SessionId {
         SessionId {
@@ -155,13 +222,40 @@ impl Broker for Node {
     fn tree(&self) -> &Tree {
         &self.tree
     }
-    fn change(&mut self, _: u64, _: Change) {
-        panic!("no MQTT session changes metadata");
+    fn change(&mut self, token: u64, change: Change) {
+        self.index += 1;
+        let result = match self.refuses {
+            true => Err(Refused::Unavailable("no leader".into())),
+            false => self.tree.apply(self.index, &change),
+        };
+        let number = self.number;
+        self.notices
+            .push_back((number, Notice::Changed { token, result }));
+        for event in self.tree.take_events() {
+            match event {
+                TreeEvent::QueueAdded(record) => {
+                    self.stores.insert(record.id, Store::default());
+                }
+                TreeEvent::QueueRemoved(record) => {
+                    if let Some(client) = session_mqtt::client_of(&record.name) {
+                        self.hub.queue_gone(&record.vhost, client, record.id.0);
+                    }
+                    let consumer = self.stores.remove(&record.id).and_then(|s| s.consumer());
+                    self.notices
+                        .extend(consumer.map(|number| (number, store::cancelled(record.id))));
+                }
+                _ => {}
+            }
+        }
     }
     fn place(&mut self, _: QueueKind, _: u32) -> Vec<NodeId> {
         vec![NodeId(1)]
     }
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace {
+        if let Some(store) = self.stores.get_mut(&queue) {
+            store.publish(message.clone());
+            self.notices.extend(store.next(queue));
+        }
         self.queued.push((queue, message));
         match (self.silent, tag.tag) {
             (_, 0) => {}
@@ -172,8 +266,19 @@ impl Broker for Node {
         }
         self.pace.unwrap_or(Pace::Steady)
     }
-    fn request(&mut self, _: QueueId, _: RequestBody) -> RequestSeq {
-        panic!("no MQTT session asks a queue");
+    fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
+        self.requests += 1;
+        let seq = RequestSeq(self.requests);
+        let number = self.number;
+        if let Some(store) = self.stores.get_mut(&queue) {
+            let answer = store.request(number, body, self.now);
+            self.notices.extend(answer.map(|answer| {
+                let notice = Notice::Answer { queue, seq, answer };
+                (number, notice)
+            }));
+            self.notices.extend(store.next(queue));
+        }
+        seq
     }
     fn publishers_blocked(&self) -> Option<&'static str> {
         self.alarm
@@ -190,6 +295,24 @@ impl Broker for Node {
     fn close_channel(&mut self) {}
     fn topics(&mut self) -> Option<&mut Hub> {
         Some(&mut self.hub)
+    }
+    fn retain(
+        &mut self,
+        token: u64,
+        vhost: &str,
+        topic: &str,
+        message: Option<Message>,
+    ) -> Result<(), Refused> {
+        let taken = self.hub.retain(vhost, topic, message);
+        taken.map_err(|_| Refused::PreconditionFailed("no room".into()))?;
+        let result = match self.refuses {
+            true => Err(Refused::Unavailable("no leader".into())),
+            false => Ok(Done::Changed),
+        };
+        let number = self.number;
+        self.notices
+            .extend((token != 0).then_some((number, Notice::Changed { token, result })));
+        Ok(())
     }
     fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let right = match auth::verify(hash, password) {
@@ -397,8 +520,31 @@ impl World {
             seat.closed = true;
             self.node.number = c as u64 + 1;
             seat.session.gone(&mut self.node);
+            self.node.over(c as u64 + 1);
         }
         self.settle();
+    }
+
+    /// The process is killed and starts again: what was in memory is gone.
+    pub fn kill(&mut self) {
+        for seat in &mut self.seats {
+            seat.closed = true;
+        }
+        self.node.hub = Hub::default();
+        for queue in self.node.tree.queues("/") {
+            let client = session_mqtt::client_of(&queue.name).unwrap_or_default();
+            for binding in self.node.tree.bindings_of_queue(queue.id) {
+                if let Some((filter, shared)) = session_mqtt::shared_subscription(binding) {
+                    let hub = &mut self.node.hub;
+                    hub.adopt(("/", client), queue.id.0, &filter, shared);
+                }
+            }
+        }
+        self.node.notices.clear();
+        self.node.unconfirmed.clear();
+        for c in 0..self.seats.len() {
+            self.node.over(c as u64 + 1);
+        }
     }
 
     pub fn notice(&mut self, c: usize, notice: Notice) {
@@ -411,6 +557,7 @@ impl World {
         self.node.now = self.node.now + time;
         self.node.wall = WallTime(self.node.wall.0 + time.as_millis() as u64);
         self.node.hub.tick(self.node.now);
+        self.node.expire();
         for c in 0..self.seats.len() {
             let seat = &mut self.seats[c];
             if !seat.closed && seat.session.wake_at().is_some_and(|at| at <= self.node.now) {
@@ -503,6 +650,7 @@ impl World {
             seat.closed = true;
             self.node.number = c as u64 + 1;
             seat.session.gone(&mut self.node);
+            self.node.over(c as u64 + 1);
             return true;
         }
         let left = seat.input.len();

@@ -89,6 +89,20 @@ impl MqttClient {
         self.send(cluster, &Packet::Publish(publish));
     }
 
+    /// A message of QoS 1 that is to be retained.
+    pub fn retain(&mut self, cluster: &mut Cluster, topic: &str, payload: &[u8]) {
+        let publish = Publish {
+            dup: false,
+            qos: Qos::AtLeastOnce,
+            retain: true,
+            topic,
+            packet_id: 1,
+            properties: Properties::default(),
+            payload,
+        };
+        self.send(cluster, &Packet::Publish(publish));
+    }
+
     /// The socket breaks.
     pub fn cut(self, cluster: &mut Cluster) {
         cluster.nodes[self.at].shard.gone(self.key);

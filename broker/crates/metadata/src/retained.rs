@@ -1,0 +1,106 @@
+//! What MQTT clients left for those who subscribe later (M7): a message for each topic, the same on every node.
+
+use crate::apply::no_vhost;
+use crate::features::MQTT_STATE;
+use crate::tree::TreeEvent;
+use crate::{Done, Name, Refused, Tree, limits};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Retained {
+    vhosts: BTreeMap<Name, BTreeMap<Name, Bytes>>,
+    messages: usize,
+    /// Of topics and messages.
+    bytes: usize,
+}
+
+impl Retained {
+    pub fn set(&mut self, vhost: &Name, topic: &Name, message: Bytes) {
+        self.remove(vhost, topic);
+        self.messages += 1;
+        self.bytes += topic.len() + message.len();
+        let there = self.vhosts.entry(vhost.clone()).or_default();
+        there.insert(topic.clone(), message);
+    }
+
+    /// False: nothing was there.
+    fn remove(&mut self, vhost: &str, topic: &str) -> bool {
+        let Some(there) = self.vhosts.get_mut(vhost) else {
+            return false;
+        };
+        let Some(old) = there.remove(topic) else {
+            return false;
+        };
+        self.messages -= 1;
+        self.bytes -= topic.len() + old.len();
+        if there.is_empty() {
+            self.vhosts.remove(vhost);
+        }
+        true
+    }
+
+    pub fn remove_vhost(&mut self, vhost: &str) {
+        for (topic, message) in self.vhosts.remove(vhost).unwrap_or_default() {
+            self.messages -= 1;
+            self.bytes -= topic.len() + message.len();
+        }
+    }
+}
+
+impl Tree {
+    pub(crate) fn retain(
+        &mut self,
+        vhost: &Name,
+        topic: &Name,
+        message: Option<&Bytes>,
+    ) -> Result<Done, Refused> {
+        match message {
+            Some(message) => {
+                self.room_to_retain(vhost, topic, message.len())?;
+                self.retained.set(vhost, topic, message.clone());
+            }
+            None if self.retained.remove(vhost, topic) => {}
+            None => return Ok(Done::AsBefore),
+        }
+        self.events.push(TreeEvent::Retained {
+            vhost: vhost.clone(),
+            topic: topic.clone(),
+        });
+        Ok(Done::Changed)
+    }
+
+    /// Whether a message of `len` bytes could be retained for a topic as things are.
+    pub fn room_to_retain(&self, vhost: &str, topic: &str, len: usize) -> Result<(), Refused> {
+        self.needs(MQTT_STATE)?;
+        if !self.vhost_exists(vhost) {
+            return Err(no_vhost(vhost));
+        }
+        if topic.is_empty() || topic.len() > limits::TOPIC_BYTES || len > limits::RETAINED_BYTES {
+            let most = limits::RETAINED_BYTES;
+            return Err(Refused::Invalid(format!(
+                "a message of {len} bytes cannot be retained: the most is {most}"
+            )));
+        }
+        let before = self.retained(vhost, topic).map(|m| topic.len() + m.len());
+        let bytes = self.retained.bytes - before.unwrap_or(0) + topic.len() + len;
+        let messages = self.retained.messages + usize::from(before.is_none());
+        if messages > limits::RETAINED || bytes > limits::RETAINED_TOTAL_BYTES {
+            return Err(Refused::PreconditionFailed(
+                "there is no room for more retained messages".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What subscribers of a topic get first: a message container.
+    pub fn retained(&self, vhost: &str, topic: &str) -> Option<&Bytes> {
+        self.retained.vhosts.get(vhost)?.get(topic)
+    }
+
+    /// Vhost, topic and message, in that order.
+    pub fn all_retained(&self) -> impl Iterator<Item = (&Name, &Name, &Bytes)> {
+        let vhosts = self.retained.vhosts.iter();
+        vhosts.flat_map(|(vhost, all)| all.iter().map(move |(topic, m)| (vhost, topic, m)))
+    }
+}

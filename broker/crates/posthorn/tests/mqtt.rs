@@ -1,0 +1,247 @@
+//! MQTT clients of a program that is killed: what was acknowledged is there afterwards.
+#![forbid(unsafe_code)]
+
+mod program;
+
+use bytes::BytesMut;
+use codec_mqtt::{
+    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
+    SubscribeOptions, Version, parse_frame,
+};
+use program::{Result, Scratch, Serving, address, eventually, serve};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+/// Nothing takes as long as this; a test that hangs is to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Client {
+    stream: TcpStream,
+    input: BytesMut,
+}
+
+/// A message from the server.
+#[derive(Debug)]
+struct Got {
+    id: u16,
+    dup: bool,
+    retain: bool,
+    payload: String,
+}
+
+impl Client {
+    /// A client of MQTT 3.1.1, and whether its session was there.
+    fn open(address: &str, client_id: &str, clean: bool) -> Result<(Client, bool)> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let input = BytesMut::new();
+        let mut client = Client { stream, input };
+        client.send(&Packet::Connect(Connect {
+            version: Version::V311,
+            clean_start: clean,
+            keep_alive: 0,
+            properties: Properties::default(),
+            client_id,
+            will: None,
+            user_name: None,
+            password: None,
+        }))?;
+        let present = client.next(|packet| match packet {
+            Packet::ConnAck(p) if p.reason == Reason::Success => Some(p.session_present),
+            _ => None,
+        })?;
+        Ok((client, present))
+    }
+
+    fn send(&mut self, packet: &Packet<'_>) -> Result<()> {
+        let mut raw = BytesMut::new();
+        packet.encode(Version::V311, &mut raw);
+        Ok(self.stream.write_all(&raw)?)
+    }
+
+    /// The next packet, which must be one that `read` knows.
+    fn next<T>(&mut self, read: impl Fn(&Packet<'_>) -> Option<T>) -> Result<T> {
+        loop {
+            let whole = parse_frame(&self.input, usize::MAX).map_err(|e| e.to_string())?;
+            if let Some(frame) = whole {
+                let length = frame.wire_len();
+                let packet = Packet::decode(&frame, Version::V311).map_err(|e| e.to_string())?;
+                let found = read(&packet).ok_or_else(|| format!("unexpected: {packet:?}"))?;
+                drop(self.input.split_to(length));
+                return Ok(found);
+            }
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer)? {
+                0 => return Err("the connection is closed".into()),
+                n => self.input.extend_from_slice(&buffer[..n]),
+            }
+        }
+    }
+
+    fn subscribe(&mut self, filter: &str, qos: Qos) -> Result<()> {
+        let options = SubscribeOptions {
+            qos,
+            ..SubscribeOptions::default()
+        };
+        let mut raw = BytesMut::new();
+        Filters::put(&mut raw, filter, options);
+        self.send(&Packet::Subscribe(Subscribe {
+            packet_id: 1,
+            properties: Properties::default(),
+            filters: Filters::new(&raw, Version::V311),
+        }))?;
+        self.next(|packet| match packet {
+            Packet::SubAck(p) if p.reasons == [qos as u8] => Some(()),
+            _ => None,
+        })
+    }
+
+    fn publish(&mut self, topic: &str, id: u16, payload: &str, retain: bool) -> Result<()> {
+        self.send(&Packet::Publish(Publish {
+            dup: false,
+            qos: Qos::AtLeastOnce,
+            retain,
+            topic,
+            packet_id: id,
+            properties: Properties::default(),
+            payload: payload.as_bytes(),
+        }))
+    }
+
+    fn acknowledged(&mut self) -> Result<u16> {
+        self.next(|packet| match packet {
+            Packet::Ack(ack) if ack.kind == AckKind::PubAck => Some(ack.packet_id),
+            _ => None,
+        })
+    }
+
+    fn message(&mut self) -> Result<Got> {
+        self.next(|packet| match packet {
+            Packet::Publish(p) => Some(Got {
+                id: p.packet_id,
+                dup: p.dup,
+                retain: p.retain,
+                payload: String::from_utf8_lossy(p.payload).into_owned(),
+            }),
+            _ => None,
+        })
+    }
+
+    fn acknowledge(&mut self, id: u16) -> Result<()> {
+        let ack = Ack::new(AckKind::PubAck, id, Reason::Success);
+        self.send(&Packet::Ack(ack))
+    }
+}
+
+fn start(dir: &Path, ready: &Path) -> Result<Serving> {
+    let mut command = serve(dir, ready);
+    command.args(["--set", "mqtt.listeners.tcp.default=127.0.0.1:0"]);
+    Ok(Serving(command.stderr(Stdio::null()).spawn()?))
+}
+
+/// Killed (SIGKILL), and started again.
+fn again(mut running: Serving, dir: &Path, ready: &Path) -> Result<Serving> {
+    running.0.kill()?;
+    running.0.wait()?;
+    drop(running);
+    std::fs::remove_file(ready)?;
+    start(dir, ready)
+}
+
+fn quorum_by_default(ready: &Path) -> Result<()> {
+    let url = format!("http://{}/api/vhosts/%2F", address(ready, "management")?);
+    let request = ureq::put(&url).header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    request.send_json(serde_json::json!({"default_queue_type": "quorum"}))?;
+    Ok(())
+}
+
+/// Messages that one publisher sends without waiting in between.
+const MESSAGES: u16 = 300;
+
+fn killed_between_acknowledgement_and_delivery(name: &str, quorum: bool) -> Result<()> {
+    let scratch = Scratch::new(name)?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let running = start(&dir, &ready)?;
+    let mqtt = address(&ready, "mqtt")?;
+    if quorum {
+        quorum_by_default(&ready)?;
+    }
+    let (mut keeper, present) = Client::open(&mqtt, "keeper", false)?;
+    assert!(!present);
+    keeper.subscribe("a/#", Qos::AtLeastOnce)?;
+    let (mut publisher, _) = Client::open(&mqtt, "publisher", true)?;
+    for id in 1..=MESSAGES {
+        publisher.publish("a/b", id, &id.to_string(), false)?;
+    }
+    // The client has some and says nothing.
+    let first = keeper.message()?;
+    assert_eq!((first.dup, first.payload.as_str()), (false, "1"));
+    for id in 1..=MESSAGES {
+        assert_eq!(publisher.acknowledged()?, id);
+    }
+    let running = again(running, &dir, &ready)?;
+    let mqtt = address(&ready, "mqtt")?;
+    let (mut keeper, present) = Client::open(&mqtt, "keeper", false)?;
+    assert!(present, "{name}");
+    for id in 1..=MESSAGES {
+        let got = keeper.message()?;
+        assert_eq!(got.payload, id.to_string(), "{name}: {got:?}");
+        assert!(id > 1 || got.dup, "{name}: it was sent before");
+        keeper.acknowledge(got.id)?;
+    }
+    // What was acknowledged stays so: nothing comes before what is new, after one more end.
+    publisher = Client::open(&mqtt, "publisher", true)?.0;
+    publisher.publish("a/b", 1, "new", false)?;
+    publisher.acknowledged()?;
+    assert_eq!(keeper.message()?.payload, "new");
+    let queue = if quorum { "quorum" } else { "classic" };
+    eventually("acknowledgements in the queue", || {
+        let url = format!("http://{}/api/queues", address(&ready, "management").ok()?);
+        let request = ureq::get(&url).header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+        let text = request.call().ok()?.body_mut().read_to_string().ok()?;
+        let all: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let one = all.as_array()?.iter().find(|q| q["type"] == queue)?;
+        (one["name"] == "mqtt-subscription-keeperqos1" && one["messages"] == 1).then_some(())
+    })?;
+    drop(running);
+    Ok(())
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_a_classic_queue() -> Result<()> {
+    killed_between_acknowledgement_and_delivery("mqtt-classic", false)
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_in_a_quorum_queue() -> Result<()> {
+    killed_between_acknowledgement_and_delivery("mqtt-quorum", true)
+}
+
+#[test]
+fn what_is_retained_outlives_the_process() -> Result<()> {
+    let scratch = Scratch::new("mqtt-retained")?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let running = start(&dir, &ready)?;
+    let mqtt = address(&ready, "mqtt")?;
+    let (mut publisher, _) = Client::open(&mqtt, "publisher", true)?;
+    for (id, topic, payload) in [(1, "a", "1"), (2, "b", "2"), (3, "a", "3"), (4, "b", "")] {
+        publisher.publish(topic, id, payload, true)?;
+    }
+    for id in 1..=4 {
+        assert_eq!(publisher.acknowledged()?, id);
+    }
+    let running = again(running, &dir, &ready)?;
+    let mqtt = address(&ready, "mqtt")?;
+    let (mut subscriber, _) = Client::open(&mqtt, "subscriber", true)?;
+    subscriber.subscribe("#", Qos::AtLeastOnce)?;
+    let got = subscriber.message()?;
+    assert_eq!((got.retain, got.payload.as_str()), (true, "3"));
+    let (mut publisher, _) = Client::open(&mqtt, "publisher", true)?;
+    publisher.publish("c", 1, "next", false)?;
+    assert_eq!(subscriber.message()?.payload, "next", "and nothing else");
+    drop(running);
+    Ok(())
+}

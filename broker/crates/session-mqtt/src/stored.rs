@@ -1,0 +1,450 @@
+//! The queue of a session that outlives its connection (M2): its messages of QoS 1 and 2 wait there, and its subscriptions are
+//! bindings that end there.
+//!
+//! What a subscription asks for is in the binding's arguments, as in RabbitMQ. Subscriptions of QoS 0 and shared ones are bindings
+//! too, under a key that no message has: the hub serves those, and the binding keeps them.
+
+use crate::link::{Cx, Link};
+use crate::session::{Failure, Outcome};
+use crate::state::Waiting;
+use codec_mqtt::{Ack, AckKind, Qos, Reason};
+use message::{Message, Protocol, Table, Value};
+use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, QueueRecord, Tree};
+use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Settled, RequestBody};
+use session::RequestSeq;
+use smallvec::SmallVec;
+use topics::{Delivery, Envelope, Hit, Subscription, key_of, topic_of};
+
+/// In front of the key of a binding that is to match nothing: no topic has this character [MQTT-4.7.3-2].
+const ASIDE: char = '\0';
+const FILTER: &str = "x-mqtt-filter";
+const OPTIONS: &str = "x-mqtt-subscription-opts";
+const EXPIRES: &str = "x-expires";
+/// Bytes of a queue's name and of a binding's key.
+const MAX_NAME: usize = metadata::limits::NAME_BYTES;
+/// The only one that a connection has.
+const CONSUMER: ConsumerId = ConsumerId(1);
+
+/// A session's queue, as its connection sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    /// None until there is a subscription.
+    pub queue: Option<QueueId>,
+    /// The question whether messages may come.
+    asked: Option<RequestSeq>,
+    pub consuming: bool,
+    /// Deliveries that are done with, as ranges; told at the end of the step.
+    settled: Vec<(u64, u64)>,
+    /// Nothing is known of what earlier connections sent: the queue's word has to do.
+    pub unknown_past: bool,
+    /// There is a subscription of QoS 2.
+    exactly_once: bool,
+}
+
+/// RabbitMQ's name of the queue with a client's messages of QoS 1 and 2. None: the client id is too long for one.
+pub(crate) fn queue_name(client_id: &str) -> Option<Name> {
+    let name = format!("mqtt-subscription-{client_id}qos1");
+    (name.len() <= MAX_NAME).then(|| name.into())
+}
+
+/// A filter as the routing key of a binding.
+pub(crate) fn binding_key(filter: &str) -> String {
+    key_of(filter).replace('+', "*")
+}
+
+/// Milliseconds for `x-expires`; None: never.
+fn expires_ms(session_expiry: u32) -> Option<u64> {
+    (session_expiry < u32::MAX).then(|| u64::from(session_expiry) * 1000)
+}
+
+impl Link {
+    pub(crate) fn queue(&self) -> Option<QueueId> {
+        self.stored.as_ref().and_then(|stored| stored.queue)
+    }
+
+    /// The queue that this session is to have, of the vhost's type.
+    pub(crate) fn new_queue(&self, cx: &mut Cx<'_>) -> Option<QueueRecord> {
+        let vhost = cx.broker.tree().vhost(&self.vhost)?;
+        let kind = vhost.default_queue_type.unwrap_or(QueueKind::Classic);
+        let mut arguments = Table::default();
+        arguments.set("x-queue-type", Value::from(kind.name()));
+        if let Some(ms) = expires_ms(self.session_expiry) {
+            arguments.set(EXPIRES, Value::I64(ms as i64));
+        }
+        if kind == QueueKind::Quorum {
+            // A client that often breaks off has not failed at the message.
+            arguments.set("x-delivery-limit", Value::I64(-1));
+        }
+        let mut record = QueueRecord {
+            id: QueueId(0),
+            vhost: self.vhost.clone(),
+            name: queue_name(&self.client_id)?,
+            kind,
+            durable: true,
+            auto_delete: false,
+            exclusive: None,
+            arguments,
+            members: Vec::new(),
+            declared_by: self.user.clone(),
+        };
+        record.members = cx.broker.place_queue(&record);
+        Some(record)
+    }
+
+    /// The binding that a subscription is. None: the filter is too long for one.
+    pub(crate) fn binding(&self, filter: &str, wanted: Subscription) -> Option<BindingRecord> {
+        let shared = codec_mqtt::shared(filter).ok().flatten();
+        let aside = shared.is_some() || wanted.qos == Qos::AtMostOnce;
+        let mut key = binding_key(shared.map_or(filter, |s| s.filter));
+        if aside {
+            key.insert(0, ASIDE);
+        }
+        let mut options = Table::default();
+        if wanted.identifier != 0 {
+            options.set("id", Value::U32(wanted.identifier));
+        }
+        options.set("no-local", Value::Bool(wanted.no_local));
+        options.set("qos", Value::U8(wanted.qos as u8));
+        options.set(
+            "retain-as-published",
+            Value::Bool(wanted.retain_as_published),
+        );
+        let mut arguments = Table::default();
+        arguments.set(FILTER, Value::from(filter));
+        arguments.set(OPTIONS, Value::Table(options));
+        (key.len() <= MAX_NAME).then_some(BindingRecord {
+            vhost: self.vhost.clone(),
+            source: self.settings.exchange.clone(),
+            destination: Destination::Queue(queue_name(&self.client_id)?),
+            routing_key: key.into(),
+            arguments,
+        })
+    }
+
+    /// The client's subscriptions are those that its queue has: the hub hears of them.
+    fn restore_subscriptions(&mut self, queue: QueueId, cx: &mut Cx<'_>) {
+        let tree = cx.broker.tree();
+        let exchange = &*self.settings.exchange;
+        let all = tree.bindings_of_queue(queue);
+        let ours = all.iter().filter(|b| &*b.source == exchange);
+        let kept: Vec<_> = ours.filter_map(|b| subscription_of(&b.arguments)).collect();
+        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+            return;
+        };
+        hub.unsubscribe_all(subscriber);
+        hub.store_in(subscriber, queue.0);
+        for (filter, subscription) in kept {
+            self.no_local |= subscription.no_local;
+            if let Some(stored) = &mut self.stored {
+                stored.exactly_once |= subscription.qos == Qos::ExactlyOnce;
+            }
+            hub.subscribe(subscriber, &filter, subscription);
+        }
+    }
+
+    /// The session has this queue from an earlier connection: messages come when the queue agrees.
+    pub(crate) fn resume(&mut self, record: &QueueRecord, unknown_past: bool, cx: &mut Cx<'_>) {
+        self.stored = Some(Box::new(Stored {
+            queue: Some(record.id),
+            unknown_past,
+            ..Stored::default()
+        }));
+        self.restore_subscriptions(record.id, cx);
+        self.set_expiry(record, cx);
+        self.consume(cx);
+    }
+
+    /// The client may wait for PUBREL of messages that an earlier life of the node sent it: their identifiers are free again
+    /// when it has come.
+    pub(crate) fn release_earlier_life(&mut self, cx: &mut Cx<'_>) {
+        let stored = self.stored.as_ref();
+        if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
+            for id in self.state.ids.release_all() {
+                let release = Ack::new(AckKind::PubRel, id, Reason::Success);
+                release.encode(self.version, cx.out.tail());
+            }
+        }
+    }
+
+    /// The queue lives as long as the session without a connection.
+    pub(crate) fn set_expiry(&self, record: &QueueRecord, cx: &mut Cx<'_>) {
+        let said = record.arguments.get(EXPIRES).and_then(Value::as_integer);
+        let expires_ms = expires_ms(self.session_expiry);
+        // Ends with this connection: it is deleted then.
+        if self.session_expiry > 0 && said.and_then(|ms| u64::try_from(ms).ok()) != expires_ms {
+            let id = record.id;
+            cx.broker
+                .change(0, Change::SetQueueExpires { id, expires_ms });
+        }
+    }
+
+    /// The queue was made for this connection.
+    pub(crate) fn queue_made(&mut self, queue: QueueId, cx: &mut Cx<'_>) {
+        if let Some(stored) = &mut self.stored {
+            stored.queue = Some(queue);
+        }
+        if let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) {
+            hub.store_in(subscriber, queue.0);
+        }
+        self.consume(cx);
+    }
+
+    fn consume(&mut self, cx: &mut Cx<'_>) {
+        let Some(stored) = &mut self.stored else {
+            return;
+        };
+        let Some(queue) = stored.queue else {
+            return;
+        };
+        let spec = ConsumerSpec {
+            tag: self.client_id.as_ref().into(),
+            channel: 0,
+            prefetch: u32::try_from(self.quota).unwrap_or(u32::MAX),
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            arguments: Table::default(),
+        };
+        let consumer = CONSUMER;
+        let seq = cx
+            .broker
+            .request(queue, RequestBody::Consume { consumer, spec });
+        stored.asked = Some(seq);
+        stored.consuming = true;
+    }
+
+    /// The queue's answer. True: it was the one that was waited for.
+    pub(crate) fn answered(
+        &mut self,
+        queue: QueueId,
+        seq: RequestSeq,
+        answer: Answer,
+    ) -> Result<bool, Failure> {
+        let Some(stored) = &mut self.stored else {
+            return Ok(false);
+        };
+        if stored.queue != Some(queue) || stored.asked != Some(seq) {
+            return Ok(false);
+        }
+        stored.asked = None;
+        match answer {
+            Answer::Refused { text, .. } => {
+                stored.consuming = false;
+                Err(Failure::new(Reason::ServerUnavailable, text))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// The queue will give no more messages.
+    pub(crate) fn queue_lost(&mut self, queue: QueueId, cx: &Cx<'_>) -> Outcome {
+        let Some(stored) = self.stored.as_mut().filter(|s| s.queue == Some(queue)) else {
+            return Ok(());
+        };
+        stored.consuming = false;
+        if cx.broker.tree().queue_by_id(queue).is_none() {
+            stored.queue = None;
+            // With the queue the session is over.
+            self.session_expiry = 0;
+            let text = "the session's queue was deleted";
+            return Err(Failure::new(Reason::AdministrativeAction, text));
+        }
+        let text = "the node that has the session's queue cannot be reached";
+        Err(Failure::new(Reason::ImplementationSpecificError, text))
+    }
+
+    /// Messages from the queue.
+    pub(crate) fn take(&mut self, queue: QueueId, all: Vec<queue::Delivery>, cx: &mut Cx<'_>) {
+        if self.queue() != Some(queue) {
+            return;
+        }
+        for given in all {
+            let (id, again) = (given.id, given.redelivered);
+            if !again {
+                // All that had been given to earlier connections has come.
+                self.state.inflight.retain(|i| !i.awaits_return());
+            }
+            match self.understood(given.message, cx) {
+                Some(delivery) if again && self.state.returned(&delivery, id) => {}
+                Some(delivery) => {
+                    let unknown = self.stored.as_ref().is_some_and(|s| s.unknown_past);
+                    self.state.wait_given(Waiting {
+                        delivery,
+                        owed: Some(id),
+                        dup: again && unknown,
+                    });
+                }
+                None => self.settle(id),
+            }
+        }
+        self.send_waiting(cx);
+    }
+
+    /// A message from the queue as the client is to see it. None: it is not for the client (any more), or of QoS 0, and then the
+    /// hub has handed it out.
+    fn understood(&self, message: Message, cx: &mut Cx<'_>) -> Option<Delivery> {
+        let subscriber = self.subscriber?;
+        let mut found = Vec::new();
+        let hub = cx.broker.topics()?;
+        let message = match message.protocol() {
+            Protocol::Mqtt => {
+                let raw = message.properties();
+                let topic = Envelope::read(&raw).ok()?.topic;
+                hub.matching(subscriber, topic, &mut found);
+                message
+            }
+            _ => message.routing_keys().find_map(|key| {
+                hub.matching(subscriber, &topic_of(key), &mut found);
+                let of_client = !found.is_empty();
+                of_client.then(|| crate::from_amqp091(&message, key))?
+            })?,
+        };
+        let hits: SmallVec<[Hit; 1]> = found.iter().map(|s| s.hit()).collect();
+        let best = hits.iter().map(|hit| hit.qos).max()?;
+        (message.durable() && best > Qos::AtMostOnce).then_some(Delivery {
+            message,
+            hits,
+            retained: false,
+        })
+    }
+
+    /// The client is done with a delivery of the queue.
+    pub(crate) fn settle(&mut self, id: u64) {
+        let Some(stored) = &mut self.stored else {
+            return;
+        };
+        match stored.settled.last_mut() {
+            Some((_, to)) if to.checked_add(1) == Some(id) => *to = id,
+            _ => stored.settled.push((id, id)),
+        }
+    }
+
+    /// Tells the queue what is done with.
+    pub(crate) fn flush_settled(&mut self, cx: &mut Cx<'_>) {
+        let Some(stored) = self.stored.as_mut().filter(|s| !s.settled.is_empty()) else {
+            return;
+        };
+        let ids = std::mem::take(&mut stored.settled);
+        if let (Some(queue), true) = (stored.queue, stored.consuming) {
+            let body = RequestBody::Settle {
+                consumer: CONSUMER,
+                outcome: Settled::Accepted,
+                ids,
+            };
+            cx.broker.request(queue, body);
+        }
+    }
+
+    /// The connection ends: what the client has not acknowledged goes back, before another connection asks for it. `over`: so
+    /// does the session.
+    pub(crate) fn leave_queue(&mut self, over: bool, cx: &mut Cx<'_>) {
+        self.flush_settled(cx);
+        let Some(stored) = self.stored.take() else {
+            return;
+        };
+        let Some(queue) = stored.queue else {
+            return;
+        };
+        if stored.consuming {
+            let consumer = CONSUMER;
+            cx.broker.request(queue, RequestBody::Leave { consumer });
+        }
+        let Some(record) = cx.broker.tree().queue_by_id(queue).cloned() else {
+            return;
+        };
+        match over {
+            true => self.delete_queue(0, &record, cx),
+            false => self.set_expiry(&record, cx),
+        }
+        self.state.queue = Some(queue);
+    }
+
+    pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut Cx<'_>) {
+        if let Some(hub) = cx.broker.topics() {
+            hub.queue_ends(record.id.0);
+        }
+        let change = Change::DeleteQueue {
+            vhost: record.vhost.clone(),
+            name: record.name.clone(),
+            id: Some(record.id),
+        };
+        cx.broker.change(token, change);
+    }
+
+    /// A subscription may not want what its own client publishes: then the session's queue does not get it.
+    pub(crate) fn keep_local(&self, topic: &str, routes: &mut Vec<QueueId>, cx: &mut Cx<'_>) {
+        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber) else {
+            return;
+        };
+        if !self.no_local || !routes.contains(&queue) {
+            return;
+        }
+        if let Some(hub) = cx.broker.topics() {
+            let mut found = Vec::new();
+            hub.matching(subscriber, topic, &mut found);
+            if found.iter().all(|s| s.no_local || s.qos == Qos::AtMostOnce) {
+                routes.retain(|id| *id != queue);
+            }
+        }
+    }
+}
+
+pub(crate) fn of_session(tree: &Tree, queue: QueueId) -> bool {
+    tree.queue_by_id(queue)
+        .is_some_and(|q| client_of(&q.name).is_some())
+}
+
+/// The client that a session's queue belongs to, from its name.
+pub fn client_of(queue: &str) -> Option<&str> {
+    queue
+        .strip_prefix("mqtt-subscription-")?
+        .strip_suffix("qos1")
+}
+
+/// The shared subscription that a binding of a session's queue keeps; None: it keeps none, or one that is not shared.
+pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscription)> {
+    let found = subscription_of(&binding.arguments)?;
+    codec_mqtt::shared(&found.0)
+        .ok()?
+        .is_some()
+        .then_some(found)
+}
+
+/// What a binding's arguments say of a subscription; None: it is not one.
+fn subscription_of(arguments: &Table) -> Option<(String, Subscription)> {
+    let filter = arguments.get(FILTER)?.as_str()?;
+    codec_mqtt::shared(filter).ok()?;
+    let Value::Table(options) = arguments.get(OPTIONS)? else {
+        return None;
+    };
+    let yes = |key| options.get(key) == Some(&Value::Bool(true));
+    let number = |key| options.get(key).and_then(Value::as_integer);
+    let qos = number("qos").and_then(|n| u8::try_from(n).ok());
+    let identifier = number("id").and_then(|n| u32::try_from(n).ok());
+    let subscription = Subscription {
+        qos: Qos::from_bits(qos?)?,
+        no_local: yes("no-local"),
+        retain_as_published: yes("retain-as-published"),
+        identifier: identifier.unwrap_or(0),
+    };
+    Some((filter.to_owned(), subscription))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_of_sessions_are_known_by_their_names() {
+        let name = queue_name("c").unwrap();
+        assert_eq!(&*name, "mqtt-subscription-cqos1");
+        assert_eq!(client_of(&name), Some("c"));
+        assert_eq!(client_of("mqtt-subscription-cqos0"), None);
+        assert_eq!(queue_name(&"c".repeat(MAX_NAME)), None);
+    }
+
+    #[test]
+    fn a_key_has_amqps_wildcards() {
+        assert_eq!(binding_key("a/+/b.c/#"), "a.*.b/c.#");
+    }
+}

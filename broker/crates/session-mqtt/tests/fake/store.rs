@@ -1,0 +1,118 @@
+//! A queue with one consumer, as sessions see queues: in order, unsettled messages bounded, what a consumer leaves goes back.
+
+use env::Time;
+use message::Message;
+use queue::{Answer, ConsumerId, Delivery, Outcome, QueueId, RequestBody};
+use session::Notice;
+use std::collections::VecDeque;
+
+#[derive(Clone)]
+struct Kept {
+    message: Message,
+    redelivered: bool,
+}
+
+struct Consumer {
+    number: u64,
+    id: ConsumerId,
+    prefetch: usize,
+    next: u64,
+}
+
+#[derive(Default)]
+pub struct Store {
+    ready: VecDeque<Kept>,
+    out: VecDeque<(u64, Kept)>,
+    consumer: Option<Consumer>,
+    unused_since: Option<Time>,
+}
+
+pub fn cancelled(queue: QueueId) -> Notice {
+    let consumer = ConsumerId(1);
+    Notice::Cancelled { queue, consumer }
+}
+
+impl Store {
+    pub fn consumer(&self) -> Option<u64> {
+        self.consumer.as_ref().map(|c| c.number)
+    }
+
+    pub fn unused_since(&self) -> Option<Time> {
+        self.unused_since
+    }
+
+    pub fn len(&self) -> usize {
+        self.ready.len() + self.out.len()
+    }
+
+    pub fn publish(&mut self, message: Message) {
+        self.ready.push_back(Kept {
+            message,
+            redelivered: false,
+        });
+    }
+
+    pub fn session_over(&mut self, number: u64, now: Time) {
+        if self.consumer() != Some(number) {
+            return;
+        }
+        self.consumer = None;
+        self.unused_since = Some(now);
+        while let Some((_, mut kept)) = self.out.pop_back() {
+            kept.redelivered = true;
+            self.ready.push_front(kept);
+        }
+    }
+
+    pub fn request(&mut self, number: u64, body: RequestBody, now: Time) -> Option<Answer> {
+        match body {
+            RequestBody::Consume { consumer, spec } => {
+                assert!(self.consumer.is_none(), "the last one has not left");
+                self.unused_since = None;
+                self.consumer = Some(Consumer {
+                    number,
+                    id: consumer,
+                    prefetch: spec.prefetch as usize,
+                    next: 1,
+                });
+                return Some(Answer::Consuming);
+            }
+            RequestBody::Settle { outcome, ids, .. } => {
+                assert_eq!(
+                    (self.consumer(), outcome),
+                    (Some(number), Outcome::Accepted)
+                );
+                let settled = |id: u64| ids.iter().any(|(from, to)| (*from..=*to).contains(&id));
+                self.out.retain(|(id, _)| !settled(*id));
+            }
+            RequestBody::Leave { .. } => self.session_over(number, now),
+            other => panic!("no MQTT session asks a queue for {other:?}"),
+        }
+        None
+    }
+
+    /// What the consumer is given now.
+    pub fn next(&mut self, queue: QueueId) -> Option<(u64, Notice)> {
+        let consumer = self.consumer.as_mut()?;
+        let mut deliveries = Vec::new();
+        while self.out.len() < consumer.prefetch
+            && let Some(kept) = self.ready.pop_front()
+        {
+            deliveries.push(Delivery {
+                id: consumer.next,
+                redelivered: kept.redelivered,
+                attempts: None,
+                left: 0,
+                message: kept.message.clone(),
+            });
+            self.out.push_back((consumer.next, kept));
+            consumer.next += 1;
+        }
+        let notice = Notice::Deliver {
+            queue,
+            consumer: consumer.id,
+            deliveries: deliveries.clone(),
+        };
+        (!deliveries.is_empty()).then_some((consumer.number, notice))
+    }
+}

@@ -1,0 +1,311 @@
+//! Sessions that outlive connections and the process: their queues (M2, M3, C7).
+
+mod fake;
+
+use codec_amqp091::Properties as Amqp;
+use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, Reason, SubscribeOptions, Version};
+use env::WallTime;
+use fake::{World, confirm_all};
+use message::{Message, MessageBuilder, Protocol, Value};
+use std::time::Duration;
+
+/// A client whose session is kept for that many seconds; what it is told first.
+fn keeper(w: &mut World, name: &'static str, expiry: u32) -> (usize, Vec<String>) {
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.client_id = name;
+        connect.clean_start = false;
+        connect.properties.session_expiry = Some(expiry);
+    });
+    let said = w.said(c);
+    (c, said)
+}
+
+fn options(qos: Qos) -> SubscribeOptions {
+    SubscribeOptions {
+        qos,
+        ..SubscribeOptions::default()
+    }
+}
+
+fn amqp(key: &str, durable: bool) -> Message {
+    let mut raw = bytes::BytesMut::new();
+    Amqp::default().encode(&mut raw);
+    let builder = MessageBuilder {
+        protocol: Protocol::Amqp091,
+        durable,
+        priority: None,
+        ttl_ms: None,
+        received: WallTime(7),
+        exchange: "amq.topic",
+        routing_keys: &[key],
+        properties: &raw,
+    };
+    builder.build(4, [&b"amqp"[..]]).unwrap()
+}
+
+#[test]
+fn what_was_acknowledged_outlives_the_process_and_keeps_its_order() {
+    // [MQTT-4.1.0-1], [MQTT-4.6.0-1]
+    let mut w = World::default();
+    let (c, said) = keeper(&mut w, "k", 3600);
+    assert_eq!(said, ["CONNACK 0x00"]);
+    w.subscribe(c, "a/#", Qos::ExactlyOnce);
+    let p = w.client(Version::V5, "p");
+    for id in 1..=4 {
+        let qos = if id == 3 {
+            Qos::ExactlyOnce
+        } else {
+            Qos::AtLeastOnce
+        };
+        w.publish(p, "a/b", qos, id, &id.to_string());
+    }
+    assert_eq!(w.said(p), ["PUBACK 1", "PUBACK 2", "PUBREC 3", "PUBACK 4"]);
+    w.ack(c, AckKind::PubAck, 1, Reason::Success);
+    w.ack(c, AckKind::PubRec, 3, Reason::Success);
+    w.kill();
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a/b", Qos::AtLeastOnce, 5, "5");
+    assert_eq!(w.said(p), ["PUBACK 5"]);
+    let (c, said) = keeper(&mut w, "k", 3600);
+    // The client may wait for any PUBREL of the earlier life: no new message has an identifier that it has not been freed of.
+    assert_eq!(said[0], "CONNACK 0x00 present");
+    let released: Vec<String> = (1..=64).map(|id| format!("PUBREL {id}")).collect();
+    assert_eq!(said[1..=64], released);
+    let told = [
+        "PUBLISH a/b 2 q1 #65 dup",
+        "PUBLISH a/b 3 q2 #66 dup",
+        "PUBLISH a/b 4 q1 #67 dup",
+        "PUBLISH a/b 5 q1 #68",
+    ];
+    assert_eq!(said[65..], told);
+    for id in 1..=64 {
+        w.ack(c, AckKind::PubComp, id, Reason::Success);
+    }
+    for id in [65, 67, 68] {
+        w.ack(c, AckKind::PubAck, id, Reason::Success);
+    }
+    w.ack(c, AckKind::PubRec, 66, Reason::Success);
+    w.ack(c, AckKind::PubComp, 66, Reason::Success);
+    assert_eq!(w.said(c), ["PUBREL 66"]);
+    w.publish(p, "a/b", Qos::AtLeastOnce, 6, "6");
+    assert_eq!(w.said(c), ["PUBLISH a/b 6 q1 #1"]);
+    w.ack(c, AckKind::PubAck, 1, Reason::Success);
+    let queue = w.node.stored("k").expect("the session's queue");
+    assert_eq!(w.node.kept(queue.id), 0);
+}
+
+#[test]
+fn what_a_subscription_asked_for_outlives_the_process() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    let kept = SubscribeOptions {
+        retain_as_published: true,
+        no_local: true,
+        ..options(Qos::AtLeastOnce)
+    };
+    w.subscribe_with(c, "a/+", kept, Some(7));
+    w.subscribe_with(c, "a/b", options(Qos::AtLeastOnce), Some(8));
+    w.subscribe_with(c, "mine", kept, None);
+    w.subscribe_with(c, "zero", options(Qos::AtMostOnce), Some(9));
+    assert_eq!(w.said(c).len(), 4);
+    w.kill();
+    let p = w.client(Version::V5, "p");
+    w.publish_with(p, "a/b", Qos::AtLeastOnce, 1, "1", |p| p.retain = true);
+    w.publish(p, "zero", Qos::AtLeastOnce, 2, "not kept");
+    let (c, said) = keeper(&mut w, "k", 3600);
+    assert_eq!(said[1..], ["PUBLISH a/b 1 q1 #1 retain ids[7, 8]"]);
+    w.publish(p, "zero", Qos::AtLeastOnce, 3, "2");
+    assert_eq!(w.said(c), ["PUBLISH zero 2 q0 ids[9]"]);
+    // No Local: [MQTT-3.8.3-3]
+    w.publish(c, "mine", Qos::AtLeastOnce, 1, "x");
+    assert_eq!(w.said(c), ["PUBACK 1 0x10"]);
+    w.publish(p, "mine", Qos::AtLeastOnce, 4, "y");
+    assert_eq!(w.said(c), ["PUBLISH mine y q1 #2"]);
+}
+
+#[test]
+fn quality_0_is_never_written_down() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtMostOnce, 0, "1");
+    assert_eq!(w.said(c), ["PUBLISH a 1 q0"]);
+    assert_eq!(w.node.queued.len(), 0);
+    // What an AMQP client does not want kept is in the queue, and the hub has handed it out.
+    let queue = w.node.stored("k").expect("the session's queue").id;
+    w.node.amqp(queue, amqp("a", false));
+    w.settle();
+    assert_eq!((w.said(c).len(), w.node.kept(queue)), (0, 0));
+    w.node.amqp(queue, amqp("a", true));
+    w.settle();
+    assert_eq!(w.said(c), ["PUBLISH a amqp q1 #1"]);
+    // Wildcards of AMQP that are none here.
+    w.subscribe(c, "s/*", Qos::AtLeastOnce);
+    w.publish(p, "s/x", Qos::AtLeastOnce, 1, "no");
+    w.publish(p, "s/*", Qos::AtLeastOnce, 2, "yes");
+    assert_eq!(w.said(c), ["PUBLISH s/* yes q1 #2"]);
+}
+
+#[test]
+fn the_answer_waits_for_the_sessions_queue() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "a/#", Qos::AtLeastOnce);
+    w.node.silent = true;
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
+    assert_eq!(w.said(p), [""; 0]);
+    confirm_all(&mut w);
+    assert_eq!(w.said(p), ["PUBACK 1"]);
+    // Topics that no AMQP client could be told reach it too.
+    let long = format!("a/{}", "x".repeat(300));
+    w.publish(p, &long, Qos::ExactlyOnce, 2, "2");
+    confirm_all(&mut w);
+    assert_eq!(w.said(p), ["PUBREC 2"]);
+    assert_eq!(w.said(c).len(), 2);
+}
+
+#[test]
+fn a_session_and_its_queue_end_together() {
+    // [MQTT-3.1.2-4], [MQTT-4.1.0-2]
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    assert!(w.node.stored("k").is_none(), "nothing to keep yet");
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    let expires = |w: &World| {
+        let queue = w.node.stored("k").expect("the session's queue");
+        queue.arguments.get("x-expires").cloned()
+    };
+    assert_eq!(expires(&w), Some(Value::I64(60_000)));
+    w.cut(c);
+    // Another time from now on.
+    let (c, _) = keeper(&mut w, "k", 120);
+    assert_eq!(expires(&w), Some(Value::I64(120_000)));
+    w.cut(c);
+    w.after(Duration::from_secs(120));
+    assert!(w.node.stored("k").is_none());
+    assert_eq!(keeper(&mut w, "k", 60).1, ["CONNACK 0x00"]);
+    // A clean start, also in another life of the process.
+    let (c, _) = keeper(&mut w, "l", 60);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    w.kill();
+    w.client(Version::V5, "l");
+    assert!(w.node.stored("l").is_none());
+    // The client says so as it leaves.
+    let (c, _) = keeper(&mut w, "m", 60);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    let properties = Properties {
+        session_expiry: Some(0),
+        ..Properties::default()
+    };
+    let reason = Reason::Success;
+    w.send(c, &Packet::Disconnect(Disconnect { reason, properties }));
+    assert!(w.node.stored("m").is_none());
+    assert_eq!(keeper(&mut w, "m", 60).1, ["CONNACK 0x00"]);
+}
+
+#[test]
+fn a_session_whose_queue_is_deleted_is_over() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    let queue = w.node.stored("k").expect("the session's queue");
+    let (vhost, name, id) = (queue.vhost.clone(), queue.name.clone(), None);
+    let delete = metadata::Change::DeleteQueue { vhost, name, id };
+    session::Broker::change(&mut w.node, 0, delete);
+    w.settle();
+    assert_eq!(w.said(c), ["DISCONNECT 0x98", "END"]);
+    assert_eq!(keeper(&mut w, "k", 60).1, ["CONNACK 0x00"]);
+}
+
+#[test]
+fn subscriptions_end_in_the_queue_too() {
+    // [MQTT-3.8.4-3], [MQTT-3.10.4-1], [MQTT-3.10.4-2]
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    for qos in [Qos::AtLeastOnce, Qos::AtMostOnce, Qos::ExactlyOnce] {
+        w.subscribe(c, "a", qos);
+    }
+    w.subscribe(c, "b", Qos::AtLeastOnce);
+    let queue = w.node.stored("k").expect("the session's queue").id;
+    assert_eq!(w.node.tree.bindings_of_queue(queue).len(), 2);
+    w.unsubscribe(c, &["a", "x"]);
+    assert_eq!(w.said(c), ["UNSUBACK 2 [0, 17]"]);
+    assert_eq!(w.node.tree.bindings_of_queue(queue).len(), 1);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    assert_eq!(w.said(p), ["PUBACK 1 0x10"]);
+}
+
+#[test]
+fn a_subscription_that_cannot_be_kept_is_refused() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.node.refuses = true;
+    w.subscribe_with(c, "a", options(Qos::AtLeastOnce), None);
+    assert_eq!(w.said(c), ["SUBACK 1 [131]"]);
+    w.node.refuses = false;
+    let long = "x".repeat(256);
+    w.subscribe_with(c, &long, options(Qos::AtLeastOnce), None);
+    assert_eq!(w.said(c), ["SUBACK 1 [131]"]);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    // Nobody else's queue is touched.
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.client_id = "k";
+        connect.user_name = Some("other:small");
+        connect.password = Some(b"small");
+    });
+    assert_eq!(w.said(c).len(), 1);
+    assert!(w.node.stored("k").is_some());
+    let long = fake::unstatic(&"k".repeat(300));
+    let (_, said) = keeper(&mut w, long, 60);
+    assert!(said[0].starts_with("CONNACK 0x85"), "{said:?}");
+}
+
+#[test]
+fn who_shares_a_subscription_may_have_a_queue() {
+    // [MQTT-4.8.2-4]
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.subscribe(c, "$share/g/a", Qos::AtLeastOnce);
+    let d = w.client(Version::V5, "d");
+    w.subscribe(d, "$share/g/a", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    for id in 1..=4 {
+        w.publish(p, "a", Qos::AtLeastOnce, id, &id.to_string());
+    }
+    assert_eq!((w.said(c).len(), w.said(d).len()), (2, 2));
+    assert_eq!(w.said(p).len(), 4);
+    // Alone and away: its queue keeps it.
+    w.cut(d);
+    w.cut(c);
+    w.publish(p, "a", Qos::AtLeastOnce, 5, "5");
+    assert_eq!(w.said(p), ["PUBACK 5"]);
+    w.kill();
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 6, "6");
+    assert_eq!(w.said(p), ["PUBACK 6"], "its queue is known without it");
+    let (_, said) = keeper(&mut w, "k", 60);
+    assert_eq!(
+        said.len(),
+        5,
+        "two that were not acknowledged, and the last two: {said:?}"
+    );
+}
+
+#[test]
+fn the_answer_waits_for_the_cluster_to_retain_the_message() {
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    w.publish_with(c, "a", Qos::AtLeastOnce, 1, "1", |p| p.retain = true);
+    assert_eq!(w.said(c), ["PUBACK 1 0x10"]);
+    w.node.refuses = true;
+    w.publish_with(c, "a", Qos::AtLeastOnce, 2, "2", |p| p.retain = true);
+    assert_eq!(w.said(c), ["PUBACK 2 0x97"]);
+    let old = w.client(Version::V311, "old");
+    w.publish_with(old, "a", Qos::AtLeastOnce, 1, "3", |p| p.retain = true);
+    assert_eq!(w.said(old), ["END"]);
+}
