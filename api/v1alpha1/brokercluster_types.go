@@ -55,7 +55,7 @@ type BrokerClusterSpec struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// TLS makes the nodes listen on port 5671; absent: they do not.
+	// TLS makes the nodes listen on port 5671, and the HTTP API on 15671; absent: they do not.
 	// +optional
 	TLS *TLSSpec `json:"tls,omitempty"`
 

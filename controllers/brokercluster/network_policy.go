@@ -44,10 +44,7 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, operatorNamespace string) n
 			PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{names.LabelName: names.Manager}},
 		})
 	}
-	var clients []int32
-	for _, each := range clientPorts(&cluster.Spec) {
-		clients = append(clients, each.Port)
-	}
+	clients := numbers(clientPorts(&cluster.Spec))
 	out := networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)},
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
@@ -64,8 +61,16 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, operatorNamespace string) n
 	// A rule without peers would let everybody in.
 	if len(management) > 0 {
 		out.Ingress = append(out.Ingress, networkingv1.NetworkPolicyIngressRule{
-			From: management, Ports: openPorts(corev1.ProtocolTCP, names.PortManagement),
+			From: management, Ports: openPorts(corev1.ProtocolTCP, numbers(managementPorts(&cluster.Spec))...),
 		})
+	}
+	return out
+}
+
+func numbers(ports []corev1.ServicePort) []int32 {
+	var out []int32
+	for _, each := range ports {
+		out = append(out, each.Port)
 	}
 	return out
 }

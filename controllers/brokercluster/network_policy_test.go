@@ -46,6 +46,8 @@ func TestStrictPolicy(t *testing.T) {
 		"the operator":                     {nil, "op", names.PortManagement, 1, false, &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "op"}}},
 		"an operator elsewhere":            {nil, "", names.PortManagement, 0, false, nil},
 		"the operator and others":          {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Management = []posthornv1.NetworkPeer{app} }, "op", names.PortManagement, 2, false, app.NamespaceSelector},
+		"the HTTP API, no TLS":             {nil, "op", names.PortManagementTLS, 0, false, nil},
+		"the HTTP API, TLS":                {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", names.PortManagementTLS, 1, false, nil},
 		"scrapers":                         {nil, "op", names.PortPrometheus, 0, true, nil},
 		"named scrapers":                   {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Monitoring = []posthornv1.NetworkPeer{app} }, "op", names.PortPrometheus, 1, false, app.NamespaceSelector},
 		"what has no business in a broker": {nil, "op", 22, 0, false, nil},

@@ -5,6 +5,7 @@ package brokercluster
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,8 +31,9 @@ func (s *scope) ensureNodesService(ctx context.Context) error {
 		service.Spec.PublishNotReadyAddresses = true
 		service.Spec.Selector = names.Selector(s.cluster.Name)
 		service.Labels[names.LabelComponent] = nodesComponent
-		service.Spec.Ports = mergePorts(service.Spec.Ports, append(clientPorts(&s.cluster.Spec),
-			port("cluster", names.PortCluster), port("management", names.PortManagement), port("prometheus", names.PortPrometheus),
+		service.Spec.Ports = mergePorts(service.Spec.Ports, slices.Concat(
+			clientPorts(&s.cluster.Spec), []corev1.ServicePort{port("cluster", names.PortCluster)},
+			managementPorts(&s.cluster.Spec), []corev1.ServicePort{port("prometheus", names.PortPrometheus)},
 		), false)
 		return nil
 	})
@@ -44,8 +46,8 @@ func (s *scope) ensureClientService(ctx context.Context) error {
 		wanted := s.cluster.Spec.Service
 		service.Spec.Type = wanted.Type
 		service.Spec.Selector = names.Selector(s.cluster.Name)
-		service.Spec.Ports = mergePorts(service.Spec.Ports, append(clientPorts(&s.cluster.Spec),
-			port("management", names.PortManagement), port("prometheus", names.PortPrometheus),
+		service.Spec.Ports = mergePorts(service.Spec.Ports, slices.Concat(
+			clientPorts(&s.cluster.Spec), managementPorts(&s.cluster.Spec), []corev1.ServicePort{port("prometheus", names.PortPrometheus)},
 		), wanted.Type != corev1.ServiceTypeClusterIP)
 		annotate(&service.ObjectMeta, wanted.Annotations)
 		return nil

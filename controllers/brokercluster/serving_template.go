@@ -28,6 +28,9 @@ func tlsInputsOf(cluster *posthornv1.BrokerCluster) *tlsInputs {
 	return &tlsInputs{Secret: servingSecret(cluster), ClientAuth: clientAuthOf(spec), DisablePlaintext: spec.DisablePlaintext}
 }
 
+// managementTLS names the port of the HTTP API over TLS.
+const managementTLS = "management-tls"
+
 // addServing lets the broker listen for TLS. Its settings go into the environment and not into the
 // ConfigMap: so a pod has the settings if, and only if, it has the files, also half-way through a roll.
 func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
@@ -57,7 +60,10 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 		set("POSTHORN_LISTENERS_TCP", "none")
 		container.Ports = withoutPort(container.Ports, "amqp")
 	}
-	container.Ports = append(container.Ports, corev1.ContainerPort{Name: "amqps", ContainerPort: names.PortAMQPS, Protocol: corev1.ProtocolTCP})
+	set("POSTHORN_MANAGEMENT_SSL_PORT", strconv.Itoa(names.PortManagementTLS))
+	container.Ports = append(container.Ports,
+		corev1.ContainerPort{Name: "amqps", ContainerPort: names.PortAMQPS, Protocol: corev1.ProtocolTCP},
+		corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP})
 	files := template.Spec.Volumes[0].Projected
 	files.Sources = append(files.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
 		LocalObjectReference: corev1.LocalObjectReference{Name: tls.Secret}, Items: items,
@@ -82,6 +88,15 @@ func clientPorts(spec *posthornv1.BrokerClusterSpec) []corev1.ServicePort {
 	}
 	if spec.TLS != nil {
 		out = append(out, port("amqps", names.PortAMQPS))
+	}
+	return out
+}
+
+// managementPorts are the ports of the HTTP API. The one without TLS stays: probes and the operator use it.
+func managementPorts(spec *posthornv1.BrokerClusterSpec) []corev1.ServicePort {
+	out := []corev1.ServicePort{port("management", names.PortManagement)}
+	if spec.TLS != nil {
+		out = append(out, port(managementTLS, names.PortManagementTLS))
 	}
 	return out
 }

@@ -9,8 +9,10 @@ const (
 	PortAMQP       = 5672
 	PortAMQPS      = 5671
 	PortManagement = 15672
-	PortPrometheus = 15692
-	PortCluster    = 25672
+	// PortManagementTLS is the HTTP API over TLS.
+	PortManagementTLS = 15671
+	PortPrometheus    = 15692
+	PortCluster       = 25672
 )
 
 // Labels and annotations.

@@ -130,6 +130,7 @@ var _ = Describe("TLS for clients", func() {
 		for _, port := range clients.Spec.Ports {
 			Expect(port.Port).NotTo(BeEquivalentTo(5672))
 		}
+		Expect(clients.Spec.Ports).To(ContainElement(And(HaveField("Name", "management-tls"), HaveField("Port", BeEquivalentTo(15671)))))
 		var user corev1.Secret
 		Expect(k8s.Get(ctx, w.key("c-default-user"), &user)).To(Succeed())
 		Expect(string(user.Data["uri"])).To(HavePrefix("amqps://"))
