@@ -51,9 +51,15 @@ sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 	@$(CARGO) build -q --release $(BROKER) -p sim
 	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
-.PHONY: bench faults
+.PHONY: bench bench-storage faults
 bench: ## CPU per million messages under RabbitMQ's PerfTest; ROUNDS=3, WORKLOAD=name for one (test/bench/run -help)
 	@test/bench/run -rounds $(or $(ROUNDS),3) $(WORKLOAD)
+
+bench-storage: ## what storage costs, in some ten minutes: group commit, restart, depth, disk, idle groups; SCENARIO=name for one
+	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn -p benches
+	@$(if $(SCENARIO),,$(CARGO_TARGET_DIR)/release/group-commit $(CARGO_TARGET_DIR)/group-commit.data $(CARGO_TARGET_DIR)/group-commit.json)
+	@POSTHORN=$(CARGO_TARGET_DIR)/release/posthorn test/bench/storage/run -json $(CARGO_TARGET_DIR)/storage.json \
+	  -svg $(CARGO_TARGET_DIR)/storage.svg $(SCENARIO)
 
 .PHONY: fuzz
 fuzz: ## libFuzzer on what comes from outside: make fuzz TARGET=session-amqp091 SECONDS=60

@@ -25,7 +25,8 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"restart", "1 M messages of 12 B in a quorum queue, kill -9, start: time to the first message", restart1M, false},
-	{"depth", "a quorum queue filled to 5 M messages and emptied: CPU and memory against depth; kill -9 when it is full", depth5M, false},
+	{"memory", "a quorum queue filled to 5 M messages: bytes of memory for each", memory, false},
+	{"depth", "a quorum queue filled to 5 M messages and emptied: CPU against depth; kill -9 when it is full", depth5M, false},
 	{"depth10m", "the same with 10 M", depth10M, true},
 	{"oldest", "one old message that nobody acknowledges, and traffic: does the disk plateau?", oldest, false},
 	{"churn", "consumers come and go: does the log grow?", churn, false},
@@ -44,12 +45,19 @@ type row struct {
 	Goal float64 `json:"goal,omitempty"`
 }
 
+// missed says by how much a goal is missed, if there is one and it is.
+func (r row) missed() string {
+	if r.Goal == 0 || r.Value <= r.Goal {
+		return ""
+	}
+	return fmt.Sprintf("missed, %.1f times", r.Value/r.Goal)
+}
+
 // report gathers what is measured.
 type report struct {
 	program  string
 	scale    float64
 	scenario string
-	keep     bool
 	Rows     []row   `json:"rows"`
 	Points   []point `json:"points,omitempty"`
 }
@@ -127,14 +135,11 @@ func (r *report) table() {
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "scenario\tfigure\tvalue\tunit\tgoal\t")
 	for _, row := range r.Rows {
-		goal, missed := "", ""
+		goal := ""
 		if row.Goal > 0 {
 			goal = fmt.Sprintf("<= %.4g", row.Goal)
-			if row.Value > row.Goal {
-				missed = fmt.Sprintf("missed, %.1f times", row.Value/row.Goal)
-			}
 		}
-		fmt.Fprintf(out, "%s\t%s\t%.4g\t%s\t%s\t%s\n", row.Scenario, row.What, row.Value, row.Unit, goal, missed)
+		fmt.Fprintf(out, "%s\t%s\t%.4g\t%s\t%s\t%s\n", row.Scenario, row.What, row.Value, row.Unit, goal, row.missed())
 	}
 	out.Flush()
 }
