@@ -160,9 +160,15 @@ fn global_parameters_and_the_clusters_name() {
 fn feature_flags_are_turned_on_and_unknown_ones_refused() {
     let server = Server::start();
     let flags = server.get("/api/feature-flags");
+    let flags: Vec<_> = flags
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|f| (f["name"].as_str().unwrap(), f["state"].as_str().unwrap()))
+        .collect();
     assert_eq!(
-        (&flags[0]["name"], &flags[0]["state"]),
-        (&json!("runtime_parameters"), &json!("enabled"))
+        flags,
+        [("mqtt_state", "enabled"), ("runtime_parameters", "enabled")]
     );
     let enable = |name: &str| {
         server
