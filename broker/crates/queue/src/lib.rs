@@ -64,6 +64,7 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestBody {
     Publish(Message),
+    /// A new consumer; for one that a classic queue has already: a new prefetch, the rest of the spec is not looked at.
     Consume {
         consumer: ConsumerId,
         spec: ConsumerSpec,

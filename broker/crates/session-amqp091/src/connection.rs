@@ -606,7 +606,9 @@ impl AmqpSession {
                 let Some(number) = number else { return };
                 self.with_channel(number, cx, |channel, link, cx| {
                     channel.cancelled_while_waiting(consumer, link)?;
-                    channel.cancelled(consumer, link, cx);
+                    if !channel.ended_by_own_delete(consumer, link) {
+                        channel.cancelled(consumer, link, cx);
+                    }
                     Ok(())
                 });
             }

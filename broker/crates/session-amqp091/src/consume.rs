@@ -31,10 +31,10 @@ impl Channel {
                 ..
             } => {
                 if global {
-                    self.channel_prefetch = prefetch_count.into();
+                    self.limit_channel(prefetch_count.into(), link, cx);
                 } else {
                     // Setting the consumers' limit lifts the channel's, as in RabbitMQ.
-                    self.channel_prefetch = 0;
+                    self.limit_channel(0, link, cx);
                     self.prefetch = prefetch_count.into();
                 }
                 cx.send(self.number, &Method::BasicQosOk {});
@@ -142,7 +142,7 @@ impl Channel {
         let spec = ConsumerSpec {
             tag,
             channel: self.number,
-            prefetch: self.prefetch_of(wish.no_ack),
+            prefetch: window(wish.no_ack, self.prefetch, self.channel_prefetch),
             // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
             // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
             no_ack: false,
@@ -171,6 +171,7 @@ impl Channel {
             tag: spec.tag.clone(),
             no_ack,
             get: false,
+            prefetch: self.prefetch,
             kind,
         };
         link.subscriptions.insert(consumer.0, subscription);
@@ -181,13 +182,34 @@ impl Channel {
         self.wait(wait, 0, (60, 20), link, cx);
     }
 
-    /// With a limit on the channel a consumer needs no more than that; the channel's share is kept here.
-    fn prefetch_of(&self, no_ack: bool) -> u32 {
-        match (no_ack, self.prefetch, self.channel_prefetch) {
-            (true, _, _) => 0,
-            (false, own, 0) => own,
-            (false, 0, all) => all,
-            (false, own, all) => own.min(all),
+    /// A limit on all the channel's consumers together, 0 is none. Their queues hear how much each needs from now on.
+    fn limit_channel(&mut self, limit: u32, link: &mut Link, cx: &mut Cx<'_>) {
+        if self.channel_prefetch == limit {
+            return;
+        }
+        let old = std::mem::replace(&mut self.channel_prefetch, limit);
+        let mut changed: Vec<(QueueId, ConsumerId, ConsumerSpec)> = Vec::new();
+        for (tag, consumer) in &self.consumers {
+            let Some(s) = link.subscriptions.get(&consumer.0) else {
+                continue;
+            };
+            let prefetch = window(s.no_ack, s.prefetch, limit);
+            if s.kind != QueueKind::Classic || prefetch == window(s.no_ack, s.prefetch, old) {
+                continue;
+            }
+            let spec = ConsumerSpec {
+                tag: tag.clone(),
+                channel: self.number,
+                prefetch,
+                no_ack: false,
+                exclusive: false,
+                priority: 0,
+                arguments: Table::default(),
+            };
+            changed.push((s.queue, *consumer, spec));
+        }
+        for (queue, consumer, spec) in changed {
+            link.tell(cx, queue, RequestBody::Consume { consumer, spec });
         }
     }
 
@@ -263,6 +285,7 @@ impl Channel {
             tag: "".into(),
             no_ack,
             get: true,
+            prefetch: 0,
             kind,
         };
         link.subscriptions.insert(consumer.0, subscription);
@@ -320,6 +343,16 @@ impl Channel {
             "" => Ok(self.last_queue.clone()),
             given => Ok(given.into()),
         }
+    }
+}
+
+/// What a consumer's queue is told: with a limit on the channel it needs no more than that; the channel's share is kept here.
+fn window(no_ack: bool, own: u32, all: u32) -> u32 {
+    match (no_ack, own, all) {
+        (true, _, _) => 0,
+        (false, own, 0) => own,
+        (false, 0, all) => all,
+        (false, own, all) => own.min(all),
     }
 }
 

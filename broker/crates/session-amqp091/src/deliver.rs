@@ -5,7 +5,7 @@ use crate::deaths;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::mqtt;
-use crate::unacked::Origin;
+use crate::unacked::{Origin, Owed};
 use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
 };
@@ -77,7 +77,7 @@ impl Channel {
             return;
         };
         for delivery in deliveries {
-            if self.held_deliveries.is_empty() && self.may_deliver(to.no_ack, link, cx) {
+            if self.held_deliveries.is_empty() && self.may_deliver(link, cx) {
                 self.write(&to, queue, consumer, &delivery, link, cx);
             } else {
                 self.held_deliveries.push_back(Held {
@@ -89,9 +89,12 @@ impl Channel {
         }
     }
 
-    fn may_deliver(&self, no_ack: bool, link: &Link, cx: &Cx<'_>) -> bool {
+    /// A channel at its limit gives nothing to consumers without acknowledgement either, whose deliveries it does not count:
+    /// RabbitMQ's rule. What a transaction has settled counts until the commit.
+    fn may_deliver(&self, link: &Link, cx: &Cx<'_>) -> bool {
         let limit = self.channel_prefetch as usize;
-        let full = !no_ack && limit > 0 && self.unacked.len() >= limit;
+        let uncommitted = || self.transaction.as_ref().map_or(0, |t| t.consumed());
+        let full = limit > 0 && self.unacked.consumed() + uncommitted() >= limit;
         !full && cx.out.len() < link.limits.outbox_deliveries
     }
 
@@ -102,7 +105,7 @@ impl Channel {
                 self.held_deliveries.pop_front();
                 continue;
             };
-            if !self.may_deliver(to.no_ack, link, cx) {
+            if !self.may_deliver(link, cx) {
                 return;
             }
             if let Some(held) = self.held_deliveries.pop_front() {
@@ -153,15 +156,20 @@ impl Channel {
         if no_ack {
             link.settle(origin, queue::Outcome::Accepted);
         } else {
-            self.owe(origin, link, cx);
+            self.owe(origin, false, link, cx);
         }
     }
 
     /// Takes note that the client owes an acknowledgement for the delivery just written.
-    fn owe(&mut self, origin: Origin, link: &mut Link, cx: &Cx<'_>) {
+    fn owe(&mut self, origin: Origin, got: bool, link: &mut Link, cx: &Cx<'_>) {
         let now = cx.broker.now();
         link.ack_check.get_or_insert(now + ACK_CHECK);
-        self.unacked.push(self.next_delivery, seconds(now), origin);
+        self.unacked.push(Owed {
+            tag: self.next_delivery,
+            since: seconds(now),
+            got,
+            origin,
+        });
     }
 
     /// 406 when the client has kept a delivery for longer than its queue, or else the node, allows.
@@ -218,7 +226,7 @@ impl Channel {
         self.count_got(origin.queue, no_ack, delivery.redelivered, link, cx);
         // Without acknowledgement the queue's side has settled it: it is only one.
         if !no_ack {
-            self.owe(origin, link, cx);
+            self.owe(origin, true, link, cx);
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Subscription {
     pub tag: Name,
     pub no_ack: bool,
     pub get: bool,
+    /// Of basic.qos when it began; 0: no limit of its own.
+    pub prefetch: u32,
     /// The queue's type: messages are counted by it.
     pub kind: QueueKind,
 }

@@ -10,7 +10,7 @@ use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right};
-use queue::{QueueId, RequestBody};
+use queue::{ConsumerId, QueueId, RequestBody};
 
 impl Channel {
     pub(crate) fn exchange_method(
@@ -142,6 +142,7 @@ impl Channel {
                     if_unused,
                     if_empty,
                     no_wait,
+                    ended: Vec::new(),
                 };
                 self.delete_queue(deletion, link, cx)
             }
@@ -435,6 +436,8 @@ pub(crate) struct Deletion {
     if_unused: bool,
     if_empty: bool,
     pub no_wait: bool,
+    /// The channel's own consumers of the queue, as far as the queue has ended them.
+    pub ended: Vec<ConsumerId>,
 }
 
 struct Wish {

@@ -17,6 +17,7 @@ use metadata::QueueId;
 pub(crate) struct Transaction {
     messages: Vec<Pending>,
     settlements: Vec<(Owed, queue::Outcome)>,
+    consumed: usize,
     octets: usize,
     /// A queue refused a message.
     pub failed: bool,
@@ -51,6 +52,7 @@ impl Transaction {
     }
 
     pub fn settle(&mut self, owed: Owed, outcome: queue::Outcome, link: &Link) -> Outcome {
+        self.consumed += usize::from(!owed.got);
         self.settlements.push((owed, outcome));
         self.grow(size_of::<(Owed, queue::Outcome)>(), link)
     }
@@ -65,6 +67,11 @@ impl Transaction {
             );
         }
         Ok(())
+    }
+
+    /// Deliveries to consumers among the settlements.
+    pub fn consumed(&self) -> usize {
+        self.consumed
     }
 
     /// Messages and settlements that wait for the commit.
@@ -104,10 +111,12 @@ impl Channel {
         }
         for Pending {
             message,
-            routes,
+            mut routes,
             mandatory,
         } in done.messages
         {
+            // Routed when they were published; a queue that is gone since is none.
+            routes.retain(|queue| cx.broker.tree().queue_by_id(*queue).is_some());
             dispatch(self, message, routes, mandatory, link, cx);
         }
         for (owed, outcome) in done.settlements {

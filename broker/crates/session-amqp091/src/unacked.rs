@@ -18,6 +18,8 @@ pub(crate) struct Owed {
     pub tag: u64,
     /// Whole seconds of the session's clock.
     pub since: u32,
+    /// Asked for with basic.get: the channel's limit does not count it.
+    pub got: bool,
     pub origin: Origin,
 }
 
@@ -25,14 +27,19 @@ pub(crate) struct Owed {
 struct Entry {
     tag: u64,
     since: u32,
+    got: bool,
     /// None: settled, kept until it reaches the front or half of all are such.
     origin: Option<Origin>,
 }
 
 impl Entry {
     fn owed(&self) -> Option<Owed> {
-        let (tag, since) = (self.tag, self.since);
-        self.origin.map(|origin| Owed { tag, since, origin })
+        self.origin.map(|origin| Owed {
+            tag: self.tag,
+            since: self.since,
+            got: self.got,
+            origin,
+        })
     }
 }
 
@@ -41,6 +48,8 @@ impl Entry {
 pub(crate) struct Unacked {
     entries: VecDeque<Entry>,
     live: usize,
+    /// How many of them came by basic.get.
+    got: usize,
 }
 
 /// Settled entries that are not worth a sweep.
@@ -51,14 +60,21 @@ impl Unacked {
         self.live
     }
 
-    /// Delivered at that second. Tags and times must ascend.
-    pub fn push(&mut self, tag: u64, since: u32, origin: Origin) {
+    /// Those that were delivered to consumers: what a limit on the channel counts.
+    pub fn consumed(&self) -> usize {
+        self.live - self.got
+    }
+
+    /// Tags and times must ascend.
+    pub fn push(&mut self, owed: Owed) {
         self.entries.push_back(Entry {
-            tag,
-            since,
-            origin: Some(origin),
+            tag: owed.tag,
+            since: owed.since,
+            got: owed.got,
+            origin: Some(owed.origin),
         });
         self.live += 1;
+        self.got += usize::from(owed.got);
     }
 
     /// The oldest first.
@@ -73,11 +89,12 @@ impl Unacked {
             _ => self.entries.binary_search_by_key(&tag, |e| e.tag).ok()?,
         };
         let entry = self.entries.get_mut(at)?;
-        let origin = entry.origin.take()?;
-        let since = entry.since;
+        let owed = entry.owed()?;
+        entry.origin = None;
         self.live -= 1;
+        self.got -= usize::from(owed.got);
         self.tidy();
-        Some(Owed { tag, since, origin })
+        Some(owed)
     }
 
     /// Whether `tag` is there; 0, all there are, always is.
@@ -99,6 +116,7 @@ impl Unacked {
         let taken = self.entries.drain(..count);
         let taken: Vec<Owed> = taken.filter_map(|e| e.owed()).collect();
         self.live -= taken.len();
+        self.got -= taken.iter().filter(|o| o.got).count();
         self.tidy();
         Some(taken)
     }
@@ -113,7 +131,7 @@ impl Unacked {
         all.extend(owed);
         all.sort_unstable_by_key(|o| o.tag);
         for o in all {
-            self.push(o.tag, o.since, o.origin);
+            self.push(o);
         }
     }
 
@@ -136,20 +154,26 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn origin(id: u64) -> Origin {
-        Origin {
-            queue: QueueId(1),
-            consumer: ConsumerId(1),
-            id,
+    /// Every third came by basic.get.
+    fn owed(tag: u64) -> Owed {
+        Owed {
+            tag,
+            since: 0,
+            got: tag.is_multiple_of(3),
+            origin: Origin {
+                queue: QueueId(1),
+                consumer: ConsumerId(1),
+                id: tag,
+            },
         }
     }
 
     #[test]
     fn one_that_stays_does_not_keep_the_others() {
         let mut u = Unacked::default();
-        u.push(1, 0, origin(1));
+        u.push(owed(1));
         for tag in 2..100_000 {
-            u.push(tag, 0, origin(tag));
+            u.push(owed(tag));
             assert!(u.take(tag).is_some());
         }
         assert!(
@@ -163,7 +187,7 @@ mod tests {
     fn what_was_taken_can_be_put_back_in_its_place() {
         let mut u = Unacked::default();
         for tag in 1..=5 {
-            u.push(tag, 0, origin(tag));
+            u.push(owed(tag));
         }
         let taken = [u.take(4), u.take(2)];
         u.restore(taken.into_iter().flatten());
@@ -177,7 +201,7 @@ mod tests {
             let (mut u, mut model, mut next) = (Unacked::default(), BTreeMap::new(), 0);
             for (what, tag, gap) in script {
                 match what {
-                    0 | 1 => { next += gap; u.push(next, 0, origin(next)); model.insert(next, next); }
+                    0 | 1 => { next += gap; u.push(owed(next)); model.insert(next, next); }
                     2 => prop_assert_eq!(u.take(tag).map(|o| o.origin.id), model.remove(&tag)),
                     _ => {
                         let expected = if tag == 0 {
@@ -190,6 +214,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(u.len(), model.len());
+                let consumed = model.keys().filter(|tag| !tag.is_multiple_of(3)).count();
+                prop_assert_eq!(u.consumed(), consumed);
             }
         }
     }

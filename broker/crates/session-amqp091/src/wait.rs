@@ -41,7 +41,8 @@ pub(crate) enum Wait {
     /// The change that removes the record.
     Deleted {
         messages: u32,
-        no_wait: bool,
+        queue: QueueId,
+        deletion: Deletion,
     },
     Consume {
         consumer: ConsumerId,
@@ -112,11 +113,19 @@ impl Channel {
             (Wait::ReplyQueue { no_wait }, Ok(Done::Queue { record, .. })) => {
                 self.reply_queue_made(record.id, no_wait, link, cx);
             }
-            (Wait::Deleted { messages, no_wait }, Ok(_) | Err(Refused::NotFound(_))) => {
+            (
+                Wait::Deleted {
+                    messages, deletion, ..
+                },
+                Ok(_) | Err(Refused::NotFound(_)),
+            ) => {
                 let reply = Method::QueueDeleteOk {
                     message_count: messages,
                 };
-                self.reply((!no_wait).then_some(reply), cx);
+                self.reply((!deletion.no_wait).then_some(reply), cx);
+                for consumer in deletion.ended {
+                    self.cancelled(consumer, link, cx);
+                }
             }
             (Wait::Unused { left, closing }, _) => self.go_on_leaving(left, closing, link, cx),
             (Wait::Learn(again), _) => self.try_again(again, ids, link, cx)?,
@@ -186,7 +195,8 @@ impl Channel {
                 };
                 let wait = Wait::Deleted {
                     messages: count(messages),
-                    no_wait: deletion.no_wait,
+                    queue: record.id,
+                    deletion,
                 };
                 self.change(change, wait, ids, link, cx);
             }
@@ -278,6 +288,24 @@ impl Channel {
             }
             _ => false,
         }
+    }
+
+    /// A channel that deletes the queue of its own consumer hears that it went, and then that the consumer did: RabbitMQ's
+    /// order. True: it will.
+    pub(crate) fn ended_by_own_delete(&mut self, consumer: ConsumerId, link: &Link) -> bool {
+        let Some(of) = link.subscriptions.get(&consumer.0).map(|s| s.queue) else {
+            return false;
+        };
+        match self.waiting.as_mut().map(|w| &mut w.wait) {
+            Some(Wait::Delete { record, deletion }) if record.id == of => {
+                deletion.ended.push(consumer);
+            }
+            Some(Wait::Deleted {
+                queue, deletion, ..
+            }) if *queue == of => deletion.ended.push(consumer),
+            _ => return false,
+        }
+        true
     }
 
     /// The queue ended a consumer that this channel still waits for.

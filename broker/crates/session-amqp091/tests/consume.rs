@@ -298,6 +298,67 @@ fn a_channels_prefetch_is_shared_by_its_consumers() {
     conn.expect_deliver(1, "a", 5, "q", b"5");
 }
 
+fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
+    let qos = Method::BasicQos {
+        prefetch_size: 0,
+        prefetch_count,
+        global: true,
+    };
+    conn.send(1, qos);
+    conn.expect(1, Method::BasicQosOk {});
+}
+
+#[test]
+fn a_channels_prefetch_may_grow_and_shrink_under_its_consumers() {
+    let mut conn = with_queue(6);
+    limit_channel(&mut conn, 1);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    limit_channel(&mut conn, 3);
+    conn.expect_deliver(1, "c", 2, "q", b"2");
+    conn.expect_deliver(1, "c", 3, "q", b"3");
+    limit_channel(&mut conn, 1);
+    let ack = |delivery_tag| Method::BasicAck {
+        delivery_tag,
+        multiple: true,
+    };
+    conn.send(1, ack(2));
+    conn.expect_nothing();
+    conn.send(1, ack(3));
+    conn.expect_deliver(1, "c", 4, "q", b"4");
+    conn.expect_nothing();
+    limit_channel(&mut conn, 0);
+    conn.expect_deliver(1, "c", 5, "q", b"5");
+    conn.expect_deliver(1, "c", 6, "q", b"6");
+}
+
+#[test]
+fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers() {
+    let mut conn = with_queue(3);
+    conn.declare(1, "other");
+    limit_channel(&mut conn, 1);
+    let get = Method::BasicGet {
+        queue: "q",
+        no_ack: false,
+    };
+    conn.send(1, get);
+    assert_eq!(conn.next_method(), (1, "basic.get-ok"));
+    conn.expect_content(1);
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 2, "q", b"2");
+    conn.consume(1, "other", "silent", true);
+    conn.publish(1, "", "other", b"x");
+    conn.expect_nothing();
+    let ack = Method::BasicAck {
+        delivery_tag: 2,
+        multiple: false,
+    };
+    conn.send(1, ack);
+    conn.expect_deliver(1, "silent", 3, "other", b"x");
+    conn.expect_deliver(1, "c", 4, "q", b"3");
+    conn.expect_nothing();
+}
+
 #[test]
 fn tags_are_made_up_and_not_used_twice() {
     let mut conn = with_queue(0);
@@ -649,6 +710,27 @@ fn a_deleted_queue_cancels_its_consumers() {
     );
     conn.expect_nothing();
     conn.declare(2, "q");
+    conn.consume(1, "q", "c", false);
+}
+
+#[test]
+fn a_channel_that_deletes_its_consumers_queue_hears_of_that_first() {
+    let mut conn = with_queue(0);
+    conn.consume(1, "q", "c", false);
+    let delete = Method::QueueDelete {
+        queue: "q",
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    };
+    conn.send(1, delete);
+    conn.expect(1, Method::QueueDeleteOk { message_count: 0 });
+    let cancel = Method::BasicCancel {
+        consumer_tag: "c",
+        no_wait: true,
+    };
+    conn.expect(1, cancel);
+    conn.declare(1, "q");
     conn.consume(1, "q", "c", false);
 }
 

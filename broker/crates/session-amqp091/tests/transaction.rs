@@ -2,7 +2,7 @@
 
 mod fake;
 
-use codec_amqp091::Method;
+use codec_amqp091::{Method, Properties};
 use fake::Conn;
 use queue::Reject;
 use session_amqp091::{Limits, SessionConfig};
@@ -183,4 +183,49 @@ fn a_transaction_is_bounded() {
         "RESOURCE_ERROR - the transaction exceeds 1000 octets",
         (60, 40),
     );
+}
+
+#[test]
+fn what_has_no_queue_any_more_at_commit_is_returned() {
+    let mut conn = transactional(0);
+    conn.publish_with(1, "", "q", true, &Properties::default(), b"late");
+    let delete = Method::QueueDelete {
+        queue: "q",
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    };
+    conn.send(1, delete);
+    conn.expect(1, Method::QueueDeleteOk { message_count: 0 });
+    conn.send(1, Method::TxCommit {});
+    assert_eq!(conn.next_method(), (1, "basic.return"));
+    assert_eq!(conn.expect_content(1).1, b"late");
+    conn.expect(1, Method::TxCommitOk {});
+}
+
+#[test]
+fn what_is_settled_counts_for_the_channels_limit_until_the_commit() {
+    let mut conn = transactional(2);
+    let qos = Method::BasicQos {
+        prefetch_size: 0,
+        prefetch_count: 1,
+        global: true,
+    };
+    conn.send(1, qos);
+    conn.expect(1, Method::BasicQosOk {});
+    conn.consume(1, "q", "c", false);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    let ack = Method::BasicAck {
+        delivery_tag: 1,
+        multiple: false,
+    };
+    conn.send(1, ack.clone());
+    conn.expect_nothing();
+    conn.send(1, Method::TxRollback {});
+    conn.expect(1, Method::TxRollbackOk {});
+    conn.expect_nothing();
+    conn.send(1, ack);
+    conn.send(1, Method::TxCommit {});
+    conn.expect(1, Method::TxCommitOk {});
+    conn.expect_deliver(1, "c", 2, "q", b"2");
 }

@@ -14,6 +14,9 @@ impl<I> Checkout<I> {
         id: ConsumerId,
         spec: ConsumerSpec,
     ) {
+        if self.change_prefetch(session, id, spec.prefetch) {
+            return self.answer(store, session, seq, Answer::Consuming);
+        }
         let answer = match self.may_consume(session, id, &spec) {
             Ok(()) => {
                 self.add(Consumer::new(session, id, spec, false));
@@ -22,6 +25,22 @@ impl<I> Checkout<I> {
             Err(refused) => refused,
         };
         self.answer(store, session, seq, answer);
+    }
+
+    /// False: there is no such consumer whose window may change. A 0.9.1 channel's limit on all its consumers is for classic
+    /// queues alone; in quorum queues every member must go on refusing what it refused before.
+    fn change_prefetch(&mut self, session: SessionId, id: ConsumerId, prefetch: u32) -> bool {
+        let number = match self.number(session, id) {
+            Some(number) if self.kind == QueueKind::Classic && !self.deleted => number,
+            _ => return false,
+        };
+        let consumer = self.consumers.get_mut(&number);
+        let Some(consumer) = consumer.filter(|c| !c.get && !c.cancelled) else {
+            return false;
+        };
+        consumer.spec.prefetch = prefetch;
+        self.refresh(number);
+        true
     }
 
     fn may_consume(

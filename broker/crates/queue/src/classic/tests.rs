@@ -423,6 +423,26 @@ fn purge_and_delete() {
 }
 
 #[test]
+fn a_consumers_window_can_change_while_it_holds_messages() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=5 {
+        rig.publish(n, false, 8);
+    }
+    assert_eq!(numbers(&rig.consume(1, 1, 1)), [1]);
+    let out = rig.consume(1, 1, 3);
+    assert_eq!(numbers(&out), [2, 3]);
+    assert_eq!(rig.queue.consumers().len(), 1);
+    assert!(numbers(&rig.consume(1, 1, 2)).is_empty());
+    assert!(numbers(&rig.settle(1, 1, Outcome::Accepted, 1)).is_empty());
+    assert_eq!(numbers(&rig.settle(1, 1, Outcome::Accepted, 2)), [4]);
+    // A consumer that is cancelled is not brought back by it.
+    let consumer = ConsumerId(1);
+    rig.ask(1, RequestBody::Cancel { consumer });
+    assert!(numbers(&rig.consume(1, 1, 9)).is_empty());
+    assert_eq!(rig.queue.consumers().len(), 0);
+}
+
+#[test]
 fn a_session_of_before_a_restart_is_told() {
     let mut rig = Rig::new(settings());
     rig.publish(1, true, 10);

@@ -234,8 +234,10 @@ impl<T: Copy> QueueClient<T> {
             get,
         };
         match body {
+            // Of a consumer that stands it is a new window, and deliveries go on as they were.
             RequestBody::Consume { consumer, spec } => {
-                self.watches.insert(*consumer, watch(spec.no_ack, None));
+                let fresh = watch(spec.no_ack, None);
+                self.watches.entry(*consumer).or_insert(fresh);
             }
             RequestBody::Get { consumer, no_ack } => {
                 self.watches.insert(*consumer, watch(*no_ack, Some(seq)));
@@ -437,7 +439,7 @@ impl<T: Copy> QueueClient<T> {
                 }
             }
             (RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. }, _) => {
-                self.watches.remove(consumer);
+                self.unwatch(*consumer);
             }
             _ => {}
         }
@@ -455,6 +457,13 @@ impl<T: Copy> QueueClient<T> {
         let last = self.first + self.kept.len() as u64 - 1;
         if closing && seq == last && self.first > self.epoch * EPOCH + 1 {
             self.start_over(told);
+        }
+    }
+
+    /// What was to begin with a request that was refused. One that stood already ends when the queue says so.
+    fn unwatch(&mut self, consumer: ConsumerId) {
+        if self.watches.get(&consumer).is_some_and(|w| !w.standing) {
+            self.watches.remove(&consumer);
         }
     }
 
@@ -666,7 +675,7 @@ impl<T: Copy> QueueClient<T> {
             if let RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } =
                 asked.body
             {
-                self.watches.remove(&consumer);
+                self.unwatch(consumer);
             }
             told.push(Told::Answer {
                 seq: self.base.wrapping_add(asked.seq),

@@ -254,6 +254,27 @@ fn what_comes_after_a_cancel_goes_back() {
 }
 
 #[test]
+fn a_new_window_does_not_start_a_consumer_anew() {
+    let mut c = client(QueueKind::Classic);
+    hear(&mut c, Event::Owner);
+    c.request(consume(1, false));
+    sent(&mut c);
+    let answer = |seq, answer| Event::Answer { seq, answer };
+    hear(&mut c, answer(1, Answer::Consuming));
+    assert_eq!(ids(&hear(&mut c, deliver(1, &[1, 2]))), [1, 2]);
+    c.request(consume(1, false));
+    sent(&mut c);
+    assert_eq!(ids(&hear(&mut c, deliver(1, &[3]))), [3]);
+    // Refused it is no end: that the queue tells by itself.
+    let refused = Answer::Refused {
+        code: 404,
+        text: String::new(),
+    };
+    hear(&mut c, answer(2, refused));
+    assert_eq!(ids(&hear(&mut c, deliver(1, &[4]))), [4]);
+}
+
+#[test]
 fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
     let mut client = client(QueueKind::Quorum);
     client.request(consume(1, true));

@@ -270,6 +270,10 @@ impl FakeBroker {
         let q = self.queues.get_mut(&queue)?;
         match body {
             RequestBody::Consume { consumer, spec } => {
+                if let Some(c) = q.consumers.get_mut(&consumer.0) {
+                    c.spec.prefetch = spec.prefetch;
+                    return Some(Answer::Consuming);
+                }
                 let live = q.consumers.values().filter(|c| !c.cancelled).count();
                 let exclusive = q
                     .consumers
