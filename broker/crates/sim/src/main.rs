@@ -87,6 +87,7 @@ fn main() -> ExitCode {
     if arguments.trace {
         // What the nodes log, between the events.
         let log = tracing_subscriber::fmt().without_time().with_ansi(false);
+        let log = log.with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG);
         log.with_writer(std::io::stdout).init();
     }
     if (arguments.selfcheck || arguments.planted.is_some()) && !planted::POSSIBLE {
