@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use consensus::{GroupId, Host, HostConfig, JobId, JobResult, Limits, Membership, Output};
-use consensus::{RaftHost, StorageJob, WalToken};
+use consensus::{ProposeError, RaftHost, StorageJob, WalToken};
 use env::real::{RealClock, RealDisk};
 use env::{Clock, Disk, Incarnation, NodeId};
 use serde::Serialize;
@@ -77,9 +77,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .next()
         .ok_or("usage: group-commit DIRECTORY [FILE.json]")?;
     std::fs::create_dir(&directory)?;
-    let rows = all(&directory);
+    // After an error threads may still write there; the next run says that it is in the way.
+    let rows = all(&directory)?;
     std::fs::remove_dir_all(&directory)?;
-    let rows = rows?;
     if let Some(file) = arguments.next() {
         std::fs::write(file, serde_json::to_string_pretty(&rows)?)?;
     }
@@ -282,12 +282,20 @@ impl Shard {
         while self.committed < messages {
             // What a turn of a busy shard brings; see it as ten clients that send so many at a time.
             let room = window - (sent - self.committed);
+            let mut held_off = false;
             for _ in 0..room.min(window / 10).min(messages - sent) {
-                self.host.propose(group(sent % groups), body.clone())?;
-                sent += 1;
+                match self.host.propose(group(sent % groups), body.clone()) {
+                    Ok(()) => sent += 1,
+                    // The log's memory is full: jobs move it to segments.
+                    Err(ProposeError::Overloaded) => {
+                        held_off = true;
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
             self.turn(clock)?;
-            if sent == messages || sent - self.committed >= window {
+            if held_off || sent == messages || sent - self.committed >= window {
                 self.wait(clock)?;
             }
         }
