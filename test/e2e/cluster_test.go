@@ -46,6 +46,11 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 			places[pods[i].Spec.NodeName] = true
 		}
 		Expect(places).To(HaveLen(replicas), "each broker is on a node of its own")
+		zones := map[string]bool{}
+		for _, member := range currentCluster().Status.Members {
+			zones[member.Zone] = true
+		}
+		Expect(zones).To(And(HaveLen(replicas), Not(HaveKey(""))), "each broker knows its zone")
 	})
 
 	It("run as nobody in particular, with a read-only root, in a restricted namespace", runRestricted)
@@ -59,6 +64,9 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("are replaced one at a time under load when the image changes", rollUnderLoad)
 		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
 		It("lose their disks one after the other and no message with them", replaceEveryDisk)
+		It("sleep and wake with their messages", sleepAndWake)
+		It("take a new password, refuse the old one, and disturb nobody who is connected", rotatePassword)
+		It("become five and three again under load, and no message is lost", shrinkUnderLoad)
 	})
 
 	Context("refuse", func() {

@@ -78,17 +78,13 @@ func keepMessagesThroughCutOfFollower() {
 // until no byte is where it was written first.
 func replaceEveryDisk() {
 	newWorkQueue("moved")
-	claim := ledgerClaim()
-	Expect(k8s.Create(ctx, claim)).To(Succeed())
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, ledgerClaim()))).To(Succeed()) })
 	const messages = 3000
-	published := start("disks-publish", work{command: "publish", queue: "moved", messages: messages, rate: 0, ledger: claim.Name})
-	published.keptItsWord()
+	ledger := publishKept("moved", messages)
 	for _, name := range memberNames() {
 		loseDisk(name)
 		becomesWhole("moved")
 	}
-	consumed := start("disks-consume", work{command: "consume", queue: "moved", ledger: claim.Name})
+	consumed := start("disks-consume", work{command: "consume", queue: "moved", ledger: ledger})
 	v := consumed.keptItsWord()
 	Expect(v.Arrived).To(Equal(messages))
 	for _, queue := range []string{mainQueue, "moved"} {

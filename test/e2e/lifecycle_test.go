@@ -1,0 +1,148 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+// lifecycleTimeout bounds what takes many steps, each of which other waits bound.
+const lifecycleTimeout = 5 * time.Minute
+
+// publishKept fills a queue and returns the claim that knows with what.
+func publishKept(queue string, messages int) string {
+	GinkgoHelper()
+	claim := ledgerClaim()
+	Expect(k8s.Create(ctx, claim)).To(Succeed())
+	DeferCleanup(func() {
+		Expect(client.IgnoreNotFound(k8s.Delete(ctx, ledgerClaim()))).To(Succeed())
+		Eventually(func() error {
+			return k8s.Get(ctx, client.ObjectKeyFromObject(claim), &corev1.PersistentVolumeClaim{})
+		}).Should(MatchError(ContainSubstring("not found")), "the next spec makes one of the same name")
+	})
+	start(queue+"-publish", work{command: "publish", queue: queue, messages: messages, ledger: claim.Name}).keptItsWord()
+	return claim.Name
+}
+
+// volumes of the brokers, by claim.
+func volumes() map[string]types.UID {
+	GinkgoHelper()
+	out := map[string]types.UID{}
+	for _, name := range memberNames() {
+		var claim corev1.PersistentVolumeClaim
+		Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "data-" + name}, &claim)).To(Succeed())
+		out[name] = claim.UID
+	}
+	return out
+}
+
+// sleepAndWake hibernates the cluster with messages in it.
+func sleepAndWake() {
+	newWorkQueue("slept")
+	const messages = 2000
+	ledger := publishKept("slept", messages)
+	before := volumes()
+	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Hibernated = true })).To(Succeed())
+	DeferCleanup(func() {
+		Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Hibernated = false })).To(Succeed())
+	})
+	Eventually(brokerPods).Should(BeEmpty())
+	Eventually(func() posthornv1.ClusterPhase { return currentCluster().Status.Phase }).Should(Equal(posthornv1.PhaseHibernated))
+	say("the cluster sleeps")
+	Expect(volumes()).To(Equal(before))
+	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Hibernated = false })).To(Succeed())
+	becomesWhole("slept")
+	v := start("slept-consume", work{command: "consume", queue: "slept", ledger: ledger}).keptItsWord()
+	Expect(v.Arrived).To(Equal(messages))
+}
+
+// rotatePassword gives the application a new password: the old one is refused from then on, and who
+// is connected goes on.
+func rotatePassword() {
+	newWorkQueue("rotated")
+	var user posthornv1.User
+	key := client.ObjectKey{Namespace: namespace, Name: appUser}
+	Expect(k8s.Get(ctx, key, &user)).To(Succeed())
+	version := user.Status.CredentialVersion
+	old := newBinding("old-password", "provider", "posthorn")
+	connected := start("rotate-connected", work{command: "run", queue: "rotated", messages: 6000, rate: 600, overlap: true})
+	connected.confirmedAtLeast(600)
+	binding := &corev1.Secret{ObjectMeta: meta(appUser + "-binding")}
+	Expect(k8s.Get(ctx, client.ObjectKeyFromObject(binding), binding)).To(Succeed())
+	before := binding.DeepCopy()
+	binding.Data["password"] = []byte("written-by-a-person")
+	Expect(k8s.Patch(ctx, binding, client.MergeFrom(before))).To(Succeed())
+	Eventually(func(g Gomega) {
+		g.Expect(k8s.Get(ctx, key, &user)).To(Succeed())
+		g.Expect(user.Status.CredentialVersion).NotTo(Equal(version))
+	}).Should(Succeed(), "the operator takes the new password up")
+	becomesReady(newUser())
+	connected.stillPublishes()
+	connected.keptItsWord()
+	// Every node knows the new one, by and by.
+	Eventually(func() int {
+		code, _ := start(fmt.Sprintf("old-password-%d", time.Now().UnixMilli()), work{command: "run", queue: "rotated", messages: 10, rate: 10, secret: old}).ended()
+		return code
+	}).Should(Equal(exitRefused))
+	start("rotate-new", work{command: "run", queue: "rotated", messages: 100, rate: 100}).keptItsWord()
+}
+
+// shrinkUnderLoad makes the cluster five and three again, with a queue that has a member on each of the
+// five: clients publish and consume until the last node is gone.
+func shrinkUnderLoad() {
+	resize := func(nodes, members int32) {
+		Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) {
+			spec.Replicas, spec.Placement.QuorumReplicas = nodes, members
+		})).To(Succeed())
+	}
+	newWorkQueue("shrunk")
+	resize(5, 5)
+	DeferCleanup(func() {
+		resize(replicas, 0)
+		for _, name := range []string{"data-c-3", "data-c-4"} {
+			Expect(client.IgnoreNotFound(k8s.Delete(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: meta(name)}))).To(Succeed())
+		}
+	})
+	Eventually(readiness(newCluster())).WithTimeout(lifecycleTimeout).Should(HavePrefix("True "))
+	Eventually(func() ([]string, error) { q, err := queueOf("shrunk"); return q.Members, err }).WithTimeout(lifecycleTimeout).Should(HaveLen(5))
+	say("five nodes, five members")
+	resize(replicas, replicas)
+	shrunk := func() bool {
+		pods, err := brokerPods()
+		Expect(err).NotTo(HaveOccurred())
+		return len(pods) == replicas && operatorContent() == nil
+	}
+	underLoad("shrunk", shrunk)
+	q, err := queueOf("shrunk")
+	Expect(err).NotTo(HaveOccurred())
+	Expect(q.Members).To(ConsistOf(memberNames()))
+	becomesWhole("shrunk")
+}
+
+// underLoad lets one client after the other publish and consume until something is done, and demands
+// that each kept its word.
+func underLoad(queue string, done func() bool) {
+	GinkgoHelper()
+	began := time.Now()
+	for run := 1; ; run++ {
+		c := start(fmt.Sprintf("%s-%d", queue, run), work{command: "run", queue: queue, messages: 6000, rate: 400, overlap: true})
+		over := false
+		Eventually(func() bool { over = over || done(); return over || !c.running() }).WithTimeout(clientTimeout).Should(BeTrue())
+		c.keptItsWord()
+		if over {
+			say("done under load in %.1fs", time.Since(began).Seconds())
+			return
+		}
+		Expect(time.Since(began)).To(BeNumerically("<", lifecycleTimeout), "%s: %v", queue, currentCluster().Status.Scaling)
+	}
+}
