@@ -56,6 +56,7 @@ impl Link {
 
     fn completed(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
         if self.state.ids.was_released(ack.packet_id) {
+            self.send_waiting(cx);
             return Ok(());
         }
         let Some(at) = self.state.position(ack.packet_id) else {

@@ -134,7 +134,7 @@ impl ClientState {
         !self.waiting.is_empty()
     }
 
-    pub fn new_id(&mut self) -> u16 {
+    pub fn new_id(&mut self) -> Option<u16> {
         let inflight = &self.inflight;
         self.ids
             .next(|id| inflight.iter().any(|i| i.packet_id == id))

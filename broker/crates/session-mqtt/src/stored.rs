@@ -159,10 +159,11 @@ impl Link {
     pub(crate) fn release_earlier_life(&mut self, cx: &mut Cx<'_>) {
         let stored = self.stored.as_ref();
         if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
-            for id in self.state.ids.release_all() {
-                let release = Ack::new(AckKind::PubRel, id, Reason::Success);
-                release.encode(self.version, cx.out.tail());
-            }
+            self.state.ids.release_all();
+        }
+        for id in self.state.ids.releasing() {
+            let release = Ack::new(AckKind::PubRel, id, Reason::Success);
+            release.encode(self.version, cx.out.tail());
         }
     }
 

@@ -68,29 +68,29 @@ fn what_was_acknowledged_outlives_the_process_and_keeps_its_order() {
     w.publish(p, "a/b", Qos::AtLeastOnce, 5, "5");
     assert_eq!(w.said(p), ["PUBACK 5"]);
     let (c, said) = keeper(&mut w, "k", 3600);
-    // The client may wait for any PUBREL of the earlier life: no new message has an identifier that it has not been freed of.
+    // The client may wait for any PUBREL of the earlier life: no message has an identifier that it has not let go.
     assert_eq!(said[0], "CONNACK 0x00 present");
     let released: Vec<String> = (1..=64).map(|id| format!("PUBREL {id}")).collect();
-    assert_eq!(said[1..=64], released);
-    let told = [
-        "PUBLISH a/b 2 q1 #65 dup",
-        "PUBLISH a/b 3 q2 #66 dup",
-        "PUBLISH a/b 4 q1 #67 dup",
-        "PUBLISH a/b 5 q1 #68",
-    ];
-    assert_eq!(said[65..], told);
+    assert_eq!(said[1..], released);
+    w.cut(c);
+    let (c, again) = keeper(&mut w, "k", 3600);
+    assert_eq!(again, said);
     for id in 1..=64 {
         w.ack(c, AckKind::PubComp, id, Reason::Success);
     }
-    for id in [65, 67, 68] {
+    let told = [
+        "PUBLISH a/b 2 q1 #1",
+        "PUBLISH a/b 3 q2 #2",
+        "PUBLISH a/b 4 q1 #3",
+        "PUBLISH a/b 5 q1 #4",
+    ];
+    let plain: Vec<String> = w.said(c).iter().map(|l| l.replace(" dup", "")).collect();
+    assert_eq!(plain, told);
+    for id in [1, 3, 4] {
         w.ack(c, AckKind::PubAck, id, Reason::Success);
     }
-    w.ack(c, AckKind::PubRec, 66, Reason::Success);
-    w.ack(c, AckKind::PubComp, 66, Reason::Success);
-    assert_eq!(w.said(c), ["PUBREL 66"]);
-    w.publish(p, "a/b", Qos::AtLeastOnce, 6, "6");
-    assert_eq!(w.said(c), ["PUBLISH a/b 6 q1 #1"]);
-    w.ack(c, AckKind::PubAck, 1, Reason::Success);
+    w.ack(c, AckKind::PubRec, 2, Reason::Success);
+    w.ack(c, AckKind::PubComp, 2, Reason::Success);
     let queue = w.node.stored("k").expect("the session's queue");
     assert_eq!(w.node.kept(queue.id), 0);
 }

@@ -351,7 +351,7 @@ fn a_client_with_a_queue_gets_the_rest_from_the_hub() {
     hub.subscribe(one, "a", at(Qos::AtLeastOnce));
     hub.subscribe(one, "b", at(Qos::AtMostOnce));
     hub.subscribe(one, "$share/g/c", at(Qos::AtLeastOnce));
-    let mut publish = |hub: &mut Hub, topic| {
+    let publish = |hub: &mut Hub, topic| {
         let mut queues = Vec::new();
         let heard = hub.publish("/", topic, &message(topic, b""), None, &mut queues);
         (heard, queues, said(hub))
