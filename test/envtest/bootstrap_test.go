@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
@@ -45,12 +46,11 @@ var _ = Describe("bootstrap", func() {
 		w.broker.RemoveQueue("shop", "orders")
 		Expect(k8s.Delete(ctx, secret)).To(Succeed())
 		cluster := w.cluster()
+		before := cluster.DeepCopy()
 		cluster.Status = posthornv1.BrokerClusterStatus{}
-		Expect(k8s.Status().Update(ctx, cluster)).To(Succeed())
+		Expect(k8s.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
 		w.readyWorld()
 		Consistently(func() int { return len(w.broker.Calls("/api/definitions", http.MethodPost)) }).Should(Equal(imports))
-		cluster = w.cluster()
-		cluster.Spec.Bootstrap = nil
-		refusedWith(k8s.Update(ctx, cluster), "bootstrap is for new clusters")
+		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Bootstrap = nil }), "bootstrap is for new clusters")
 	})
 })

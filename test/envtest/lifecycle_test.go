@@ -81,7 +81,7 @@ var _ = Describe("hibernation", func() {
 			return files.Data["posthorn.conf"]
 		}).Should(ContainSubstring("c-4.c-nodes"))
 		w.changeCluster(hibernate(false))
-		Eventually(w.pods).Should(HaveLen(5))
+		Eventually(eventsOf(w.cluster(), "NodeRemoved")).Should(Equal(2), "all five woke, and two went in the way that nodes go")
 		Eventually(w.pods).Should(HaveLen(3))
 		Expect(w.broker.Forgotten("c-3")).To(BeTrue())
 		w.readyWorld()

@@ -266,14 +266,19 @@ var _ = Describe("Queue", func() {
 
 	It("is let go when the broker does not answer past the bound", func() {
 		w := newWorld()
-		q := w.queue("orders", func(q *posthornv1.Queue) { q.Spec.ReclaimPolicy = "Delete" })
+		// Somebody else holds it too, so that what was last said about it can be read.
+		q := w.queue("orders", func(q *posthornv1.Queue) {
+			q.Spec.ReclaimPolicy, q.Finalizers = "Delete", []string{"test.posthorn.io/hold"}
+		})
 		create(q)
 		Eventually(ready(q)).Should(HavePrefix("True"))
 		w.broker.SetDown(true)
 		Expect(k8s.Delete(ctx, q)).To(Succeed())
 		Eventually(ready(q)).Should(HavePrefix("False BrokerUnreachable: deleting"))
-		Eventually(gone(q)).Should(BeTrue())
+		Eventually(func() []string { _ = ready(q)(); return q.Finalizers }).ShouldNot(ContainElement(names.Finalizer))
 		Eventually(eventsOf(q, "LeftBehind")).Should(Equal(1))
+		change(q, func(q *posthornv1.Queue) { q.Finalizers = nil })
+		Eventually(gone(q)).Should(BeTrue())
 	})
 
 	It("is let go when its cluster is gone", func() {

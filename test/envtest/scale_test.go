@@ -226,9 +226,7 @@ var _ = Describe("scaling down (K4)", func() {
 
 	It("is refused while the policy is Deny", func() {
 		w := fiveNodes(func(c *posthornv1.BrokerCluster) { c.Spec.ScaleDown.Policy = posthornv1.ScaleDownDeny })
-		cluster := w.cluster()
-		cluster.Spec.Replicas = 3
-		refusedWith(k8s.Update(ctx, cluster), "replicas cannot be lowered while scaleDown.policy is Deny")
+		refusedWith(w.tryCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }), "replicas cannot be lowered while scaleDown.policy is Deny")
 		// Nodes that are there without having been asked for stay too.
 		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: clusterName}}
 		six := int32(6)

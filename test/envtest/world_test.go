@@ -104,10 +104,17 @@ func (w *world) cluster() *posthornv1.BrokerCluster {
 // changeCluster patches the cluster's spec.
 func (w *world) changeCluster(change func(*posthornv1.BrokerCluster)) {
 	GinkgoHelper()
+	Expect(w.tryCluster(change)).To(Succeed())
+}
+
+// tryCluster patches the cluster's spec, whatever the operator writes meanwhile, and gives the API
+// server's answer.
+func (w *world) tryCluster(change func(*posthornv1.BrokerCluster)) error {
+	GinkgoHelper()
 	cluster := w.cluster()
 	before := cluster.DeepCopy()
 	change(cluster)
-	Expect(k8s.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	return k8s.Patch(ctx, cluster, client.MergeFrom(before))
 }
 
 func (w *world) queue(name string, changes ...func(*posthornv1.Queue)) *posthornv1.Queue {
