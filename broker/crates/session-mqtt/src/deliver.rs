@@ -76,13 +76,13 @@ impl Link {
             outstanding += usize::from(self.send_again(at, cx));
         }
         while outstanding < self.quota && self.state.has_waiting() && self.has_room(cx) {
-            let Some(packet_id) = self.state.new_id() else {
+            if !self.state.has_id() {
                 return;
-            };
+            }
             let Some(next) = self.state.next_waiting() else {
                 return;
             };
-            outstanding += usize::from(self.send_first(next, packet_id, cx));
+            outstanding += usize::from(self.send_first(next, cx));
         }
     }
 
@@ -123,16 +123,16 @@ impl Link {
         }
     }
 
-    fn send_first(&mut self, next: Waiting, packet_id: u16, cx: &mut Cx<'_>) -> bool {
+    fn send_first(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
         let owed = next.owed;
-        let sent = self.send_new(next, packet_id, cx);
+        let sent = self.send_new(next, cx);
         if let (false, Some(id)) = (sent, owed) {
             self.settle(id);
         }
         sent
     }
 
-    fn send_new(&mut self, next: Waiting, packet_id: u16, cx: &mut Cx<'_>) -> bool {
+    fn send_new(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
         let delivery = next.delivery;
         // [MQTT-3.3.2-5]
         if !topics::is_fresh(&delivery.message, cx.broker.wall()) {
@@ -143,6 +143,9 @@ impl Link {
             return false;
         };
         let qos = quality(&delivery, &envelope);
+        let Some(packet_id) = self.state.new_id() else {
+            return false;
+        };
         let sending = Sending {
             qos,
             packet_id,

@@ -47,6 +47,14 @@ impl PacketIds {
         self.releasing.remove(&id)
     }
 
+    /// Whether [`PacketIds::next`] has one; `count` are in use.
+    pub fn has_free(&self, count: usize, in_use: impl Fn(u16) -> bool) -> bool {
+        if self.releasing.is_empty() && count < self.highest.into() {
+            return true;
+        }
+        (1..=self.highest).any(|id| !in_use(id) && !self.releasing.contains(&id))
+    }
+
     /// One that is not in use. None: the client has to answer first.
     pub fn next(&mut self, in_use: impl Fn(u16) -> bool) -> Option<u16> {
         for _ in 0..self.highest {
@@ -81,7 +89,9 @@ mod tests {
         ids.release_all();
         assert_eq!(ids.releasing().count(), 64);
         assert_eq!(ids.next(|_| false), None);
+        assert!(!ids.has_free(0, |_| false));
         assert!(ids.was_released(7) && !ids.was_released(7));
+        assert!(ids.has_free(0, |_| false) && !ids.has_free(1, |id| id == 7));
         assert_eq!(ids.next(|_| false), Some(7));
         ids.keep_low(5000);
         assert_eq!(ids.highest, 5000);

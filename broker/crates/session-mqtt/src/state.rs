@@ -134,6 +134,13 @@ impl ClientState {
         !self.waiting.is_empty()
     }
 
+    /// Whether a message can be sent: a packet identifier is free.
+    pub fn has_id(&self) -> bool {
+        let inflight = &self.inflight;
+        let in_use = |id| inflight.iter().any(|i| i.packet_id == id);
+        self.ids.has_free(inflight.len(), in_use)
+    }
+
     pub fn new_id(&mut self) -> Option<u16> {
         let inflight = &self.inflight;
         self.ids
