@@ -136,7 +136,7 @@ impl QueueKind {
     }
 
     /// What error texts call it; clients' tests know these words.
-    fn module(self) -> &'static str {
+    pub fn module(self) -> &'static str {
         match self {
             QueueKind::Classic => "rabbit_classic_queue",
             QueueKind::Quorum => "rabbit_quorum_queue",

@@ -1,7 +1,7 @@
 //! Declaring again what is there: equal, or refused with the text that clients match on.
 
 use crate::arguments::{known_arguments, type_name};
-use crate::{ExchangeRecord, QueueKind, QueueRecord, Refused};
+use crate::{ExchangeRecord, QueueRecord, Refused};
 use message::{Table, Value};
 use std::fmt::Display;
 
@@ -74,21 +74,13 @@ pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result
         wanted.auto_delete,
         current.auto_delete,
     )?;
-    let type_of = |q: &QueueRecord| {
-        let named = q.arguments.get("x-queue-type").cloned();
-        // A classic queue may or may not say so.
-        named.filter(|_| q.kind != QueueKind::Classic)
-    };
-    let (old, new) = (type_of(current), type_of(wanted));
-    if old != new {
-        let received = wanted.arguments.get("x-queue-type");
-        return Err(inequivalent(
-            &thing,
-            "x-queue-type",
-            &show(received),
-            &show(current.arguments.get("x-queue-type")),
-        ));
-    }
+    // A classic queue may or may not say so.
+    same(
+        &thing,
+        "x-queue-type",
+        wanted.kind.name(),
+        current.kind.name(),
+    )?;
     known_arguments(current.kind)
         .iter()
         .filter(|key| **key != "x-queue-type")

@@ -9,7 +9,9 @@ use crate::replies::is_reply_queue;
 use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
-use metadata::{BindingRecord, Change, Destination, ExchangeRecord, Name, QueueRecord, Right};
+use metadata::{
+    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueKind, QueueRecord, Right,
+};
 use queue::{ConsumerId, QueueId, RequestBody};
 
 impl Channel {
@@ -342,6 +344,13 @@ impl Channel {
         let arguments = tree.with_default_type(&link.vhost, lasting, wish.arguments);
         let kind =
             metadata::queue_kind(&link.vhost, &name, &arguments).map_err(Failure::of_change)?;
+        if wish.name.is_empty() && kind != QueueKind::Classic {
+            refuse!(
+                PreconditionFailed,
+                "Cannot declare a server-named queue for type {}",
+                kind.module()
+            );
+        }
         let mut record = QueueRecord {
             id: QueueId::default(),
             vhost: link.vhost.clone(),
@@ -418,6 +427,7 @@ impl Channel {
             return Ok(());
         };
         directory::check_owner(&record, cx.broker.id())?;
+        check_conditions(&record, &deletion)?;
         directory::check_home(cx.broker, &record)?;
         let body = RequestBody::Delete {
             if_unused: deletion.if_unused,
@@ -427,6 +437,25 @@ impl Channel {
         self.wait(Wait::Delete { record, deletion }, 0, (50, 40), link, cx);
         Ok(())
     }
+}
+
+/// Quorum queues go without conditions only, as in RabbitMQ.
+fn check_conditions(record: &QueueRecord, deletion: &Deletion) -> Outcome {
+    let flag = match (deletion.if_unused, deletion.if_empty) {
+        (true, _) => "if-unused",
+        (false, true) => "if-empty",
+        (false, false) => return Ok(()),
+    };
+    if record.kind == QueueKind::Quorum {
+        refuse!(
+            NotImplemented,
+            "cannot delete queue '{}' in vhost '{}'. queue.delete operations with {flag} flag set are not supported by \
+             quorum queues",
+            record.name,
+            record.vhost
+        );
+    }
+    Ok(())
 }
 
 /// A queue.delete.

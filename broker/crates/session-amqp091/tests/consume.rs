@@ -3,7 +3,7 @@
 mod fake;
 
 use codec_amqp091::{Method, Properties};
-use fake::{Conn, consume};
+use fake::{Conn, consume, queue_delete};
 use message::{Table, Value};
 use queue::RequestBody;
 use session::{Session, Standing};
@@ -717,13 +717,7 @@ fn a_deleted_queue_cancels_its_consumers() {
 fn a_channel_that_deletes_its_consumers_queue_hears_of_that_first() {
     let mut conn = with_queue(0);
     conn.consume(1, "q", "c", false);
-    let delete = Method::QueueDelete {
-        queue: "q",
-        if_unused: false,
-        if_empty: false,
-        no_wait: false,
-    };
-    conn.send(1, delete);
+    conn.send(1, queue_delete("q"));
     conn.expect(1, Method::QueueDeleteOk { message_count: 0 });
     let cancel = Method::BasicCancel {
         consumer_tag: "c",

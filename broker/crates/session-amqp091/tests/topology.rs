@@ -135,7 +135,7 @@ fn declare_with(queue: &str, durable: bool, key: &str, value: Value) -> Method<'
 fn declarations_are_refused_as_rabbitmq_does() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");
-    let cases: [(Method<'_>, u16, &str, (u16, u16)); 8] = [
+    let cases: [(Method<'_>, u16, &str, (u16, u16)); 9] = [
         (
             queue_declare("amq.mine"),
             403,
@@ -168,6 +168,12 @@ fn declarations_are_refused_as_rabbitmq_does() {
             },
             406,
             "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
+            (50, 10),
+        ),
+        (
+            declare_with("", true, "x-queue-type", "quorum".into()),
+            406,
+            "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue",
             (50, 10),
         ),
         (
@@ -1040,4 +1046,27 @@ fn capabilities_are_heeded() {
     conn.publish(1, "", "q", b"x");
     conn.expect_nothing();
     assert_eq!(conn.standing, Standing::Paused);
+}
+
+#[test]
+fn quorum_queues_are_deleted_without_conditions_only() {
+    for (flag, if_unused) in [("if-unused", true), ("if-empty", false)] {
+        let mut conn = Conn::with_channel();
+        conn.send(1, declare_with("q", true, "x-queue-type", "quorum".into()));
+        assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+        conn.send(
+            1,
+            Method::QueueDelete {
+                queue: "q",
+                if_unused,
+                if_empty: !if_unused,
+                no_wait: false,
+            },
+        );
+        let text = format!(
+            "NOT_IMPLEMENTED - cannot delete queue 'q' in vhost '/'. queue.delete operations with {flag} flag set are not \
+             supported by quorum queues"
+        );
+        conn.expect_connection_close(540, &text, (50, 40));
+    }
 }

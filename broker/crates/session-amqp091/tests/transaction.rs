@@ -3,7 +3,7 @@
 mod fake;
 
 use codec_amqp091::{Method, Properties};
-use fake::Conn;
+use fake::{Conn, queue_delete};
 use queue::Reject;
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;
@@ -189,13 +189,7 @@ fn a_transaction_is_bounded() {
 fn what_has_no_queue_any_more_at_commit_is_returned() {
     let mut conn = transactional(0);
     conn.publish_with(1, "", "q", true, &Properties::default(), b"late");
-    let delete = Method::QueueDelete {
-        queue: "q",
-        if_unused: false,
-        if_empty: false,
-        no_wait: false,
-    };
-    conn.send(1, delete);
+    conn.send(1, queue_delete("q"));
     conn.expect(1, Method::QueueDeleteOk { message_count: 0 });
     conn.send(1, Method::TxCommit {});
     assert_eq!(conn.next_method(), (1, "basic.return"));

@@ -42,14 +42,14 @@ fn another_declaration_is_refused_with_the_text_clients_know() {
     let cases = [
         (
             queue("q"),
-            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received none but current is the value 'quorum' of type 'longstr'",
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'classic' but current is 'quorum'",
         ),
         (
             QueueRecord {
                 arguments: table(&[("x-queue-type", Value::from("classic"))]),
                 ..queue("q")
             },
-            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received the value 'classic' of type 'longstr' but current is the value 'quorum' of type 'longstr'",
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'classic' but current is 'quorum'",
         ),
         (
             QueueRecord {

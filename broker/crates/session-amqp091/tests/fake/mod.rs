@@ -807,6 +807,15 @@ pub fn queue_declare(queue: &str) -> Method<'_> {
     }
 }
 
+pub fn queue_delete(queue: &str) -> Method<'_> {
+    Method::QueueDelete {
+        queue,
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    }
+}
+
 pub fn exchange_declare<'a>(exchange: &'a str, kind: &'a str) -> Method<'a> {
     Method::ExchangeDeclare {
         exchange,
