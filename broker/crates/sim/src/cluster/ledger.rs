@@ -568,7 +568,9 @@ impl Ledger {
             let plan = self.queues.get(window.queue);
             let deleted = plan.is_some_and(|q| q.character == Character::Recreated);
             window.unheard = deleted && disturbed >= now;
-            window.until = Some(if window.unheard { disturbed } else { now });
+            // Other nodes hear of a deletion a moment after the answer to it.
+            let heard = if deleted { now + ON_THE_WAY } else { now };
+            window.until = Some(if window.unheard { disturbed } else { heard });
             window.disturbed = disturbed;
         }
     }

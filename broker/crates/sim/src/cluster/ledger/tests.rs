@@ -111,6 +111,19 @@ fn only_the_broker_may_take_a_message_from_a_client() {
 }
 
 #[test]
+fn other_nodes_hear_of_a_deletion_a_moment_later() {
+    let mut ledger = ledger(Character::Recreated);
+    let deletion = ledger.opened(at(1), 0);
+    ledger.closed(at(2), deletion);
+    for (number, after) in [(1, 1), (2, 900)] {
+        let id = LetterId::new(1, number);
+        ledger.sent(at(2) + Duration::from_millis(after), id, 0);
+        ledger.confirmed(id).expect("known");
+    }
+    assert_eq!(ledger.owed(at(9)).0, 1, "the second is owed");
+}
+
+#[test]
 fn a_deletion_that_a_cut_off_node_has_not_heard_of_may_take_what_it_sends() {
     let mut ledger = ledger(Character::Recreated);
     let deletion = ledger.opened(at(0), 0);
