@@ -183,7 +183,8 @@ impl Chunk {
         }
         if held.expires != 0 && self.expires.is_empty() {
             // As long as the items may become, and no longer.
-            self.expires.reserve_exact(self.items.capacity().max(len + 1));
+            self.expires
+                .reserve_exact(self.items.capacity().max(len + 1));
             self.expires.resize(len, 0);
         }
         if held.expires != 0 || !self.expires.is_empty() {
