@@ -99,13 +99,21 @@ fn check_timeout_now(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused
     if m.term < raw.raft.term || from_second_leader(raw, m) {
         return Err(Refused("call to an election by who does not lead"));
     }
+    // It would win at once, which raft-rs does not allow before its log is durable.
+    if is_alone(raw) {
+        return Err(Refused("call to an election in a group of one"));
+    }
     Ok(())
+}
+
+fn is_alone(raw: &RawNode<LogStore>) -> bool {
+    let voters = raw.raft.prs().conf().voters();
+    voters.ids().len() == 1 && voters.contains(raw.raft.id)
 }
 
 fn check_vote_request(raw: &RawNode<LogStore>, m: &Message) -> Result<(), Refused> {
     // A group of one wins by itself, at once, and nobody else may have a say about its term.
-    let voters = raw.raft.prs().conf().voters();
-    if voters.ids().len() == 1 && voters.contains(raw.raft.id) && m.from != raw.raft.id {
+    if is_alone(raw) && m.from != raw.raft.id {
         return Err(Refused("vote in a group of one"));
     }
     Ok(())
@@ -122,10 +130,10 @@ mod tests {
     use raft::Config;
     use raft::eraftpb::HardState;
 
-    /// Node 1 leads nodes 2 and 3 in term 2; nobody has acknowledged anything yet.
-    fn leader() -> RawNode<LogStore> {
+    /// Node 1 in term 1, with nobody elected yet.
+    fn follower(voters: &[u64]) -> RawNode<LogStore> {
         let members = Membership {
-            voters: (1..=3).map(NodeId).collect(),
+            voters: voters.iter().copied().map(NodeId).collect(),
             learners: Vec::new(),
         };
         let Position { index, term } = FOUNDING;
@@ -143,7 +151,12 @@ mod tests {
             ..Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut raw = RawNode::new(&config, store, &logger).expect("starts");
+        RawNode::new(&config, store, &logger).expect("starts")
+    }
+
+    /// Node 1 leads nodes 2 and 3 in term 2; nobody has acknowledged anything yet.
+    fn leader() -> RawNode<LogStore> {
+        let mut raw = follower(&[1, 2, 3]);
         raw.campaign().expect("campaigns");
         settle(&mut raw);
         let mut vote = message(MessageType::MsgRequestVoteResponse, 2);
@@ -251,6 +264,14 @@ mod tests {
                 assert!(raw.raft.raft_log.committed <= raw.raft.raft_log.last_index());
             }
         }
+    }
+
+    #[test]
+    fn a_group_of_one_is_called_to_no_election() {
+        let alone = follower(&[1]);
+        let mut call = message(MessageType::MsgTimeoutNow, 2);
+        assert!(check(&alone, &mut call).is_err());
+        assert_eq!(check(&follower(&[1, 2]), &mut call), Ok(()));
     }
 
     #[test]
