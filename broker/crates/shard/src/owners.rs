@@ -332,6 +332,7 @@ impl Owners {
             owned.queue().configure(self.at, settings, &mut self.out);
             self.touched.insert(queue);
         }
+        self.note_events(queue);
     }
 
     pub fn step(&mut self, queue: QueueId, message: ToQueue) {
@@ -340,6 +341,7 @@ impl Owners {
         {
             self.leases.renew(queue, self.at.now);
         }
+        debug_assert!(self.out.events.is_empty(), "another queue's events");
         match self.queues.get_mut(&queue) {
             Some(owned) => {
                 owned.queue().step(self.at, message, &mut self.out);
@@ -356,7 +358,8 @@ impl Owners {
         self.note_events(queue);
     }
 
-    /// Events of the queue that was just stepped; the list is per queue so that the shard can name it.
+    /// Events of the queue that was just stepped, under its name. To be called whenever a queue was given `out`: what is left
+    /// there goes out under the next one's name, and confirms messages that it does not have.
     fn note_events(&mut self, queue: QueueId) {
         for addressed in self.out.events.drain(..) {
             self.events
@@ -475,6 +478,7 @@ impl Owners {
                 let checkpoint = quorum.checkpoint();
                 self.host
                     .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
+                self.note_events(queue);
             }
             _ => {}
         }
@@ -482,6 +486,7 @@ impl Owners {
 
     /// What was applied becomes events, what was asked becomes a proposal or a write.
     fn end_turn(&mut self, queue: QueueId) {
+        debug_assert!(self.out.events.is_empty(), "another queue's events");
         let Some(owned) = self.queues.get_mut(&queue) else {
             return;
         };

@@ -70,7 +70,20 @@ impl Cluster {
         Cluster::made(&vec![""; size], late)
     }
 
+    /// A node alone whose groups write a checkpoint after so many entries.
+    pub fn with_checkpoints(entries: u64) -> Cluster {
+        let groups = consensus::Limits {
+            checkpoint_entries: entries,
+            ..consensus::Limits::default()
+        };
+        Cluster::made_with(&[""], None, groups)
+    }
+
     fn made(zones: &[&str], late: Option<usize>) -> Cluster {
+        Cluster::made_with(zones, late, consensus::Limits::default())
+    }
+
+    fn made_with(zones: &[&str], late: Option<usize>, groups: consensus::Limits) -> Cluster {
         let size = zones.len();
         let founders: Vec<NodeRecord> = (1..=size as u64).map(record).collect();
         let wall = WallTime(1_700_000_000_000);
@@ -78,6 +91,7 @@ impl Cluster {
             let disk = SimDisk::new();
             let mut config = config(at as u64 + 1, &founders);
             config.placement.zone = zones[at].into();
+            config.groups = groups.clone();
             let recovered = RecoveredShard::default();
             let shard = Shard::new(config, recovered, Arc::new(disk.clone()), Time(1), wall);
             Node {
