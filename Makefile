@@ -61,6 +61,10 @@ bench-storage: ## what storage costs, in some ten minutes: group commit, restart
 	@POSTHORN=$(CARGO_TARGET_DIR)/release/posthorn test/bench/storage/run -json $(CARGO_TARGET_DIR)/storage.json \
 	  -svg $(CARGO_TARGET_DIR)/storage.svg $(SCENARIO)
 
+.PHONY: hot-path
+hot-path: ## instructions per message on the hot path, against what they were
+	@hack/hot-path
+
 .PHONY: fuzz
 fuzz: ## libFuzzer on what comes from outside: make fuzz TARGET=session-amqp091 SECONDS=60
 	@hack/fuzz "$(TARGET)" "$(or $(SECONDS),60)"
