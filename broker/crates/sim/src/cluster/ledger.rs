@@ -488,9 +488,10 @@ impl Ledger {
             let (queue, last) = (letter.queue, letter.last);
             // A queue that gave up this node for a while took the message back, and the settling came too late.
             let too_late = last.is_some_and(|last| given_up >= Some(last));
-            // What was on its way to a classic queue went with its node; who answers is its next life.
+            // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
+            // was on its way there went with it. Who answers is the next life.
             let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
-            let lost = !quorum && last_end >= Some(settled);
+            let lost = !quorum && last_end >= Some(last.unwrap_or(settled));
             let letter = self.letter(*id)?;
             if dies {
                 letter.fate = if too_late { Fate::Waits } else { Fate::Dead };
