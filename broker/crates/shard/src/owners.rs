@@ -1,30 +1,29 @@
 //! The queues that this shard owns or holds a replica of, and the consensus host behind the quorum queues.
 
+mod figures;
+mod leading;
+mod said;
 #[cfg(test)]
 mod tests;
 
 use crate::core::FixedState;
-use crate::frame::OwnerStats;
 use crate::lease::Leases;
-use crate::members::frame::Told;
-use crate::membership::Step;
 use crate::peers::Peers;
 use bytes::Bytes;
 use consensus::{
-    Committed, Departure, GroupId, GroupStatus, Host, JobId, JobResult, Membership,
-    Output as HostOutput, RaftHost, WalToken,
+    Committed, GroupId, Host, JobId, JobResult, Membership, Output as HostOutput, RaftHost,
+    WalToken,
 };
-use control::QueueTotals;
-use control::ReplicaStatus;
 use env::{Disk, Incarnation, NodeId, Time};
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
 use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue};
 use queue::{
-    ConsumerInfo, DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue,
-    QueueSettings, RequestBody, SessionId, ToQueue,
+    DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings,
+    RequestBody, SessionId, ToQueue,
 };
+use said::Said;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -120,14 +119,13 @@ pub struct Owners {
     host_out: Vec<HostOutput>,
     /// Of queue groups, to be carried out after the metadata group's.
     queue_out: Vec<HostOutput>,
-    events: Vec<(SessionId, QueueId, Event)>,
+    said: Said,
     unused: Vec<QueueId>,
     leases: Leases,
     /// Queues with dead messages to be taken.
     dying: BTreeSet<QueueId>,
     /// Queues led or living here that have taken their deletion, and are still in the tree.
     over: BTreeSet<QueueId>,
-    out: Output,
     at: Moment,
 }
 
@@ -145,12 +143,11 @@ impl Owners {
             held: BTreeMap::new(),
             host_out: Vec::new(),
             queue_out: Vec::new(),
-            events: Vec::new(),
+            said: Said::default(),
             unused: Vec::new(),
             leases: Leases::default(),
             dying: BTreeSet::new(),
             over: BTreeSet::new(),
-            out: Output::default(),
             at: Moment::default(),
         }
     }
@@ -173,10 +170,6 @@ impl Owners {
 
     pub fn propose_metadata(&mut self, command: Bytes) -> Result<(), consensus::ProposeError> {
         self.host.propose(METADATA, command)
-    }
-
-    pub fn metadata_status(&self) -> Option<GroupStatus> {
-        self.host.status(METADATA)
     }
 
     pub fn checkpoint_metadata(&mut self, index: u64, state: Bytes) {
@@ -243,8 +236,7 @@ impl Owners {
         match self.queues.remove(&queue) {
             Some(Owned::Quorum(_)) => self.host.remove(GroupId(queue.0)),
             Some(Owned::Classic(mut classic)) => {
-                classic.queue.destroy(&mut self.out);
-                self.note_events(queue);
+                self.said.by(queue, |out| classic.queue.destroy(out));
             }
             // A replica that waits for its queue, or what is kept of one that departed.
             None => self.host.remove(GroupId(queue.0)),
@@ -304,9 +296,10 @@ impl Owners {
             None => return,
         }
         self.touched.insert(queue);
-        self.out.events.append(&mut out.events);
-        self.out.faults.append(&mut out.faults);
-        self.note_events(queue);
+        self.said.by(queue, |said| {
+            said.events.append(&mut out.events);
+            said.faults.append(&mut out.faults);
+        });
     }
 
     /// One that a queue keeps until it has been passed on, once more.
@@ -329,10 +322,10 @@ impl Owners {
 
     pub fn configure(&mut self, queue: QueueId, settings: &QueueSettings) {
         if let Some(owned) = self.queues.get_mut(&queue) {
-            owned.queue().configure(self.at, settings, &mut self.out);
+            self.said
+                .by(queue, |out| owned.queue().configure(self.at, settings, out));
             self.touched.insert(queue);
         }
-        self.note_events(queue);
     }
 
     pub fn step(&mut self, queue: QueueId, message: ToQueue) {
@@ -341,10 +334,10 @@ impl Owners {
         {
             self.leases.renew(queue, self.at.now);
         }
-        debug_assert!(self.out.events.is_empty(), "another queue's events");
         match self.queues.get_mut(&queue) {
             Some(owned) => {
-                owned.queue().step(self.at, message, &mut self.out);
+                self.said
+                    .by(queue, |out| owned.queue().step(self.at, message, out));
                 self.touched.insert(queue);
             }
             None => {
@@ -352,25 +345,12 @@ impl Owners {
                     ToQueue::Request(request) => request.session,
                     ToQueue::Resume(resume) => resume.session,
                 };
-                self.out.event(session, Event::NotOwner { leader: None });
+                let nobody = Event::NotOwner { leader: None };
+                self.said.by(queue, |out| out.event(session, nobody));
             }
         }
-        self.note_events(queue);
     }
 
-    /// Events of the queue that was just stepped, under its name. To be called whenever a queue was given `out`: what is left
-    /// there goes out under the next one's name, and confirms messages that it does not have.
-    fn note_events(&mut self, queue: QueueId) {
-        for addressed in self.out.events.drain(..) {
-            self.events
-                .push((addressed.session, queue, addressed.event));
-        }
-        for fault in self.out.faults.drain(..) {
-            tracing::error!(event = "queue_fault", queue = queue.0, fault);
-        }
-    }
-
-    /// Takes what the host has; true when there was anything.
     pub fn poll_host(
         &mut self,
         metadata: &mut Vec<ForMetadata>,
@@ -461,7 +441,9 @@ impl Owners {
                 is_leader,
                 ..
             } => {
-                quorum.leadership(term, leader, is_leader, &mut self.out);
+                self.said.by(queue, |out| {
+                    quorum.leadership(term, leader, is_leader, out);
+                });
                 if let Some(leader) = leader {
                     shard.push(ForShard::QueueLeader {
                         queue,
@@ -469,16 +451,16 @@ impl Owners {
                         is_me: is_leader,
                     });
                 }
-                self.note_events(queue);
             }
             HostOutput::CheckpointDue { .. } => {
                 // What was applied and not read yet may be freed by the checkpoint.
                 let host = &self.host;
-                quorum.resolve(&mut |index| host.read(group, index).ok(), &mut self.out);
+                self.said.by(queue, |out| {
+                    quorum.resolve(&mut |index| host.read(group, index).ok(), out);
+                });
                 let checkpoint = quorum.checkpoint();
                 self.host
                     .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
-                self.note_events(queue);
             }
             _ => {}
         }
@@ -486,16 +468,17 @@ impl Owners {
 
     /// What was applied becomes events, what was asked becomes a proposal or a write.
     fn end_turn(&mut self, queue: QueueId) {
-        debug_assert!(self.out.events.is_empty(), "another queue's events");
         let Some(owned) = self.queues.get_mut(&queue) else {
             return;
         };
         let group = GroupId(queue.0);
-        if let Owned::Quorum(quorum) = owned {
-            let host = &self.host;
-            quorum.resolve(&mut |index| host.read(group, index).ok(), &mut self.out);
-        }
-        owned.queue().flush(self.at, &mut self.out);
+        self.said.by(queue, |out| {
+            if let Owned::Quorum(quorum) = owned {
+                let host = &self.host;
+                quorum.resolve(&mut |index| host.read(group, index).ok(), out);
+            }
+            owned.queue().flush(self.at, out);
+        });
         if let Owned::Quorum(quorum) = owned {
             while let Some(command) = quorum.take_proposal() {
                 match self.host.propose(group, command.clone()) {
@@ -538,7 +521,6 @@ impl Owners {
             let expiring = here && !owned.queue().in_use();
             self.leases.note(queue, self.at.now, expiring);
         }
-        self.note_events(queue);
         self.set_wake(queue, wake);
     }
 
@@ -558,11 +540,10 @@ impl Owners {
         ids.sort_unstable();
         for queue in ids {
             if let Some(Owned::Classic(classic)) = self.queues.get_mut(&queue)
-                && let Err(error) = classic.queue.write_all(&mut self.out)
+                && let Err(error) = self.said.by(queue, |out| classic.queue.write_all(out))
             {
                 tracing::error!(event = "classic_queue_not_written", queue = queue.0, %error);
             }
-            self.note_events(queue);
         }
     }
 
@@ -601,15 +582,14 @@ impl Owners {
             self.due.remove(&(at, queue));
             self.wakes.remove(&queue);
             if let Some(owned) = self.queues.get_mut(&queue) {
-                owned.queue().tick(self.at, &mut self.out);
+                self.said.by(queue, |out| owned.queue().tick(self.at, out));
                 self.touched.insert(queue);
             }
-            self.note_events(queue);
         }
     }
 
     pub fn take_events(&mut self) -> Vec<(SessionId, QueueId, Event)> {
-        std::mem::take(&mut self.events)
+        self.said.take()
     }
 
     pub fn receive_raft(&mut self, from: NodeId, frame: Bytes) {
@@ -653,24 +633,15 @@ impl Owners {
         ids.sort_unstable();
         for queue in ids {
             if let Some(owned) = self.queues.get_mut(&queue) {
-                f(owned, self.at, &mut self.out);
+                self.said.by(queue, |out| f(owned, self.at, out));
                 self.touched.insert(queue);
             }
-            self.note_events(queue);
         }
     }
 
     /// Earlier lives of a node are over.
     pub fn node_gone(&mut self, gone: GoneNode) {
-        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
-        ids.sort_unstable();
-        for queue in ids {
-            if let Some(owned) = self.queues.get_mut(&queue) {
-                owned.queue().node_gone(self.at, gone, &mut self.out);
-                self.touched.insert(queue);
-            }
-            self.note_events(queue);
-        }
+        self.each_queue(|owned, at, out| owned.queue().node_gone(at, gone, out));
     }
 
     /// A new leader is told what this node knows of others.
@@ -679,229 +650,17 @@ impl Owners {
             return;
         };
         for (node, peer) in peers.lives() {
-            owned.queue().node_gone(
-                self.at,
-                GoneNode {
-                    node,
-                    before: peer.incarnation,
-                },
-                &mut self.out,
-            );
-            if let Owned::Quorum(quorum) = owned {
-                if peer.up {
-                    quorum.peer_up(node)
-                } else {
-                    quorum.peer_down(node)
-                }
+            let before = peer.incarnation;
+            let gone = GoneNode { node, before };
+            self.said
+                .by(queue, |out| owned.queue().node_gone(self.at, gone, out));
+            match owned {
+                Owned::Quorum(quorum) if peer.up => quorum.peer_up(node),
+                Owned::Quorum(quorum) => quorum.peer_down(node),
+                Owned::Classic(_) => {}
             }
         }
         self.touched.insert(queue);
-        self.note_events(queue);
-    }
-
-    /// The leader of a queue as this node's replica knows it.
-    pub fn leader_of(&self, queue: QueueId) -> Option<NodeId> {
-        match self.queues.get(&queue)? {
-            Owned::Quorum(_) => self.host.status(GroupId(queue.0))?.leader,
-            Owned::Classic(_) => None,
-        }
-    }
-
-    pub fn led_groups(&self) -> Vec<(QueueId, GroupStatus)> {
-        let mut led: Vec<_> = self
-            .queues
-            .iter()
-            .filter(|(_, o)| matches!(o, Owned::Quorum(q) if q.leads()))
-            .filter_map(|(id, _)| Some((*id, self.host.status(GroupId(id.0))?)))
-            .filter(|(_, status)| status.is_leader)
-            .collect();
-        led.sort_by_key(|(id, _)| *id);
-        led
-    }
-
-    /// Queues that are led here.
-    pub fn led_queues(&self) -> BTreeSet<QueueId> {
-        let led = self.queues.iter();
-        led.filter(|(_, o)| matches!(o, Owned::Quorum(q) if q.leads()))
-            .map(|(id, _)| *id)
-            .collect()
-    }
-
-    /// Of a group that is led here.
-    pub fn led_status(&self, queue: QueueId) -> Option<GroupStatus> {
-        match self.queues.get(&queue)? {
-            Owned::Quorum(q) if q.leads() => {
-                let status = self.host.status(GroupId(queue.0))?;
-                status.is_leader.then_some(status)
-            }
-            _ => None,
-        }
-    }
-
-    pub fn has_replica(&self, queue: QueueId) -> bool {
-        self.host.has(GroupId(queue.0))
-    }
-
-    /// Hands a queue that is led here to another member that is up.
-    pub fn hand_over(&mut self, queue: QueueId, to: NodeId) {
-        let able = |s: &GroupStatus| s.membership.voters.contains(&to) && s.active.contains(&to);
-        if to != self.me && self.led_status(queue).as_ref().is_some_and(able) {
-            self.membership_step(GroupId(queue.0), Step::TransferTo(to));
-        }
-    }
-
-    /// Of a queue that is led here: whether `node` is out of it for good.
-    pub fn departure(&self, queue: QueueId, node: NodeId) -> Option<Departure> {
-        self.host.departure(GroupId(queue.0), node)
-    }
-
-    /// The leader says that this node's replica is not needed. False when it has to stay for now; otherwise it goes soon,
-    /// see [`Owners::has_replica`] and [`Owners::departed`].
-    pub fn depart(&mut self, queue: QueueId, told: Departure) -> bool {
-        self.host.depart(GroupId(queue.0), told)
-    }
-
-    /// The replica has gone, and what was made of it goes too.
-    pub fn departed(&mut self, queue: QueueId) {
-        self.queues.remove(&queue);
-        self.forget_traces(queue);
-    }
-
-    /// What this node's replica tells of itself.
-    pub fn tell_replica(&self, queue: QueueId) -> Told {
-        let mut told = Told::default();
-        let Some(status) = self.host.status(GroupId(queue.0)) else {
-            return told;
-        };
-        if status.is_leader {
-            let members = &status.membership;
-            members.voters.iter().for_each(|n| told.votes.add(*n, true));
-            let learners = members.learners.iter();
-            learners.for_each(|n| told.votes.add(*n, false));
-        }
-        told.replica = Some(ReplicaStatus {
-            is_leader: status.is_leader,
-            is_candidate: status.is_candidate,
-            term: status.term,
-            last_index: status.last_index,
-            written: status.persisted,
-            applied: status.applied,
-            commit: status.commit,
-            checkpoint: status.checkpoint,
-        });
-        told
-    }
-
-    /// Whether the metadata group is led here and could be elsewhere.
-    pub fn metadata_is_movable(&self, peers: &Peers, avoid: &[NodeId]) -> bool {
-        let led = self.metadata_status().filter(|s| s.is_leader);
-        led.is_some_and(|s| successor(self.me, &s, peers, avoid).is_some())
-    }
-
-    pub fn membership_step(&mut self, group: GroupId, step: Step) {
-        let done = match step {
-            Step::Change(change) => self.host.change_membership(group, change),
-            Step::TransferTo(node) => self.host.transfer_leader(group, node),
-            Step::Wait | Step::Done => return,
-        };
-        if let Err(error) = done {
-            tracing::debug!(event = "membership_step_refused", group = group.0, ?step, %error);
-        }
-    }
-
-    pub fn stats(&self, only: Option<QueueId>) -> Vec<OwnerStats> {
-        let mut all: Vec<OwnerStats> = match only {
-            Some(id) => self
-                .queues
-                .get(&id)
-                .and_then(|o| self.stats_of(id, o))
-                .into_iter()
-                .collect(),
-            None => self
-                .queues
-                .iter()
-                .filter_map(|(id, o)| self.stats_of(*id, o))
-                .collect(),
-        };
-        all.sort_by_key(|s| s.queue);
-        all
-    }
-
-    /// Of queues that are led or live here.
-    fn stats_of(&self, queue: QueueId, owned: &Owned) -> Option<OwnerStats> {
-        Some(match owned {
-            Owned::Classic(classic) => OwnerStats {
-                queue,
-                members: vec![],
-                online: vec![],
-                stats: classic.queue.stats(),
-                counters: classic.queue.counters(),
-            },
-            Owned::Quorum(quorum) if quorum.leads() => {
-                let status = self.host.status(GroupId(queue.0))?;
-                OwnerStats {
-                    queue,
-                    // Who has a vote: one that still catches up does not count yet.
-                    members: status.membership.voters,
-                    online: status.active,
-                    stats: quorum.stats(),
-                    counters: quorum.counters(),
-                }
-            }
-            Owned::Quorum(_) => return None,
-        })
-    }
-
-    /// Of queues that are led or live here, together.
-    pub fn totals(&self) -> QueueTotals {
-        let mut totals = QueueTotals::default();
-        for owned in self.queues.values() {
-            match owned {
-                Owned::Classic(classic) => totals.add(&classic.queue.stats()),
-                Owned::Quorum(quorum) if quorum.leads() => totals.add(&quorum.stats()),
-                Owned::Quorum(_) => {}
-            }
-        }
-        totals
-    }
-
-    /// Of queues that are led or live here, by queue.
-    pub fn consumers(&self) -> Vec<(QueueId, ConsumerInfo)> {
-        let listed = self.queues.iter().map(|(id, owned)| match owned {
-            Owned::Classic(classic) => (*id, classic.queue.consumers()),
-            Owned::Quorum(quorum) if quorum.leads() => (*id, quorum.consumers()),
-            Owned::Quorum(_) => (*id, Vec::new()),
-        });
-        let mut all: Vec<_> = listed
-            .flat_map(|(id, consumers)| consumers.into_iter().map(move |c| (id, c)))
-            .collect();
-        all.sort_by_key(|(id, _)| *id);
-        all
-    }
-
-    /// Groups led here that another member, which is up, could lead.
-    pub fn leaders_to_move(&self, peers: &Peers) -> usize {
-        self.movable(peers, &[]).len()
-    }
-
-    fn movable(&self, peers: &Peers, avoid: &[NodeId]) -> Vec<(GroupId, NodeId)> {
-        let queues = self
-            .led_groups()
-            .into_iter()
-            .map(|(id, status)| (GroupId(id.0), status));
-        let metadata = self
-            .metadata_status()
-            .filter(|s| s.is_leader)
-            .map(|s| (METADATA, s));
-        let all = metadata.into_iter().chain(queues);
-        all.filter_map(|(group, status)| Some((group, successor(self.me, &status, peers, avoid)?)))
-            .collect()
-    }
-
-    pub fn move_leaders(&mut self, peers: &Peers, avoid: &[NodeId]) {
-        for (group, to) in self.movable(peers, avoid) {
-            self.membership_step(group, Step::TransferTo(to));
-        }
     }
 
     /// When the host wants to be told of time; None while all its groups sleep.
@@ -909,45 +668,10 @@ impl Owners {
         self.host.wake_at()
     }
 
-    /// For checks: of each replica of a quorum queue here, how far it has applied and a number for its state.
-    pub fn digests(&self) -> Vec<(QueueId, u64, u64)> {
-        let quorum = self.queues.iter().filter_map(|(id, owned)| match owned {
-            Owned::Quorum(quorum) => Some((*id, quorum.machine())),
-            Owned::Classic(_) => None,
-        });
-        let mut all: Vec<_> = quorum
-            .map(|(id, m)| (id, m.applied(), m.digest()))
-            .collect();
-        all.sort_unstable();
-        all
-    }
-
     /// Replicas that wait for their queue to show in the tree.
     pub fn recovering(&self) -> bool {
         !self.held.is_empty()
     }
-}
-
-/// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
-fn successor(me: NodeId, status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
-    let able = |n: &NodeId| {
-        *n != me && status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n)
-    };
-    let best = status
-        .matched
-        .iter()
-        .filter(|(n, _)| able(n))
-        .map(|(_, matched)| *matched)
-        .max()?;
-    let mut ahead: Vec<NodeId> = status
-        .matched
-        .iter()
-        .filter(|(n, m)| able(n) && *m == best)
-        .map(|(n, _)| *n)
-        .collect();
-    ahead.sort_unstable();
-    let turn = status.term as usize % ahead.len().max(1);
-    ahead.get(turn).copied()
 }
 
 fn group_of(output: &HostOutput) -> Option<GroupId> {
