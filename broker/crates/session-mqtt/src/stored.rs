@@ -13,7 +13,7 @@ use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, Que
 use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Settled, RequestBody};
 use session::RequestSeq;
 use smallvec::SmallVec;
-use topics::{Delivery, Envelope, Hit, Subscription, key_of, topic_of};
+use topics::{Delivery, Envelope, Hit, Hub, SubscriberId, Subscription, key_of, topic_of};
 
 /// In front of the key of a binding that is to match nothing: no topic has this character [MQTT-4.7.3-2].
 const ASIDE: char = '\0';
@@ -39,6 +39,8 @@ pub(crate) struct Stored {
     pub unknown_past: bool,
     /// There is a subscription of QoS 2.
     exactly_once: bool,
+    /// Room for the subscriptions that a message matches.
+    found: Vec<Subscription>,
 }
 
 /// RabbitMQ's name of the queue with a client's messages of QoS 1 and 2. None: the client id is too long for one.
@@ -283,30 +285,10 @@ impl Link {
 
     /// A message from the queue as the client is to see it. None: it is not for the client (any more), or of QoS 0, and then the
     /// hub has handed it out.
-    fn understood(&self, message: Message, cx: &mut Cx<'_>) -> Option<Delivery> {
-        let subscriber = self.subscriber?;
-        let mut found = Vec::new();
-        let hub = cx.broker.topics()?;
-        let message = match message.protocol() {
-            Protocol::Mqtt => {
-                let raw = message.properties();
-                let topic = Envelope::read(&raw).ok()?.topic;
-                hub.matching(subscriber, topic, &mut found);
-                message
-            }
-            _ => message.routing_keys().find_map(|key| {
-                hub.matching(subscriber, &topic_of(key), &mut found);
-                let of_client = !found.is_empty();
-                of_client.then(|| crate::from_amqp091(&message, key))?
-            })?,
-        };
-        let hits: SmallVec<[Hit; 1]> = found.iter().map(|s| s.hit()).collect();
-        let best = hits.iter().map(|hit| hit.qos).max()?;
-        (message.durable() && best > Qos::AtMostOnce).then_some(Delivery {
-            message,
-            hits,
-            retained: false,
-        })
+    fn understood(&mut self, message: Message, cx: &mut Cx<'_>) -> Option<Delivery> {
+        let found = &mut self.stored.as_mut()?.found;
+        found.clear();
+        understand(message, self.subscriber?, cx.broker.topics()?, found)
     }
 
     /// The client is done with a delivery of the queue.
@@ -388,6 +370,35 @@ impl Link {
             }
         }
     }
+}
+
+/// See [`Link::understood`]; `found` is empty.
+fn understand(
+    message: Message,
+    subscriber: SubscriberId,
+    hub: &mut Hub,
+    found: &mut Vec<Subscription>,
+) -> Option<Delivery> {
+    let message = match message.protocol() {
+        Protocol::Mqtt => {
+            let raw = message.properties();
+            let topic = Envelope::read(&raw).ok()?.topic;
+            hub.matching(subscriber, topic, found);
+            message
+        }
+        _ => message.routing_keys().find_map(|key| {
+            hub.matching(subscriber, &topic_of(key), found);
+            let of_client = !found.is_empty();
+            of_client.then(|| crate::from_amqp091(&message, key))?
+        })?,
+    };
+    let hits: SmallVec<[Hit; 1]> = found.iter().map(|s| s.hit()).collect();
+    let best = hits.iter().map(|hit| hit.qos).max()?;
+    (message.durable() && best > Qos::AtMostOnce).then_some(Delivery {
+        message,
+        hits,
+        retained: false,
+    })
 }
 
 pub(crate) fn of_session(tree: &Tree, queue: QueueId) -> bool {
