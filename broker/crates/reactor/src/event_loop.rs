@@ -1,6 +1,7 @@
 //! The loop of a shard's thread.
 
 use crate::connection::{Connection, Phase};
+use crate::gather::{Gather, WAIT};
 use crate::listener::{BindError, ClientListener, Listener, bind};
 use crate::pace::Pace;
 use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
@@ -125,6 +126,9 @@ pub struct ShardLoop {
     pub(crate) listening: bool,
     pub(crate) accept_rest_until: Option<Time>,
     pub(crate) pace: Pace,
+    gather: Gather,
+    /// Bytes that this turn read from clients.
+    pub(crate) taken: u64,
     /// Why nothing is accepted, as it was logged.
     pub(crate) resting: bool,
     pub(crate) refusing: bool,
@@ -159,10 +163,11 @@ impl ShardLoop {
 
     pub fn new(parts: LoopParts) -> Result<ShardLoop, LoopError> {
         let accepts_per_second = parts.config.accepts_per_second;
+        let now = parts.clock.now();
         Ok(ShardLoop {
             driver: parts.driver,
             config: parts.config,
-            now: parts.clock.now(),
+            now,
             clock: parts.clock,
             poll: parts.poll,
             wake: parts.wake,
@@ -174,6 +179,8 @@ impl ShardLoop {
             listening: false,
             accept_rest_until: None,
             pace: Pace::per_second(accepts_per_second),
+            gather: Gather::new(now),
+            taken: 0,
             resting: false,
             refusing: false,
             connections: Slab::new(),
@@ -208,9 +215,13 @@ impl ShardLoop {
                 self.note(event);
             }
             let more = self.turn()?;
+            let taken = std::mem::take(&mut self.taken);
             timeout = if more {
                 Some(Duration::ZERO)
             } else {
+                if self.gather.waits(taken, self.now) {
+                    wait();
+                }
                 self.timeout()
             };
         }
@@ -430,4 +441,10 @@ impl ShardLoop {
         }
         next
     }
+}
+
+/// What comes meanwhile waits in the kernel and in the rings.
+#[expect(clippy::disallowed_methods, reason = "time itself is waited for")]
+fn wait() {
+    std::thread::sleep(WAIT);
 }

@@ -7,6 +7,7 @@
 mod connection;
 mod ending;
 mod event_loop;
+mod gather;
 mod listener;
 mod pace;
 mod ports;

@@ -237,6 +237,7 @@ impl ShardLoop {
             match read {
                 Ok(None) => return self.close(key),
                 Ok(Some((bytes, full))) => {
+                    self.taken += bytes.len() as u64;
                     // A short read has emptied the socket; the next bytes make a new event.
                     connection.readable = full || connection.hung_up;
                     match connection.secure {

@@ -76,6 +76,20 @@ impl Shard {
         after
     }
 
+    /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
+    fn tell(&mut self, number: u64, notice: Notice) {
+        let Some((key, _)) = self.sessions.by_number(number) else {
+            return;
+        };
+        self.step(key, |s, view, out| {
+            let mut standing = s.notice(notice, view, out);
+            while let Some((_, next)) = view.core.notices.pop_front_if(|(n, _)| *n == number) {
+                standing = s.notice(next, view, out);
+            }
+            standing
+        });
+    }
+
     fn notify_all(&mut self, notice: &Notice) {
         let keys: Vec<_> = self.sessions.iter_mut().map(|(k, _)| k).collect();
         for key in keys {
@@ -99,9 +113,7 @@ impl Shard {
             }
             worked |= self.hear_topics();
             while let Some((number, notice)) = self.core.notices.pop_front() {
-                if let Some((key, _)) = self.sessions.by_number(number) {
-                    self.step(key, |s, view, out| s.notice(notice, view, out));
-                }
+                self.tell(number, notice);
                 worked = true;
             }
             for number in self.core.clients.take_relieved() {
