@@ -15,6 +15,7 @@ mod face;
 mod naive;
 pub mod quorum;
 
+pub use checkout::{FLOW_WINDOW, FlowWindow};
 pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
 
 use bytes::Bytes;
@@ -186,11 +187,31 @@ pub struct Resume {
     pub next: u64,
 }
 
+/// A consumer's client was sent every delivery up to this one. Said each time that half of [`FLOW_WINDOW`] has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub session: SessionId,
+    pub consumer: ConsumerId,
+    pub up_to: u64,
+}
+
 /// Everything that travels from a session's side to an owner.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToQueue {
     Request(Request),
     Resume(Resume),
+    Received(Received),
+}
+
+impl ToQueue {
+    /// Whose it is.
+    pub fn session(&self) -> SessionId {
+        match self {
+            ToQueue::Request(request) => request.session,
+            ToQueue::Resume(resume) => resume.session,
+            ToQueue::Received(received) => received.session,
+        }
+    }
 }
 
 /// Figures of one queue on its owner.

@@ -2,7 +2,7 @@
 //! settlements, time and limits, as plainly as it can be said.
 
 use crate::{
-    ConsumerId, ConsumerSpec, DeadReason, Event, Outcome, Output, Overflow, QueueKind,
+    ConsumerId, ConsumerSpec, DeadReason, Event, FlowWindow, Outcome, Output, Overflow, QueueKind,
     QueueSettings, RequestBody,
 };
 use message::{Message, MessageBuilder, Protocol, Table};
@@ -10,6 +10,11 @@ use proptest::prelude::*;
 
 /// Bytes of every body that does not ask for more.
 pub(crate) const BODY: usize = 8;
+/// What the model's queues may have on its way to a consumer.
+pub(crate) const FLOW: FlowWindow = FlowWindow {
+    messages: 5,
+    bytes: 100,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 struct Waiting {
@@ -42,8 +47,20 @@ struct Consumer {
     window: usize,
     next_id: u64,
     out: Vec<(u64, Waiting)>,
+    /// Ids: sent, and of those, arrived at the client.
+    sent: u64,
+    received: u64,
     cancelled: bool,
     get: bool,
+}
+
+impl Consumer {
+    fn flows(&self) -> bool {
+        let on_its_way = |id: u64| self.received < id && id <= self.sent;
+        let all: Vec<_> = self.out.iter().filter(|(id, _)| on_its_way(*id)).collect();
+        let bytes: u64 = all.iter().map(|(_, w)| w.body).sum();
+        all.len() < FLOW.messages as usize && bytes < FLOW.bytes
+    }
 }
 
 /// See the module. What it did since it was last asked is in `handed`, `dead` and `refused`.
@@ -270,7 +287,8 @@ impl Naive {
         let alone = !self.settings.single_active_consumer
             || self.active == Some((c.by, c.number))
                 && (self.kind == QueueKind::Classic || others.all(|o| o.priority <= c.priority));
-        alone && !c.get && !c.cancelled && c.out.len() < c.window
+        let flows = self.kind == QueueKind::Quorum || c.flows();
+        alone && !c.get && !c.cancelled && c.out.len() < c.window && flows
     }
 
     /// After anything that may change who can be served.
@@ -314,19 +332,52 @@ impl Naive {
     }
 
     fn hand(&mut self, key: (u64, u32), message: Waiting) {
-        let counts = self.kind == QueueKind::Quorum;
         let c = self.consumer(key);
         let id = c.next_id;
         c.next_id += 1;
-        c.out.push((id, message.clone()));
-        self.handed.push(Handed {
-            by: key.0,
-            consumer: key.1,
-            id,
-            n: message.n,
-            attempts: counts.then_some(message.attempts),
-            redelivered: message.redelivered,
-        });
+        c.out.push((id, message));
+        self.send_on(key);
+    }
+
+    /// What is out and was not sent goes as far as there is room.
+    fn send_on(&mut self, key: (u64, u32)) {
+        let counts = self.kind == QueueKind::Quorum;
+        loop {
+            let c = self.consumer(key);
+            let next = c.out.iter().find(|(id, _)| *id > c.sent).cloned();
+            let Some((id, message)) = next else {
+                c.sent = c.next_id - 1;
+                return;
+            };
+            if c.cancelled || !(c.get || c.flows()) {
+                return;
+            }
+            c.sent = id;
+            self.handed.push(Handed {
+                by: key.0,
+                consumer: key.1,
+                id,
+                n: message.n,
+                attempts: counts.then_some(message.attempts),
+                redelivered: message.redelivered,
+            });
+        }
+    }
+
+    pub fn received(&mut self, by: u64, consumer: u32, up_to: u64) {
+        self.expire(true);
+        let c = self.consumer((by, consumer));
+        c.received = c.received.max(up_to);
+        self.send_on((by, consumer));
+        self.finish();
+    }
+
+    /// Quorum: a replica that knows nothing of what arrived.
+    pub fn forget_flow(&mut self) {
+        for c in &mut self.consumers {
+            c.received = 0;
+            c.sent = c.next_id - 1;
+        }
     }
 
     fn publish(&mut self, message: &Message) {
@@ -358,7 +409,7 @@ impl Naive {
     fn add(&mut self, by: u64, number: u32, spec: Option<&ConsumerSpec>) {
         let window = match spec.map(|s| s.prefetch) {
             None => 1,
-            Some(0) => 2000,
+            Some(0) => usize::MAX,
             Some(asked) => asked as usize,
         };
         self.consumers.push(Consumer {
@@ -368,6 +419,8 @@ impl Naive {
             window,
             next_id: 1,
             out: Vec::new(),
+            sent: 0,
+            received: 0,
             cancelled: false,
             get: spec.is_none(),
         });
@@ -390,6 +443,7 @@ impl Naive {
                 }
             }
         }
+        self.send_on(key);
     }
 
     fn close(&mut self, by: u64) {
@@ -538,6 +592,10 @@ pub(crate) enum Step {
     Get {
         by: u64,
     },
+    Received {
+        by: u64,
+        pick: u8,
+    },
     Close {
         by: u64,
     },
@@ -564,6 +622,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         8 => (by.clone(), 0u8..6, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
         2 => by.clone().prop_map(|by| Step::Get { by }),
+        4 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::Received { by, pick }),
         1 => by.prop_map(|by| Step::Close { by }),
         3 => (0u64..80).prop_map(|ms| Step::Pass { ms }),
         1 => (proptest::option::of(0u64..8), proptest::option::of(0u64..90), any::<bool>()).prop_map(|(length, bytes, reject)| Step::Limits { length, bytes, reject }),
@@ -575,6 +634,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
 /// The queue that is compared with the naive one.
 pub(crate) trait Real {
     fn ask(&mut self, by: u64, body: RequestBody) -> Output;
+    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> Output;
     fn pass(&mut self, ms: u64) -> Output;
     fn configure(&mut self, settings: &QueueSettings) -> Output;
     fn again(&mut self) -> Output;
@@ -663,6 +723,7 @@ impl<R: Real> Pair<R> {
                 self.next_session += 1;
                 (closed, RequestBody::Close)
             }
+            Step::Received { by, pick } => return self.received(session(by), pick),
             Step::Purge => (PUBLISHER, RequestBody::Purge),
             other => return self.not_asked(other),
         };
@@ -691,6 +752,16 @@ impl<R: Real> Pair<R> {
             },
             ids: vec![(if several { 1 } else { id }, id)],
         })
+    }
+
+    fn received(&mut self, by: u64, pick: u8) -> Result<(), TestCaseError> {
+        let held = self.naive.held_by(by);
+        let Some((consumer, id)) = held.get(pick as usize % held.len().max(1)) else {
+            return Ok(());
+        };
+        self.naive.received(by, *consumer, *id);
+        let out = self.real.received(by, *consumer, *id);
+        self.compare(&out)
     }
 
     fn not_asked(&mut self, step: Step) -> Result<(), TestCaseError> {
@@ -722,6 +793,8 @@ impl<R: Real> Pair<R> {
                     self.naive.restart();
                     self.sessions = (0..4).map(|n| self.next_session + n).collect();
                     self.next_session += 4;
+                } else {
+                    self.naive.forget_flow();
                 }
                 self.real.again()
             }

@@ -47,7 +47,7 @@ pub struct AmqpSession {
     pub(crate) config: SessionConfig,
     pub(crate) phase: Phase,
     pub(crate) link: Link,
-    channels: HashMap<u16, Box<Channel>, FixedState>,
+    pub(crate) channels: HashMap<u16, Box<Channel>, FixedState>,
     pub(crate) channel_max: u16,
     /// Zero: none.
     pub(crate) heartbeat: Duration,
@@ -121,6 +121,9 @@ impl AmqpSession {
         self.publish_held(cx);
         self.read_kept(cx);
         self.link.flush_settlements(cx);
+        if !self.link.withheld.is_empty() {
+            self.tell_withheld(cx);
+        }
         self.link.flush_tally(cx);
         if cx.out.len() > before {
             self.last_sent = now;

@@ -3,6 +3,7 @@
 use crate::channel::{Channel, State};
 use crate::directory;
 use crate::failure::{Failure, Outcome, refuse};
+use crate::flow::Written;
 use crate::left::Left;
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
@@ -173,6 +174,7 @@ impl Channel {
             get: false,
             prefetch: self.prefetch,
             kind,
+            written: Written::default(),
         };
         link.subscriptions.insert(consumer.0, subscription);
         self.consumers.insert(spec.tag.clone(), consumer);
@@ -287,6 +289,7 @@ impl Channel {
             get: true,
             prefetch: 0,
             kind,
+            written: Written::default(),
         };
         link.subscriptions.insert(consumer.0, subscription);
         link.ask(

@@ -3,6 +3,7 @@
 use crate::channel::{Channel, Held};
 use crate::deaths;
 use crate::failure::{Outcome, refuse};
+use crate::flow::Written;
 use crate::link::{Cx, Link};
 use crate::mqtt;
 use crate::unacked::{Origin, Owed};
@@ -76,9 +77,11 @@ impl Channel {
         let Some(to) = facts(link, consumer) else {
             return;
         };
+        let mut written = Written::default();
         for delivery in deliveries {
             if self.held_deliveries.is_empty() && self.may_deliver(link, cx) {
                 self.write(&to, queue, consumer, &delivery, link, cx);
+                written.add(&delivery);
             } else {
                 self.held_deliveries.push_back(Held {
                     queue,
@@ -87,6 +90,7 @@ impl Channel {
                 });
             }
         }
+        self.note_written((queue, consumer), written, link, cx);
     }
 
     /// A channel at its limit gives nothing to consumers without acknowledgement either, whose deliveries it does not count:
@@ -110,6 +114,9 @@ impl Channel {
             }
             if let Some(held) = self.held_deliveries.pop_front() {
                 self.write(&to, held.queue, held.consumer, &held.delivery, link, cx);
+                let mut written = Written::default();
+                written.add(&held.delivery);
+                self.note_written((held.queue, held.consumer), written, link, cx);
             }
         }
         if self.held_deliveries.capacity() > KEEP {

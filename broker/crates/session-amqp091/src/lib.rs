@@ -16,6 +16,7 @@ mod deaths;
 mod deliver;
 mod directory;
 mod failure;
+mod flow;
 mod handshake;
 mod left;
 mod limits;

@@ -35,6 +35,9 @@ pub struct Limits {
     /// How long a client may keep a delivery without acknowledging it, where the queue does not say (`consumer_timeout`).
     /// None: for ever.
     pub acknowledgement: Option<Duration>,
+    /// Unacknowledged deliveries above which a channel gets no more while the node is short of memory: what basic.qos can ask
+    /// for at most. Without an alarm there is no such limit but basic.qos.
+    pub unacknowledged_in_alarm: usize,
     /// Octets of messages in one transaction.
     pub transaction: usize,
     /// How long a queue may take for an answer (`channel_operation_timeout`).
@@ -57,6 +60,7 @@ impl Default for Limits {
             held: 1 << 20,
             partial: 64 << 20,
             acknowledgement: Some(Duration::from_secs(1800)),
+            unacknowledged_in_alarm: 65_535,
             transaction: 64 << 20,
             operation: Duration::from_secs(15),
         }

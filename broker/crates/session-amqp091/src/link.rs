@@ -1,6 +1,7 @@
 //! What all channels of a connection share.
 
 use crate::Limits;
+use crate::flow::{Withheld, Written};
 use crate::unacked::Origin;
 use bytes::BytesMut;
 use codec_amqp091::{Method, encode_method};
@@ -47,6 +48,7 @@ pub(crate) struct Subscription {
     pub prefetch: u32,
     /// The queue's type: messages are counted by it.
     pub kind: QueueKind,
+    pub written: Written,
 }
 
 /// Settlements collected during a step: one request for many acknowledgements.
@@ -92,6 +94,8 @@ pub(crate) struct Link {
     pub congested: bool,
     /// When deliveries that nobody acknowledges are looked for again; None while there are no deliveries.
     pub ack_check: Option<Time>,
+    /// Consumers that get no more while their channels keep too much.
+    pub withheld: Vec<Withheld>,
     /// Octets in the channels' `held` buffers.
     pub held: usize,
     /// Octets of unfinished bodies.
@@ -133,6 +137,7 @@ impl Link {
             holding: 0,
             congested: false,
             ack_check: None,
+            withheld: Vec::new(),
             held: 0,
             partial: 0,
             routes: Vec::new(),

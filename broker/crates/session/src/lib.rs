@@ -60,6 +60,9 @@ pub trait Broker {
     /// Hands a message to a queue. One `Notice::Published` (or `NotPublished`) per call whose tag is not 0.
     fn publish(&mut self, queue: QueueId, tag: PublishTag, message: Message) -> Pace;
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq;
+    /// The client was sent a consumer's deliveries up to this one. A queue sends no more than [`queue::FLOW_WINDOW`] ahead of that
+    /// and of what is settled; to be said each time that half of it has gone.
+    fn received(&mut self, _queue: QueueId, _consumer: ConsumerId, _up_to: u64) {}
     /// The node that alone has this queue, when it cannot be reached now.
     fn home_out_of_reach(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
         None

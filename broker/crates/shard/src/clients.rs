@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use metadata::{QueueId, QueueKind, Refused};
 use queue::client::{QueueClient, Told};
-use queue::{Answer, Event, Reject, RequestBody};
+use queue::{Answer, ConsumerId, Event, Reject, RequestBody};
 use session::{Notice, Pace, PublishTag, RequestSeq};
 use std::collections::BTreeSet;
 
@@ -174,6 +174,14 @@ impl Core {
                 }
                 Pace::Steady
             }
+        }
+    }
+
+    /// A session's client was sent a consumer's deliveries up to this one.
+    pub fn received(&mut self, number: u64, queue: QueueId, consumer: ConsumerId, up_to: u64) {
+        if let Some(link) = self.clients.link(number, queue) {
+            link.client.received(consumer, up_to);
+            self.carry_on(number, queue);
         }
     }
 

@@ -341,12 +341,9 @@ impl Owners {
                 self.touched.insert(queue);
             }
             None => {
-                let session = match &message {
-                    ToQueue::Request(request) => request.session,
-                    ToQueue::Resume(resume) => resume.session,
-                };
                 let nobody = Event::NotOwner { leader: None };
-                self.said.by(queue, |out| out.event(session, nobody));
+                self.said
+                    .by(queue, |out| out.event(message.session(), nobody));
             }
         }
     }

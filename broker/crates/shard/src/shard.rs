@@ -14,8 +14,7 @@ use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, Facts, Question};
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::{NodeRecord, SessionId};
-use queue::ToQueue;
+use metadata::NodeRecord;
 use session::{Notice, Outbox, Session, Standing};
 use std::collections::BTreeMap;
 use topics::Output;
@@ -162,7 +161,7 @@ impl Shard {
             Frame::Raft(bytes) => self.core.owners.receive_raft(from, bytes),
             Frame::ToQueue { queue, messages } => {
                 // A peer speaks for its own sessions alone.
-                let own = messages.into_iter().filter(|m| session_of(m).node == from);
+                let own = messages.into_iter().filter(|m| m.session().node == from);
                 self.core.requests.extend(own.map(|m| (queue, m)));
             }
             Frame::Events {
@@ -514,11 +513,4 @@ impl ShardDriver for Shard {
 /// Frames for every shard of a peer go to the shard of the same index there.
 pub(crate) fn same_shard(core: &Core) -> Route {
     Route::Shard(core.config.index)
-}
-
-fn session_of(message: &ToQueue) -> SessionId {
-    match message {
-        ToQueue::Request(request) => request.session,
-        ToQueue::Resume(resume) => resume.session,
-    }
 }

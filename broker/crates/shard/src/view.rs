@@ -5,7 +5,7 @@ use crate::directory::Asker;
 use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree};
-use queue::RequestBody;
+use queue::{ConsumerId, RequestBody};
 use session::{Broker, Pace, PublishTag, RequestSeq, Tally, Verdict};
 use std::net::SocketAddr;
 
@@ -66,6 +66,10 @@ impl Broker for View<'_> {
 
     fn request(&mut self, queue: QueueId, body: RequestBody) -> RequestSeq {
         RequestSeq(self.core.request(self.number, queue, body))
+    }
+
+    fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
+        self.core.received(self.number, queue, consumer, up_to);
     }
 
     fn home_out_of_reach(&self, queue: &QueueRecord) -> Option<Name> {

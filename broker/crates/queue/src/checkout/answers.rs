@@ -1,11 +1,11 @@
 //! Requests that are answered: consume, get, purge, stat, delete.
 
-use super::{Checkout, Consumer, Store};
+use super::{Body, Checkout, Consumer, Store};
 use crate::{Answer, ConsumerId, ConsumerSpec, Event, QueueKind, SessionId};
 use env::planted::{self, Bug};
 use message::Table;
 
-impl<I> Checkout<I> {
+impl<I: Body> Checkout<I> {
     pub(super) fn consume<S: Store<Item = I>>(
         &mut self,
         store: &mut S,
@@ -104,7 +104,7 @@ impl<I> Checkout<I> {
         if let Some(consumer) = self.consumers.get_mut(&number) {
             self.out += 1;
             consumer.uncounted = no_ack;
-            consumer.hand(store, taken, left);
+            consumer.hand(store, taken, left, self.flow_window);
         }
     }
 

@@ -1,6 +1,8 @@
 //! Consumers: windows, turns, the single active one, settling.
 
-use super::{Back, Checkout, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW};
+use super::{
+    Back, Body, Checkout, Flow, FlowWindow, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW,
+};
 use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, QueueKind, SessionId};
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
@@ -31,9 +33,12 @@ pub(crate) struct Consumer<I> {
     pub out: BTreeMap<u64, Out<I>>,
     /// Its place in `Checkout::service`.
     pub ticket: Option<u64>,
+    /// No part of the queue's state, see there. A quorum queue's log decides who gets what; its leader sends it as there is
+    /// room. A classic queue gives nothing to a consumer without room.
+    pub flow: Flow,
 }
 
-impl<I> Consumer<I> {
+impl<I: Body> Consumer<I> {
     pub fn new(session: SessionId, id: ConsumerId, spec: ConsumerSpec, get: bool) -> Self {
         Consumer {
             session,
@@ -46,32 +51,41 @@ impl<I> Consumer<I> {
             next_id: 1,
             out: BTreeMap::new(),
             ticket: None,
+            flow: Flow::default(),
         }
     }
 
     /// Deliveries out at most.
-    pub fn window(&self) -> usize {
+    fn window(&self, kind: QueueKind) -> usize {
         let asked = if self.spec.no_ack {
             0
         } else {
             self.spec.prefetch
         };
-        let window = match asked {
-            0 => UNLIMITED_WINDOW,
-            asked => asked.min(MAX_WINDOW),
-        };
-        window as usize
+        match (asked, kind) {
+            (0, QueueKind::Classic) => usize::MAX,
+            (0, QueueKind::Quorum) => UNLIMITED_WINDOW as usize,
+            (asked, _) => asked.min(MAX_WINDOW) as usize,
+        }
     }
 
-    pub fn has_room(&self) -> bool {
-        self.out.len() < self.window() + usize::from(planted::is(Bug::OverCredit))
+    pub fn has_room(&self, kind: QueueKind, flow: FlowWindow) -> bool {
+        let over = usize::from(planted::is(Bug::OverCredit));
+        self.out.len() < self.window(kind).saturating_add(over)
+            && (kind == QueueKind::Quorum || self.flow.has_room(flow))
     }
 
     pub fn takes_turns(&self) -> bool {
         !self.get && !self.cancelled && !self.suspended
     }
 
-    pub(super) fn hand<S: Store<Item = I>>(&mut self, store: &mut S, taken: Taken<I>, left: u64) {
+    pub(super) fn hand<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        taken: Taken<I>,
+        left: u64,
+        window: FlowWindow,
+    ) {
         let id = self.next_id;
         self.next_id += 1;
         let out = Out {
@@ -80,29 +94,72 @@ impl<I> Consumer<I> {
             redelivered: taken.redelivered,
             left,
         };
-        store.deliver(self.handed(id, &out), &out.item);
+        // Behind what waits to be sent.
+        if self.get || (self.flow.sent + 1 == id && self.flow.has_room(window)) {
+            store.deliver(self.handed(id, &out), &out.item);
+            self.flow.send(id, out.item.body());
+        }
         self.out.insert(id, out);
     }
 
-    pub(super) fn hand_again<S: Store<Item = I>>(&self, store: &mut S, from: u64) {
-        for (id, out) in self.out.range(from..) {
-            store.deliver(self.handed(*id, out), &out.item);
+    /// What is out from this id on, once more, as far as there is room.
+    pub(super) fn hand_again<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        from: u64,
+        window: FlowWindow,
+    ) {
+        let sent = from.saturating_sub(1);
+        let known = self.flow.until(sent).map(|ids| self.out.range(ids));
+        let bodies = known.into_iter().flatten().map(|(_, o)| o.item.body());
+        self.flow.rewind(sent, bodies);
+        self.send_on(store, window);
+    }
+
+    /// Sends what is out and was not sent, as far as there is room.
+    pub(super) fn send_on<S: Store<Item = I>>(&mut self, store: &mut S, window: FlowWindow) {
+        if self.cancelled || self.flow.sent + 1 >= self.next_id {
+            return;
         }
+        for (id, out) in self.out.range(self.flow.sent + 1..) {
+            if !self.get && !self.flow.has_room(window) {
+                return;
+            }
+            store.deliver(handed(self.session, self.id, *id, out), &out.item);
+            self.flow.send(*id, out.item.body());
+        }
+        // What came after that was given back.
+        self.flow.sent = self.next_id - 1;
+    }
+
+    pub(super) fn received(&mut self, up_to: u64) {
+        let done = self.flow.until(up_to).map(|ids| self.out.range(ids));
+        let bodies = done.into_iter().flatten().map(|(_, o)| o.item.body());
+        self.flow.received(up_to, bodies);
+    }
+
+    pub(super) fn forget_flow(&mut self) {
+        let bodies = self.out.values().map(|o| o.item.body());
+        self.flow = Flow::unknown(self.next_id - 1, bodies);
     }
 
     fn handed(&self, id: u64, out: &Out<I>) -> Handed {
-        Handed {
-            session: self.session,
-            consumer: self.id,
-            id,
-            attempts: out.attempts,
-            redelivered: out.redelivered,
-            left: out.left,
-        }
+        handed(self.session, self.id, id, out)
     }
 }
 
-impl<I> Checkout<I> {
+fn handed<I>(session: SessionId, consumer: ConsumerId, id: u64, out: &Out<I>) -> Handed {
+    Handed {
+        session,
+        consumer,
+        id,
+        attempts: out.attempts,
+        redelivered: out.redelivered,
+        left: out.left,
+    }
+}
+
+impl<I: Body> Checkout<I> {
     /// The queue's consumers, in the order in which they came.
     pub fn listing(&self) -> Vec<ConsumerInfo> {
         let shown = |c: &&Consumer<I>| !c.get && !c.cancelled;
@@ -203,6 +260,9 @@ impl<I> Checkout<I> {
                 }
             }
         }
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            consumer.send_on(store, self.flow_window);
+        }
         self.refresh(number);
         self.forget_if_done(number);
         self.elect();
@@ -210,15 +270,20 @@ impl<I> Checkout<I> {
 
     fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<Out<I>> {
         let consumer = self.consumers.get_mut(&number)?;
-        let out = if from == to {
+        let (id, out) = if from == to {
             match consumer.out.remove(&from) {
-                None if planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?.1,
-                found => found?,
+                None if planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?,
+                found => (from, found?),
             }
         } else {
             let id = *consumer.out.range(from..=to).next()?.0;
-            consumer.out.remove(&id)?
+            (id, consumer.out.remove(&id)?)
         };
+        consumer.flow.settled(id, out.item.body());
+        if consumer.out.is_empty() {
+            // Nothing waits to be sent.
+            consumer.flow.sent = consumer.next_id - 1;
+        }
         self.out -= 1;
         Some(out)
     }
@@ -329,7 +394,8 @@ impl<I> Checkout<I> {
         let priority = consumer.spec.priority;
         let chosen = !self.single_active
             || (self.active == Some(number) && rival.is_none_or(|rival| rival <= priority));
-        let eligible = chosen && consumer.takes_turns() && consumer.has_room();
+        let room = consumer.has_room(self.kind, self.flow_window);
+        let eligible = chosen && consumer.takes_turns() && room;
         match (eligible, consumer.ticket) {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);

@@ -6,9 +6,12 @@
 
 mod answers;
 mod consumers;
+mod flow;
 mod sessions;
 
 pub(crate) use consumers::{Consumer, Out};
+pub(crate) use flow::{Body, Flow};
+pub use flow::{FLOW_WINDOW, FlowWindow};
 pub(crate) use sessions::{Admission, SessionState, begins_anew};
 
 use crate::{
@@ -20,7 +23,7 @@ use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Deliveries out at most for a consumer that names no limit, or that does not acknowledge (its session's side does).
+/// Deliveries of a quorum queue out at most for a consumer that names no limit: RabbitMQ's figure. A classic queue has none.
 pub const UNLIMITED_WINDOW: u32 = 2000;
 /// The largest window a consumer gets, whatever it asks for.
 pub const MAX_WINDOW: u32 = 65_535;
@@ -58,7 +61,7 @@ pub(crate) enum Back {
 
 /// The messages of a queue, and the way out to sessions.
 pub(crate) trait Store {
-    type Item;
+    type Item: Body;
     /// Messages that can be taken.
     fn ready(&self) -> u64;
     /// The next message to deliver.
@@ -102,11 +105,13 @@ pub(crate) struct Checkout<I> {
     pub gone: BTreeMap<NodeId, Incarnation>,
     pub suspended: BTreeSet<NodeId>,
     pub deleted: bool,
+    /// Of each consumer.
+    pub flow_window: FlowWindow,
     /// No part of the queue's state: each replica counts for itself.
     pub counters: QueueCounters,
 }
 
-impl<I> Checkout<I> {
+impl<I: Body> Checkout<I> {
     pub fn new(
         label: Name,
         kind: QueueKind,
@@ -133,6 +138,7 @@ impl<I> Checkout<I> {
             gone: BTreeMap::new(),
             suspended: BTreeSet::new(),
             deleted: false,
+            flow_window: FLOW_WINDOW,
             counters: QueueCounters::default(),
         }
     }
@@ -192,10 +198,10 @@ impl<I> Checkout<I> {
             counts.redeliver += u64::from(taken.redelivered);
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
-            consumer.hand(store, taken, 0);
+            consumer.hand(store, taken, 0, self.flow_window);
             self.service.remove(&place);
             consumer.ticket = None;
-            if consumer.has_room() {
+            if consumer.has_room(self.kind, self.flow_window) {
                 consumer.ticket = Some(self.next_ticket);
                 self.service.insert((place.0, self.next_ticket), number);
                 self.next_ticket += 1;
@@ -205,25 +211,51 @@ impl<I> Checkout<I> {
 
     /// Everything that is still out to a consumer from `next` on, once more. False when there is no such consumer.
     pub fn resume<S: Store<Item = I>>(
-        &self,
+        &mut self,
         store: &mut S,
         session: SessionId,
         id: ConsumerId,
         next: u64,
     ) -> bool {
+        let window = self.flow_window;
         let Some(consumer) = self.consumer(session, id) else {
             return false;
         };
         let from = consumer.out.range(next..).next().map(|(id, _)| *id);
         let next = from.unwrap_or(consumer.next_id).max(next);
         store.event(session, Event::Resumed { consumer: id, next });
-        consumer.hand_again(store, next);
+        consumer.hand_again(store, next, window);
         true
     }
 
-    pub fn consumer(&self, session: SessionId, id: ConsumerId) -> Option<&Consumer<I>> {
-        let number = self.sessions.get(&session)?.consumers.get(&id)?;
-        self.consumers.get(number)
+    /// A consumer's client was sent everything up to this delivery: as much again may be on its way.
+    pub fn received<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        id: ConsumerId,
+        up_to: u64,
+    ) {
+        let Some(number) = self.number(session, id) else {
+            return;
+        };
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            consumer.received(up_to);
+            consumer.send_on(store, self.flow_window);
+        }
+        if self.kind == QueueKind::Classic {
+            self.refresh(number);
+        }
+    }
+
+    /// This replica leads from now on and does not know what is on its way to whom.
+    pub fn forget_flow(&mut self) {
+        self.consumers.values_mut().for_each(Consumer::forget_flow);
+    }
+
+    pub fn consumer(&mut self, session: SessionId, id: ConsumerId) -> Option<&mut Consumer<I>> {
+        let number = self.number(session, id)?;
+        self.consumers.get_mut(&number)
     }
 
     /// A node's earlier lives are over: what their sessions had goes back.

@@ -1,6 +1,6 @@
 //! Request numbers: each request once, in order, answered again when asked again.
 
-use super::{CLOSED_MS, Checkout, MAX_CLOSED, Store};
+use super::{Body, CLOSED_MS, Checkout, MAX_CLOSED, Store};
 use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
 use crate::{Answer, ConsumerId, Event, Refusal, Reject, RequestBody, SessionId};
 use env::planted::{self, Bug};
@@ -44,7 +44,7 @@ fn epoch_start(seq: u64) -> u64 {
     seq - seq % EPOCH + 1
 }
 
-impl<I> Checkout<I> {
+impl<I: Body> Checkout<I> {
     /// Looks at a request's number and, when it is next, counts it as applied.
     pub fn admit<S: Store<Item = I>>(
         &mut self,
@@ -151,7 +151,7 @@ impl<I> Checkout<I> {
 
     /// The answer of a request that was applied before, once more.
     pub fn answer_again<S: Store<Item = I>>(
-        &self,
+        &mut self,
         store: &mut S,
         session: SessionId,
         seq: u64,
@@ -167,17 +167,20 @@ impl<I> Checkout<I> {
             return;
         }
         match body {
-            RequestBody::Get { consumer, .. } => match self.consumer(session, *consumer) {
-                Some(c) if !c.out.is_empty() => c.hand_again(store, 0),
-                // It was given back since: the session hears of nothing it would have to settle.
-                _ => store.event(
-                    session,
-                    Event::Answer {
-                        seq,
-                        answer: Answer::Empty,
-                    },
-                ),
-            },
+            RequestBody::Get { consumer, .. } => {
+                let window = self.flow_window;
+                match self.consumer(session, *consumer) {
+                    Some(c) if !c.out.is_empty() => c.hand_again(store, 0, window),
+                    // It was given back since: the session hears of nothing it would have to settle.
+                    _ => store.event(
+                        session,
+                        Event::Answer {
+                            seq,
+                            answer: Answer::Empty,
+                        },
+                    ),
+                }
+            }
             RequestBody::Consume { .. }
             | RequestBody::Purge
             | RequestBody::Stat

@@ -10,6 +10,8 @@
 
 #[cfg(test)]
 mod file_tests;
+#[cfg(test)]
+mod flow_tests;
 mod graveyard;
 #[cfg(test)]
 mod naive_tests;
@@ -379,6 +381,12 @@ impl Queue for ClassicQueue {
                     let consumer = r.consumer;
                     self.shelf.event(r.session, Event::Cancelled { consumer });
                 }
+            }
+            ToQueue::Received(r) => {
+                let shelf = &mut self.shelf;
+                self.checkout
+                    .received(shelf, r.session, r.consumer, r.up_to);
+                self.checkout.dispatch(shelf);
             }
         }
         self.finish(out);

@@ -1,14 +1,18 @@
 //! The queue against a queue of vectors.
 
 use super::tests::{Rig, settings};
-use crate::naive::{Pair, Real, step};
-use crate::{Output, Queue, QueueKind, QueueSettings, RequestBody};
+use crate::naive::{FLOW, Pair, Real, step};
+use crate::{ConsumerId, Output, Queue, QueueKind, QueueSettings, RequestBody};
 use proptest::prelude::*;
 use std::time::Duration;
 
 impl Real for Rig {
     fn ask(&mut self, by: u64, body: RequestBody) -> Output {
         Rig::ask(self, by, body)
+    }
+
+    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> Output {
+        Rig::received(self, by, ConsumerId(consumer), up_to)
     }
 
     fn pass(&mut self, ms: u64) -> Output {
@@ -24,6 +28,7 @@ impl Real for Rig {
 
     fn again(&mut self) -> Output {
         self.restart(true);
+        self.queue.checkout.flow_window = FLOW;
         let mut out = Output::default();
         self.queue.flush(self.at, &mut out);
         self.take_dead(&mut out);
@@ -55,7 +60,9 @@ proptest! {
             single_active_consumer,
             ..settings()
         };
-        let mut pair = Pair::new(QueueKind::Classic, settings.clone(), Rig::new(settings));
+        let mut rig = Rig::new(settings.clone());
+        rig.queue.checkout.flow_window = FLOW;
+        let mut pair = Pair::new(QueueKind::Classic, settings, rig);
         for step in steps {
             pair.run(step)?;
         }

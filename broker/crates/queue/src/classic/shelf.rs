@@ -9,7 +9,7 @@ mod lanes;
 use super::graveyard::Graveyard;
 use super::place::{Draft, Place};
 use super::segments::Segments;
-use crate::checkout::{Back, Handed, Store, Taken};
+use crate::checkout::{Back, Body, Handed, Store, Taken};
 use crate::{DeadReason, Delivery, Event, Output, SessionId};
 use env::planted::{self, Bug};
 use env::{Disk, WallTime};
@@ -35,6 +35,12 @@ pub(super) struct Item {
     pub lane: u8,
     /// Wall clock in milliseconds; 0 is never.
     pub expires: u64,
+}
+
+impl Body for Item {
+    fn body(&self) -> u64 {
+        self.body.into()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 use super::*;
-use crate::{Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Outcome};
+use crate::{
+    Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Outcome, Received,
+};
 use env::rng::SeededRng;
 use env::sim::SimDisk;
 use env::{Incarnation, NodeId};
@@ -44,7 +46,7 @@ fn message(n: u64, durable: bool, len: usize) -> Message {
     .unwrap()
 }
 
-fn number(message: &Message) -> u64 {
+pub(super) fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body()[..8].try_into().unwrap())
 }
 
@@ -91,7 +93,7 @@ impl Rig {
         self.queue.flush(self.at, out);
     }
 
-    fn publish(&mut self, n: u64, durable: bool, len: usize) -> Output {
+    pub fn publish(&mut self, n: u64, durable: bool, len: usize) -> Output {
         self.ask(9, RequestBody::Publish(message(n, durable, len)))
     }
 
@@ -120,6 +122,21 @@ impl Rig {
                 ids,
             },
         )
+    }
+
+    /// The client of a session was sent so much.
+    pub fn received(&mut self, by: u64, consumer: ConsumerId, up_to: u64) -> Output {
+        let received = Received {
+            session: session(by),
+            consumer,
+            up_to,
+        };
+        let mut out = Output::default();
+        self.queue
+            .step(self.at, ToQueue::Received(received), &mut out);
+        self.queue.flush(self.at, &mut out);
+        self.take_dead(&mut out);
+        out
     }
 
     pub fn pass(&mut self, time: Duration) -> Output {

@@ -11,8 +11,8 @@
 mod tests;
 
 use crate::{
-    Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Refusal, Reject, Request, RequestBody,
-    Resume, SessionId, ToQueue,
+    Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Received, Refusal, Reject, Request,
+    RequestBody, Resume, SessionId, ToQueue,
 };
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
@@ -79,6 +79,8 @@ struct Asked {
 struct Watch {
     /// The delivery id that comes next.
     expected: u64,
+    /// All up to this id has gone to the client, as far as the owner was told.
+    received: u64,
     auto_settle: bool,
     /// Delivered without acknowledgement and not settled yet: ids from here to `expected`.
     unsettled_from: u64,
@@ -226,6 +228,7 @@ impl<T: Copy> QueueClient<T> {
     fn watch(&mut self, seq: u64, body: &RequestBody) {
         let watch = |auto_settle, get| Watch {
             expected: 1,
+            received: 0,
             auto_settle,
             unsettled_from: 1,
             standing: false,
@@ -528,6 +531,22 @@ impl<T: Copy> QueueClient<T> {
         }
     }
 
+    /// The client was sent this consumer's deliveries up to this one: as many again may come.
+    pub fn received(&mut self, consumer: ConsumerId, up_to: u64) {
+        if let Some(watch) = self.watches.get_mut(&consumer) {
+            watch.received = watch.received.max(up_to);
+            self.tell_received(consumer, up_to);
+        }
+    }
+
+    fn tell_received(&mut self, consumer: ConsumerId, up_to: u64) {
+        self.urgent.push_back(ToQueue::Received(Received {
+            session: self.session,
+            consumer,
+            up_to,
+        }));
+    }
+
     fn ask_resume(&mut self, consumer: ConsumerId) {
         let Some(watch) = self.watches.get_mut(&consumer) else {
             return;
@@ -536,7 +555,11 @@ impl<T: Copy> QueueClient<T> {
             return;
         }
         watch.resumed_at = Some(self.now);
-        let next = watch.expected;
+        let (next, received) = (watch.expected, watch.received);
+        if received > 0 {
+            // The owner may be another one, or not have heard it.
+            self.tell_received(consumer, received);
+        }
         self.urgent.push_back(ToQueue::Resume(Resume {
             session: self.session,
             consumer,

@@ -174,14 +174,20 @@ fn it_sends_again_after_a_growing_while_and_tries_others() {
     assert_eq!(sent(&mut client), [2]);
 }
 
-#[test]
-fn duplicates_are_dropped_and_gaps_asked_for() {
+/// With consumer 1.
+fn consuming() -> QueueClient<u64> {
     let mut client = client(QueueKind::Quorum);
     client.request(consume(1, false));
     assert_eq!(sent(&mut client), [1]);
     let answer = Answer::Consuming;
     hear(&mut client, Event::Answer { seq: 1, answer });
     hear(&mut client, Event::Applied { up_to: 1 });
+    client
+}
+
+#[test]
+fn duplicates_are_dropped_and_gaps_asked_for() {
+    let mut client = consuming();
     assert_eq!(ids(&hear(&mut client, deliver(1, &[1, 2]))), [1, 2]);
     assert_eq!(ids(&hear(&mut client, deliver(1, &[2, 3]))), [3]);
     assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6]))), [0u64; 0]);
@@ -202,6 +208,31 @@ fn duplicates_are_dropped_and_gaps_asked_for() {
     };
     hear(&mut client, resumed);
     assert_eq!(ids(&hear(&mut client, deliver(1, &[5, 6, 7]))), [5, 6, 7]);
+}
+
+#[test]
+fn another_owner_hears_what_has_gone_to_the_client() {
+    let mut client = consuming();
+    hear(&mut client, deliver(1, &[1, 2, 3]));
+    let (session, consumer) = (client.session, ConsumerId(1));
+    let received = ToQueue::Received(Received {
+        session,
+        consumer,
+        up_to: 2,
+    });
+    client.received(consumer, 2);
+    client.received(ConsumerId(7), 2);
+    assert_eq!(client.poll_send(), Some(received.clone()));
+    assert_eq!(client.poll_send(), None);
+    client.owner_is(Time(9), Some(NodeId(3)));
+    let next = 4;
+    let resume = ToQueue::Resume(Resume {
+        session,
+        consumer,
+        next,
+    });
+    assert_eq!(client.poll_send(), Some(received));
+    assert_eq!(client.poll_send(), Some(resume));
 }
 
 #[test]
@@ -286,7 +317,7 @@ fn one_that_leaves_settles_what_it_saw_and_hears_no_more() {
     let bodies: Vec<_> = std::iter::from_fn(|| client.poll_send())
         .filter_map(|item| match item {
             ToQueue::Request(request) => Some(request.body),
-            ToQueue::Resume(_) => None,
+            ToQueue::Resume(_) | ToQueue::Received(_) => None,
         })
         .collect();
     let settle = RequestBody::Settle {

@@ -3,7 +3,7 @@
 use super::reader::{put_message, put_optional, put_signed, put_text, put_varint};
 use super::{CodecError, Reader, VERSION, put_table, take_table};
 use crate::{
-    ConsumerId, ConsumerSpec, DeadLettering, Outcome, Overflow, QueueSettings, Request,
+    ConsumerId, ConsumerSpec, DeadLettering, Outcome, Overflow, QueueSettings, Received, Request,
     RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,6 +11,7 @@ use env::{Incarnation, NodeId};
 
 const REQUEST: u8 = 1;
 const RESUME: u8 = 2;
+const RECEIVED: u8 = 3;
 
 const PUBLISH: u8 = 1;
 const CONSUME: u8 = 2;
@@ -62,6 +63,12 @@ pub fn put_to_queue(out: &mut BytesMut, item: &ToQueue) {
             put_varint(out, resume.consumer.0.into());
             put_varint(out, resume.next);
         }
+        ToQueue::Received(received) => {
+            out.put_u8(RECEIVED);
+            put_session(out, received.session);
+            put_varint(out, received.consumer.0.into());
+            put_varint(out, received.up_to);
+        }
     }
 }
 
@@ -76,6 +83,11 @@ pub fn take_to_queue(reader: &mut Reader) -> Result<ToQueue, CodecError> {
             session: take_session(reader)?,
             consumer: ConsumerId(reader.varint32()?),
             next: reader.varint()?,
+        })),
+        RECEIVED => Ok(ToQueue::Received(Received {
+            session: take_session(reader)?,
+            consumer: ConsumerId(reader.varint32()?),
+            up_to: reader.varint()?,
         })),
         found => Err(CodecError::Kind {
             what: "item",

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     Answer, ConsumerId, ConsumerSpec, DeadLettering, Delivery, Event, Outcome, Overflow,
-    QueueSettings, Refusal, Reject, Request, RequestBody, Resume, SessionId, ToQueue,
+    QueueSettings, Received, Refusal, Reject, Request, RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
@@ -133,6 +133,13 @@ fn item() -> impl Strategy<Value = ToQueue> {
                 session,
                 consumer,
                 next,
+            })
+        }),
+        (session(), consumer(), any::<u64>()).prop_map(|(session, consumer, up_to)| {
+            ToQueue::Received(Received {
+                session,
+                consumer,
+                up_to,
             })
         }),
     ]

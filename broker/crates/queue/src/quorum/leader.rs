@@ -150,7 +150,7 @@ impl QuorumQueue {
         self.configuring = false;
         self.time_proposed = None;
         self.effects = if leads {
-            self.machine.count_anew();
+            self.machine.begin_leading();
             Effects::wanted()
         } else {
             Effects::unwanted()
@@ -387,16 +387,13 @@ impl Queue for QuorumQueue {
     fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
         self.at = at;
         if !self.leads {
-            let session = match &item {
-                ToQueue::Request(request) => request.session,
-                ToQueue::Resume(resume) => resume.session,
-            };
             let leader = self.leader;
-            return out.event(session, Event::NotOwner { leader });
+            return out.event(item.session(), Event::NotOwner { leader });
         }
         match item {
             ToQueue::Request(request) => self.request(request, out),
             ToQueue::Resume(resume) => self.resume(resume),
+            ToQueue::Received(received) => self.machine.received(&received, &mut self.effects),
         }
     }
 

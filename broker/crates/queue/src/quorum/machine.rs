@@ -4,11 +4,11 @@ use super::command::{Command, Decoded, decode, take_request, take_run};
 use super::dead_letter::DeadLetters;
 use super::effects::{Effect, Effects, Place};
 use super::ready::{Held, Ready};
-use crate::checkout::{Admission, Back, CLOSED_MS, Checkout, Handed, Store, Taken};
+use crate::checkout::{Admission, Back, Body, CLOSED_MS, Checkout, Handed, Store, Taken};
 use crate::codec::{CodecError, Reader};
 use crate::{
     ConsumerInfo, DeadReason, Event, GoneNode, Name, Overflow, QueueCounters, QueueKind,
-    QueueSettings, QueueStats, Reject, RequestBody, Resume, SessionId,
+    QueueSettings, QueueStats, Received, Reject, RequestBody, Resume, SessionId,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -41,6 +41,12 @@ pub struct Machine {
     at: Place,
     /// Commands that could not be read (written by no program of ours).
     pub(super) unreadable: u64,
+}
+
+impl Body for Held {
+    fn body(&self) -> u64 {
+        self.body.into()
+    }
 }
 
 /// The machine's messages and its way out, as the checkout sees them.
@@ -387,6 +393,13 @@ impl Machine {
         }
     }
 
+    /// More may be on its way to a consumer. Changes no part of the state that is replicated; leader only.
+    pub fn received(&mut self, received: &Received, effects: &mut Effects) {
+        let (checkout, mut shelf) = self.parts(effects);
+        let (session, consumer) = (received.session, received.consumer);
+        checkout.received(&mut shelf, session, consumer, received.up_to);
+    }
+
     /// Answers a request that was applied before, without a log entry.
     pub(super) fn answer_again(
         &mut self,
@@ -493,9 +506,10 @@ impl Machine {
         self.checkout.counters
     }
 
-    /// A leader counts what happens while it leads.
-    pub fn count_anew(&mut self) {
+    /// A leader counts what happens while it leads, and does not know what its predecessor sent that has arrived.
+    pub fn begin_leading(&mut self) {
         self.checkout.counters = QueueCounters::default();
+        self.checkout.forget_flow();
     }
 
     /// Somebody consumes, or would if its node could be reached again: a node that is suspected does not count.

@@ -9,6 +9,8 @@ mod dead_letter;
 #[cfg(test)]
 mod dead_letter_tests;
 mod effects;
+#[cfg(test)]
+mod flow_tests;
 mod leader;
 #[cfg(test)]
 mod leader_tests;

@@ -3,14 +3,18 @@
 use super::command::Command;
 use super::machine::Machine;
 use super::tests::{Rig, settings};
-use crate::naive::{Pair, Real, step};
-use crate::{Output, QueueKind, QueueSettings, RequestBody};
+use crate::naive::{FLOW, Pair, Real, step};
+use crate::{ConsumerId, Output, QueueKind, QueueSettings, RequestBody};
 use env::WallTime;
 use proptest::prelude::*;
 
 impl Real for Rig {
     fn ask(&mut self, by: u64, body: RequestBody) -> Output {
         self.one(by, body)
+    }
+
+    fn received(&mut self, by: u64, consumer: u32, up_to: u64) -> Output {
+        Rig::received(self, by, ConsumerId(consumer), up_to)
     }
 
     fn pass(&mut self, ms: u64) -> Output {
@@ -24,7 +28,8 @@ impl Real for Rig {
 
     fn again(&mut self) -> Output {
         let state = self.machine.snapshot();
-        let again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+        let mut again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+        again.checkout.flow_window = FLOW;
         assert_eq!(again.snapshot(), state);
         self.machine = again;
         Output::default()
@@ -44,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     fn like_vectors(
-        steps in proptest::collection::vec(step(0), 1..120),
+        steps in proptest::collection::vec(step(60), 1..120),
         delivery_limit in prop_oneof![Just(None), (0u32..4).prop_map(Some)],
         message_ttl_ms in proptest::option::of(20u64..100),
         single_active_consumer: bool,
@@ -55,7 +60,9 @@ proptest! {
             single_active_consumer,
             ..settings()
         };
-        let mut pair = Pair::new(QueueKind::Quorum, settings.clone(), Rig::new(settings));
+        let mut rig = Rig::new(settings.clone());
+        rig.machine.checkout.flow_window = FLOW;
+        let mut pair = Pair::new(QueueKind::Quorum, settings, rig);
         for step in steps {
             pair.run(step)?;
         }

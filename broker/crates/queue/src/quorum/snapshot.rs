@@ -75,6 +75,7 @@ impl Machine {
         let out = machine.checkout.consumers.values();
         let out = out.flat_map(|c| c.out.values().map(|o| u64::from(o.item.body)));
         machine.out_bytes = out.sum();
+        machine.checkout.forget_flow();
         Ok(machine)
     }
 

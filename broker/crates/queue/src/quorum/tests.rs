@@ -7,7 +7,8 @@ use crate::naive::BODY;
 pub(super) use crate::naive::{number, spec};
 use crate::{
     Answer, ConsumerId, ConsumerSpec, DeadLettering, DeadReason, Delivery, Event, GoneNode,
-    Outcome, Output, Overflow, QueueSettings, Reject, Request, RequestBody, Resume, SessionId,
+    Outcome, Output, Overflow, QueueSettings, Received, Reject, Request, RequestBody, Resume,
+    SessionId,
 };
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
@@ -105,6 +106,18 @@ impl Rig {
     pub fn consume(&mut self, number: u64, consumer: u32, spec: ConsumerSpec) -> Output {
         let consumer = ConsumerId(consumer);
         self.one(number, RequestBody::Consume { consumer, spec })
+    }
+
+    /// The client of a session was sent so much.
+    pub fn received(&mut self, number: u64, consumer: ConsumerId, up_to: u64) -> Output {
+        let received = Received {
+            session: session(number),
+            consumer,
+            up_to,
+        };
+        let mut effects = Effects::wanted();
+        self.machine.received(&received, &mut effects);
+        self.resolve(effects)
     }
 
     pub fn settle(&mut self, number: u64, consumer: u32, outcome: Outcome, id: u64) -> Output {

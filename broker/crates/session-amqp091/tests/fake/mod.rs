@@ -13,7 +13,9 @@ use metadata::{
     Change, Done, NodeRecord, PermissionRecord, QueueId, QueueKind, Refused, SessionId, Tree,
     UserRecord,
 };
-use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, Reject, RequestBody};
+use queue::{
+    Answer, ConsumerId, ConsumerSpec, Delivery, FLOW_WINDOW, Outcome, Reject, RequestBody,
+};
 use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Verdict};
 use session_amqp091::{AmqpSession, SessionConfig};
 use std::collections::{BTreeMap, VecDeque};
@@ -30,7 +32,24 @@ pub struct FakeConsumer {
     pub spec: ConsumerSpec,
     pub cancelled: bool,
     next: u64,
+    /// All up to here has gone to the client.
+    pub received: u64,
     pub out: BTreeMap<u64, (Message, u32)>,
+}
+
+impl FakeConsumer {
+    /// More may be on its way to it.
+    pub fn has_room(&self) -> bool {
+        let on_its_way = || {
+            self.out
+                .range(self.received + 1..)
+                .map(|(_, (m, _))| m.body_len())
+        };
+        let limit = self.spec.prefetch as usize;
+        (limit == 0 || self.out.len() < limit)
+            && on_its_way().count() < FLOW_WINDOW.messages as usize
+            && (on_its_way().sum::<usize>() as u64) < FLOW_WINDOW.bytes
+    }
 }
 
 pub struct FakeBroker {
@@ -218,8 +237,7 @@ impl FakeBroker {
                 .consumers
                 .iter_mut()
                 .filter(|(_, c)| !c.cancelled)
-                .filter(|(_, c)| c.spec.prefetch == 0 || c.out.len() < c.spec.prefetch as usize)
-                .filter(|(_, c)| c.out.len() < 2000)
+                .filter(|(_, c)| c.has_room())
                 .max_by_key(|(id, c)| (c.spec.priority, std::cmp::Reverse(**id)));
             let Some((&id, c)) = best else { return };
             let Some((message, attempts)) = q.ready.pop_front() else {
@@ -251,6 +269,7 @@ impl FakeBroker {
             },
             cancelled: true,
             next: 0,
+            received: 0,
             out: BTreeMap::new(),
         };
         let delivery = c.take(message, attempts, q.ready.len());
@@ -288,6 +307,7 @@ impl FakeBroker {
                     spec,
                     cancelled: false,
                     next: 0,
+                    received: 0,
                     out: BTreeMap::new(),
                 };
                 q.consumers.insert(consumer.0, c);
@@ -456,6 +476,14 @@ impl Broker for FakeBroker {
             self.push(queue);
         }
         seq
+    }
+    fn received(&mut self, queue: QueueId, consumer: ConsumerId, up_to: u64) {
+        let q = self.queues.get_mut(&queue);
+        if let Some(c) = q.and_then(|q| q.consumers.get_mut(&consumer.0)) {
+            assert!(c.received < up_to && up_to <= c.next, "{up_to}");
+            c.received = up_to;
+        }
+        self.push(queue);
     }
     fn publishers_blocked(&self) -> Option<&'static str> {
         self.alarm

@@ -532,6 +532,17 @@ impl Client {
         }
     }
 
+    /// The socket took what was taken.
+    pub fn drained(&self, cluster: &mut Cluster) {
+        cluster.nodes[self.at].shard.drained(self.key);
+    }
+
+    /// Bytes that wait for the socket.
+    pub fn waiting(&self, cluster: &mut Cluster) -> usize {
+        let outbox = cluster.nodes[self.at].shard.outbox(self.key);
+        outbox.map_or(0, |(outbox, _)| outbox.len())
+    }
+
     pub fn send(&mut self, cluster: &mut Cluster, channel: u16, method: Method<'_>) {
         encode_method(&mut self.input, channel, &method);
         self.push(cluster);

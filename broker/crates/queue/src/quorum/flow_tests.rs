@@ -1,0 +1,89 @@
+//! A leader and a client that does not read: the log decides what its consumer holds, the leader sends a window of it.
+
+use super::tests::{Rig, deliveries, session, settings, spec};
+use super::{Effects, Machine};
+use crate::naive::message;
+use crate::{ConsumerId, FLOW_WINDOW, Outcome, Output, RequestBody, Resume};
+
+const CONSUMER: ConsumerId = ConsumerId(1);
+const LEN: usize = 1 << 20;
+const FITS: u64 = FLOW_WINDOW.bytes / LEN as u64;
+
+fn ids(out: &Output) -> Vec<u64> {
+    deliveries(out).iter().map(|d| d.2.id).collect()
+}
+
+/// A consumer that holds ten messages of [`LEN`], and what it was sent.
+fn rig() -> (Rig, Vec<u64>) {
+    let mut rig = Rig::new(settings());
+    for n in 1..=10 {
+        rig.one(9, RequestBody::Publish(message(n, None, None, LEN)));
+    }
+    let out = rig.consume(1, CONSUMER.0, spec(0, 0));
+    assert_eq!(rig.machine.stats().unacknowledged, 10);
+    (rig, ids(&out))
+}
+
+fn resume(rig: &mut Rig, next: u64) -> Vec<u64> {
+    let resume = Resume {
+        session: session(1),
+        consumer: CONSUMER,
+        next,
+    };
+    let mut effects = Effects::wanted();
+    rig.machine.resume(&resume, &mut effects);
+    let mut out = Output::default();
+    let log = &rig.log;
+    effects.resolve(&mut |i| log.get(i as usize - 1).cloned(), &mut out);
+    ids(&out)
+}
+
+#[test]
+fn large_messages_are_read_as_the_client_reads() {
+    let (mut rig, sent) = rig();
+    assert_eq!(sent, (1..=FITS).collect::<Vec<_>>());
+    let state = rig.machine.snapshot();
+    assert_eq!(ids(&rig.received(1, CONSUMER, 1)), [FITS + 1]);
+    assert_eq!(ids(&rig.received(1, CONSUMER, 1)), []);
+    assert_eq!(rig.machine.snapshot(), state, "no part of the state");
+    // Room is what was settled, too.
+    let out = rig.settle(1, CONSUMER.0, Outcome::Accepted, 2);
+    assert_eq!(ids(&out), [FITS + 2]);
+    let out = rig.settle(1, CONSUMER.0, Outcome::Accepted, 1);
+    assert_eq!(ids(&out), []);
+    // What was never sent comes to others when it goes back.
+    rig.one(1, RequestBody::Leave { consumer: CONSUMER });
+    assert_eq!(rig.machine.stats().ready, 8);
+    let out = rig.consume(2, CONSUMER.0, spec(0, 0));
+    assert_eq!(ids(&out).len() as u64, FITS);
+}
+
+#[test]
+fn a_new_leader_sends_when_it_is_told_what_has_arrived() {
+    let (mut rig, _) = rig();
+    rig.received(1, CONSUMER, 1);
+    let mut next = Machine::restore("queue 'q' in vhost '/'".into(), rig.machine.snapshot());
+    std::mem::swap(&mut rig.machine, next.as_mut().unwrap());
+    rig.machine.begin_leading();
+    // All of it may be on its way.
+    assert_eq!(ids(&rig.received(1, CONSUMER, 1)), []);
+    assert_eq!(resume(&mut rig, FITS + 2), []);
+    assert_eq!(ids(&rig.received(1, CONSUMER, FITS)).len() as u64, FITS - 1);
+    assert_eq!(resume(&mut rig, FITS + 1).len() as u64, FITS);
+}
+
+#[test]
+fn what_arrived_is_heard_before_what_was_sent_is_applied() {
+    let (mut rig, _) = rig();
+    let log = std::mem::take(&mut rig.log);
+    rig.machine = Machine::new("queue 'q' in vhost '/'".into(), settings());
+    rig.machine.begin_leading();
+    let (consume, before) = log.split_last().unwrap();
+    before.iter().for_each(|c| drop(rig.command(c.clone())));
+    assert_eq!(ids(&rig.received(1, CONSUMER, 5)), []);
+    let again = ids(&rig.command(consume.clone()));
+    assert_eq!(again.len() as u64, FITS);
+    // It has those up to 6 from another leader, and drops them.
+    let sent = ids(&rig.received(1, CONSUMER, 6));
+    assert_eq!(sent, (FITS + 1..=6 + FITS).collect::<Vec<_>>());
+}
