@@ -2,10 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod nodes;
 mod program;
 
 use client::Client;
-use program::{Result, Scratch, Serving, address, serve, stderr};
+use nodes::Nodes;
+use program::{Result, Scratch, Serving, address, eventually, serve, stderr};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -106,6 +109,85 @@ fn damage_in_the_middle_of_the_log_is_refused_and_nothing_is_touched() -> Result
         );
     }
     assert_eq!(std::fs::read(&file)?, before);
+    Ok(())
+}
+
+/// Small, so that messages leave the log for segments soon.
+const SMALL_LOG: &str = "wal.file_size=1MiB";
+const MESSAGES: u64 = 150;
+
+/// More of them than two files of the log hold.
+fn publish_to_segments(amqp: &str) -> Result<()> {
+    let mut publisher = Client::publisher(amqp)?;
+    publisher.declare("orders", "quorum")?;
+    // One by one, so that no entry of the log holds more than one of them.
+    for _ in 0..MESSAGES {
+        publisher.publish_all("orders", 1, 12_000)?;
+    }
+    Ok(())
+}
+
+/// Flips a bit in the middle of the first segment below the directory; the file's name.
+fn damage_a_segment(dir: &Path) -> Result<String> {
+    let file = eventually("a segment", || segments(dir).into_iter().next())?;
+    flip(&file, std::fs::metadata(&file)?.len() / 2)?;
+    let name = file.file_name().ok_or("no name")?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+fn segments(dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.append(&mut segments(&path));
+        } else if path.extension().is_some_and(|e| e == "seg") {
+            found.insert(path);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_damaged_message_of_a_node_alone_is_named_and_the_others_are_served() -> Result<()> {
+    let scratch = Scratch::new("segment")?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let log = scratch.0.join("log");
+    let mut command = serve(&dir, &ready);
+    command.arg("--set").arg(SMALL_LOG);
+    let mut node = Serving(command.stderr(File::create(&log)?).spawn()?);
+    let amqp = address(&ready, "amqp")?;
+    publish_to_segments(&amqp)?;
+    let damaged = damage_a_segment(&dir)?;
+    let mut client = Client::publisher(&amqp)?;
+    client.sent = MESSAGES;
+    client.publish("orders", 8)?;
+    let got = client.consume("orders", &BTreeSet::from([MESSAGES + 1]))?;
+    assert_eq!(got.len() as u64, MESSAGES, "all but one");
+    assert!(node.0.try_wait()?.is_none(), "it goes on");
+    let told = std::fs::read_to_string(&log)?;
+    let line = told.lines().find(|l| l.contains("queue_damaged"));
+    assert!(line.is_some_and(|l| l.contains(&damaged)), "{told}");
+    Ok(())
+}
+
+#[test]
+fn a_leader_with_a_damaged_message_ends_and_the_others_have_it() -> Result<()> {
+    let mut nodes = Nodes::start("segment-of-three", 3, &[SMALL_LOG])?;
+    publish_to_segments(&nodes.address(0, "amqp")?)?;
+    let leader = nodes
+        .queue("orders")
+        .and_then(|q| q["leader"].as_str().map(str::to_owned));
+    assert_eq!(leader.as_deref(), Some("n0"), "where the client was");
+    let damaged = damage_a_segment(&nodes.dir(0))?;
+    let mut client = Client::open(&nodes.address(1, "amqp")?, "guest", "guest", "/")?;
+    let all: BTreeSet<u64> = (1..=MESSAGES).collect();
+    assert_eq!(client.consume("orders", &all)?, all);
+    let process = nodes.running[0].as_mut().ok_or("runs")?;
+    let ended = eventually("an end", || process.0.try_wait().ok().flatten())?;
+    assert_eq!(ended.code(), Some(1));
+    let told = std::fs::read_to_string(nodes.log(0))?;
+    assert!(told.contains(&damaged), "{told}");
     Ok(())
 }
 

@@ -2,123 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod nodes;
 mod program;
 
 use client::Client;
-use program::{Result, Scratch, Serving, address, eventually, serve_arguments};
+use nodes::Nodes;
+use program::{Result, eventually};
 use serde_json::{Value as Json, json};
-use std::fs::File;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-struct Nodes {
-    scratch: Scratch,
-    peers: Vec<u16>,
-    running: Vec<Option<Serving>>,
-    agent: ureq::Agent,
-}
-
-impl Nodes {
-    fn start(name: &str, count: usize) -> Result<Nodes> {
-        let held = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
-        let held = held.collect::<std::io::Result<Vec<_>>>()?;
-        let ports = held.iter().map(|l| Ok(l.local_addr()?.port()));
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
-        let mut nodes = Nodes {
-            scratch: Scratch::new(name)?,
-            peers: ports.collect::<std::io::Result<_>>()?,
-            running: (0..count).map(|_| None).collect(),
-            agent: config.build().new_agent(),
-        };
-        drop(held);
-        for at in 0..count {
-            nodes.run(at)?;
-        }
-        for at in 0..count {
-            nodes.address(at, "amqp")?;
-        }
-        Ok(nodes)
-    }
-
-    fn dir(&self, at: usize) -> PathBuf {
-        self.scratch.0.join(format!("n{at}"))
-    }
-
-    fn ready(&self, at: usize) -> PathBuf {
-        self.scratch.0.join(format!("n{at}.ready"))
-    }
-
-    fn log(&self, at: usize) -> PathBuf {
-        self.scratch.0.join(format!("n{at}.log"))
-    }
-
-    fn run(&mut self, at: usize) -> Result<()> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_posthorn"));
-        command.env_clear().stdin(Stdio::null());
-        serve_arguments(&mut command, &self.dir(at), &self.ready(at));
-        let peers: Vec<String> = self
-            .peers
-            .iter()
-            .map(|p| format!("127.0.0.1:{p}"))
-            .collect();
-        for key in [
-            format!("cluster.node=n{at}"),
-            format!("cluster.listener=127.0.0.1:{}", self.peers[at]),
-            format!("cluster.peers={}", peers.join(",")),
-            format!("cluster.zone=z{at}"),
-        ] {
-            command.arg("--set").arg(key);
-        }
-        let process = command.stderr(File::create(self.log(at))?).spawn()?;
-        self.running[at] = Some(Serving(process));
-        Ok(())
-    }
-
-    /// kill -9
-    fn kill(&mut self, at: usize) -> Result<()> {
-        self.running[at] = None;
-        Ok(std::fs::remove_file(self.ready(at))?)
-    }
-
-    fn address(&self, at: usize, listener: &str) -> Result<String> {
-        address(&self.ready(at), listener)
-    }
-
-    /// Status and body.
-    fn ask(&self, at: usize, method: &str, path: &str, body: &Json) -> Result<(u16, Json)> {
-        let url = format!("http://{}{path}", self.address(at, "management")?);
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(url)
-            .header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
-            .header("content-type", "application/json")
-            .body(body.to_string())?;
-        let mut answer = self.agent.run(request)?;
-        let text = answer.body_mut().read_to_string()?;
-        let body = serde_json::from_str(&text).unwrap_or(Json::Null);
-        Ok((answer.status().as_u16(), body))
-    }
-
-    /// The queue as node 0 shows it.
-    fn queue(&self, name: &str) -> Option<Json> {
-        let path = format!("/api/queues/%2F/{name}");
-        let (status, shown) = self.ask(0, "GET", &path, &Json::Null).ok()?;
-        (status == 200).then_some(shown)
-    }
-
-    fn until_members(&self, name: &str, want: &[&str]) -> Result<()> {
-        eventually("these members", || {
-            let mut members: Vec<String> = self.queue(name)?["members"]
-                .as_array()?
-                .iter()
-                .filter_map(|m| Some(m.as_str()?.to_owned()))
-                .collect();
-            members.sort();
-            (members == want).then_some(())
-        })
-    }
-}
+use std::path::Path;
 
 fn groups_in(dir: &Path) -> usize {
     let listed = std::fs::read_dir(dir.join("departed"));
@@ -127,7 +18,7 @@ fn groups_in(dir: &Path) -> usize {
 
 #[test]
 fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
-    let mut nodes = Nodes::start("membership", 4)?;
+    let mut nodes = Nodes::start("membership", 4, &[])?;
     let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
     client.declare("q", "quorum")?;
     for _ in 0..200 {

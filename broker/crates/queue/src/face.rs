@@ -32,6 +32,8 @@ pub struct Output {
     pub kept_dead: Vec<(u64, DeadReason, Message)>,
     /// Damage and failures to be logged; the queue goes on with what it has.
     pub faults: Vec<String>,
+    /// Files that the queue wrote are not there any more: its node must not go on.
+    pub gone: Option<String>,
 }
 
 /// How far back a delivery looks for one to the same consumer to join: consumers that take turns share few events.
@@ -74,11 +76,29 @@ impl Output {
         self.event(session, event);
     }
 
+    /// A delivery cannot be made and is passed over: who asked for deliveries from it on hears that they come from the next on.
+    pub fn pass_over(&mut self, session: SessionId, consumer: ConsumerId, id: u64) {
+        for earlier in self.events.iter_mut().rev() {
+            match &mut earlier.event {
+                Event::Resumed { consumer: of, next }
+                    if earlier.session == session && *of == consumer =>
+                {
+                    if *next == id {
+                        *next += 1;
+                    }
+                    return;
+                }
+                _ => {}
+            }
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
             && self.dead.is_empty()
             && self.kept_dead.is_empty()
             && self.faults.is_empty()
+            && self.gone.is_none()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod figures;
 mod leading;
+mod reading;
 mod said;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use queue::{
     DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings,
     RequestBody, SessionId, ToQueue,
 };
+use reading::{Damage, commands};
 use said::Said;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -126,6 +128,8 @@ pub struct Owners {
     dying: BTreeSet<QueueId>,
     /// Queues led or living here that have taken their deletion, and are still in the tree.
     over: BTreeSet<QueueId>,
+    /// Found in this turn.
+    damage: Option<Damage>,
     at: Moment,
 }
 
@@ -148,6 +152,7 @@ impl Owners {
             leases: Leases::default(),
             dying: BTreeSet::new(),
             over: BTreeSet::new(),
+            damage: None,
             at: Moment::default(),
         }
     }
@@ -284,14 +289,13 @@ impl Owners {
 
     /// Takes dead messages out of a queue that has some: `most` of them and about so many bytes.
     pub fn take_dead(&mut self, queue: QueueId, most: usize, most_bytes: usize, out: &mut Output) {
-        let group = GroupId(queue.0);
         match self.queues.get_mut(&queue) {
             Some(Owned::Classic(classic)) => {
                 classic.queue.take_dead(self.at, most, most_bytes, out)
             }
             Some(Owned::Quorum(quorum)) => {
-                let host = &self.host;
-                quorum.take_dead(most, most_bytes, &mut |i| host.read(group, i).ok(), out);
+                let mut read = commands(&self.host, queue, &mut self.damage);
+                quorum.take_dead(most, most_bytes, &mut read, out);
             }
             None => return,
         }
@@ -299,16 +303,17 @@ impl Owners {
         self.said.by(queue, |said| {
             said.events.append(&mut out.events);
             said.faults.append(&mut out.faults);
+            said.gone = out.gone.take();
         });
     }
 
     /// One that a queue keeps until it has been passed on, once more.
-    pub fn read_dead(&self, queue: QueueId, id: u64) -> Option<(DeadReason, message::Message)> {
+    pub fn read_dead(&mut self, queue: QueueId, id: u64) -> Option<(DeadReason, message::Message)> {
         match self.queues.get(&queue)? {
             Owned::Classic(_) => None,
             Owned::Quorum(quorum) => {
-                let group = GroupId(queue.0);
-                quorum.read_dead(id, &mut |index| self.host.read(group, index).ok())
+                let mut read = commands(&self.host, queue, &mut self.damage);
+                quorum.read_dead(id, &mut read)
             }
         }
     }
@@ -405,6 +410,7 @@ impl Owners {
         for queue in std::mem::take(&mut self.touched) {
             self.end_turn(queue);
         }
+        self.tell_damage(shard);
         worked
     }
 
@@ -451,10 +457,9 @@ impl Owners {
             }
             HostOutput::CheckpointDue { .. } => {
                 // What was applied and not read yet may be freed by the checkpoint.
-                let host = &self.host;
-                self.said.by(queue, |out| {
-                    quorum.resolve(&mut |index| host.read(group, index).ok(), out);
-                });
+                let mut read = commands(&self.host, queue, &mut self.damage);
+                self.said.by(queue, |out| quorum.resolve(&mut read, out));
+                drop(read);
                 let checkpoint = quorum.checkpoint();
                 self.host
                     .checkpoint(group, checkpoint.index, checkpoint.state, checkpoint.live);
@@ -471,8 +476,8 @@ impl Owners {
         let group = GroupId(queue.0);
         self.said.by(queue, |out| {
             if let Owned::Quorum(quorum) = owned {
-                let host = &self.host;
-                quorum.resolve(&mut |index| host.read(group, index).ok(), out);
+                let mut read = commands(&self.host, queue, &mut self.damage);
+                quorum.resolve(&mut read, out);
             }
             owned.queue().flush(self.at, out);
         });

@@ -308,8 +308,7 @@ impl ClassicQueue {
             }
             Err(error) => {
                 if !self.full {
-                    let what = format!("classic queue cannot write: {error}");
-                    self.shelf.output.faults.push(what);
+                    self.shelf.cannot("cannot write", &error);
                 }
                 self.full = true;
                 self.write_at = Some(self.at.now + RETRY_AFTER);
@@ -342,6 +341,7 @@ impl ClassicQueue {
         let left = &mut self.shelf.output;
         out.events.append(&mut left.events);
         out.faults.append(&mut left.faults);
+        out.gone = out.gone.take().or(left.gone.take());
     }
 
     /// Tells sessions how far they are safe.

@@ -90,7 +90,7 @@ pub(super) struct Shelf {
     /// Sessions for which something became safe.
     pub safer: BTreeSet<SessionId>,
     pub output: Output,
-    /// Reading failed: nothing is read until the next tick.
+    /// Reading failed: nothing is read until it is tried again.
     pub stalled: bool,
 }
 
@@ -258,6 +258,15 @@ impl Shelf {
         Ok(())
     }
 
+    /// Messages cannot be read or written. Files that are gone do not come back.
+    pub(super) fn cannot(&mut self, what: &str, error: &io::Error) {
+        let fault = format!("classic queue {what}: {error}");
+        if error.kind() == io::ErrorKind::NotFound {
+            self.output.gone.get_or_insert_with(|| fault.clone());
+        }
+        self.output.faults.push(fault);
+    }
+
     pub(super) fn note(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.output
@@ -292,10 +301,7 @@ impl Shelf {
         }
         match self.held.get(&seq) {
             Some(place) => self.segments.read_one(*place),
-            None => Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("message {seq} is nowhere"),
-            )),
+            None => Err(io::Error::other(format!("message {seq} is nowhere"))),
         }
     }
 
@@ -424,7 +430,7 @@ impl Store for Shelf {
                     message,
                 },
             ),
-            Err(error) => self.note(Err(error)),
+            Err(error) => self.cannot("cannot be read", &error),
         }
     }
 

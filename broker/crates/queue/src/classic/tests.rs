@@ -362,6 +362,24 @@ fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
 }
 
 #[test]
+fn a_file_that_is_gone_is_no_loss_to_go_on_with() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=200 {
+        rig.publish(n, true, 4000);
+    }
+    rig.pass(WRITE_AFTER);
+    let (path, _) = rig.disk.files().remove(0);
+    rig.disk.set_gone(true);
+    let mut out = rig.consume(1, 1, 0);
+    assert_eq!(deliveries(&out).len() as u64 + rig.queue.stats().ready, 200);
+    let gone = out
+        .gone
+        .take()
+        .expect("some of them were on the disk alone");
+    assert!(gone.contains(&path), "{gone}");
+}
+
+#[test]
 fn a_torn_tail_is_cut_off() {
     let mut rig = Rig::new(settings());
     for n in 1..=5 {

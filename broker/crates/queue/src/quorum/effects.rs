@@ -96,7 +96,7 @@ impl Effects {
     }
 
     /// Turns effects into events, reading messages from entries' commands. Deliveries to one consumer that follow
-    /// each other become one event. What cannot be read is named in `out.faults` and stays out to its consumer.
+    /// each other become one event. What cannot be read is named in `out.faults`, stays out to its consumer and is passed over.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> Option<Bytes>, out: &mut Output) {
         let mut log = Commands::new(read);
         for effect in self.list.drain(..) {
@@ -122,7 +122,10 @@ impl Effects {
                             message,
                         },
                     ),
-                    Err(fault) => out.faults.push(fault),
+                    Err(fault) => {
+                        out.faults.push(fault);
+                        out.pass_over(session, consumer, id);
+                    }
                 },
             }
         }

@@ -7,6 +7,7 @@ use queue::{Event, Output, SessionId};
 pub struct Said {
     out: Output,
     events: Vec<(SessionId, QueueId, Event)>,
+    gone: Option<String>,
 }
 
 impl Said {
@@ -21,7 +22,16 @@ impl Said {
         for fault in self.out.faults.drain(..) {
             tracing::error!(event = "queue_fault", queue = queue.0, fault);
         }
+        if let Some(gone) = self.out.gone.take() {
+            self.gone
+                .get_or_insert_with(|| format!("queue {}: {gone}", queue.0));
+        }
         result
+    }
+
+    /// Files of a queue are gone: this node has to end.
+    pub fn take_gone(&mut self) -> Option<String> {
+        self.gone.take()
     }
 
     pub fn take(&mut self) -> Vec<(SessionId, QueueId, Event)> {

@@ -97,9 +97,7 @@ impl Shelf {
                 Ok((loaded, next)) => self.loaded(at, cursor, loaded, next),
                 Err(error) => {
                     self.stalled = true;
-                    self.output
-                        .faults
-                        .push(format!("classic queue cannot be read: {error}"));
+                    self.cannot("cannot be read", &error);
                 }
             }
         }

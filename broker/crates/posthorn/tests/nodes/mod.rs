@@ -1,0 +1,124 @@
+//! Several real processes that are one cluster.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use crate::program::{Result, Scratch, Serving, address, eventually, serve_arguments};
+use serde_json::Value as Json;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// They are called `n0` and so on, each in a zone of its own.
+pub struct Nodes {
+    scratch: Scratch,
+    peers: Vec<u16>,
+    pub running: Vec<Option<Serving>>,
+    settings: Vec<String>,
+    agent: ureq::Agent,
+}
+
+impl Nodes {
+    /// `settings`: of each node, as `key=value`.
+    pub fn start(name: &str, count: usize, settings: &[&str]) -> Result<Nodes> {
+        let held = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
+        let held = held.collect::<std::io::Result<Vec<_>>>()?;
+        let ports = held.iter().map(|l| Ok(l.local_addr()?.port()));
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let mut nodes = Nodes {
+            scratch: Scratch::new(name)?,
+            peers: ports.collect::<std::io::Result<_>>()?,
+            running: (0..count).map(|_| None).collect(),
+            settings: settings.iter().map(|s| (*s).to_owned()).collect(),
+            agent: config.build().new_agent(),
+        };
+        drop(held);
+        for at in 0..count {
+            nodes.run(at)?;
+        }
+        for at in 0..count {
+            nodes.address(at, "amqp")?;
+        }
+        Ok(nodes)
+    }
+
+    pub fn dir(&self, at: usize) -> PathBuf {
+        self.scratch.0.join(format!("n{at}"))
+    }
+
+    fn ready(&self, at: usize) -> PathBuf {
+        self.scratch.0.join(format!("n{at}.ready"))
+    }
+
+    pub fn log(&self, at: usize) -> PathBuf {
+        self.scratch.0.join(format!("n{at}.log"))
+    }
+
+    pub fn run(&mut self, at: usize) -> Result<()> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_posthorn"));
+        command.env_clear().stdin(Stdio::null());
+        serve_arguments(&mut command, &self.dir(at), &self.ready(at));
+        let peers: Vec<String> = self
+            .peers
+            .iter()
+            .map(|p| format!("127.0.0.1:{p}"))
+            .collect();
+        for key in [
+            format!("cluster.node=n{at}"),
+            format!("cluster.listener=127.0.0.1:{}", self.peers[at]),
+            format!("cluster.peers={}", peers.join(",")),
+            format!("cluster.zone=z{at}"),
+        ] {
+            command.arg("--set").arg(key);
+        }
+        for setting in &self.settings {
+            command.arg("--set").arg(setting);
+        }
+        let process = command.stderr(File::create(self.log(at))?).spawn()?;
+        self.running[at] = Some(Serving(process));
+        Ok(())
+    }
+
+    /// kill -9
+    pub fn kill(&mut self, at: usize) -> Result<()> {
+        self.running[at] = None;
+        Ok(std::fs::remove_file(self.ready(at))?)
+    }
+
+    pub fn address(&self, at: usize, listener: &str) -> Result<String> {
+        address(&self.ready(at), listener)
+    }
+
+    /// Status and body.
+    pub fn ask(&self, at: usize, method: &str, path: &str, body: &Json) -> Result<(u16, Json)> {
+        let url = format!("http://{}{path}", self.address(at, "management")?);
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(url)
+            .header("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=")
+            .header("content-type", "application/json")
+            .body(body.to_string())?;
+        let mut answer = self.agent.run(request)?;
+        let text = answer.body_mut().read_to_string()?;
+        let body = serde_json::from_str(&text).unwrap_or(Json::Null);
+        Ok((answer.status().as_u16(), body))
+    }
+
+    /// The queue as node 0 shows it.
+    pub fn queue(&self, name: &str) -> Option<Json> {
+        let path = format!("/api/queues/%2F/{name}");
+        let (status, shown) = self.ask(0, "GET", &path, &Json::Null).ok()?;
+        (status == 200).then_some(shown)
+    }
+
+    pub fn until_members(&self, name: &str, want: &[&str]) -> Result<()> {
+        eventually("these members", || {
+            let mut members: Vec<String> = self.queue(name)?["members"]
+                .as_array()?
+                .iter()
+                .filter_map(|m| Some(m.as_str()?.to_owned()))
+                .collect();
+            members.sort();
+            (members == want).then_some(())
+        })
+    }
+}

@@ -1,0 +1,49 @@
+//! Messages of quorum queues are read from their logs, and what becomes of one that is damaged there.
+
+use super::{ForShard, Owners};
+use bytes::Bytes;
+use consensus::{GroupId, Host, RaftHost, ReadError};
+use metadata::QueueId;
+
+/// A queue whose log is damaged, and what is wrong with which file.
+pub struct Damage {
+    queue: QueueId,
+    what: String,
+}
+
+/// The commands of a queue's entries. The first that is damaged on the disk is noted.
+pub fn commands<'a>(
+    host: &'a Host,
+    queue: QueueId,
+    damage: &'a mut Option<Damage>,
+) -> impl FnMut(u64) -> Option<Bytes> + 'a {
+    move |index| match host.read(GroupId(queue.0), index) {
+        Ok(command) => Some(command),
+        Err(ReadError::Gone) => None,
+        Err(error) => {
+            damage.get_or_insert_with(|| Damage {
+                queue,
+                what: error.to_string(),
+            });
+            None
+        }
+    }
+}
+
+impl Owners {
+    /// Files of queues were found to be damaged or gone. A node must not go on leading a queue with messages that it cannot read
+    /// while others have them: it ends, and the others go on. Where there are no others the queue goes on without
+    /// those messages; they stay in it, and each time that one is to be delivered the file is named again.
+    pub(super) fn tell_damage(&mut self, shard: &mut Vec<ForShard>) {
+        shard.extend(self.said.take_gone().map(ForShard::Fatal));
+        let Some(Damage { queue, what }) = self.damage.take() else {
+            return;
+        };
+        let status = self.host.status(GroupId(queue.0));
+        if status.is_some_and(|s| s.membership.voters.len() > 1) {
+            shard.push(ForShard::Fatal(format!("queue {}: {what}", queue.0)));
+        } else {
+            tracing::error!(event = "queue_damaged", queue = queue.0, error = what);
+        }
+    }
+}
