@@ -78,6 +78,13 @@ impl Core {
         }
     }
 
+    /// Other shards: a change that this one asked for is not in the log, as far as shard 0 knows.
+    pub fn refused_on_shard_0(&mut self, token: u64, why: String) {
+        if let Some(asker) = self.asked.remove(&token) {
+            self.answer(asker, Err(Refused::Unavailable(why)));
+        }
+    }
+
     fn apply_change(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
         let result = self.tree.apply(index, change);
         match change {

@@ -269,9 +269,12 @@ impl Core {
             Asker::Members { token, queue, to } => self.members_changed(token, queue, to, result),
             Asker::Retain(retaining) => self.retained(*retaining, result),
             Asker::Review(queue) => self.members.review.answered(queue),
-            // The other shard answers from its own tree when it applies; a refusal to take the change in is not in the
-            // log, and shows there as a late answer.
-            Asker::Shard { .. } => {}
+            // It answers from its own tree when it applies, unless the change has not come through the log.
+            Asker::Shard { shard, token } => {
+                if let Err(Refused::Unavailable(why)) = result {
+                    self.send_to_shard(shard, &Frame::ChangeRefused { token, why });
+                }
+            }
         }
     }
 

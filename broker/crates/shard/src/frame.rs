@@ -67,7 +67,12 @@ pub enum Frame {
         token: u64,
         change: Change,
     },
-    /// The metadata group's leader as shard 0 sees it, and whether it can be reached.
+    /// Shard 0 to one that asked for a change: it did not come of it, or nobody knows.
+    ChangeRefused {
+        token: u64,
+        why: String,
+    },
+    /// For each shard: what its queues count. `only`: one queue.
     StatsRequest {
         token: u64,
         reply_shard: u16,
@@ -135,6 +140,7 @@ const STATS_REPLY: u8 = 9;
 const ALARM: u8 = 10;
 const JOIN: u8 = 11;
 const CAUGHT_UP: u8 = 12;
+const CHANGE_REFUSED: u8 = 13;
 const ASK: u8 = 40;
 const TOLD: u8 = 41;
 const MEMBERS: u8 = 20;
@@ -194,6 +200,11 @@ impl Frame {
                 out.put_u16(*shard);
                 out.put_u64(*token);
                 out.put_slice(&change.encode());
+            }
+            Frame::ChangeRefused { token, why } => {
+                out.put_u8(CHANGE_REFUSED);
+                out.put_u64(*token);
+                put_name(&mut out, why);
             }
             Frame::StatsRequest {
                 token,
@@ -281,6 +292,10 @@ impl Frame {
                 shard: u16(&mut frame)?,
                 token: u64(&mut frame)?,
                 change: change(frame)?,
+            },
+            CHANGE_REFUSED => Frame::ChangeRefused {
+                token: u64(&mut frame)?,
+                why: name(&mut frame)?,
             },
             STATS_REQUEST => {
                 let (token, reply_shard, only) =

@@ -211,6 +211,7 @@ impl Shard {
             Frame::Applied { .. }
             | Frame::Restored { .. }
             | Frame::ChangeRequest { .. }
+            | Frame::ChangeRefused { .. }
             | Frame::CaughtUp => {}
         }
     }
@@ -418,6 +419,7 @@ impl ShardDriver for Shard {
             } => self.core.applied_on_shard_0(index, &change, done_for),
             Frame::Restored { index, tree } => self.core.restored_on_shard_0(index, &tree),
             Frame::CaughtUp => self.core.is_caught_up(),
+            Frame::ChangeRefused { token, why } => self.core.refused_on_shard_0(token, why),
             Frame::ChangeRequest {
                 shard,
                 token,

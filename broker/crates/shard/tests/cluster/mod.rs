@@ -402,7 +402,7 @@ impl Cluster {
     }
 }
 
-fn record(id: u64) -> NodeRecord {
+pub fn record(id: u64) -> NodeRecord {
     NodeRecord {
         id: NodeId(id),
         name: format!("n{id}").into(),
@@ -412,7 +412,7 @@ fn record(id: u64) -> NodeRecord {
     }
 }
 
-fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
+pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
     ShardConfig {
         node: NodeId(id),
         incarnation: Incarnation(1),
