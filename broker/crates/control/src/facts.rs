@@ -21,6 +21,8 @@ pub struct ConnectionFacts {
     /// As in metrics' labels: `amqp091`.
     pub protocol: String,
     pub client_name: String,
+    /// What the client said about itself; empty where its protocol has no such thing.
+    pub client_properties: serde_json::Map<String, serde_json::Value>,
     pub peer: String,
     pub local: String,
     pub tls: bool,

@@ -34,7 +34,7 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
     let (host, port) = address(&connection.local);
     let bytes = [connection.received_bytes, connection.sent_bytes];
     let seen = rates::observe(api, Key::Connection(connection.name.clone()), &bytes);
-    object!({
+    let mut shown = object!({
         "name": connection.name,
         "node": names.get(&connection.node),
         "type": "network",
@@ -44,8 +44,7 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
         "protocol": protocol(&connection.protocol),
         "state": connection.state,
         "channels": connection.channels.len(),
-        "user_provided_name": connection.client_name,
-        "client_properties": {"connection_name": connection.client_name},
+        "client_properties": client_properties(connection),
         "connected_at": connection.connected_ms,
         "timeout": connection.heartbeat_s,
         "frame_max": connection.frame_max,
@@ -60,7 +59,20 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
         "send_oct": connection.sent_bytes,
         "send_oct_details": seen.details(1),
         "send_pend": connection.pending_bytes,
-    })
+    });
+    // RabbitMQ leaves it out where there is none.
+    if !connection.client_name.is_empty() {
+        shown["user_provided_name"] = object!(connection.client_name);
+    }
+    shown
+}
+
+/// Of MQTT, which has none, what RabbitMQ shows.
+fn client_properties(connection: &ConnectionFacts) -> Json {
+    if connection.protocol.starts_with("mqtt") {
+        return object!({"product": "MQTT client", "client_id": connection.client_name});
+    }
+    Json::Object(connection.client_properties.clone())
 }
 
 /// Those that the user may see: all for monitors, else its own.

@@ -8,7 +8,7 @@ use crate::link::{Cx, Link, PROTOCOL};
 use crate::{Limits, SessionConfig};
 use bytes::{Buf, BytesMut};
 use codec_amqp091::{
-    Frame, FrameKind, Method, PROTOCOL_HEADER, ProtocolHeader, encode_heartbeat, parse_frame,
+    Frame, FrameKind, Method, PROTOCOL_HEADER, ProtocolHeader, encode_heartbeat, parse_frame, table,
 };
 use env::Time;
 use foldhash::fast::FixedState;
@@ -52,6 +52,8 @@ pub struct AmqpSession {
     /// Zero: none.
     pub(crate) heartbeat: Duration,
     pub(crate) client_name: String,
+    /// What the client said about itself, encoded; no longer than a frame of the handshake.
+    pub(crate) client_properties: Box<[u8]>,
     /// Of the handshake, or of the end. None while running.
     pub(crate) deadline: Option<Time>,
     last_received: Time,
@@ -90,6 +92,7 @@ impl AmqpSession {
             channel_max: 0,
             heartbeat: Duration::ZERO,
             client_name: String::new(),
+            client_properties: Box::default(),
             deadline: Some(now + limits.handshake),
             last_received: now,
             last_sent: now,
@@ -887,6 +890,7 @@ impl Session for AmqpSession {
             heartbeat_s: u16::try_from(self.heartbeat.as_secs()).unwrap_or(u16::MAX),
             frame_max: self.link.frame_max,
             channel_max: self.channel_max,
+            client_properties: table::decode(&self.client_properties).unwrap_or_default(),
             channels,
         }
     }

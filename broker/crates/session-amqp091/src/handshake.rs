@@ -5,7 +5,8 @@ use crate::directory;
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::{Capabilities, Cx};
 use auth::{Credentials, Mechanism, TlsPeer};
-use codec_amqp091::{FRAME_MIN_SIZE, Method};
+use bytes::BytesMut;
+use codec_amqp091::{FRAME_MIN_SIZE, Method, table};
 use message::{Table, Value};
 use session::Verdict;
 use std::time::Duration;
@@ -90,6 +91,10 @@ impl AmqpSession {
             authentication_failure_close: says("authentication_failure_close"),
             flow: is("product", &["RabbitMQ"]) && is("platform", &["Java", ".NET"]),
         };
+        let mut encoded = BytesMut::new();
+        table::encode(properties, &mut encoded);
+        // Behind its length.
+        self.client_properties = encoded.get(4..).unwrap_or_default().into();
         if let Some(name) = properties.get("connection_name").and_then(Value::as_str) {
             self.client_name = name.chars().take(MAX_CLIENT_NAME).collect();
         }

@@ -616,6 +616,13 @@ fn secrets_can_be_updated() {
 }
 
 #[test]
+fn what_the_client_says_about_itself_is_kept_for_listings() {
+    let conn = Conn::open();
+    assert_eq!(conn.session.details().client_properties, capabilities());
+    assert_eq!(conn.session.info().client_name, "tester");
+}
+
+#[test]
 fn only_publishers_are_blocked_by_an_alarm() {
     let mut conn = Conn::with_channel();
     conn.declare(1, "q");

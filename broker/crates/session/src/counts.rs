@@ -1,5 +1,6 @@
 //! What sessions count, and facts about them for listings.
 
+use message::Table;
 use queue::{Deliveries, QueueKind};
 
 /// Messages from publishers.
@@ -50,13 +51,15 @@ impl Tally {
 }
 
 /// Facts about a session, beyond [`SessionInfo`](crate::SessionInfo).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionDetails {
     /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
     pub state: &'static str,
     pub heartbeat_s: u16,
     pub frame_max: u32,
     pub channel_max: u16,
+    /// What the client said about itself.
+    pub client_properties: Table,
     /// By number.
     pub channels: Vec<ChannelDetails>,
 }

@@ -79,6 +79,7 @@ impl Slot {
             vhost: info.vhost,
             protocol: info.protocol.to_owned(),
             client_name: info.client_name,
+            client_properties: control::json::object(&details.client_properties),
             peer: self.info.peer.to_string(),
             local: self.info.local.to_string(),
             tls: self.info.tls.is_some(),

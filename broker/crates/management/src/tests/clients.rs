@@ -152,6 +152,8 @@ fn connections_of_a_user_are_listed_and_closed_together() {
     assert_eq!(close("m"), 204);
     assert_eq!(server.get("/api/connections").as_array().unwrap().len(), 1);
     let shown = &server.get("/api/connections")[0];
+    assert_eq!(shown["client_properties"], json!({}));
+    assert!(shown.get("user_provided_name").is_none());
     assert_eq!(
         (
             &shown["protocol"],
@@ -166,6 +168,27 @@ fn connections_of_a_user_are_listed_and_closed_together() {
             &json!(false)
         )
     );
+}
+
+#[test]
+fn connections_show_what_their_clients_say_about_themselves() {
+    let server = connected();
+    let properties = json!({"product": "pika", "capabilities": {"basic.nack": true}});
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let [amqp, mqtt] = &mut fake.connections[..] else {
+            panic!("two");
+        };
+        amqp.client_name = "orders".into();
+        amqp.client_properties = properties.as_object().unwrap().clone();
+        mqtt.client_name = "sensor".into();
+        mqtt.protocol = "mqtt50".into();
+    }
+    let shown = server.get("/api/connections");
+    assert_eq!(shown[0]["client_properties"], properties);
+    assert_eq!(shown[0]["user_provided_name"], json!("orders"));
+    let client = json!({"product": "MQTT client", "client_id": "sensor"});
+    assert_eq!(shown[1]["client_properties"], client);
 }
 
 #[test]
