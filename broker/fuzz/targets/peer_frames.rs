@@ -6,6 +6,11 @@
 #[path = "../../crates/shard/src/frame.rs"]
 #[allow(dead_code, reason = "only its reader and writer are wanted")]
 mod frame;
+#[path = "../../crates/shard/src/hubs"]
+mod hubs {
+    #[allow(dead_code, reason = "only its reader and writer are wanted")]
+    pub mod frame;
+}
 #[path = "../../crates/node/src/identity.rs"]
 #[allow(dead_code, reason = "the link's frames name it")]
 mod identity;

@@ -22,8 +22,14 @@ pub const MQTT_STATE: Feature = Feature {
     description: "MQTT: retained messages in the cluster, sessions whose expiry changes",
 };
 
+/// Frames between nodes that programs before this feature cannot read.
+pub const MQTT_CLUSTER: Feature = Feature {
+    name: "mqtt_cluster",
+    description: "MQTT: subscriptions and client ids of connections count on every node",
+};
+
 /// All of them, by name.
-pub const KNOWN: &[Feature] = &[MQTT_STATE, RUNTIME_PARAMETERS];
+pub const KNOWN: &[Feature] = &[MQTT_CLUSTER, MQTT_STATE, RUNTIME_PARAMETERS];
 
 impl Tree {
     pub fn feature_enabled(&self, name: &str) -> bool {

@@ -90,6 +90,7 @@ impl Core {
         match change {
             Change::Bind(binding) if result.is_ok() => self.session_bound(binding),
             Change::Unbind(binding) if result.is_ok() => self.session_unbound(binding),
+            Change::EnableFeature { .. } => self.meet_hubs(),
             _ => {}
         }
         for event in self.tree.take_events() {
@@ -206,6 +207,7 @@ impl Core {
         self.sessions_replaced();
         self.retained_replaced();
         self.nodes_changed();
+        self.meet_hubs();
     }
 
     fn fatal_checkpoint(&mut self, error: &str) {
@@ -325,6 +327,7 @@ impl Core {
             });
         }
         self.clients_node_up(node);
+        self.hubs_node_up(node);
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
@@ -334,5 +337,6 @@ impl Core {
         self.joiners.forget(node);
         self.owners.peer_down(node);
         self.clients_node_down(node);
+        self.hubs_node_down(node);
     }
 }

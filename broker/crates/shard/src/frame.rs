@@ -1,5 +1,6 @@
 //! What shards say to each other, on one node and between nodes. Integers big-endian; one frame, one message.
 
+use crate::hubs::frame::HubFrame;
 use crate::members::frame::MembersWord;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -107,6 +108,8 @@ pub enum Frame {
         facts: Bytes,
     },
     Members(MembersWord),
+    /// From a hub to another one.
+    Hub(HubFrame),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,6 +147,7 @@ const CHANGE_REFUSED: u8 = 13;
 const ASK: u8 = 40;
 const TOLD: u8 = 41;
 const MEMBERS: u8 = 20;
+const HUB: u8 = 30;
 
 impl Frame {
     pub fn encode(&self) -> Bytes {
@@ -253,6 +257,10 @@ impl Frame {
                 out.put_u8(MEMBERS);
                 word.encode(&mut out);
             }
+            Frame::Hub(frame) => {
+                out.put_u8(HUB);
+                frame.encode(&mut out);
+            }
         }
         out.freeze()
     }
@@ -344,6 +352,7 @@ impl Frame {
                 facts: frame,
             },
             MEMBERS => Frame::Members(MembersWord::decode(frame)?),
+            HUB => Frame::Hub(HubFrame::decode(frame)?),
             _ => return Err(FrameError),
         })
     }

@@ -14,6 +14,7 @@ mod dead_letter;
 mod directory;
 mod errands;
 mod frame;
+mod hubs;
 mod joiners;
 mod lease;
 mod listings;

@@ -36,6 +36,12 @@ impl Peers {
         self.0.get(&node).is_some_and(|p| p.up)
     }
 
+    /// Whether it is up, in this life of it.
+    pub fn is_up_as(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        let peer = self.0.get(&node);
+        peer.is_some_and(|p| p.up && p.incarnation == incarnation)
+    }
+
     /// Nodes whose life is known, up or down.
     pub fn lives(&self) -> impl Iterator<Item = (NodeId, Peer)> + '_ {
         self.0.iter().map(|(n, p)| (*n, *p))

@@ -3,6 +3,7 @@
 
 use crate::core::Core;
 use crate::frame::{AlarmReason, Frame};
+use crate::hubs::frame::HubWord;
 use crate::listings::Gathered;
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
@@ -142,6 +143,10 @@ impl Shard {
                     self.core.publish_will(&vhost, will);
                     continue;
                 }
+                Output::Send { to, word } => {
+                    self.core.send_hub_word(to, HubWord::Topics(word));
+                    continue;
+                }
             };
             if let Some((key, _)) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| s.notice(notice, view, out));
@@ -207,6 +212,7 @@ impl Shard {
             }
             Frame::Members(MembersWord::Drain { on }) if from == self.core.me() => self.drain(on),
             Frame::Members(word) => self.core.take_members_word(from, word),
+            Frame::Hub(frame) => self.core.take_hub_frame(from, frame),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }

@@ -98,6 +98,7 @@ impl Shard {
             config,
         };
         core.end_earlier_lives();
+        core.meet_hubs();
         Ok(Shard::from_core(core))
     }
 }

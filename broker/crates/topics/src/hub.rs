@@ -2,10 +2,12 @@
 
 mod queues;
 
+use crate::hubs::Hubs;
+use crate::hubs::word::Word;
 use crate::retained::Retained;
 use crate::routes::{Found, Routes};
-use crate::{Delivery, SubscriberId, Subscription};
-use env::{Time, WallTime};
+use crate::{Delivery, Place, SubscriberId, Subscription};
+use env::{NodeId, Time, WallTime};
 use hashbrown::HashMap;
 use message::Message;
 use slab::Slab;
@@ -86,6 +88,8 @@ pub enum Output {
     Free { session: u64 },
     /// A client did not come back: publish this.
     Will { vhost: Arc<str>, will: Will },
+    /// To another hub.
+    Send { to: Place, word: Word },
 }
 
 /// There is no room for another retained message.
@@ -146,6 +150,7 @@ pub struct Hub {
     found: Vec<Found>,
     /// Queues of sessions that are over, until they are gone.
     ending: BTreeSet<u64>,
+    hubs: Hubs,
     parked: usize,
     subscriptions: usize,
     not_kept: u64,
@@ -163,6 +168,23 @@ impl Hub {
     /// What there is to say, in order.
     pub fn take(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    /// Another hub is there, perhaps again after its link was broken.
+    pub fn meet(&mut self, place: Place) {
+        let greeting = self.hubs.meet(place);
+        self.outputs.extend(greeting);
+    }
+
+    /// The hubs of another node are out of reach.
+    pub fn part(&mut self, node: NodeId) {
+        self.hubs.part(node);
+    }
+
+    /// What another hub says.
+    pub fn hear(&mut self, from: Place, word: Word) {
+        let answer = self.hubs.hear(from, &word);
+        self.outputs.extend(answer);
     }
 
     /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.

@@ -7,13 +7,17 @@
 
 mod envelope;
 mod hub;
+mod hubs;
 mod key;
+mod place;
 mod retained;
 mod routes;
 
 pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
 pub use hub::{Claim, Counts, Hub, Leave, Limits, Output, Parked, RetainedFull, Will};
+pub use hubs::word::{BadWord, Changes, Key, Messages, Sent, State, Wants, Word};
 pub use key::{key_of, topic_of};
+pub use place::Place;
 pub use retained::is_fresh;
 pub use routes::Subscription;
 

@@ -74,6 +74,7 @@ fn said(hub: &mut Hub) -> Vec<String> {
             Output::TakenOver { session } => format!("{session} leaves"),
             Output::Free { session } => format!("{session} again"),
             Output::Will { vhost, will } => format!("will {vhost} {}", will.topic),
+            Output::Send { to, word } => format!("to {to} {word:?}"),
         });
     }
     all

@@ -168,7 +168,11 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
         .collect();
     assert_eq!(
         flags,
-        [("mqtt_state", "enabled"), ("runtime_parameters", "enabled")]
+        [
+            ("mqtt_cluster", "enabled"),
+            ("mqtt_state", "enabled"),
+            ("runtime_parameters", "enabled")
+        ]
     );
     let enable = |name: &str| {
         server

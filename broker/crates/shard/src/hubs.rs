@@ -1,0 +1,101 @@
+//! This shard's hub among those of the cluster: who is there, and how they are reached.
+
+pub mod frame;
+
+use crate::Route;
+use crate::core::Core;
+use crate::frame::Frame;
+use env::NodeId;
+use frame::{HubFrame, HubWord};
+use metadata::features;
+use topics::Place;
+
+impl Core {
+    /// This shard's own hub.
+    pub fn hub_place(&self) -> Place {
+        Place {
+            node: self.config.node,
+            incarnation: self.config.incarnation,
+            shard: self.config.index,
+        }
+    }
+
+    /// The other hubs that are there now, in the same order on every node: of the other shards here, and of all shards of
+    /// nodes that are up, once the whole cluster understands their words. Nodes of a cluster have the same number of shards.
+    pub fn hubs_there(&self) -> Vec<Place> {
+        let me = (self.config.node, self.config.incarnation);
+        let others = match self.tree.feature_enabled(features::MQTT_CLUSTER.name) {
+            true => self.peers.lives().filter(|(_, p)| p.up).collect(),
+            false => Vec::new(),
+        };
+        let others = others.into_iter().map(|(n, p)| (n, p.incarnation));
+        let mut nodes: Vec<_> = others.filter(|(n, _)| *n != me.0).collect();
+        nodes.push(me);
+        nodes.sort_unstable();
+        let shards = 0..self.config.shards;
+        let all = nodes.into_iter().flat_map(|(node, incarnation)| {
+            shards.clone().map(move |shard| Place {
+                node,
+                incarnation,
+                shard,
+            })
+        });
+        all.filter(|place| *place != self.hub_place()).collect()
+    }
+
+    /// To another hub. Between nodes it may be lost when the link breaks.
+    pub fn send_hub_word(&mut self, to: Place, word: HubWord) {
+        let frame = Frame::Hub(HubFrame {
+            from: (self.config.incarnation, self.config.index),
+            to: to.incarnation,
+            word,
+        });
+        match to.node == self.config.node {
+            true => self.send_to_shard(to.shard, &frame),
+            false => self.send_to_peer(to.node, Route::Shard(to.shard), &frame),
+        }
+    }
+
+    /// From another hub.
+    pub fn take_hub_frame(&mut self, node: NodeId, frame: HubFrame) {
+        let (incarnation, shard) = frame.from;
+        let from = Place {
+            node,
+            incarnation,
+            shard,
+        };
+        if frame.to != self.config.incarnation || !self.hub_is_there(from) {
+            return;
+        }
+        match frame.word {
+            HubWord::Topics(word) => self.topics.hear(from, word),
+        }
+    }
+
+    fn hub_is_there(&self, place: Place) -> bool {
+        if place.node == self.config.node {
+            return place.incarnation == self.config.incarnation;
+        }
+        self.peers.is_up_as(place.node, place.incarnation)
+    }
+
+    /// A node is up: its hubs may have missed what was said, or are of a new life.
+    pub fn hubs_node_up(&mut self, node: NodeId) {
+        for place in self.hubs_there() {
+            if place.node == node {
+                self.topics.meet(place);
+            }
+        }
+    }
+
+    pub fn hubs_node_down(&mut self, node: NodeId) {
+        self.topics.part(node);
+    }
+
+    /// Hubs may have come, or the cluster may have begun to understand their words.
+    pub fn meet_hubs(&mut self) {
+        for place in self.hubs_there() {
+            self.topics.meet(place);
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! What hubs say to each other. Integers big-endian.
+//!
+//! ```text
+//! 1 State: flags u8 (ask 1, again 2) | routes u64 | messages u64 | plain u64 | first u64 | lost u64
+//! 2 Changes: from u64 | to u64 | digest: u8 present, [u64] | changes u32, then each:
+//!     kind u8 | filter or group: vhost: u8 len, bytes; filter: u16 len, bytes | seat: queue u64 | stored, plain, acknowledged u32
+//! 3 Messages: first u64 | plain u64 | messages u32, then each:
+//!     flags u8 (numbered 1, group 2) | hops u8 | vhost: u8 len, bytes | [group: u16 len, bytes] | message: u32 len, bytes
+//! ```
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use message::Message;
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Word {
+    State(State),
+    Changes(Changes),
+    Messages(Messages),
+}
+
+/// How far one hub is with another: greeting, acknowledgement and question in one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The other is to answer with its own.
+    pub ask: bool,
+    /// Something may have been lost: the other sends again what comes after this.
+    pub again: bool,
+    /// The version of the other's routes that is known here; 0: nothing is.
+    pub routes: u64,
+    /// The newest numbered message of the other that is here, as are all before it.
+    pub messages: u64,
+    /// [`Messages::plain`] as it came last.
+    pub plain: u64,
+    /// No numbered message before this one will come from here any more.
+    pub first: u64,
+    /// Numbered messages that were for the other and that it will not get.
+    pub lost: u64,
+}
+
+/// What somebody is there for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// Subscribers of a filter.
+    Filter { vhost: Arc<str>, filter: Arc<str> },
+    /// Members of a shared subscription; `filter` begins with `$share/`.
+    Group { vhost: Arc<str>, filter: Arc<str> },
+    /// The client whose session is in this queue, and who shares a subscription.
+    Seat { queue: u64 },
+}
+
+/// How many there are, by what they are to be given through their hub; all 0: nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Messages of QoS 0: the others come through their queue.
+    pub stored: u32,
+    /// All messages, at QoS 0.
+    pub plain: u32,
+    /// All messages, at their own QoS.
+    pub acknowledged: u32,
+}
+
+impl Wants {
+    pub fn is_none(self) -> bool {
+        self == Wants::default()
+    }
+}
+
+/// How a hub's routes have changed between two versions. `from` 0: it is the beginning of all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changes {
+    pub from: u64,
+    pub to: u64,
+    /// Of all routes, when there is no newer version.
+    pub digest: Option<u64>,
+    pub list: Vec<(Key, Wants)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Messages {
+    /// The number of the first message here that is numbered; the others follow it one by one.
+    pub first: u64,
+    /// Bytes of all messages that are not numbered, these included, since the hubs met.
+    pub plain: u64,
+    pub list: Vec<Sent>,
+}
+
+/// A message on its way to another hub, which finds the subscribers by the topic in it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    /// It is acknowledged, and comes once.
+    pub numbered: bool,
+    /// For one member of this shared subscription instead.
+    pub group: Option<Arc<str>>,
+    /// How often a hub has passed it on because the member that it was for had left.
+    pub hops: u8,
+    pub vhost: Arc<str>,
+    pub message: Message,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a hub's word cannot be read")]
+pub struct BadWord;
+
+const STATE: u8 = 1;
+const CHANGES: u8 = 2;
+const MESSAGES: u8 = 3;
+const ASK: u8 = 1;
+const AGAIN: u8 = 2;
+const NUMBERED: u8 = 1;
+const GROUP: u8 = 2;
+const KIND_FILTER: u8 = 1;
+const KIND_GROUP: u8 = 2;
+const KIND_SEAT: u8 = 3;
+/// Least bytes of a change and of a message, so that no count makes room for what is not there.
+const SMALLEST_CHANGE: usize = 16;
+const SMALLEST_SENT: usize = 7;
+
+impl Word {
+    pub fn encode(&self, out: &mut BytesMut) {
+        match self {
+            Word::State(state) => state.encode(out),
+            Word::Changes(changes) => changes.encode(out),
+            Word::Messages(messages) => messages.encode(out),
+        }
+    }
+
+    /// Messages share the buffer where they are most of it.
+    pub fn decode(mut from: Bytes) -> Result<Word, BadWord> {
+        let word = match u8(&mut from)? {
+            STATE => Word::State(State::decode(&mut from)?),
+            CHANGES => Word::Changes(Changes::decode(&mut from)?),
+            MESSAGES => Word::Messages(Messages::decode(&mut from)?),
+            _ => return Err(BadWord),
+        };
+        match from.is_empty() {
+            true => Ok(word),
+            false => Err(BadWord),
+        }
+    }
+}
+
+impl State {
+    fn encode(&self, out: &mut BytesMut) {
+        out.put_u8(STATE);
+        let ask = if self.ask { ASK } else { 0 };
+        let again = if self.again { AGAIN } else { 0 };
+        out.put_u8(ask | again);
+        for field in [
+            self.routes,
+            self.messages,
+            self.plain,
+            self.first,
+            self.lost,
+        ] {
+            out.put_u64(field);
+        }
+    }
+
+    fn decode(from: &mut Bytes) -> Result<State, BadWord> {
+        let flags = u8(from)?;
+        Ok(State {
+            ask: flags & ASK != 0,
+            again: flags & AGAIN != 0,
+            routes: u64(from)?,
+            messages: u64(from)?,
+            plain: u64(from)?,
+            first: u64(from)?,
+            lost: u64(from)?,
+        })
+    }
+}
+
+impl Changes {
+    fn encode(&self, out: &mut BytesMut) {
+        out.put_u8(CHANGES);
+        out.put_u64(self.from);
+        out.put_u64(self.to);
+        out.put_u8(u8::from(self.digest.is_some()));
+        if let Some(digest) = self.digest {
+            out.put_u64(digest);
+        }
+        out.put_u32(self.list.len() as u32);
+        for (key, wants) in &self.list {
+            key.encode(out);
+            wants.encode(out);
+        }
+    }
+
+    fn decode(from: &mut Bytes) -> Result<Changes, BadWord> {
+        let (first, to) = (u64(from)?, u64(from)?);
+        let digest = match u8(from)? {
+            0 => None,
+            _ => Some(u64(from)?),
+        };
+        let count = u32(from)? as usize;
+        let mut list = Vec::with_capacity(count.min(from.len() / SMALLEST_CHANGE));
+        for _ in 0..count {
+            list.push((Key::decode(from)?, Wants::decode(from)?));
+        }
+        Ok(Changes {
+            from: first,
+            to,
+            digest,
+            list,
+        })
+    }
+}
+
+impl Key {
+    /// A vhost has 255 bytes at most and a filter 65,535, or it would not be here.
+    pub(crate) fn encode(&self, out: &mut BytesMut) {
+        let (kind, vhost, filter) = match self {
+            Key::Filter { vhost, filter } => (KIND_FILTER, vhost, filter),
+            Key::Group { vhost, filter } => (KIND_GROUP, vhost, filter),
+            Key::Seat { queue } => {
+                out.put_u8(KIND_SEAT);
+                return out.put_u64(*queue);
+            }
+        };
+        out.put_u8(kind);
+        put_short(vhost, out);
+        put_long(filter, out);
+    }
+
+    fn decode(from: &mut Bytes) -> Result<Key, BadWord> {
+        Ok(match u8(from)? {
+            KIND_FILTER => Key::Filter {
+                vhost: short(from)?,
+                filter: long(from)?,
+            },
+            KIND_GROUP => Key::Group {
+                vhost: short(from)?,
+                filter: long(from)?,
+            },
+            KIND_SEAT => Key::Seat { queue: u64(from)? },
+            _ => return Err(BadWord),
+        })
+    }
+}
+
+impl Wants {
+    pub(crate) fn encode(self, out: &mut BytesMut) {
+        out.put_u32(self.stored);
+        out.put_u32(self.plain);
+        out.put_u32(self.acknowledged);
+    }
+
+    fn decode(from: &mut Bytes) -> Result<Wants, BadWord> {
+        Ok(Wants {
+            stored: u32(from)?,
+            plain: u32(from)?,
+            acknowledged: u32(from)?,
+        })
+    }
+}
+
+impl Messages {
+    fn encode(&self, out: &mut BytesMut) {
+        let size: usize = self.list.iter().map(Sent::size).sum();
+        out.reserve(21 + size);
+        out.put_u8(MESSAGES);
+        out.put_u64(self.first);
+        out.put_u64(self.plain);
+        out.put_u32(self.list.len() as u32);
+        for sent in &self.list {
+            sent.encode(out);
+        }
+    }
+
+    fn decode(from: &mut Bytes) -> Result<Messages, BadWord> {
+        let (first, plain, count) = (u64(from)?, u64(from)?, u32(from)? as usize);
+        let whole = from.len();
+        let mut list = Vec::with_capacity(count.min(whole / SMALLEST_SENT));
+        for _ in 0..count {
+            list.push(Sent::decode(from, whole)?);
+        }
+        Ok(Messages { first, plain, list })
+    }
+}
+
+impl Sent {
+    /// Bytes as it is sent.
+    pub(crate) fn size(&self) -> usize {
+        let group = self.group.as_ref().map_or(0, |group| 2 + group.len());
+        SMALLEST_SENT + self.vhost.len() + group + self.message.as_bytes().len()
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        let numbered = if self.numbered { NUMBERED } else { 0 };
+        let group = if self.group.is_some() { GROUP } else { 0 };
+        out.put_u8(numbered | group);
+        out.put_u8(self.hops);
+        put_short(&self.vhost, out);
+        if let Some(group) = &self.group {
+            put_long(group, out);
+        }
+        let bytes = self.message.as_bytes();
+        out.put_u32(bytes.len() as u32);
+        out.put_slice(bytes);
+    }
+
+    fn decode(from: &mut Bytes, whole: usize) -> Result<Sent, BadWord> {
+        let (flags, hops, vhost) = (u8(from)?, u8(from)?, short(from)?);
+        let group = match flags & GROUP {
+            0 => None,
+            _ => Some(long(from)?),
+        };
+        let len = u32(from)? as usize;
+        if from.len() < len {
+            return Err(BadWord);
+        }
+        let mut raw = from.split_to(len);
+        // A message that waits for a slow client must not keep many times its size.
+        if raw.len() * 2 < whole {
+            raw = Bytes::copy_from_slice(&raw);
+        }
+        Ok(Sent {
+            numbered: flags & NUMBERED != 0,
+            group,
+            hops,
+            vhost,
+            message: Message::decode(raw).map_err(|_| BadWord)?,
+        })
+    }
+}
+
+fn put_short(text: &str, out: &mut BytesMut) {
+    let len = text.len().min(u8::MAX.into());
+    out.put_u8(len as u8);
+    out.put_slice(text.as_bytes().get(..len).unwrap_or_default());
+}
+
+fn put_long(text: &str, out: &mut BytesMut) {
+    let len = text.len().min(u16::MAX.into());
+    out.put_u16(len as u16);
+    out.put_slice(text.as_bytes().get(..len).unwrap_or_default());
+}
+
+fn short(from: &mut Bytes) -> Result<Arc<str>, BadWord> {
+    let len = u8(from)?.into();
+    text(from, len)
+}
+
+fn long(from: &mut Bytes) -> Result<Arc<str>, BadWord> {
+    let len = from.try_get_u16().map_err(|_| BadWord)?.into();
+    text(from, len)
+}
+
+fn text(from: &mut Bytes, len: usize) -> Result<Arc<str>, BadWord> {
+    if from.len() < len {
+        return Err(BadWord);
+    }
+    let raw = from.split_to(len);
+    let text = std::str::from_utf8(&raw).map_err(|_| BadWord)?;
+    Ok(text.into())
+}
+
+fn u8(from: &mut Bytes) -> Result<u8, BadWord> {
+    from.try_get_u8().map_err(|_| BadWord)
+}
+
+fn u32(from: &mut Bytes) -> Result<u32, BadWord> {
+    from.try_get_u32().map_err(|_| BadWord)
+}
+
+fn u64(from: &mut Bytes) -> Result<u64, BadWord> {
+    from.try_get_u64().map_err(|_| BadWord)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::WallTime;
+    use message::{MessageBuilder, Protocol};
+    use proptest::prelude::*;
+
+    fn message(body: &[u8]) -> Message {
+        let builder = MessageBuilder {
+            protocol: Protocol::Mqtt,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received: WallTime(7),
+            exchange: "amq.topic",
+            routing_keys: &["a"],
+            properties: &[],
+        };
+        builder.build(body.len(), [body]).unwrap()
+    }
+
+    fn samples() -> Vec<Word> {
+        let (vhost, filter): (Arc<str>, Arc<str>) = ("/".into(), "$share/g/a/+".into());
+        let wants = Wants {
+            stored: 1,
+            plain: 0,
+            acknowledged: u32::MAX,
+        };
+        let (v, f) = (vhost.clone(), filter.clone());
+        let all = [
+            Key::Filter {
+                vhost: v.clone(),
+                filter: "#".into(),
+            },
+            Key::Group {
+                vhost: v,
+                filter: f,
+            },
+            Key::Seat { queue: u64::MAX },
+        ];
+        let sent = |numbered, group| Sent {
+            numbered,
+            group,
+            hops: 2,
+            vhost: vhost.clone(),
+            message: message(b"hello"),
+        };
+        vec![
+            Word::State(State {
+                ask: true,
+                again: false,
+                routes: 1,
+                messages: 2,
+                plain: 3,
+                first: 4,
+                lost: u64::MAX,
+            }),
+            Word::Changes(Changes {
+                from: 0,
+                to: 9,
+                digest: Some(5),
+                list: all.into_iter().map(|key| (key, wants)).collect(),
+            }),
+            Word::Messages(Messages {
+                first: 3,
+                plain: 4,
+                list: vec![sent(true, None), sent(false, Some(filter.clone()))],
+            }),
+        ]
+    }
+
+    #[test]
+    fn words_return_and_cut_ones_do_not() {
+        for word in samples() {
+            let mut out = BytesMut::new();
+            word.encode(&mut out);
+            let bytes = out.freeze();
+            assert_eq!(Word::decode(bytes.clone()), Ok(word));
+            for cut in 0..bytes.len() {
+                assert!(Word::decode(bytes.slice(..cut)).is_err());
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            assert!(Word::decode(longer.into()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_count_makes_no_room() {
+        let mut out = BytesMut::new();
+        out.put_u8(MESSAGES);
+        out.put_u64(1);
+        out.put_u64(0);
+        out.put_u32(u32::MAX);
+        assert_eq!(Word::decode(out.freeze()), Err(BadWord));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..5) {
+            let mut tagged = vec![kind];
+            tagged.extend(bytes);
+            let _ = Word::decode(Bytes::from(tagged));
+        }
+    }
+}
