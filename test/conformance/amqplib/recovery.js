@@ -4,7 +4,7 @@
 
 const assert = require('node:assert/strict');
 const amqp = require('amqplib');
-const { check, until, node, cluster } = require('./checks');
+const { check, until, node, cluster } = require('../javascript/checks');
 
 const MESSAGES = 300; // of which a third is confirmed when the node dies
 

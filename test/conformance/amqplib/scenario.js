@@ -4,7 +4,7 @@
 const assert = require('node:assert/strict');
 const { createHash, randomUUID } = require('node:crypto');
 const amqp = require('amqplib');
-const { check, run, until, within, PATIENCE } = require('./checks');
+const { check, run, until, within, PATIENCE } = require('../javascript/checks');
 
 const URL = 'amqp://guest:guest@127.0.0.1:5672/%2F';
 const KINDS = ['classic', 'quorum'];

@@ -25,6 +25,9 @@ fn protocol(label: &str) -> &str {
         "mqtt310" => "MQTT 3-1-0",
         "mqtt311" => "MQTT 3-1-1",
         "mqtt50" => "MQTT 5-0",
+        "web_mqtt310" => "Web MQTT 3-1-0",
+        "web_mqtt311" => "Web MQTT 3-1-1",
+        "web_mqtt50" => "Web MQTT 5-0",
         other => other,
     }
 }

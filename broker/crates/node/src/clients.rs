@@ -21,16 +21,21 @@ fn name(protocol: ClientProtocol, transport: Transport) -> &'static str {
         (ClientProtocol::Amqp, Transport::Tls) => "amqp/ssl",
         (ClientProtocol::Mqtt, Transport::Tcp) => "mqtt",
         (ClientProtocol::Mqtt, Transport::Tls) => "mqtt/ssl",
+        (ClientProtocol::WebMqtt, Transport::Tcp) => "http/web-mqtt",
+        (ClientProtocol::WebMqtt, Transport::Tls) => "https/web-mqtt",
     }
 }
 
-fn listeners(config: &Config) -> [(ClientProtocol, Transport, Listen); 4] {
+fn listeners(config: &Config) -> [(ClientProtocol, Transport, Listen); 6] {
     let (amqp, mqtt) = (ClientProtocol::Amqp, ClientProtocol::Mqtt);
+    let web = ClientProtocol::WebMqtt;
     [
         (amqp, Transport::Tcp, config.amqp),
         (amqp, Transport::Tls, config.amqp_tls),
         (mqtt, Transport::Tcp, config.mqtt.plain),
         (mqtt, Transport::Tls, config.mqtt.tls),
+        (web, Transport::Tcp, config.web_mqtt.plain),
+        (web, Transport::Tls, config.web_mqtt.tls),
     ]
 }
 
@@ -41,7 +46,7 @@ pub(crate) fn configured(config: &Config) -> impl Iterator<Item = (&'static str,
 }
 
 pub(crate) struct Clients {
-    listeners: [(ClientProtocol, Transport, Listen); 4],
+    listeners: [(ClientProtocol, Transport, Listen); 6],
     tls: Option<Arc<tls::Server>>,
     management: Option<Arc<tls::Server>>,
     certificates: Vec<tls::Watched>,

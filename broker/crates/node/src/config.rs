@@ -8,11 +8,13 @@ mod mqtt_keys;
 mod parse;
 mod tls_keys;
 mod values;
+mod web_mqtt_keys;
 
 pub use keys::{Key, keys, reference};
 pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
 pub use mqtt_keys::MqttConfig;
 pub use values::{Listen, PeerAddress};
+pub use web_mqtt_keys::WebMqttConfig;
 
 use auth::Mechanism;
 use std::collections::BTreeMap;
@@ -30,6 +32,7 @@ pub struct Config {
     pub amqp: Listen,
     pub amqp_tls: Listen,
     pub mqtt: MqttConfig,
+    pub web_mqtt: WebMqttConfig,
     pub tls: TlsConfig,
     pub management_tls: Listen,
     /// What is missing in it is that of `tls`.
@@ -144,6 +147,13 @@ pub struct Limits {
 }
 
 impl Config {
+    /// Whether MQTT clients can connect, in whatever way.
+    pub fn takes_mqtt(&self) -> bool {
+        let (mqtt, web) = (&self.mqtt, &self.web_mqtt);
+        let all = [mqtt.plain, mqtt.tls, web.plain, web.tls];
+        all.iter().any(|l| *l != Listen::None)
+    }
+
     /// Of the HTTP API, which knows users by their passwords only.
     pub fn management_options(&self) -> tls::Options {
         let own = &self.management_files;
@@ -177,6 +187,7 @@ impl Default for Config {
             amqp: Listen::loopback(5672),
             amqp_tls: Listen::None,
             mqtt: MqttConfig::default(),
+            web_mqtt: WebMqttConfig::default(),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
             management_files: TlsConfig::default(),

@@ -4,7 +4,7 @@ use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause, cpus};
 use crate::checks::CheckPool;
 use crate::clients::{self, Clients};
-use crate::config::{Config, Listen};
+use crate::config::Config;
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
@@ -366,6 +366,7 @@ impl Node {
                 target_group_size: self.config.target_group_size,
             },
             mqtt: self.mqtt_settings(),
+            web_mqtt: self.config.web_mqtt.settings.clone(),
             groups: consensus::Limits::default(),
         }
     }
@@ -633,10 +634,9 @@ fn names(list: &[String]) -> Vec<metadata::Name> {
 /// Bytes of the largest thing that a client may send in one piece.
 fn largest_packet(config: &Config) -> usize {
     let frames = config.limits.frame_max as usize * 2;
-    let mqtt = &config.mqtt;
-    match (mqtt.plain, mqtt.tls) {
-        (Listen::None, Listen::None) => frames,
-        _ => frames.max(mqtt.limits.packet),
+    match config.takes_mqtt() {
+        false => frames,
+        true => frames.max(config.mqtt.limits.packet),
     }
 }
 

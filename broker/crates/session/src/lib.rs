@@ -288,6 +288,36 @@ impl Outbox {
         self.len() == 0
     }
 
+    /// Puts bytes in front of what was written when there were `at` bytes ([`Outbox::len`]), of which nothing has been taken since.
+    pub fn insert(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(at) = at.checked_sub(self.len) {
+            let end = self.tail.len();
+            let at = at.min(end);
+            self.tail.extend_from_slice(bytes);
+            self.tail.copy_within(at..end, at + bytes.len());
+            if let Some(room) = self.tail.get_mut(at..at + bytes.len()) {
+                room.copy_from_slice(bytes);
+            }
+            return;
+        }
+        let mut behind = self.len - at;
+        let mut place = self.done.len();
+        // What is written in one step is at the end.
+        while let Some(piece) = place.checked_sub(1).and_then(|i| self.done.get_mut(i)) {
+            if piece.len() > behind {
+                let after = piece.split_off(piece.len() - behind);
+                if !after.is_empty() {
+                    self.done.insert(place, after);
+                }
+                break;
+            }
+            behind -= piece.len();
+            place -= 1;
+        }
+        self.len += bytes.len();
+        self.done.insert(place, Bytes::copy_from_slice(bytes));
+    }
+
     /// The pieces in order, for writev; then [`Outbox::consume`] what was written.
     pub fn pieces(&mut self) -> &VecDeque<Bytes> {
         self.close_tail();
@@ -314,6 +344,37 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_go_in_front_of_what_was_written_since() {
+        let large = vec![b'L'; BY_REFERENCE];
+        for by_reference in [false, true] {
+            for waits in [&b""[..], b"before"] {
+                let mut out = Outbox::default();
+                out.tail().extend_from_slice(waits);
+                let before = out.len();
+                let mut written = Vec::from(*b"one");
+                out.tail().extend_from_slice(b"one");
+                if by_reference {
+                    out.push(Bytes::from(large.clone()));
+                    written.extend_from_slice(&large);
+                }
+                out.tail().extend_from_slice(b"two");
+                written.extend_from_slice(b"two");
+                out.insert(before, b"<header>");
+                let all: Vec<u8> = out.pieces().iter().flatten().copied().collect();
+                assert_eq!(all, [waits, b"<header>", &written].concat());
+                assert_eq!(out.len(), all.len());
+            }
+        }
+        let mut out = Outbox::default();
+        out.push(Bytes::from(large.clone()));
+        let before = out.len();
+        out.push(Bytes::from(large.clone()));
+        out.insert(before, b"-");
+        let all: Vec<u8> = out.pieces().iter().flatten().copied().collect();
+        assert_eq!(all, [&large[..], b"-", &large].concat());
+    }
 
     #[test]
     fn a_stamp_changes_with_every_write_and_every_take() {

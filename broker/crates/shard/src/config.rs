@@ -37,6 +37,8 @@ pub struct ShardConfig {
     pub placement: Placement,
     /// Of MQTT clients.
     pub mqtt: session_mqtt::Settings,
+    /// Of those that come by WebSocket.
+    pub web_mqtt: session_websocket::Settings,
     /// Time and memory of the Raft groups.
     pub groups: consensus::Limits,
 }

@@ -56,6 +56,8 @@ pub enum ClientProtocol {
     #[default]
     Amqp,
     Mqtt,
+    /// MQTT in frames of WebSocket.
+    WebMqtt,
 }
 
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@ use metadata::Name;
 use session::Session;
 use session_amqp091::{AmqpSession, Limits, Logins};
 use session_mqtt::MqttSession;
+use session_websocket::WebSocketSession;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ pub struct Protocols {
     limits: Arc<Limits>,
     logins: Arc<Logins>,
     mqtt: Arc<session_mqtt::Settings>,
+    web_mqtt: Arc<session_websocket::Settings>,
 }
 
 impl Protocols {
@@ -45,6 +47,7 @@ impl Protocols {
             limits: Arc::new(limits),
             logins: Arc::new(logins),
             mqtt: Arc::new(config.mqtt.clone()),
+            web_mqtt: Arc::new(config.web_mqtt.clone()),
         }
     }
 
@@ -63,14 +66,21 @@ impl Protocols {
                 };
                 Box::new(AmqpSession::new(config, now))
             }
-            ClientProtocol::Mqtt => {
-                let config = session_mqtt::SessionConfig {
-                    peer_is_loopback,
-                    peer: info.peer,
-                    settings: self.mqtt.clone(),
-                };
-                Box::new(MqttSession::new(config, now))
+            ClientProtocol::Mqtt => Box::new(self.mqtt(info, now)),
+            ClientProtocol::WebMqtt => {
+                let inner = Box::new(self.mqtt(info, now));
+                let settings = self.web_mqtt.clone();
+                Box::new(WebSocketSession::new(inner, settings, info.peer))
             }
         }
+    }
+
+    fn mqtt(&self, info: &ConnectionInfo, now: Time) -> MqttSession {
+        let config = session_mqtt::SessionConfig {
+            peer_is_loopback: is_loopback(info),
+            peer: info.peer,
+            settings: self.mqtt.clone(),
+        };
+        MqttSession::new(config, now)
     }
 }

@@ -3,6 +3,7 @@
 use super::mqtt_keys::MQTT_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
+use super::web_mqtt_keys::WEB_MQTT_KEYS;
 use super::{AuthFiles, Config};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -58,7 +59,8 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 
 /// Every key, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    KEYS.iter().chain(TLS_KEYS).chain(MQTT_KEYS)
+    let mqtt = MQTT_KEYS.iter().chain(WEB_MQTT_KEYS);
+    KEYS.iter().chain(TLS_KEYS).chain(mqtt)
 }
 
 const KEYS: &[Key] = &[

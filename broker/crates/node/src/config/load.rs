@@ -242,8 +242,9 @@ impl Loader {
 
 /// MQTT clients meet on one shard so far: where there are more, they would not hear each other.
 fn mqtt_together(config: &Config) -> Option<String> {
-    let mqtt = config.mqtt.plain != Listen::None || config.mqtt.tls != Listen::None;
-    let text = "`mqtt.listeners` need `shards = 1` and no `cluster.peers` in this version";
+    let mqtt = config.takes_mqtt();
+    let text =
+        "`mqtt.listeners` and `web_mqtt` need `shards = 1` and no `cluster.peers` in this version";
     (mqtt && !mqtt_is_possible(config)).then(|| text.to_owned())
 }
 
@@ -258,6 +259,7 @@ fn tls_together(config: &Config) -> Vec<String> {
     let listeners = [
         ("listeners.ssl.default", config.amqp_tls),
         ("mqtt.listeners.ssl.default", config.mqtt.tls),
+        ("web_mqtt.ssl.port", config.web_mqtt.tls),
     ];
     for (listener, _) in listeners.iter().filter(|l| l.1 != Listen::None) {
         let files = [("certfile", &tls.certfile), ("keyfile", &tls.keyfile)];
@@ -449,6 +451,42 @@ mod tests {
     }
 
     #[test]
+    fn mqtt_over_websocket_is_configured_with_the_keys_of_rabbitmq() -> Result<(), String> {
+        let config = flags(&[
+            "web_mqtt.tcp.listener=127.0.0.1:15675",
+            "web_mqtt.ws_path=/mqtt",
+            "web_mqtt.ws_opts.max_frame_size=64KiB",
+            "web_mqtt.allow_origins.1=https://a.example",
+            "web_mqtt.allow_origins.2=https://b.example",
+        ])?;
+        let web = config.web_mqtt;
+        assert_eq!(
+            (web.plain, web.tls),
+            (Listen::loopback(15675), Listen::None)
+        );
+        assert_eq!(
+            (&*web.settings.path, web.settings.max_frame),
+            ("/mqtt", 65536)
+        );
+        assert_eq!(
+            web.settings.origins,
+            ["https://a.example", "https://b.example"]
+        );
+        assert_eq!(
+            flags(&["web_mqtt.tcp.port=1"])?.web_mqtt.plain,
+            Listen::Any(1)
+        );
+        for set in [
+            "web_mqtt.ws_path=ws",
+            "web_mqtt.ws_path=/a b",
+            "web_mqtt.allow_origins.x=a",
+        ] {
+            assert!(flags(&[set]).is_err(), "{set}");
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_missing_or_binary_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
         let dir = Dir::new("binary")?;
         let binary = dir.0.join("binary.conf");
@@ -503,7 +541,15 @@ mod tests {
             (&["cluster.peer_timeout=500"], "cluster.peer_timeout"),
             (
                 &["mqtt.listeners.tcp.default=0", "shards=2"],
-                "`mqtt.listeners` need `shards = 1`",
+                "`mqtt.listeners` and `web_mqtt` need `shards = 1`",
+            ),
+            (
+                &["web_mqtt.tcp.port=0", "shards=2"],
+                "`mqtt.listeners` and `web_mqtt` need `shards = 1`",
+            ),
+            (
+                &["web_mqtt.ssl.listener=0", "ssl_options.certfile=/x"],
+                "`web_mqtt.ssl.port` needs `ssl_options.keyfile`",
             ),
             (
                 &["mqtt.listeners.ssl.default=0", "ssl_options.certfile=/x"],

@@ -443,6 +443,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         },
         placement: shard::Placement::default(),
         mqtt: Default::default(),
+        web_mqtt: Default::default(),
         groups: consensus::Limits::default(),
     }
 }

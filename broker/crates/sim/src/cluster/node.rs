@@ -220,6 +220,7 @@ impl Node {
             },
             placement: shard::Placement::default(),
             mqtt: Default::default(),
+            web_mqtt: Default::default(),
             groups: self.plan.limits.clone(),
         }
     }

@@ -1,0 +1,55 @@
+//! The server's side of WebSocket (RFC 6455) for protocols in binary frames; no I/O and no buffers.
+//!
+//! [`answer`] reads the opening handshake. After it [`Decoder`] takes frames apart in the buffer that they came in: payload moves
+//! to the front as it arrives, whatever frames it came in. There are no extensions.
+#![forbid(unsafe_code)]
+
+mod close;
+mod decoder;
+mod encoder;
+mod handshake;
+
+pub use close::CloseCode;
+pub use decoder::{Decoder, Step, Violation};
+pub use encoder::{FrameHeader, MAX_CONTROL, close, pong};
+pub use handshake::{Answer, MAX_REQUEST, Offer, Refusal, answer};
+
+/// What a frame is (section 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    Continuation,
+    Text,
+    Binary,
+    Close,
+    Ping,
+    Pong,
+}
+
+impl Opcode {
+    fn of(bits: u8) -> Option<Opcode> {
+        Some(match bits {
+            0x0 => Opcode::Continuation,
+            0x1 => Opcode::Text,
+            0x2 => Opcode::Binary,
+            0x8 => Opcode::Close,
+            0x9 => Opcode::Ping,
+            0xA => Opcode::Pong,
+            _ => return None,
+        })
+    }
+
+    fn bits(self) -> u8 {
+        match self {
+            Opcode::Continuation => 0x0,
+            Opcode::Text => 0x1,
+            Opcode::Binary => 0x2,
+            Opcode::Close => 0x8,
+            Opcode::Ping => 0x9,
+            Opcode::Pong => 0xA,
+        }
+    }
+
+    fn is_control(self) -> bool {
+        self.bits() & 0x8 != 0
+    }
+}

@@ -1,0 +1,180 @@
+//! The opening handshake, statement by statement of RFC 6455, section 4.2.
+#![forbid(unsafe_code)]
+
+use codec_websocket::{Answer, MAX_REQUEST, Offer, Refusal, answer};
+use proptest::prelude::*;
+
+const OFFER: Offer<'static> = Offer {
+    path: "/ws",
+    protocols: &["mqtt", "mqttv3.1"],
+    origins: &[],
+};
+
+/// The request of section 1.3, for our path and protocol.
+const REQUEST: &str = "GET /ws HTTP/1.1\r\nHost: server.example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://example.com\r\nSec-WebSocket-Protocol: chat, mqtt\r\n\
+    Sec-WebSocket-Version: 13\r\n\r\n";
+
+fn to(request: &str) -> Result<Answer, Refusal> {
+    answer(request.as_bytes(), &OFFER).map(|a| a.expect("a whole request"))
+}
+
+fn changed(from: &str, to: &str) -> String {
+    assert!(REQUEST.contains(from));
+    REQUEST.replace(from, to)
+}
+
+/// 4.2.2: with the key of the example.
+#[test]
+fn a_request_is_granted() {
+    let granted = to(REQUEST).expect("granted");
+    assert_eq!(granted.read, REQUEST.len());
+    for line in [
+        "HTTP/1.1 101 Switching Protocols\r\n",
+        "\r\nUpgrade: websocket\r\n",
+        "\r\nConnection: Upgrade\r\n",
+        "\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n",
+        "\r\nSec-WebSocket-Protocol: mqtt\r\n",
+    ] {
+        assert!(granted.response.contains(line), "{line}");
+    }
+    assert!(granted.response.ends_with("\r\n\r\n"));
+    assert!(
+        !granted.response.contains("Extensions"),
+        "none is agreed to (9.1)"
+    );
+}
+
+#[test]
+fn a_request_may_come_in_pieces_and_with_frames_behind_it() {
+    for end in 0..REQUEST.len() {
+        assert_eq!(answer(&REQUEST.as_bytes()[..end], &OFFER), Ok(None));
+    }
+    let followed = [REQUEST.as_bytes(), &[0x82, 0x80, 0, 0, 0, 0]].concat();
+    let granted = answer(&followed, &OFFER).expect("granted").expect("whole");
+    assert_eq!(granted.read, REQUEST.len());
+}
+
+/// 4.2.1, 1. to 6.
+#[test]
+fn what_a_request_must_have() {
+    for (from, by, wanted) in [
+        ("GET", "POST", Refusal::Method),
+        ("HTTP/1.1", "HTTP/1.0", Refusal::Malformed),
+        ("GET /ws", "GET /", Refusal::Path),
+        ("GET /ws", "GET /wss", Refusal::Path),
+        ("Host: server.example.com\r\n", "", Refusal::Host),
+        ("Upgrade: websocket\r\n", "", Refusal::NoUpgrade),
+        ("Upgrade: websocket", "Upgrade: h2c", Refusal::NoUpgrade),
+        (
+            "Connection: Upgrade",
+            "Connection: close",
+            Refusal::NoUpgrade,
+        ),
+        ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZQ==", Refusal::Key),
+        ("dGhlIHNhbXBsZSBub25jZQ==", "!!!", Refusal::Key),
+        (
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+            "",
+            Refusal::Key,
+        ),
+        ("Version: 13", "Version: 8", Refusal::Version),
+        ("chat, mqtt", "chat", Refusal::Protocol),
+        (
+            "Sec-WebSocket-Protocol: chat, mqtt\r\n",
+            "",
+            Refusal::Protocol,
+        ),
+        ("GET /ws", "\u{16}\u{3}\u{1}", Refusal::Malformed),
+    ] {
+        assert_eq!(to(&changed(from, by)), Err(wanted), "{from} -> {by}");
+    }
+}
+
+/// 4.2.1: fields' names and these tokens are without case; lists may have several elements; a path may have a query.
+#[test]
+fn what_a_request_may_have() {
+    for (from, by) in [
+        ("Upgrade: websocket", "upgrade: WebSocket"),
+        ("Connection: Upgrade", "Connection: keep-alive, upgrade"),
+        ("GET /ws", "GET /ws?token=x"),
+        ("chat, mqtt", "chat\r\nSec-WebSocket-Protocol: mqtt"),
+    ] {
+        assert!(to(&changed(from, by)).is_ok(), "{by}");
+    }
+    let old = to(&changed("chat, mqtt", "mqttv3.1")).expect("granted");
+    assert!(
+        old.response
+            .contains("\r\nSec-WebSocket-Protocol: mqttv3.1\r\n")
+    );
+    let both = to(&changed("chat, mqtt", "mqttv3.1, mqtt")).expect("granted");
+    assert!(
+        both.response
+            .contains("\r\nSec-WebSocket-Protocol: mqtt\r\n"),
+        "[MQTT-6.0.0-4]"
+    );
+}
+
+/// 10.2: a server may say which pages may connect.
+#[test]
+fn origins_are_checked_where_they_are_said() {
+    let origins = vec!["http://EXAMPLE.com".to_owned(), "https://other".to_owned()];
+    let offer = Offer {
+        origins: &origins,
+        ..OFFER
+    };
+    assert!(answer(REQUEST.as_bytes(), &offer).is_ok());
+    let other = changed("http://example.com", "https://evil.example");
+    assert_eq!(answer(other.as_bytes(), &offer), Err(Refusal::Origin));
+    let none = changed("Origin: http://example.com\r\n", "");
+    assert!(answer(none.as_bytes(), &offer).is_ok(), "not a browser");
+}
+
+#[test]
+fn a_request_has_a_limit() {
+    let long = |n: usize| changed("Host:", &format!("Cookie: {}\r\nHost:", "x".repeat(n)));
+    assert!(to(&long(MAX_REQUEST / 2)).is_ok());
+    assert_eq!(to(&long(MAX_REQUEST)), Err(Refusal::TooLarge));
+    let unfinished = long(MAX_REQUEST);
+    let unfinished = &unfinished.as_bytes()[..MAX_REQUEST];
+    assert_eq!(answer(unfinished, &OFFER), Err(Refusal::TooLarge));
+    let many = changed("Host:", &format!("{}Host:", "a: b\r\n".repeat(101)));
+    assert_eq!(to(&many), Err(Refusal::TooLarge));
+}
+
+/// 4.4 and what HTTP asks for.
+#[test]
+fn a_refusal_is_a_whole_response() {
+    for (refusal, status) in [
+        (Refusal::Version, "426 "),
+        (Refusal::NoUpgrade, "426 "),
+        (Refusal::Path, "404 "),
+        (Refusal::Method, "405 "),
+        (Refusal::Origin, "403 "),
+        (Refusal::TooLarge, "431 "),
+        (Refusal::Protocol, "400 "),
+    ] {
+        let response = refusal.response();
+        assert!(
+            response.starts_with(&format!("HTTP/1.1 {status}")),
+            "{response}"
+        );
+        let (head, body) = response.split_once("\r\n\r\n").expect("an empty line");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())));
+        assert!(head.contains("Connection: close"));
+    }
+    assert!(
+        Refusal::Version
+            .response()
+            .contains("Sec-WebSocket-Version: 13\r\n")
+    );
+}
+
+proptest! {
+    #[test]
+    fn nothing_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), cut in 0usize..400) {
+        let _ = answer(&bytes, &OFFER);
+        let mixed = [&REQUEST.as_bytes()[..cut.min(REQUEST.len())], &bytes].concat();
+        let _ = answer(&mixed, &OFFER);
+    }
+}

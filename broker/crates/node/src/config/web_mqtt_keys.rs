@@ -1,0 +1,104 @@
+//! Keys of MQTT over WebSocket. Names and values are RabbitMQ's.
+
+use super::Config;
+use super::keys::{Key, LISTEN, filled, number};
+use super::values::{Listen, parse_bytes};
+use session_websocket::Settings;
+
+/// Where clients connect, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WebMqttConfig {
+    pub plain: Listen,
+    pub tls: Listen,
+    pub settings: Settings,
+}
+
+impl Default for WebMqttConfig {
+    fn default() -> WebMqttConfig {
+        WebMqttConfig {
+            plain: Listen::None,
+            tls: Listen::None,
+            settings: Settings::default(),
+        }
+    }
+}
+
+fn plain(config: &mut Config, _: &str, value: &str) -> Option<()> {
+    config.web_mqtt.plain = Listen::parse(value)?;
+    Some(())
+}
+
+fn tls(config: &mut Config, _: &str, value: &str) -> Option<()> {
+    config.web_mqtt.tls = Listen::parse(value)?;
+    Some(())
+}
+
+/// A path as a request has it.
+fn target(text: &str) -> Option<String> {
+    let good = text.starts_with('/') && !text.contains(['?', '#', ' ']);
+    filled(text).filter(|_| good)
+}
+
+fn frame(text: &str) -> Option<u64> {
+    match text {
+        "infinity" => Some(Settings::default().max_frame),
+        text => parse_bytes(text).filter(|bytes| *bytes > 0),
+    }
+}
+
+/// Every key, in the order of the reference.
+pub const WEB_MQTT_KEYS: &[Key] = &[
+    Key {
+        name: "web_mqtt.tcp.port",
+        accepts: LISTEN,
+        default: "none",
+        doc: "MQTT over WebSocket, by convention 15675.",
+        set: plain,
+    },
+    Key {
+        name: "web_mqtt.tcp.listener",
+        accepts: LISTEN,
+        default: "none",
+        doc: "The same as `web_mqtt.tcp.port`.",
+        set: plain,
+    },
+    Key {
+        name: "web_mqtt.ssl.port",
+        accepts: LISTEN,
+        default: "none",
+        doc: "MQTT over WebSocket with TLS, by convention 15676. Needs `ssl_options.certfile` and `ssl_options.keyfile`.",
+        set: tls,
+    },
+    Key {
+        name: "web_mqtt.ssl.listener",
+        accepts: LISTEN,
+        default: "none",
+        doc: "The same as `web_mqtt.ssl.port`.",
+        set: tls,
+    },
+    Key {
+        name: "web_mqtt.ws_path",
+        accepts: "a path that begins with /",
+        default: "/ws",
+        doc: "Where WebSocket clients connect; other paths are not found.",
+        set: |c, _, v| target(v).map(|path| c.web_mqtt.settings.path = path),
+    },
+    Key {
+        name: "web_mqtt.ws_opts.max_frame_size",
+        accepts: "bytes, or a number with kB, MB, GB, KiB, MiB or GiB, or infinity",
+        default: "infinity",
+        doc: "Payload of one WebSocket frame. What a packet may have is another matter: `mqtt.max_packet_size_authenticated`.",
+        set: |c, _, v| frame(v).map(|bytes| c.web_mqtt.settings.max_frame = bytes),
+    },
+    Key {
+        name: "web_mqtt.allow_origins.*",
+        accepts: "an origin, such as https://example.com",
+        default: "",
+        doc: "Web pages of which origin may connect, one with each number (`web_mqtt.allow_origins.1`, ...). Without any: all. Clients that \
+              are no browsers do not say one, and may.",
+        set: |c, place, v| {
+            number::<u32>(place, 0, u32::MAX)?;
+            filled(v).map(|origin| c.web_mqtt.settings.origins.push(origin))
+        },
+    },
+];

@@ -1,0 +1,244 @@
+//! Sessions over WebSocket (RFC 6455; section 6 of MQTT 5.0): a session that knows nothing of it, with frames around what it reads
+//! and writes. Between two events a connection owns no buffer: payload that waits for more stays in the driver's.
+#![forbid(unsafe_code)]
+
+mod settings;
+
+pub use settings::Settings;
+
+use bytes::{Buf, BytesMut};
+use codec_websocket::{CloseCode, Decoder, FrameHeader, Offer, Step};
+use env::Time;
+use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The client's request is awaited.
+    Handshake,
+    Open,
+    /// The last word is in the outbox.
+    Ended,
+}
+
+/// A session behind WebSocket.
+pub struct WebSocketSession {
+    inner: Box<dyn Session>,
+    settings: Arc<Settings>,
+    peer: SocketAddr,
+    phase: Phase,
+    decoder: Decoder,
+    /// Bytes at the front of the driver's buffer that are the inner session's already.
+    plain: usize,
+    standing: Standing,
+}
+
+impl WebSocketSession {
+    pub fn new(
+        inner: Box<dyn Session>,
+        settings: Arc<Settings>,
+        peer: SocketAddr,
+    ) -> WebSocketSession {
+        let decoder = Decoder::new(settings.max_frame);
+        WebSocketSession {
+            inner,
+            settings,
+            peer,
+            phase: Phase::Handshake,
+            decoder,
+            plain: 0,
+            standing: Standing::Open,
+        }
+    }
+
+    /// What has come of the client's request.
+    fn shake(&mut self, input: &mut BytesMut, out: &mut Outbox) {
+        let offer = Offer {
+            path: &self.settings.path,
+            protocols: self.settings.protocols,
+            origins: &self.settings.origins,
+        };
+        match codec_websocket::answer(input, &offer) {
+            Ok(None) => {}
+            Ok(Some(answer)) => {
+                input.advance(answer.read);
+                out.tail().extend_from_slice(answer.response.as_bytes());
+                self.phase = Phase::Open;
+            }
+            Err(refusal) => {
+                tracing::info!(peer = %self.peer, why = %refusal, "WebSocket refused");
+                let response = refusal.response();
+                out.tail().extend_from_slice(response.as_bytes());
+                self.phase = Phase::Ended;
+            }
+        }
+    }
+
+    /// Takes frames apart, so that the first `plain` bytes of `input` are the inner session's. What the connection is to be closed
+    /// with, when it is.
+    fn unframe(&mut self, input: &mut BytesMut, out: &mut Outbox) -> Option<Option<CloseCode>> {
+        let (mut read, mut written) = (self.plain, self.plain);
+        let end = loop {
+            match self.decoder.step(input, &mut read, &mut written) {
+                Ok(Step::Starved) => break None,
+                Ok(Step::Ping(payload)) => {
+                    let payload = input.get(payload).unwrap_or_default();
+                    codec_websocket::pong(payload, out.tail());
+                }
+                Ok(Step::Close(code)) => break Some(code),
+                Err(violation) => {
+                    tracing::info!(peer = %self.peer, why = %violation, "WebSocket connection ends");
+                    break Some(Some(violation.code()));
+                }
+            }
+        };
+        let rest = input.len() - read;
+        if read != written {
+            input.copy_within(read.., written);
+            input.truncate(written + rest);
+        }
+        self.plain = written;
+        end
+    }
+
+    /// Gives the inner session what is its own.
+    fn feed(
+        &mut self,
+        input: &mut BytesMut,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> Standing {
+        // A part of a frame's header at the most, and seldom that.
+        let rest = (input.len() > self.plain).then(|| input.split_off(self.plain));
+        let before = out.len();
+        let standing = self.inner.receive(input, broker, out);
+        frame(out, before);
+        self.plain = input.len();
+        if let Some(rest) = rest {
+            input.unsplit(rest);
+        }
+        standing
+    }
+
+    /// A step of the inner session that has nothing to do with bytes from the client; `code` if it is the last.
+    fn step(
+        &mut self,
+        code: CloseCode,
+        out: &mut Outbox,
+        f: impl FnOnce(&mut dyn Session, &mut Outbox) -> Standing,
+    ) -> Standing {
+        let standing = match self.phase {
+            Phase::Open => {
+                let before = out.len();
+                let standing = f(self.inner.as_mut(), out);
+                frame(out, before);
+                standing
+            }
+            // Nobody is there, or not yet, to hear what it says.
+            _ => f(self.inner.as_mut(), &mut Outbox::default()),
+        };
+        self.stand(standing, code, out)
+    }
+
+    /// The inner session's end is the connection's.
+    fn stand(&mut self, standing: Standing, code: CloseCode, out: &mut Outbox) -> Standing {
+        if standing == Standing::Closing {
+            self.end(Some(code), out);
+        }
+        self.standing = match self.phase {
+            Phase::Ended => Standing::Closing,
+            _ => standing,
+        };
+        self.standing
+    }
+
+    fn end(&mut self, code: Option<CloseCode>, out: &mut Outbox) {
+        if self.phase == Phase::Open {
+            codec_websocket::close(code, out.tail());
+        }
+        self.phase = Phase::Ended;
+    }
+}
+
+/// What was written since makes a frame.
+fn frame(out: &mut Outbox, before: usize) {
+    let payload = out.len().saturating_sub(before);
+    if payload > 0 {
+        out.insert(before, FrameHeader::binary(payload).bytes());
+    }
+}
+
+impl Session for WebSocketSession {
+    fn receive(
+        &mut self,
+        input: &mut BytesMut,
+        broker: &mut dyn Broker,
+        out: &mut Outbox,
+    ) -> Standing {
+        if self.phase == Phase::Handshake {
+            self.shake(input, out);
+        }
+        if self.phase == Phase::Open {
+            let known = self.plain;
+            let end = self.unframe(input, out);
+            let standing = match self.plain > known || known > 0 {
+                true => self.feed(input, broker, out),
+                // Frames that are nothing to the session.
+                false => self.standing,
+            };
+            // What came before the close frame counts.
+            if let Some(code) = end {
+                self.end(code, out);
+            }
+            self.stand(standing, CloseCode::NORMAL, out);
+        }
+        if self.phase == Phase::Ended {
+            input.clear();
+            self.plain = 0;
+            self.standing = Standing::Closing;
+        }
+        self.standing
+    }
+
+    fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        let code = match notice {
+            Notice::Shutdown => CloseCode::GOING_AWAY,
+            _ => CloseCode::NORMAL,
+        };
+        self.step(code, out, |inner, out| inner.notice(notice, broker, out))
+    }
+
+    fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        self.step(CloseCode::NORMAL, out, |inner, out| inner.tick(broker, out))
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        self.inner.wake_at()
+    }
+
+    fn gone(&mut self, broker: &mut dyn Broker) {
+        self.inner.gone(broker);
+    }
+
+    fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        self.step(CloseCode::NORMAL, out, |inner, out| {
+            inner.drained(broker, out)
+        })
+    }
+
+    fn info(&self) -> SessionInfo {
+        let info = self.inner.info();
+        let protocol = match info.protocol {
+            "mqtt310" => "web_mqtt310",
+            "mqtt311" => "web_mqtt311",
+            "mqtt50" => "web_mqtt50",
+            other => other,
+        };
+        SessionInfo { protocol, ..info }
+    }
+
+    fn details(&self) -> SessionDetails {
+        self.inner.details()
+    }
+}

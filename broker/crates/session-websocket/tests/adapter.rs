@@ -1,0 +1,339 @@
+//! A session of lines behind WebSocket: what it is given, and what its client sees.
+#![forbid(unsafe_code)]
+
+use bytes::{Bytes, BytesMut};
+use env::{NodeId, Time, WallTime};
+use metadata::{Change, QueueId, SessionId, Tree};
+use queue::RequestBody;
+use session::{
+    Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, SessionInfo, Standing,
+};
+use session_websocket::{Settings, WebSocketSession};
+use std::sync::Arc;
+
+const REQUEST: &[u8] = b"GET /ws HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
+
+/// Answers each line with itself; "pause" stops it until it is relieved, "end" ends it, "large" is answered with much.
+#[derive(Default)]
+struct Lines {
+    paused: bool,
+    over: bool,
+    gone: bool,
+}
+
+impl Lines {
+    fn standing(&self) -> Standing {
+        match (self.over, self.paused) {
+            (true, _) => Standing::Closing,
+            (_, true) => Standing::Paused,
+            _ => Standing::Open,
+        }
+    }
+}
+
+const LARGE: usize = 100_000;
+
+impl Session for Lines {
+    fn receive(&mut self, input: &mut BytesMut, _: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        while let (Some(end), false, false) = (
+            input.iter().position(|b| *b == b'\n'),
+            self.paused,
+            self.over,
+        ) {
+            let line = input.split_to(end + 1);
+            match &line[..] {
+                b"pause\n" => self.paused = true,
+                b"end\n" => self.over = true,
+                b"large\n" => out.push(Bytes::from(vec![b'L'; LARGE])),
+                line => out.tail().extend_from_slice(line),
+            }
+        }
+        self.standing()
+    }
+
+    fn notice(&mut self, notice: Notice, _: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        match notice {
+            Notice::Relieved => self.paused = false,
+            Notice::Shutdown => {
+                self.over = true;
+                out.tail().extend_from_slice(b"goodbye\n");
+            }
+            _ => {}
+        }
+        self.standing()
+    }
+
+    fn tick(&mut self, _: &mut dyn Broker, out: &mut Outbox) -> Standing {
+        out.tail().extend_from_slice(b"tick\n");
+        self.standing()
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        None
+    }
+
+    fn gone(&mut self, _: &mut dyn Broker) {
+        self.gone = true;
+    }
+
+    fn drained(&mut self, _: &mut dyn Broker, _: &mut Outbox) -> Standing {
+        self.standing()
+    }
+
+    fn info(&self) -> SessionInfo {
+        SessionInfo {
+            protocol: "mqtt50",
+            ..SessionInfo::default()
+        }
+    }
+}
+
+/// A node of which nothing is asked.
+struct Nobody(Tree);
+
+impl Broker for Nobody {
+    fn id(&self) -> SessionId {
+        SessionId {
+            node: NodeId(1),
+            incarnation: env::Incarnation(1),
+            number: 1,
+        }
+    }
+    fn now(&self) -> Time {
+        Time::ZERO
+    }
+    fn wall(&self) -> WallTime {
+        WallTime::default()
+    }
+    fn random(&mut self) -> u64 {
+        0
+    }
+    fn tree(&self) -> &Tree {
+        &self.0
+    }
+    fn change(&mut self, _: u64, _: Change) {}
+    fn place(&mut self, _: metadata::QueueKind, _: u32) -> Vec<NodeId> {
+        Vec::new()
+    }
+    fn publish(&mut self, _: QueueId, _: PublishTag, _: message::Message) -> Pace {
+        Pace::Steady
+    }
+    fn request(&mut self, _: QueueId, _: RequestBody) -> RequestSeq {
+        RequestSeq(0)
+    }
+    fn publishers_blocked(&self) -> Option<&'static str> {
+        None
+    }
+    fn draining(&self) -> bool {
+        false
+    }
+    fn admit(&mut self, _: &str) -> Result<(), u64> {
+        Ok(())
+    }
+    fn open_channel(&mut self) -> Result<(), u64> {
+        Ok(())
+    }
+    fn close_channel(&mut self) {}
+}
+
+/// A connection with its driver's buffers.
+struct Connection {
+    session: WebSocketSession,
+    input: BytesMut,
+    out: Outbox,
+    broker: Nobody,
+    standing: Standing,
+}
+
+impl Connection {
+    fn new() -> Connection {
+        let settings = Arc::new(Settings {
+            max_frame: 1_000_000,
+            ..Settings::default()
+        });
+        let peer = "127.0.0.1:1".parse().expect("an address");
+        Connection {
+            session: WebSocketSession::new(Box::new(Lines::default()), settings, peer),
+            input: BytesMut::new(),
+            out: Outbox::default(),
+            broker: Nobody(Tree::default()),
+            standing: Standing::Open,
+        }
+    }
+
+    fn open() -> Connection {
+        let mut connection = Connection::new();
+        connection.receive(REQUEST);
+        assert!(connection.wrote().starts_with(b"HTTP/1.1 101 "));
+        connection
+    }
+
+    fn receive(&mut self, bytes: &[u8]) -> Standing {
+        self.input.extend_from_slice(bytes);
+        let (broker, out) = (&mut self.broker, &mut self.out);
+        self.standing = self.session.receive(&mut self.input, broker, out);
+        self.standing
+    }
+
+    fn notice(&mut self, notice: Notice) -> Standing {
+        let (broker, out) = (&mut self.broker, &mut self.out);
+        self.session.notice(notice, broker, out)
+    }
+
+    fn wrote(&mut self) -> Vec<u8> {
+        let all: Vec<u8> = self.out.pieces().iter().flatten().copied().collect();
+        self.out.consume(all.len());
+        all
+    }
+}
+
+/// A client's frame.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let key = [9, 8, 7, 6];
+    let mut out = vec![first, 0x80 | 126];
+    out.extend((payload.len() as u16).to_be_bytes());
+    if payload.len() < 126 {
+        out.truncate(1);
+        out.push(0x80 | payload.len() as u8);
+    }
+    out.extend(key);
+    out.extend(payload.iter().zip(key.iter().cycle()).map(|(b, k)| b ^ k));
+    out
+}
+
+/// The server's close frame with this code.
+fn closing(code: u16) -> Vec<u8> {
+    let code = code.to_be_bytes();
+    vec![0x88, 2, code[0], code[1]]
+}
+
+#[test]
+fn a_step_is_a_frame() {
+    let mut one = Connection::open();
+    assert_eq!(one.receive(&frame(0x82, b"a\nb\n")), Standing::Open);
+    assert_eq!(one.wrote(), b"\x82\x04a\nb\n");
+    one.receive(&frame(0x82, b"large\n"));
+    one.receive(&frame(0x82, b"c\n"));
+    let wrote = one.wrote();
+    let header = [0x82, 127, 0, 0, 0, 0, 0, 1, 0x86, 0xA0];
+    assert_eq!(wrote[..10], header);
+    assert_eq!(wrote[10..10 + LARGE], [b'L'; LARGE]);
+    assert_eq!(wrote[10 + LARGE..], *b"\x82\x02c\n");
+    assert_eq!(one.session.info().protocol, "web_mqtt50");
+    assert!(one.input.is_empty());
+}
+
+/// [MQTT-6.0.0-2]: packets are where they are, frames are not their bounds.
+#[test]
+fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
+    let mut one = Connection::new();
+    let wire = [
+        REQUEST,
+        &frame(0x02, b"fir"),
+        &frame(0x89, b"ping"),
+        &frame(0x80, b"st\nsec"),
+        &frame(0x82, b"ond"),
+        &frame(0x82, b"\nthi"),
+        &frame(0x8A, b""),
+        &frame(0x82, b"rd\n"),
+    ]
+    .concat();
+    let mut wrote = Vec::new();
+    for byte in wire {
+        assert_eq!(one.receive(&[byte]), Standing::Open);
+        wrote.extend(one.wrote());
+    }
+    let end = wrote
+        .windows(4)
+        .position(|w| w == b"\r\n\r\n")
+        .expect("101");
+    let frames = b"\x8A\x04ping\x82\x06first\n\x82\x07second\n\x82\x06third\n";
+    assert_eq!(wrote[end + 4..], *frames);
+    assert!(one.input.is_empty());
+}
+
+#[test]
+fn a_session_that_pauses_finds_the_rest_when_it_goes_on() {
+    let mut one = Connection::open();
+    let wire = [
+        frame(0x82, b"pause\na\nb"),
+        frame(0x82, b"\n")[..4].to_vec(),
+    ]
+    .concat();
+    assert_eq!(one.receive(&wire), Standing::Paused);
+    assert_eq!(one.wrote(), b"");
+    assert_eq!(one.notice(Notice::Relieved), Standing::Open);
+    assert_eq!(one.receive(&frame(0x82, b"\n")[4..]), Standing::Open);
+    assert_eq!(one.wrote(), b"\x82\x04a\nb\n");
+    assert!(one.input.is_empty());
+}
+
+#[test]
+fn a_session_that_ends_is_the_end_of_the_connection() {
+    let mut one = Connection::open();
+    let wire = [frame(0x82, b"a\nend\n"), frame(0x82, b"b\n")].concat();
+    assert_eq!(one.receive(&wire), Standing::Closing);
+    assert_eq!(one.wrote(), [b"\x82\x02a\n", &closing(1000)[..]].concat());
+    assert_eq!(one.receive(&frame(0x82, b"c\n")), Standing::Closing);
+    assert_eq!(one.notice(Notice::Shutdown), Standing::Closing);
+    assert_eq!(one.wrote(), b"");
+}
+
+#[test]
+fn a_client_that_closes_is_answered_with_its_code() {
+    let mut one = Connection::open();
+    let wire = [frame(0x82, b"last\n"), frame(0x88, &[0x03, 0xE9])].concat();
+    assert_eq!(one.receive(&wire), Standing::Closing);
+    assert_eq!(
+        one.wrote(),
+        [b"\x82\x05last\n", &closing(1001)[..]].concat()
+    );
+}
+
+#[test]
+fn a_node_that_stops_goes_away() {
+    let mut one = Connection::open();
+    assert_eq!(one.notice(Notice::Shutdown), Standing::Closing);
+    let wrote = one.wrote();
+    assert_eq!(wrote, [b"\x82\x08goodbye\n", &closing(1001)[..]].concat());
+}
+
+/// [MQTT-6.0.0-1], and what RFC 6455 does not allow.
+#[test]
+fn what_is_not_allowed_ends_it_with_a_code() {
+    for (wire, code) in [
+        (frame(0x81, b"text"), 1003),
+        (vec![0x82, 0x01, b'x'], 1002),
+        (frame(0xC2, b"x"), 1002),
+        (
+            vec![0x82, 0xFF, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0],
+            1009,
+        ),
+    ] {
+        let mut one = Connection::open();
+        assert_eq!(one.receive(&wire), Standing::Closing);
+        assert_eq!(one.wrote(), closing(code));
+    }
+}
+
+#[test]
+fn who_does_not_ask_for_websocket_is_told_so() {
+    let mut one = Connection::new();
+    assert_eq!(
+        one.receive(b"GET / HTTP/1.1\r\nHost: h\r\n"),
+        Standing::Open
+    );
+    assert_eq!(one.receive(b"\r\n"), Standing::Closing);
+    assert!(one.wrote().starts_with(b"HTTP/1.1 404 "));
+    let mut one = Connection::new();
+    assert_eq!(
+        one.receive(b"\x10\x0C\x00\x04MQTT\x04\x02"),
+        Standing::Closing
+    );
+    assert!(one.wrote().starts_with(b"HTTP/1.1 400 "));
+    // The session has nothing to say to somebody who is not there yet.
+    let mut one = Connection::new();
+    assert_eq!(one.notice(Notice::Shutdown), Standing::Closing);
+    assert_eq!(one.wrote(), b"");
+}
