@@ -37,7 +37,7 @@ type TLSSpec struct {
 	// +kubebuilder:validation:Enum=None;Optional;Required
 	ClientAuth string `json:"clientAuth,omitempty"`
 
-	// DisablePlaintext closes port 5672. The HTTP API on port 15672 stays as it is.
+	// DisablePlaintext closes port 5672, and port 15672 but for what runs inside the pods.
 	// +optional
 	DisablePlaintext bool `json:"disablePlaintext,omitempty"`
 }

@@ -46,14 +46,15 @@ type credentials struct {
 func (s *scope) ensureAccess(ctx context.Context) error {
 	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorSecret(s.cluster.Name)}}
 	return s.ensure(ctx, note, func() error {
-		username, password := string(note.Data["username"]), string(note.Data["password"])
+		noted := connect.NoteOf(note)
+		username, password := noted.Username, noted.Password
 		if username == "" || password == "" {
 			var err error
 			if username, password, err = newCredentials(); err != nil {
 				return err
 			}
 		}
-		note.Data = map[string][]byte{"username": []byte(username), "password": []byte(password)}
+		connect.WriteCredentials(note, username, password)
 		s.credentials = credentials{username: username, accepted: password, wanted: password}
 		return nil
 	})
@@ -97,16 +98,12 @@ func (s *scope) rotateDefaultUser(ctx context.Context) error {
 	if c.wanted == c.accepted {
 		return nil
 	}
-	err := s.Brokers.As(s.key(), c.username, c.accepted).PutUser(ctx, c.username, c.wanted, []string{administrator})
-	if broker.IsUnauthorized(err) {
-		_, err = s.Brokers.As(s.key(), c.username, c.wanted).Overview(ctx)
-	}
-	if err != nil {
+	if err := s.changePassword(ctx); err != nil {
 		return fmt.Errorf("changing the default user's password: %w", err)
 	}
 	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorSecret(s.cluster.Name)}}
-	err = s.ensure(ctx, note, func() error {
-		note.Data = map[string][]byte{"username": []byte(c.username), "password": []byte(c.wanted)}
+	err := s.ensure(ctx, note, func() error {
+		connect.WriteCredentials(note, c.username, c.wanted)
 		return nil
 	})
 	if err != nil {
@@ -116,6 +113,23 @@ func (s *scope) rotateDefaultUser(ctx context.Context) error {
 	s.Brokers.Forget(s.key())
 	s.event(corev1.EventTypeNormal, "Rotated", "Rotate", "the default user has the new password of Secret %s", names.DefaultUserSecret(s.cluster.Name))
 	return s.ensureDefaultUser(ctx)
+}
+
+func (s *scope) changePassword(ctx context.Context) error {
+	c := s.credentials
+	b, err := s.Brokers.As(ctx, s.key(), c.username, c.accepted)
+	if err != nil {
+		return err
+	}
+	err = b.PutUser(ctx, c.username, c.wanted, []string{administrator})
+	if !broker.IsUnauthorized(err) {
+		return err
+	}
+	if b, err = s.Brokers.As(ctx, s.key(), c.username, c.wanted); err != nil {
+		return err
+	}
+	_, err = b.Overview(ctx)
+	return err
 }
 
 func newCredentials() (username, password string, err error) {

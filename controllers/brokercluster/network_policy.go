@@ -27,14 +27,14 @@ func (s *scope) ensureNetworkPolicy(ctx context.Context) error {
 		return s.remove(ctx, policy)
 	}
 	return s.ensure(ctx, policy, func() error {
-		policy.Spec = strictPolicy(s.cluster, s.OperatorNamespace)
+		policy.Spec = strictPolicy(s.cluster, s.reach, s.OperatorNamespace)
 		return nil
 	})
 }
 
 // strictPolicy lets through what the cluster needs and nothing else. The kubelet's probes are not
 // under it: what comes from a pod's own node always passes.
-func strictPolicy(cluster *posthornv1.BrokerCluster, operatorNamespace string) networkingv1.NetworkPolicySpec {
+func strictPolicy(cluster *posthornv1.BrokerCluster, r reach, operatorNamespace string) networkingv1.NetworkPolicySpec {
 	spec := cluster.Spec.NetworkPolicy
 	nodes := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)}}}
 	management := peers(spec.Management)
@@ -61,7 +61,7 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, operatorNamespace string) n
 	// A rule without peers would let everybody in.
 	if len(management) > 0 {
 		out.Ingress = append(out.Ingress, networkingv1.NetworkPolicyIngressRule{
-			From: management, Ports: openPorts(corev1.ProtocolTCP, numbers(managementPorts(&cluster.Spec))...),
+			From: management, Ports: openPorts(corev1.ProtocolTCP, numbers(managementPorts(r))...),
 		})
 	}
 	return out

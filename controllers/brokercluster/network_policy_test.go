@@ -32,32 +32,34 @@ func TestStrictPolicy(t *testing.T) {
 	cases := map[string]struct {
 		change    func(*posthornv1.BrokerClusterSpec)
 		operator  string
+		reach     reach
 		port      int32
 		peers     int
 		anybody   bool
 		firstPeer *metav1.LabelSelector
 	}{
-		"nodes reach each other":           {nil, "op", names.PortCluster, 1, false, nil},
-		"clients":                          {nil, "op", names.PortAMQP, 0, true, nil},
-		"no TLS, no port":                  {nil, "op", names.PortAMQPS, 0, false, nil},
-		"TLS":                              {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", names.PortAMQPS, 0, true, nil},
-		"only TLS":                         {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{DisablePlaintext: true} }, "op", names.PortAMQP, 0, false, nil},
-		"named clients":                    {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Clients = []posthornv1.NetworkPeer{app} }, "op", names.PortAMQP, 1, false, app.NamespaceSelector},
-		"the operator":                     {nil, "op", names.PortManagement, 1, false, &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "op"}}},
-		"an operator elsewhere":            {nil, "", names.PortManagement, 0, false, nil},
-		"the operator and others":          {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Management = []posthornv1.NetworkPeer{app} }, "op", names.PortManagement, 2, false, app.NamespaceSelector},
-		"the HTTP API, no TLS":             {nil, "op", names.PortManagementTLS, 0, false, nil},
-		"the HTTP API, TLS":                {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", names.PortManagementTLS, 1, false, nil},
-		"scrapers":                         {nil, "op", names.PortPrometheus, 0, true, nil},
-		"named scrapers":                   {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Monitoring = []posthornv1.NetworkPeer{app} }, "op", names.PortPrometheus, 1, false, app.NamespaceSelector},
-		"what has no business in a broker": {nil, "op", 22, 0, false, nil},
+		"nodes reach each other":           {nil, "op", reach{plain: true}, names.PortCluster, 1, false, nil},
+		"clients":                          {nil, "op", reach{plain: true}, names.PortAMQP, 0, true, nil},
+		"no TLS, no port":                  {nil, "op", reach{plain: true}, names.PortAMQPS, 0, false, nil},
+		"TLS":                              {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", reach{true, true}, names.PortAMQPS, 0, true, nil},
+		"only TLS":                         {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{DisablePlaintext: true} }, "op", reach{secure: true}, names.PortAMQP, 0, false, nil},
+		"named clients":                    {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Clients = []posthornv1.NetworkPeer{app} }, "op", reach{plain: true}, names.PortAMQP, 1, false, app.NamespaceSelector},
+		"the operator":                     {nil, "op", reach{plain: true}, names.PortManagement, 1, false, &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "op"}}},
+		"an operator elsewhere":            {nil, "", reach{plain: true}, names.PortManagement, 0, false, nil},
+		"the operator and others":          {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Management = []posthornv1.NetworkPeer{app} }, "op", reach{plain: true}, names.PortManagement, 2, false, app.NamespaceSelector},
+		"the HTTP API, no TLS":             {nil, "op", reach{plain: true}, names.PortManagementTLS, 0, false, nil},
+		"the HTTP API, TLS":                {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", reach{true, true}, names.PortManagementTLS, 1, false, nil},
+		"the HTTP API, only TLS":           {nil, "op", reach{secure: true}, names.PortManagement, 0, false, nil},
+		"scrapers":                         {nil, "op", reach{plain: true}, names.PortPrometheus, 0, true, nil},
+		"named scrapers":                   {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Monitoring = []posthornv1.NetworkPeer{app} }, "op", reach{plain: true}, names.PortPrometheus, 1, false, app.NamespaceSelector},
+		"what has no business in a broker": {nil, "op", reach{plain: true}, 22, 0, false, nil},
 	}
 	for name, c := range cases {
 		cluster := cluster.DeepCopy()
 		if c.change != nil {
 			c.change(&cluster.Spec)
 		}
-		policy := strictPolicy(cluster, c.operator)
+		policy := strictPolicy(cluster, c.reach, c.operator)
 		peers, anybody := admitted(policy, c.port)
 		if len(peers) != c.peers || anybody != c.anybody {
 			t.Errorf("%s: %v, anybody %v", name, peers, anybody)

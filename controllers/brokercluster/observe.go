@@ -35,6 +35,8 @@ type memberView struct {
 	pod *corev1.Pod
 	// trouble is why the container does not run, in the kubelet's words.
 	trouble string
+	// secure: the node's HTTP API is asked over TLS.
+	secure  bool
 	version string
 	// drained: the broker says that the node is in maintenance mode.
 	drained bool
@@ -74,7 +76,7 @@ func viewPod(name string, pod *corev1.Pod, revision string) memberView {
 	if pod == nil {
 		return m
 	}
-	m.Presence = podPresent
+	m.Presence, m.secure = podPresent, reachOf(pod).secure
 	if pod.DeletionTimestamp != nil {
 		m.Presence = podTerminating
 	}
@@ -175,11 +177,12 @@ func (s *scope) askNodes(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range s.members {
 		if m := &s.members[i]; m.Presence == podPresent && !m.NotRunning && m.pod.Status.PodIP != "" {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				s.askNode(ctx, m, nodes(m.Name))
-			}()
+			node, err := nodes(m.Name, m.secure)
+			if err != nil {
+				log.FromContext(ctx).V(1).Info("a node cannot be asked", "node", m.Name, "reason", err.Error())
+				continue
+			}
+			all.Go(func() { s.askNode(ctx, m, node) })
 		}
 	}
 	all.Wait()
@@ -221,12 +224,16 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 
 // askWhoIsDrained asks one ready node for all nodes' maintenance mode. A new pod whose node is still
 // in the mode that the operator put its predecessor into is to be revived.
-func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string) broker.Client) {
+func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string, bool) (broker.Client, error)) {
 	for i := range s.members {
 		if !s.members[i].Ready {
 			continue
 		}
-		list, err := nodes(s.members[i].Name).Nodes(ctx)
+		node, err := nodes(s.members[i].Name, s.members[i].secure)
+		if err != nil {
+			continue
+		}
+		list, err := node.Nodes(ctx)
 		if err != nil {
 			continue
 		}

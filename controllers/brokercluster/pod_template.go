@@ -126,7 +126,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 		},
 		Ports: []corev1.ContainerPort{
 			{Name: "amqp", ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},
-			{Name: "management", ContainerPort: names.PortManagement, Protocol: corev1.ProtocolTCP},
+			{Name: managementPlain, ContainerPort: names.PortManagement, Protocol: corev1.ProtocolTCP},
 			{Name: "prometheus", ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
 		},
@@ -150,7 +150,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 func probe(path string, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-			Path: path, Port: intstr.FromString("management"), Scheme: corev1.URISchemeHTTP,
+			Path: path, Port: intstr.FromString(managementPlain), Scheme: corev1.URISchemeHTTP,
 		}},
 		PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 3, SuccessThreshold: 1,
 	}

@@ -80,7 +80,7 @@ type Reconciler struct {
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	var cluster posthornv1.BrokerCluster
 	if err := r.Client.Get(ctx, request.NamespacedName, &cluster); err != nil {
-		r.Brokers.Forget(request.NamespacedName)
+		r.Brokers.Drop(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
@@ -119,9 +119,12 @@ func (r *Reconciler) patchStatus(ctx context.Context, cluster, before *posthornv
 
 // run goes through the phases. The cluster is looked at also when a phase failed, for the status.
 func (s *scope) run(ctx context.Context) error {
-	failure := s.loadStatefulSet(ctx)
-	if failure == nil && !s.cluster.Spec.Paused {
-		failure = s.change(ctx)
+	failure := s.load(ctx)
+	if failure == nil {
+		if !s.cluster.Spec.Paused {
+			failure = s.change(ctx)
+		}
+		failure = errors.Join(failure, s.keepTrust(ctx))
 	}
 	if err := s.observe(ctx); err != nil {
 		return errors.Join(failure, err)
@@ -136,6 +139,14 @@ func (s *scope) run(ctx context.Context) error {
 		return nil
 	}
 	return s.tend(ctx)
+}
+
+// load reads what decisions are made from.
+func (s *scope) load(ctx context.Context) error {
+	if err := s.loadStatefulSet(ctx); err != nil {
+		return err
+	}
+	return s.settleReach(ctx)
 }
 
 // tend removes a node that is too many, else replaces pods that are not what they are to be.

@@ -66,7 +66,7 @@ func (s *scope) drainNode(ctx context.Context, m *memberView, purpose string) er
 	if err := s.annotatePod(ctx, m.pod, purpose); err != nil {
 		return err
 	}
-	node, err := s.node(ctx, m.Name)
+	node, err := s.node(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (s *scope) drainNode(ctx context.Context, m *memberView, purpose string) er
 }
 
 func (s *scope) reviveNode(ctx context.Context, m *memberView, reason string) error {
-	node, err := s.node(ctx, m.Name)
+	node, err := s.node(ctx, m)
 	if err != nil {
 		return err
 	}
@@ -130,10 +130,10 @@ func (s *scope) annotatePod(ctx context.Context, pod *corev1.Pod, purpose string
 	return nil
 }
 
-func (s *scope) node(ctx context.Context, name string) (broker.Client, error) {
+func (s *scope) node(ctx context.Context, m *memberView) (broker.Client, error) {
 	nodes, err := s.Brokers.Nodes(ctx, s.key())
 	if err != nil {
 		return nil, err
 	}
-	return nodes(name), nil
+	return nodes(m.Name, m.secure)
 }

@@ -40,6 +40,11 @@ type scope struct {
 	leftover string
 	// scaling is what was found about the removal of a node.
 	scaling scaling
+	// reach is by which ports nodes can be asked, and askSecurely whether the Service is asked over TLS.
+	reach       reach
+	askSecurely bool
+	// mounted are the Secrets with certificates that nodes show, the spec's first.
+	mounted []string
 	// volumes is what was found about growing volumes.
 	volumes volumes
 	// members of the cluster, one an ordinal.

@@ -181,6 +181,7 @@ func (s *scope) givenCertificate(ctx context.Context, source, name string) (serv
 //	it has ended                                              | not usable | Expired
 //	it has not begun                                          | not usable | NotYetValid
 //	client certificates are checked and there is no authority | not usable | InvalidCertificate
+//	it names nothing                                          | not usable | InvalidCertificate
 //	it lacks one of spec.tls.dnsNames                         | not usable | InvalidCertificate
 //	it ends within two weeks                                  | usable     | ExpiresSoon
 //	it lacks the client Service's name                        | usable     | NameMissing
@@ -201,6 +202,8 @@ func judgeGiven(given pki.Given, authorities bool, cluster *posthornv1.BrokerClu
 		return finding{reason: reasonNotYetValid, message: "the certificate begins on " + given.NotBefore.UTC().Format(time.RFC3339)}
 	case !authorities && clientAuthOf(spec) != posthornv1.ClientAuthNone:
 		return finding{reason: reasonInvalidCertificate, message: "key " + caKey + " holds no certificate, and spec.tls.clientAuth needs one to check clients with"}
+	case given.NameFor(host) == "":
+		return finding{reason: reasonInvalidCertificate, message: "the certificate names no host: nobody who verifies it can connect"}
 	case len(missing) > 0:
 		return finding{reason: reasonInvalidCertificate, message: "the certificate does not name " + strings.Join(missing, ", ")}
 	case !now.Add(endsSoon).Before(given.NotAfter):

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
@@ -28,8 +29,13 @@ func tlsInputsOf(cluster *posthornv1.BrokerCluster) *tlsInputs {
 	return &tlsInputs{Secret: servingSecret(cluster), ClientAuth: clientAuthOf(spec), DisablePlaintext: spec.DisablePlaintext}
 }
 
-// managementTLS names the port of the HTTP API over TLS.
-const managementTLS = "management-tls"
+const (
+	// managementPlain and managementTLS name the ports of the HTTP API without and with TLS.
+	managementPlain = "management"
+	managementTLS   = "management-tls"
+	// servingCert is where the certificate is below configDir.
+	servingCert = "tls/" + corev1.TLSCertKey
+)
 
 // addServing lets the broker listen for TLS. Its settings go into the environment and not into the
 // ConfigMap: so a pod has the settings if, and only if, it has the files, also half-way through a roll.
@@ -45,7 +51,7 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	set("POSTHORN_SSL__OPTIONS_CERTFILE", servingDir+"/"+corev1.TLSCertKey)
 	set("POSTHORN_SSL__OPTIONS_KEYFILE", servingDir+"/"+corev1.TLSPrivateKeyKey)
 	items := []corev1.KeyToPath{
-		{Key: corev1.TLSCertKey, Path: "tls/" + corev1.TLSCertKey},
+		{Key: corev1.TLSCertKey, Path: servingCert},
 		{Key: corev1.TLSPrivateKeyKey, Path: "tls/" + corev1.TLSPrivateKeyKey},
 	}
 	if tls.ClientAuth == posthornv1.ClientAuthNone {
@@ -59,8 +65,15 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	if tls.DisablePlaintext {
 		set("POSTHORN_LISTENERS_TCP", "none")
 		container.Ports = withoutPort(container.Ports, "amqp")
+		// What is run inside the pod (posthorn ctl) still finds it.
+		set("POSTHORN_MANAGEMENT_TCP_PORT", "localhost:"+strconv.Itoa(names.PortManagement))
+		container.Ports = withoutPort(container.Ports, managementPlain)
 	}
 	set("POSTHORN_MANAGEMENT_SSL_PORT", strconv.Itoa(names.PortManagementTLS))
+	for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
+		// The kubelet does not verify the certificate: it asks the pod's own address.
+		probe.HTTPGet.Port, probe.HTTPGet.Scheme = intstr.FromString(managementTLS), corev1.URISchemeHTTPS
+	}
 	container.Ports = append(container.Ports,
 		corev1.ContainerPort{Name: "amqps", ContainerPort: names.PortAMQPS, Protocol: corev1.ProtocolTCP},
 		corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP})
@@ -92,10 +105,14 @@ func clientPorts(spec *posthornv1.BrokerClusterSpec) []corev1.ServicePort {
 	return out
 }
 
-// managementPorts are the ports of the HTTP API. The one without TLS stays: probes and the operator use it.
-func managementPorts(spec *posthornv1.BrokerClusterSpec) []corev1.ServicePort {
-	out := []corev1.ServicePort{port("management", names.PortManagement)}
-	if spec.TLS != nil {
+// managementPorts are the ports of the HTTP API. One that is not wanted any more stays as long as there
+// are pods that have it: the operator asks them by it.
+func managementPorts(r reach) []corev1.ServicePort {
+	var out []corev1.ServicePort
+	if r.plain {
+		out = append(out, port(managementPlain, names.PortManagement))
+	}
+	if r.secure {
 		out = append(out, port(managementTLS, names.PortManagementTLS))
 	}
 	return out

@@ -5,7 +5,10 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"time"
@@ -17,6 +20,8 @@ const (
 	// dialAttempts is how often a connection is tried. Behind a Service each attempt may meet another
 	// node, so one node that is off the network does not make the cluster look unreachable.
 	dialAttempts = 3
+	// shakeTimeout bounds one TLS handshake.
+	shakeTimeout = 3 * time.Second
 	// idleTimeout is short, so that connections do not stick to a pod that is gone.
 	idleTimeout = 20 * time.Second
 	// idlePerHost bounds idle connections to one host.
@@ -33,6 +38,54 @@ func NewTransport() *http.Transport {
 		IdleConnTimeout:       idleTimeout,
 		ResponseHeaderTimeout: requestTimeout,
 	}
+}
+
+// Trust is by what the certificate of a node is believed.
+type Trust struct {
+	// Name that the certificate must be for.
+	Name string
+	// Roots that it must come from, directly or by others.
+	Roots *x509.CertPool
+}
+
+// NewSecureTransport makes a transport for HTTPS. A node is believed by the first trust that fits its
+// certificate: while certificates are being replaced nodes show different ones.
+func NewSecureTransport(trusts []Trust) *http.Transport {
+	transport := NewTransport()
+	transport.DialTLSContext = secure(transport.DialContext, trusts)
+	return transport
+}
+
+// secure dials and agrees on TLS. Another connection is made for each trust that does not fit.
+func secure(dial dialer, trusts []Trust) dialer {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		failure := errors.New("it is not known by what the node's certificate is to be believed")
+		for _, trust := range trusts {
+			plain, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			conn := tls.Client(plain, &tls.Config{ServerName: trust.Name, RootCAs: trust.Roots, MinVersion: tls.VersionTLS12})
+			if failure = shake(ctx, conn); failure == nil {
+				return conn, nil
+			}
+			_ = plain.Close()
+			var unbelieved *tls.CertificateVerificationError
+			if !errors.As(failure, &unbelieved) {
+				return nil, failure
+			}
+		}
+		return nil, failure
+	}
+}
+
+func shake(ctx context.Context, conn *tls.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, shakeTimeout)
+	defer cancel()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("agreeing on TLS: %w", err)
+	}
+	return nil
 }
 
 // again dials anew after a timeout. Nothing was sent then, so it is safe for every request. Other

@@ -100,13 +100,14 @@ func TestNothingIsLeftOfAClusterThatIsGone(t *testing.T) {
 
 func TestRequests(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
-	requests := NewRequests(http.DefaultTransport)
+	requests := NewRequests()
+	transport := requests.Around(http.DefaultTransport)
 	send := func() {
 		request, err := http.NewRequest(http.MethodPut, server.URL, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if response, err := requests.RoundTrip(request); err == nil {
+		if response, err := transport.RoundTrip(request); err == nil {
 			_ = response.Body.Close()
 		}
 	}
@@ -124,7 +125,7 @@ func TestRequests(t *testing.T) {
 // TestFamilies keeps the list that dashboards and alerts are checked against.
 func TestFamilies(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
-	requests := NewRequests(nil)
+	requests := NewRequests()
 	requests.count.WithLabelValues("GET", "200").Inc()
 	registry.MustRegister(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{rolling()}}}, requests)
 	families, err := registry.Gather()

@@ -12,20 +12,27 @@ import (
 
 // Requests counts what the operator asks brokers, by the outcome.
 type Requests struct {
-	next  http.RoundTripper
 	count *prometheus.CounterVec
 }
 
-// NewRequests wraps what sends the requests.
-func NewRequests(next http.RoundTripper) *Requests {
-	return &Requests{next: next, count: prometheus.NewCounterVec(prometheus.CounterOpts{
+// NewRequests counts what goes through the transports that it is put around.
+func NewRequests() *Requests {
+	return &Requests{count: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "posthorn_operator_broker_requests_total",
 		Help: "Requests to the HTTP API of brokers, by method and status; status is error where no answer came.",
 	}, []string{"method", "status"})}
 }
 
+// Around counts what a transport sends.
+func (r *Requests) Around(next http.RoundTripper) http.RoundTripper { return counted{r, next} }
+
+type counted struct {
+	*Requests
+	next http.RoundTripper
+}
+
 // RoundTrip is part of http.RoundTripper.
-func (r *Requests) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r counted) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := r.next.RoundTrip(request)
 	status := "error"
 	if err == nil {

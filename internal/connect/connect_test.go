@@ -4,11 +4,20 @@
 package connect
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/pki"
 )
 
 func TestPasswordsAreLongUnlikeAndSafeInURIs(t *testing.T) {
@@ -50,10 +59,100 @@ func TestBindingOfAClusterThatTakesOnlyTLS(t *testing.T) {
 
 func TestDNSNames(t *testing.T) {
 	key := client.ObjectKey{Namespace: "mq", Name: "c"}
-	if got := (DNS{}).ClusterURL(key); got != "http://c.mq.svc:15672" {
+	if got := (DNS{}).ClusterURL(key, false); got != "http://c.mq.svc:15672" {
 		t.Error(got)
 	}
-	if got := (DNS{}).NodeURL(key, "c-1"); !strings.HasPrefix(got, "http://c-1.c-nodes.mq.svc:15672") {
+	if got := (DNS{}).ClusterURL(key, true); got != "https://c.mq.svc:15671" {
 		t.Error(got)
+	}
+	if got := (DNS{}).NodeURL(key, "c-1", false); got != "http://c-1.c-nodes.mq.svc:15672" {
+		t.Error(got)
+	}
+	if got := (DNS{}).NodeURL(key, "c-1", true); got != "https://c-1.c-nodes.mq.svc:15671" {
+		t.Error(got)
+	}
+}
+
+// shelf holds the operator's note of a cluster.
+type shelf struct {
+	client.Reader
+	secret *corev1.Secret
+}
+
+func (s shelf) Get(_ context.Context, _ client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	into, isSecret := object.(*corev1.Secret)
+	if !isSecret {
+		return fmt.Errorf("%T", object)
+	}
+	s.secret.DeepCopyInto(into)
+	return nil
+}
+
+// only resolves every cluster to one broker with TLS.
+type only struct{ url string }
+
+func (o only) ClusterURL(client.ObjectKey, bool) string      { return o.url }
+func (o only) NodeURL(client.ObjectKey, string, bool) string { return o.url }
+
+func TestANewAuthorityIsTakenUp(t *testing.T) {
+	now := time.Now()
+	var shown tls.Certificate
+	issue := func() Trust {
+		authority, err := pki.NewAuthority("test", now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf := pki.Leaf{Name: "c", Hosts: []string{"c.mq.svc"}, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, Lifetime: time.Hour}
+		pair, err := pki.Issue(authority, leaf, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if shown, err = tls.X509KeyPair(pair.Cert, pair.Key); err != nil {
+			t.Fatal(err)
+		}
+		return Trust{Secret: "s", Name: "c.mq.svc", Roots: string(authority.Cert)}
+	}
+	server := brokertest.Start("admin", "secret")
+	t.Cleanup(server.Close)
+	server.SetNode("c-0", true)
+	server.SetListens(func(string) (bool, bool) { return false, true })
+	key := client.ObjectKey{Namespace: "mq", Name: "c"}
+	note := &corev1.Secret{}
+	WriteCredentials(note, "admin", "secret")
+	connector := &Connector{
+		Secrets: shelf{secret: note}, Now: func() time.Time { return now },
+		Resolver: only{server.SecureURL("", func() (*tls.Certificate, error) { return &shown, nil })},
+	}
+	ask := func() error {
+		b, err := connector.Cluster(context.Background(), key)
+		if err == nil {
+			_, err = b.Overview(context.Background())
+		}
+		return err
+	}
+	for round := range 3 {
+		if err := WriteTrust(note, true, []Trust{issue()}); err != nil {
+			t.Fatal(err)
+		}
+		if round > 0 {
+			server.DropConnections()
+			if err := ask(); err == nil {
+				t.Error("what was noted is read for every question")
+			}
+		}
+		now = now.Add(keepNote)
+		if err := ask(); err != nil {
+			t.Errorf("round %d: %v", round, err)
+		}
+	}
+	if len(connector.secure) != 1 {
+		t.Errorf("%d transports", len(connector.secure))
+	}
+	connector.Drop(key)
+	if len(connector.secure)+len(connector.kept) != 0 {
+		t.Error("a cluster that is gone is kept")
+	}
+	if err := WriteTrust(note, false, nil); err != nil || len(note.Data) != 2 {
+		t.Errorf("%v %v", note.Data, err)
 	}
 }

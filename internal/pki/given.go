@@ -6,6 +6,7 @@ package pki
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"strings"
 	"time"
 )
@@ -14,6 +15,7 @@ import (
 type Given struct {
 	NotBefore, NotAfter time.Time
 	names               []string
+	addresses           []net.IP
 }
 
 // Inspect reads a certificate (the first of a chain, PEM) and checks that the key fits, whatever kind
@@ -24,7 +26,21 @@ func Inspect(pair Pair) (Given, error) {
 		// The package's words, without its name.
 		return Given{}, errors.New(strings.TrimPrefix(err.Error(), "tls: "))
 	}
-	return Given{NotBefore: parsed.Leaf.NotBefore, NotAfter: parsed.Leaf.NotAfter, names: parsed.Leaf.DNSNames}, nil
+	return Given{NotBefore: parsed.Leaf.NotBefore, NotAfter: parsed.Leaf.NotAfter, names: parsed.Leaf.DNSNames, addresses: parsed.Leaf.IPAddresses}, nil
+}
+
+// NameFor is a name that the certificate is for: the host where it names that, else the first that it
+// names, a "*" in it filled in; empty when it names nothing.
+func (g Given) NameFor(host string) string {
+	switch {
+	case g.Names(host):
+		return host
+	case len(g.names) > 0:
+		return strings.Replace(g.names[0], "*", "posthorn", 1)
+	case len(g.addresses) > 0:
+		return g.addresses[0].String()
+	}
+	return ""
 }
 
 // Names says whether the certificate is for a host. A host with a "*" must be named exactly so.

@@ -38,6 +38,25 @@ func issue(t *testing.T, now time.Time) (authority, leaf Pair) {
 	return authority, leaf
 }
 
+func TestNameFor(t *testing.T) {
+	cases := map[string]struct {
+		given Given
+		want  string
+	}{
+		"the host":        {Given{names: []string{"x.example.com", "c.mq.svc"}}, "c.mq.svc"},
+		"by a wildcard":   {Given{names: []string{"*.mq.svc"}}, "c.mq.svc"},
+		"another":         {Given{names: []string{"x.example.com", "y.example.com"}}, "x.example.com"},
+		"another's place": {Given{names: []string{"*.example.com"}}, "posthorn.example.com"},
+		"an address":      {Given{addresses: []net.IP{net.IPv4(10, 0, 0, 1)}}, "10.0.0.1"},
+		"none":            {Given{}, ""},
+	}
+	for name, c := range cases {
+		if got := c.given.NameFor("c.mq.svc"); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
 func TestMutualHandshake(t *testing.T) {
 	authority, leaf := issue(t, time.Now())
 	pair, err := tls.X509KeyPair(leaf.Cert, leaf.Key)

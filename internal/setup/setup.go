@@ -42,7 +42,7 @@ type Config struct {
 	DefaultImage string
 	// Resolver finds brokers.
 	Resolver connect.Resolver
-	// Transport talks to brokers.
+	// Transport talks to brokers without TLS.
 	Transport http.RoundTripper
 	// OperatorNamespace is where the operator's pods are; empty when it runs in none.
 	OperatorNamespace string
@@ -81,16 +81,17 @@ func Cache(namespace string) (cache.Options, client.Options) {
 
 // Controllers registers all controllers.
 func Controllers(mgr ctrl.Manager, config Config) error {
+	var measure func(http.RoundTripper) http.RoundTripper
 	if config.Metrics != nil {
-		requests := clustermetrics.NewRequests(config.Transport)
-		config.Transport = requests
+		requests := clustermetrics.NewRequests()
+		config.Transport, measure = requests.Around(config.Transport), requests.Around
 		for _, collector := range []prometheus.Collector{requests, clustermetrics.Collector{Reader: mgr.GetClient()}} {
 			if err := config.Metrics.Register(collector); err != nil {
 				return fmt.Errorf("registering metrics: %w", err)
 			}
 		}
 	}
-	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport, Now: config.Now}
+	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport, Measure: measure, Now: config.Now}
 	clusters := &brokercluster.Reconciler{
 		Client: mgr.GetClient(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
 		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,

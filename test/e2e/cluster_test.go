@@ -69,6 +69,8 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("become five and three again under load, and no message is lost", shrinkUnderLoad)
 	})
 
+	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
+
 	Context("refuse", func() {
 		It("impossible values, with the reason", refuseImpossibleValues)
 		It("changes of what cannot change, with the reason", refuseImmutableChanges)

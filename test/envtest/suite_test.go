@@ -7,9 +7,9 @@ package envtest
 
 import (
 	"context"
+	"crypto/tls"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -33,7 +33,7 @@ var (
 	k8s client.Client
 	// kubeconfig of an administrator, for programs that are run.
 	kubeconfig []byte
-	brokers    = &registry{servers: map[client.ObjectKey]*brokertest.Server{}}
+	brokers    = &registry{servers: map[client.ObjectKey]*brokertest.Server{}, held: map[client.ObjectKey]*tls.Certificate{}}
 )
 
 // patience is how long a spec waits for what must come. It is used up only by a spec that fails: a
@@ -103,6 +103,7 @@ var _ = BeforeSuite(func() {
 		Resync: resync, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
 		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now, OperatorNamespace: "posthorn-system",
 	})).To(Succeed())
+	brokers.pods = others.GetClient()
 	Expect((&kubelets{client: others.GetClient(), live: others.GetAPIReader()}).setup(others)).To(Succeed())
 	ended := make(chan error, 2)
 	go func() { ended <- mgr.Start(ctx) }()
@@ -115,45 +116,3 @@ var _ = BeforeSuite(func() {
 		Expect(server.Stop()).To(Succeed())
 	})
 })
-
-// registry resolves clusters to fake brokers. A cluster without one has an address where nobody listens.
-type registry struct {
-	mu      sync.Mutex
-	servers map[client.ObjectKey]*brokertest.Server
-}
-
-const nowhere = "http://127.0.0.1:1"
-
-func (r *registry) get(key client.ObjectKey) *brokertest.Server {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.servers[key]
-}
-
-func (r *registry) set(key client.ObjectKey, server *brokertest.Server) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.servers[key] = server
-}
-
-func (r *registry) closeAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, server := range r.servers {
-		server.Close()
-	}
-}
-
-func (r *registry) ClusterURL(key client.ObjectKey) string {
-	if server := r.get(key); server != nil {
-		return server.URL()
-	}
-	return nowhere
-}
-
-func (r *registry) NodeURL(key client.ObjectKey, pod string) string {
-	if server := r.get(key); server != nil {
-		return server.NodeURL(pod)
-	}
-	return nowhere
-}

@@ -25,7 +25,11 @@ const nodePrefix = "/node/"
 type Server struct {
 	http *httptest.Server
 
-	mu          sync.Mutex
+	mu sync.Mutex
+	// secure listeners by node; the one without a node is the Service's.
+	secure map[string]*httptest.Server
+	// listens says by what a node can be asked; nil: without TLS.
+	listens     func(node string) (plain, secure bool)
 	vhosts      map[string]bool
 	queues      map[key]*broker.Queue
 	policies    map[broker.PolicyScope]map[key]broker.Policy
@@ -65,6 +69,8 @@ type Call struct {
 	Path string
 	// Node that was asked; empty when it went to the Service.
 	Node string
+	// Secure: it came over TLS.
+	Secure bool
 	// Status of the answer.
 	Status int
 }
@@ -91,7 +97,12 @@ func Start(username, password string) *Server {
 }
 
 // Close stops the server.
-func (s *Server) Close() { s.http.Close() }
+func (s *Server) Close() {
+	s.http.Close()
+	for _, listener := range s.secureListeners() {
+		listener.Close()
+	}
+}
 
 // URL of the server, as the client Service would be.
 func (s *Server) URL() string { return s.http.URL }
@@ -140,7 +151,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		escaped = "/" + escaped
 	}
 	answer := s.route(&request{Request: r, node: nodeName}, escaped)
-	s.calls = append(s.calls, Call{r.Method, escaped, nodeName, answer.status})
+	s.calls = append(s.calls, Call{r.Method, escaped, nodeName, r.TLS != nil, answer.status})
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(answer.status)
 	if answer.body != nil {
@@ -153,6 +164,9 @@ func (s *Server) route(r *request, escaped string) reply {
 		return reply{http.StatusServiceUnavailable, nil}
 	}
 	if n, known := s.nodes[r.node]; r.node != "" && (!known || !n.running) {
+		return reply{http.StatusServiceUnavailable, nil}
+	}
+	if !s.open(r.node, r.TLS != nil) {
 		return reply{http.StatusServiceUnavailable, nil}
 	}
 	name, password, _ := r.BasicAuth()

@@ -59,8 +59,10 @@ type crowd struct {
 }
 
 // Every cluster is the one fake broker.
-func (c *crowd) ClusterURL(client.ObjectKey) string             { return c.broker.URL() }
-func (c *crowd) NodeURL(_ client.ObjectKey, node string) string { return c.broker.NodeURL(node) }
+func (c *crowd) ClusterURL(client.ObjectKey, bool) string { return c.broker.URL() }
+func (c *crowd) NodeURL(_ client.ObjectKey, node string, _ bool) string {
+	return c.broker.NodeURL(node)
+}
 
 // writes counts what an operator writes about the Queues that were there before it.
 type writes struct {

@@ -1,0 +1,114 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+const secureCluster = "secure"
+
+// takeTLSOnly makes a second cluster that has no port without TLS: the kubelet's probes and the operator
+// get through all the same. Then its authority is replaced, and nobody is restarted for that.
+func takeTLSOnly() {
+	cluster := newCluster()
+	cluster.Name, cluster.Spec.Replicas = secureCluster, 1
+	cluster.Spec.TLS = &posthornv1.TLSSpec{DisablePlaintext: true}
+	Expect(k8s.Create(ctx, cluster)).To(Succeed())
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, cluster))).To(Succeed()) })
+	becomesReady(cluster)
+	hasQueue("first")
+	pod := brokerPod(secureCluster + "-0")
+	for _, port := range []int{names.PortAMQP, names.PortManagement} {
+		_, err := dialPod(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(port)))
+		Expect(err).To(MatchError(ContainSubstring("refused")), "port %d", port)
+	}
+	before := authorities()
+	Expect(overTLS(&pod, before)).To(Succeed())
+	operators := restarts()
+
+	for _, name := range []string{names.TLSCASecret(secureCluster), names.TLSSecret(secureCluster)} {
+		Expect(k8s.Delete(ctx, &corev1.Secret{ObjectMeta: meta(name)})).To(Succeed())
+	}
+	Eventually(authorities).ShouldNot(Equal(before))
+	hasQueue("second")
+	Expect(overTLS(&pod, authorities())).NotTo(Succeed(), "the node does not have it yet")
+	// The kubelets of the local cluster look after the files of pods every ten seconds.
+	start := time.Now()
+	Eventually(func() error { return overTLS(&pod, authorities()) }).WithTimeout(lifecycleTimeout).Should(Succeed())
+	say("the node shows a certificate of the new authority after %.1fs", time.Since(start).Seconds())
+	hasQueue("third")
+	again := brokerPod(pod.Name)
+	Expect(again.UID).To(Equal(pod.UID))
+	Expect(again.Status.ContainerStatuses[0].RestartCount).To(BeZero())
+	Expect(restarts()).To(Equal(operators))
+}
+
+// hasQueue makes a queue in the cluster with TLS, which the operator can only do over TLS.
+func hasQueue(name string) {
+	GinkgoHelper()
+	q := newQueue("tls-" + name)
+	q.Spec.ClusterRef.Name = secureCluster
+	Expect(k8s.Create(ctx, q)).To(Succeed())
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, q))).To(Succeed()) })
+	becomesReady(q)
+}
+
+// authorities that clients are told to trust.
+func authorities() string {
+	GinkgoHelper()
+	var bundle corev1.ConfigMap
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.ClientCA(secureCluster)}, &bundle)).To(Succeed())
+	return bundle.Data["ca.crt"]
+}
+
+// overTLS asks a node, trusting some authorities, by the Service's name.
+func overTLS(pod *corev1.Pod, authorities string) error {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(authorities)) {
+		return fmt.Errorf("no authority in %q", authorities)
+	}
+	var secret corev1.Secret
+	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(secureCluster)}, &secret); err != nil {
+		return err
+	}
+	transport := &http.Transport{
+		DialContext: dialPod, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: names.Host(namespace, secureCluster), MinVersion: tls.VersionTLS12},
+	}
+	_, err := broker.New(broker.Access{
+		URL:      fmt.Sprintf("https://%s", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(names.PortManagementTLS))),
+		Username: string(secret.Data["username"]), Password: string(secret.Data["password"]),
+	}, transport).Overview(ctx)
+	return err
+}
+
+// restarts of the operator's containers, by pod.
+func restarts() map[string]int32 {
+	GinkgoHelper()
+	var pods corev1.PodList
+	Expect(k8s.List(ctx, &pods, client.InNamespace(operatorNamespace), client.MatchingLabels{names.LabelName: names.Manager})).To(Succeed())
+	out := map[string]int32{}
+	for _, pod := range pods.Items {
+		for _, status := range pod.Status.ContainerStatuses {
+			out[pod.Name] += status.RestartCount
+		}
+	}
+	Expect(out).NotTo(BeEmpty())
+	return out
+}

@@ -1,0 +1,159 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"crypto/tls"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// registry resolves clusters to fake brokers. A cluster without one has an address where nobody listens.
+type registry struct {
+	// pods is a cache.
+	pods client.Reader
+
+	mu      sync.Mutex
+	servers map[client.ObjectKey]*brokertest.Server
+	// held are certificates of nodes that have not got a newer one yet.
+	held map[client.ObjectKey]*tls.Certificate
+}
+
+const nowhere = "://127.0.0.1:1"
+
+func (r *registry) get(key client.ObjectKey) *brokertest.Server {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.servers[key]
+}
+
+func (r *registry) set(key client.ObjectKey, server *brokertest.Server) {
+	server.SetListens(func(node string) (bool, bool) { return r.listens(key, node) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.servers[key] = server
+}
+
+// hold keeps what the cluster's nodes show, whatever becomes of the Secret, until release.
+func (r *registry) hold(key client.ObjectKey) error {
+	shown, err := r.certificate(key, "")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held[key] = shown
+	return err
+}
+
+// pretend lets the cluster's nodes show the certificate of a Secret, until release.
+func (r *registry) pretend(key client.ObjectKey, secret *corev1.Secret) error {
+	shown, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held[key] = &shown
+	return err
+}
+
+func (r *registry) release(key client.ObjectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.held, key)
+}
+
+func (r *registry) closeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, server := range r.servers {
+		server.Close()
+	}
+}
+
+func (r *registry) ClusterURL(key client.ObjectKey, secure bool) string {
+	server := r.get(key)
+	switch {
+	case server == nil && secure:
+		return "https" + nowhere
+	case server == nil:
+		return "http" + nowhere
+	case secure:
+		return server.SecureURL("", func() (*tls.Certificate, error) { return r.certificate(key, "") })
+	}
+	return server.URL()
+}
+
+func (r *registry) NodeURL(key client.ObjectKey, pod string, secure bool) string {
+	server := r.get(key)
+	switch {
+	case server == nil:
+		return r.ClusterURL(key, secure)
+	case secure:
+		return server.SecureURL(pod, func() (*tls.Certificate, error) { return r.certificate(key, pod) })
+	}
+	return server.NodeURL(pod)
+}
+
+// listens says by what a node can be asked: the ports that its pod was made with. One that has no pod
+// yet is asked without TLS.
+func (r *registry) listens(key client.ObjectKey, node string) (plain, secure bool) {
+	var pod corev1.Pod
+	if err := r.pods.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: node}, &pod); err != nil {
+		return true, false
+	}
+	for _, port := range pod.Spec.Containers[0].Ports {
+		plain = plain || port.ContainerPort == names.PortManagement
+		secure = secure || port.ContainerPort == names.PortManagementTLS
+	}
+	return plain, secure
+}
+
+// certificate is what a node shows, or any that has TLS: what is in the Secret that its pod mounts.
+func (r *registry) certificate(key client.ObjectKey, node string) (*tls.Certificate, error) {
+	r.mu.Lock()
+	held := r.held[key]
+	r.mu.Unlock()
+	if held != nil {
+		return held, nil
+	}
+	var pods corev1.PodList
+	if err := r.pods.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabels(names.Selector(key.Name))); err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		name := mountedAt(&pods.Items[i], "tls/tls.crt")
+		if name == "" || node != "" && node != pods.Items[i].Name {
+			continue
+		}
+		var secret corev1.Secret
+		if err := k8s.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, &secret); err != nil {
+			return nil, err
+		}
+		shown, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+		return &shown, err
+	}
+	return nil, fmt.Errorf("no node %q of %s has a certificate", node, key)
+}
+
+// mountedAt is the Secret whose key is mounted at a path below the configuration; empty: none.
+func mountedAt(pod *corev1.Pod, path string) string {
+	for _, volume := range pod.Spec.Volumes {
+		if volume.Projected == nil {
+			continue
+		}
+		for _, source := range volume.Projected.Sources {
+			if source.Secret == nil {
+				continue
+			}
+			for _, item := range source.Secret.Items {
+				if item.Path == path {
+					return source.Secret.Name
+				}
+			}
+		}
+	}
+	return ""
+}
