@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"posthorn.io/posthorn/controllers/brokercluster"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/setup"
@@ -113,6 +114,7 @@ func run(o options) error {
 	err = setup.Controllers(mgr, setup.Config{
 		Resync: o.resync, ForgetBound: o.forgetBound, ImageRepository: o.repository, DefaultImage: o.defaultImage,
 		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now,
+		DefaultProtocols:  brokercluster.DefaultProtocols(),
 		OperatorNamespace: o.namespaceOfPods, Metrics: metrics.Registry,
 	})
 	if err != nil {

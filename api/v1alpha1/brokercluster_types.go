@@ -66,8 +66,18 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !self[k].matches('[\\\\r\\\\n]'))",message="configuration values are one line"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.tls)"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('cluster.') && !k.startsWith('listeners.tcp') && !k.startsWith('listeners.ssl') && !k.startsWith('management.ssl') && !k.startsWith('mqtt.listeners') && !k.startsWith('web_mqtt.tcp') && !k.startsWith('web_mqtt.ssl') && !(k in ['default_user', 'default_pass', 'management.tcp.port', 'prometheus.tcp.port', 'ssl_options.cacertfile', 'ssl_options.certfile', 'ssl_options.keyfile', 'ssl_options.verify', 'ssl_options.fail_if_no_peer_cert']))",message="cluster.*, default_user, default_pass, listeners.tcp.*, listeners.ssl.*, management.tcp.port, management.ssl.*, mqtt.listeners.*, web_mqtt.tcp.*, web_mqtt.ssl.*, prometheus.tcp.port and the certificates of ssl_options are set by the operator (spec.protocols, spec.tls)"
 	Config map[string]ConfigValue `json:"config,omitempty"`
+
+	// Protocols that clients may speak: a listener for each, and another with TLS (tls). Absent: a new
+	// cluster has the operator's default, and an existing cluster keeps what it has. stream is refused:
+	// this version of the broker has none.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:XValidation:rule="!self.exists(p, p == 'stream')",message="protocols: this version of the broker has no stream listener"
+	Protocols []Protocol `json:"protocols,omitempty"`
 
 	// Bootstrap is what a new cluster begins with. Immutable.
 	// +optional
@@ -136,6 +146,16 @@ type BrokerClusterSpec struct {
 	// +optional
 	Hibernated bool `json:"hibernated,omitempty"`
 }
+
+// Protocol that clients speak.
+// +kubebuilder:validation:Enum=amqp;mqtt;stream
+type Protocol string
+
+// Values of Protocol. ProtocolMQTT is MQTT over TCP and over WebSocket.
+const (
+	ProtocolAMQP Protocol = "amqp"
+	ProtocolMQTT Protocol = "mqtt"
+)
 
 // ConfigValue is the value of one broker setting.
 // +kubebuilder:validation:MaxLength=1024
@@ -369,6 +389,11 @@ type BrokerClusterStatus struct {
 	// TargetVersion is the version that the spec asks for.
 	// +optional
 	TargetVersion string `json:"targetVersion,omitempty"`
+
+	// Protocols that clients may speak.
+	// +optional
+	// +listType=set
+	Protocols []Protocol `json:"protocols,omitempty"`
 
 	// Replicas is the number of pods there are.
 	// +optional

@@ -77,10 +77,7 @@ func (s *scope) ensureDefaultUser(ctx context.Context) error {
 		if secret.Data == nil {
 			secret.Data = map[string][]byte{}
 		}
-		host := names.Host(s.cluster.Namespace, s.cluster.Name)
-		for key, value := range connect.Binding(host, s.cluster.Spec.TLSOnly(), s.credentials.username, s.credentials.wanted) {
-			secret.Data[key] = value
-		}
+		connect.Bind(secret.Data, connect.EndpointOf(s.cluster, s.protocols), s.credentials.username, s.credentials.wanted)
 		secret.Data[defaultUserKey] = []byte(fmt.Sprintf("default_user = %s\ndefault_pass = %s\n", s.credentials.username, s.credentials.accepted))
 		return nil
 	})

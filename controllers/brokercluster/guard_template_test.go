@@ -42,7 +42,7 @@ func TestOverrideLeavesAloneWhatTheOperatorNeeds(t *testing.T) {
 	for name, c := range cases {
 		cluster := testCluster()
 		cluster.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(c.template)}
-		_, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+		_, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)

@@ -27,14 +27,14 @@ func (s *scope) ensureNetworkPolicy(ctx context.Context) error {
 		return s.remove(ctx, policy)
 	}
 	return s.ensure(ctx, policy, func() error {
-		policy.Spec = strictPolicy(s.cluster, s.reach, s.OperatorNamespace)
+		policy.Spec = strictPolicy(s.cluster, clientPorts(&s.cluster.Spec, s.protocols), s.reach, s.OperatorNamespace)
 		return nil
 	})
 }
 
 // strictPolicy lets through what the cluster needs and nothing else. The kubelet's probes are not
 // under it: what comes from a pod's own node always passes.
-func strictPolicy(cluster *posthornv1.BrokerCluster, r reach, operatorNamespace string) networkingv1.NetworkPolicySpec {
+func strictPolicy(cluster *posthornv1.BrokerCluster, clients []corev1.ServicePort, r reach, operatorNamespace string) networkingv1.NetworkPolicySpec {
 	spec := cluster.Spec.NetworkPolicy
 	nodes := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)}}}
 	management := peers(spec.Management)
@@ -44,13 +44,12 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, r reach, operatorNamespace 
 			PodSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{names.LabelName: names.Manager}},
 		})
 	}
-	clients := numbers(clientPorts(&cluster.Spec))
 	out := networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)},
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		Ingress: []networkingv1.NetworkPolicyIngressRule{
 			{From: nodes, Ports: openPorts(corev1.ProtocolTCP, names.PortCluster)},
-			{From: peers(spec.Clients), Ports: openPorts(corev1.ProtocolTCP, clients...)},
+			{From: peers(spec.Clients), Ports: openPorts(corev1.ProtocolTCP, numbers(clients)...)},
 			{From: peers(spec.Monitoring), Ports: openPorts(corev1.ProtocolTCP, names.PortPrometheus)},
 		},
 		Egress: []networkingv1.NetworkPolicyEgressRule{

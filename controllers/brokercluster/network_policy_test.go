@@ -26,6 +26,11 @@ func admitted(policy networkingv1.NetworkPolicySpec, number int32) (peers []netw
 	return peers, anybody
 }
 
+// speak lets a cluster have other protocols.
+func speak(protocols ...posthornv1.Protocol) func(*posthornv1.BrokerClusterSpec) {
+	return func(s *posthornv1.BrokerClusterSpec) { s.Protocols = protocols }
+}
+
 func TestStrictPolicy(t *testing.T) {
 	cluster := testCluster()
 	app := posthornv1.NetworkPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "yes"}}}
@@ -50,16 +55,23 @@ func TestStrictPolicy(t *testing.T) {
 		"the HTTP API, no TLS":             {nil, "op", reach{plain: true}, names.PortManagementTLS, 0, false, nil},
 		"the HTTP API, TLS":                {func(s *posthornv1.BrokerClusterSpec) { s.TLS = &posthornv1.TLSSpec{} }, "op", reach{true, true}, names.PortManagementTLS, 1, false, nil},
 		"the HTTP API, only TLS":           {nil, "op", reach{secure: true}, names.PortManagement, 0, false, nil},
+		"MQTT, not asked for":              {nil, "op", reach{plain: true}, names.PortMQTT, 0, false, nil},
+		"MQTT":                             {speak("amqp", "mqtt"), "op", reach{plain: true}, names.PortMQTT, 0, true, nil},
+		"MQTT over WebSocket":              {speak("mqtt"), "op", reach{plain: true}, names.PortWebMQTT, 0, true, nil},
+		"MQTT with TLS, there is none":     {speak("mqtt"), "op", reach{plain: true}, names.PortMQTTS, 0, false, nil},
+		"no AMQP":                          {speak("mqtt"), "op", reach{plain: true}, names.PortAMQP, 0, false, nil},
 		"scrapers":                         {nil, "op", reach{plain: true}, names.PortPrometheus, 0, true, nil},
 		"named scrapers":                   {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Monitoring = []posthornv1.NetworkPeer{app} }, "op", reach{plain: true}, names.PortPrometheus, 1, false, app.NamespaceSelector},
 		"what has no business in a broker": {nil, "op", reach{plain: true}, 22, 0, false, nil},
 	}
 	for name, c := range cases {
 		cluster := cluster.DeepCopy()
+		protocols := []posthornv1.Protocol{posthornv1.ProtocolAMQP}
 		if c.change != nil {
 			c.change(&cluster.Spec)
+			protocols = protocolsOf(cluster, nil, protocols)
 		}
-		policy := strictPolicy(cluster, c.reach, c.operator)
+		policy := strictPolicy(cluster, clientPorts(&cluster.Spec, protocols), c.reach, c.operator)
 		peers, anybody := admitted(policy, c.port)
 		if len(peers) != c.peers || anybody != c.anybody {
 			t.Errorf("%s: %v, anybody %v", name, peers, anybody)

@@ -43,9 +43,11 @@ type templateInputs struct {
 	TopologyKey string                        `json:"topologyKey"`
 	Override    json.RawMessage               `json:"override,omitempty"`
 	TLS         *tlsInputs                    `json:"tls,omitempty"`
+	// Protocols; nil stands for AMQP alone.
+	Protocols []posthornv1.Protocol `json:"protocols,omitempty"`
 }
 
-func inputsOf(cluster *posthornv1.BrokerCluster, image string) templateInputs {
+func inputsOf(cluster *posthornv1.BrokerCluster, image string, protocols []posthornv1.Protocol) templateInputs {
 	inputs := templateInputs{
 		Image:       image,
 		PullSecrets: cluster.Spec.ImagePullSecrets,
@@ -53,6 +55,7 @@ func inputsOf(cluster *posthornv1.BrokerCluster, image string) templateInputs {
 		Config:      configDigest(cluster.Spec.Config),
 		TopologyKey: cluster.Spec.Placement.TopologyKey,
 		TLS:         tlsInputsOf(cluster),
+		Protocols:   noteworthy(protocols),
 	}
 	if cluster.Spec.PodTemplate != nil {
 		inputs.Override = cluster.Spec.PodTemplate.Raw
@@ -96,6 +99,7 @@ func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (co
 			Volumes:    []corev1.Volume{configFiles(cluster.Name)},
 		},
 	}
+	addListeners(&template.Spec.Containers[0], inputs.Protocols, inputs.TLS)
 	addServing(&template, inputs.TLS)
 	return override(template, inputs.Override)
 }
@@ -125,7 +129,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			}}},
 		},
 		Ports: []corev1.ContainerPort{
-			{Name: "amqp", ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},
+			{Name: plainAMQP, ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},
 			{Name: managementPlain, ContainerPort: names.PortManagement, Protocol: corev1.ProtocolTCP},
 			{Name: "prometheus", ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},

@@ -55,6 +55,8 @@ type Reconciler struct {
 	ImageRepository string
 	// DefaultImage runs where the spec names neither image nor version.
 	DefaultImage string
+	// DefaultProtocols of new clusters whose spec names none.
+	DefaultProtocols []posthornv1.Protocol
 	// OperatorNamespace is where the operator's pods are; empty when it runs in none.
 	OperatorNamespace string
 	// Resync is how often a cluster is looked at when nothing happens.

@@ -49,7 +49,7 @@ func inputsDigest(t *testing.T, change func(*posthornv1.BrokerCluster)) string {
 	t.Helper()
 	cluster := testCluster()
 	change(cluster)
-	sum, err := inputsOf(cluster, cluster.Spec.Image).digest()
+	sum, err := inputsOf(cluster, cluster.Spec.Image, nil).digest()
 	if err != nil {
 		t.Fatal(err)
 	}

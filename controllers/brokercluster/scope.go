@@ -29,6 +29,8 @@ type scope struct {
 
 	// image and version that the pods are to run.
 	image, version string
+	// protocols that clients may speak.
+	protocols []posthornv1.Protocol
 	// sts is the StatefulSet as the API server has it; nil before it is made.
 	sts *appsv1.StatefulSet
 	// sizes: how many nodes and pods there are to be.

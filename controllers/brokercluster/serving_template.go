@@ -37,8 +37,9 @@ const (
 	servingCert = "tls/" + corev1.TLSCertKey
 )
 
-// addServing lets the broker listen for TLS. Its settings go into the environment and not into the
-// ConfigMap: so a pod has the settings if, and only if, it has the files, also half-way through a roll.
+// addServing gives the broker a certificate, and the HTTP API with it. Settings go into the environment
+// and not into the ConfigMap: so a pod has the settings if, and only if, it has the files, also half-way
+// through a roll.
 func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	if tls == nil {
 		return
@@ -47,7 +48,6 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	set := func(name, value string) {
 		container.Env = append(container.Env, corev1.EnvVar{Name: name, Value: value})
 	}
-	set("POSTHORN_LISTENERS_SSL_DEFAULT", strconv.Itoa(names.PortAMQPS))
 	set("POSTHORN_SSL__OPTIONS_CERTFILE", servingDir+"/"+corev1.TLSCertKey)
 	set("POSTHORN_SSL__OPTIONS_KEYFILE", servingDir+"/"+corev1.TLSPrivateKeyKey)
 	items := []corev1.KeyToPath{
@@ -63,8 +63,6 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 		set("POSTHORN_SSL__OPTIONS_FAIL__IF__NO__PEER__CERT", strconv.FormatBool(tls.ClientAuth == posthornv1.ClientAuthRequired))
 	}
 	if tls.DisablePlaintext {
-		set("POSTHORN_LISTENERS_TCP", "none")
-		container.Ports = withoutPort(container.Ports, "amqp")
 		// What is run inside the pod (posthorn ctl) still finds it.
 		set("POSTHORN_MANAGEMENT_TCP_PORT", "localhost:"+strconv.Itoa(names.PortManagement))
 		container.Ports = withoutPort(container.Ports, managementPlain)
@@ -74,9 +72,7 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 		// The kubelet does not verify the certificate: it asks the pod's own address.
 		probe.HTTPGet.Port, probe.HTTPGet.Scheme = intstr.FromString(managementTLS), corev1.URISchemeHTTPS
 	}
-	container.Ports = append(container.Ports,
-		corev1.ContainerPort{Name: "amqps", ContainerPort: names.PortAMQPS, Protocol: corev1.ProtocolTCP},
-		corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP})
+	container.Ports = append(container.Ports, corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP})
 	files := template.Spec.Volumes[0].Projected
 	files.Sources = append(files.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
 		LocalObjectReference: corev1.LocalObjectReference{Name: tls.Secret}, Items: items,
@@ -89,18 +85,6 @@ func withoutPort(ports []corev1.ContainerPort, name string) []corev1.ContainerPo
 		if port.Name != name {
 			out = append(out, port)
 		}
-	}
-	return out
-}
-
-// clientPorts are the ports that clients use, by name.
-func clientPorts(spec *posthornv1.BrokerClusterSpec) []corev1.ServicePort {
-	var out []corev1.ServicePort
-	if !spec.TLSOnly() {
-		out = append(out, port("amqp", names.PortAMQP))
-	}
-	if spec.TLS != nil {
-		out = append(out, port("amqps", names.PortAMQPS))
 	}
 	return out
 }

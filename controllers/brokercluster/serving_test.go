@@ -100,7 +100,7 @@ func TestTLSReachesThePodAsAWhole(t *testing.T) {
 	for name, c := range cases {
 		cluster := testCluster()
 		cluster.Spec.TLS = c.tls
-		template, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+		template, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestTLSReachesThePodAsAWhole(t *testing.T) {
 			t.Errorf("%s: ports %v", name, ports)
 		}
 		var services []string
-		for _, port := range clientPorts(&cluster.Spec) {
+		for _, port := range clientPorts(&cluster.Spec, []posthornv1.Protocol{posthornv1.ProtocolAMQP}) {
 			services = append(services, port.Name)
 		}
 		if !slices.Equal(services, c.ports) {
@@ -139,7 +139,7 @@ func TestTLSReachesThePodAsAWhole(t *testing.T) {
 func TestTLSGolden(t *testing.T) {
 	cluster := testCluster()
 	cluster.Spec.TLS = &posthornv1.TLSSpec{ClientAuth: "Required", DisablePlaintext: true}
-	template, err := buildTemplate(cluster, inputsOf(cluster, cluster.Spec.Image))
+	template, err := buildTemplate(cluster, inputsOf(cluster, cluster.Spec.Image, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

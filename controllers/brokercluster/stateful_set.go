@@ -35,6 +35,7 @@ func (s *scope) loadStatefulSet(ctx context.Context) error {
 		s.sts = &sts
 	}
 	s.image = imageOf(&s.cluster.Spec, s.sts, s.ImageRepository, s.DefaultImage)
+	s.protocols = protocolsOf(s.cluster, s.sts, s.DefaultProtocols)
 	s.version = versionOf(&s.cluster.Spec, s.image)
 	s.judgeVersion()
 	return s.settleSize(ctx)
@@ -44,7 +45,7 @@ func (s *scope) loadStatefulSet(ctx context.Context) error {
 // from changed, or when somebody else changed it: not because this version of the operator would
 // make a different one.
 func (s *scope) ensureStatefulSet(ctx context.Context) error {
-	inputs := inputsOf(s.cluster, s.image)
+	inputs := inputsOf(s.cluster, s.image, s.protocols)
 	wanted, err := inputs.digest()
 	if err != nil {
 		return err

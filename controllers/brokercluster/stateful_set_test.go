@@ -58,7 +58,7 @@ func golden(t *testing.T, name string, got []byte) {
 // the inputs, on which it depends whether clusters that exist are rolled, stays what it was (K9).
 func TestStatefulSetGolden(t *testing.T) {
 	cluster := testCluster()
-	inputs := inputsOf(cluster, cluster.Spec.Image)
+	inputs := inputsOf(cluster, cluster.Spec.Image, nil)
 	sum, err := inputs.digest()
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func TestStatefulSetGolden(t *testing.T) {
 }
 
 func TestInputsDigestFollowsOnlyWhatPodsAreMadeFrom(t *testing.T) {
-	base, err := inputsOf(testCluster(), "i").digest()
+	base, err := inputsOf(testCluster(), "i", nil).digest()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,25 +103,25 @@ func TestInputsDigestFollowsOnlyWhatPodsAreMadeFrom(t *testing.T) {
 	for name, c := range cases {
 		cluster := testCluster()
 		c.change(cluster)
-		got, err := inputsOf(cluster, "i").digest()
+		got, err := inputsOf(cluster, "i", nil).digest()
 		if err != nil || (got != base) != c.restart {
 			t.Errorf("%s: restart %v, want %v (%v)", name, got != base, c.restart, err)
 		}
 	}
-	if other, _ := inputsOf(testCluster(), "j").digest(); other == base {
+	if other, _ := inputsOf(testCluster(), "j", nil).digest(); other == base {
 		t.Error("another image is not seen")
 	}
 }
 
 func TestOverride(t *testing.T) {
 	cluster := testCluster()
-	plain, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+	plain, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cluster.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"a":"b"}},"spec":{"containers":[
 		{"name":"posthorn","env":[{"name":"EXTRA","value":"1"}]},{"name":"sidecar","image":"s"}]}}`)}
-	template, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+	template, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestOverride(t *testing.T) {
 	}
 	for _, bad := range []string{`[]`, `{"spec":{"containers":7}}`, `{"metadata":{"labels":{"app.kubernetes.io/instance":"x"}}}`, `{"metadata":{"labels":null}}`} {
 		cluster.Spec.PodTemplate.Raw = []byte(bad)
-		_, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+		_, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 		if found, is := isTerminal(err); !is || found.reason != "InvalidPodTemplate" {
 			t.Errorf("%s: %v", bad, err)
 		}

@@ -76,6 +76,9 @@ func (s *scope) setStatus(failure error) {
 		s.setRollout(t)
 		s.setScaling()
 	}
+	if len(s.protocols) > 0 {
+		status.Protocols = s.protocols
+	}
 	if s.version != "" {
 		status.TargetVersion = s.version
 	}

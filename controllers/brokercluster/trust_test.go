@@ -53,7 +53,7 @@ func podOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod {
 	t.Helper()
 	cluster := testCluster()
 	cluster.Spec.TLS = tls
-	template, err := buildTemplate(cluster, inputsOf(cluster, "i"))
+	template, err := buildTemplate(cluster, inputsOf(cluster, "i", nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,10 +106,7 @@ func (w *work) fillBinding(binding *corev1.Secret, given string) error {
 	if binding.Data == nil {
 		binding.Data = map[string][]byte{}
 	}
-	host := names.Host(w.env.Cluster.Namespace, w.env.Cluster.Name)
-	for key, value := range connect.Binding(host, w.env.Cluster.Spec.TLSOnly(), w.user.BrokerName(), password) {
-		binding.Data[key] = value
-	}
+	connect.Bind(binding.Data, connect.EndpointOf(w.env.Cluster, w.env.Cluster.Status.Protocols), w.user.BrokerName(), password)
 	if w.certificate() {
 		// A URI cannot say that a certificate is shown.
 		delete(binding.Data, passwordKey)

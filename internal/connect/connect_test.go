@@ -36,7 +36,8 @@ func TestPasswordsAreLongUnlikeAndSafeInURIs(t *testing.T) {
 
 func TestBindingURIHoldsAnyPassword(t *testing.T) {
 	password := "p@ss:/w?rd#%"
-	data := Binding("c.ns.svc", false, "a b", password)
+	data := map[string][]byte{"mine": []byte("stays"), "mqtt-port": []byte("1883")}
+	Bind(data, Endpoint{Host: "c.ns.svc", AMQP: true}, "a b", password)
 	parsed, err := url.Parse(string(data["uri"]))
 	if err != nil {
 		t.Fatal(err)
@@ -48,12 +49,30 @@ func TestBindingURIHoldsAnyPassword(t *testing.T) {
 	if string(data["password"]) != password || string(data["type"]) != "rabbitmq" || string(data["provider"]) != "posthorn" {
 		t.Errorf("data %v", data)
 	}
+	if string(data["mine"]) != "stays" || data["mqtt-port"] != nil {
+		t.Errorf("data %v", data)
+	}
 }
 
-func TestBindingOfAClusterThatTakesOnlyTLS(t *testing.T) {
-	data := Binding("c.ns.svc", true, "u", "p")
-	if string(data["uri"]) != "amqps://u:p@c.ns.svc:5671/%2F" || string(data["port"]) != "5671" {
-		t.Errorf("data %s %s", data["uri"], data["port"])
+func TestBindingSaysWhereToConnect(t *testing.T) {
+	cases := []struct {
+		endpoint                 Endpoint
+		uri, port, mqtt, webMQTT string
+	}{
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "", ""},
+		{Endpoint{Host: "c.ns.svc", AMQP: true, MQTT: true}, "amqp://u:p@c.ns.svc:5672/%2F", "5672", "1883", "15675"},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, AMQP: true, MQTT: true}, "amqps://u:p@c.ns.svc:5671/%2F", "5671", "8883", "15676"},
+		{Endpoint{Host: "c.ns.svc", MQTT: true}, "mqtt://u:p@c.ns.svc:1883", "1883", "1883", "15675"},
+		{Endpoint{Host: "c.ns.svc", TLSOnly: true, MQTT: true}, "mqtts://u:p@c.ns.svc:8883", "8883", "8883", "15676"},
+	}
+	for _, c := range cases {
+		data := map[string][]byte{}
+		Bind(data, c.endpoint, "u", "p")
+		for key, want := range map[string]string{"uri": c.uri, "port": c.port, "mqtt-port": c.mqtt, "web-mqtt-port": c.webMQTT} {
+			if got := string(data[key]); got != want {
+				t.Errorf("%+v: %s is %q", c.endpoint, key, got)
+			}
+		}
 	}
 }
 

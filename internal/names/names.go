@@ -11,8 +11,13 @@ const (
 	PortManagement = 15672
 	// PortManagementTLS is the HTTP API over TLS.
 	PortManagementTLS = 15671
-	PortPrometheus    = 15692
-	PortCluster       = 25672
+	PortMQTT          = 1883
+	PortMQTTS         = 8883
+	// PortWebMQTT and PortWebMQTTS are MQTT over WebSocket, without and with TLS.
+	PortWebMQTT    = 15675
+	PortWebMQTTS   = 15676
+	PortPrometheus = 15692
+	PortCluster    = 25672
 )
 
 // Labels and annotations.

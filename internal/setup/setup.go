@@ -40,6 +40,8 @@ type Config struct {
 	ImageRepository string
 	// DefaultImage runs in clusters whose spec names neither image nor version.
 	DefaultImage string
+	// DefaultProtocols of new clusters whose spec names none.
+	DefaultProtocols []posthornv1.Protocol
 	// Resolver finds brokers.
 	Resolver connect.Resolver
 	// Transport talks to brokers without TLS.
@@ -95,6 +97,7 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 	clusters := &brokercluster.Reconciler{
 		Client: mgr.GetClient(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
 		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,
+		DefaultProtocols:  config.DefaultProtocols,
 		OperatorNamespace: config.OperatorNamespace, Resync: config.Resync, Now: config.Now,
 	}
 	if err := clusters.SetupWithManager(mgr); err != nil {

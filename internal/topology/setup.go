@@ -104,7 +104,7 @@ func (r *Reconciler[T]) inCluster(ctx context.Context, cluster client.Object) []
 }
 
 // clusterChanged lets pass what matters to objects in a cluster: that it came, goes, became available,
-// lost or got back a node, changed whom it allows or how many members queues have.
+// lost or got back a node, changed whom it allows, how many members queues have or where clients connect.
 func clusterChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, isCluster := e.ObjectOld.(*posthornv1.BrokerCluster)
@@ -120,6 +120,8 @@ func clusterChanged() predicate.Predicate {
 			(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
 			before.Spec.Hibernated != after.Spec.Hibernated ||
 			before.Spec.Placement.QuorumReplicas != after.Spec.Placement.QuorumReplicas ||
+			before.Spec.TLSOnly() != after.Spec.TLSOnly() ||
+			!reflect.DeepEqual(before.Status.Protocols, after.Status.Protocols) ||
 			!reflect.DeepEqual(before.Spec.Tenancy, after.Spec.Tenancy)
 	}}
 }

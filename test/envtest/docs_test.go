@@ -46,6 +46,7 @@ var _ = Describe("the user's guide", func() {
 		Entry("upgrading", "upgrading.md"),
 		Entry("tenants", "tenants.md"),
 		Entry("TLS", "tls-on-kubernetes.md"),
+		Entry("MQTT", "mqtt-on-kubernetes.md"),
 		Entry("monitoring", "monitoring-on-kubernetes.md"),
 		Entry("sleep and space", "sleep-and-space.md", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }),
 	)

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"posthorn.io/posthorn/controllers/brokercluster"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/broker/brokertest"
 	"posthorn.io/posthorn/internal/setup"
@@ -101,7 +102,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(setup.Controllers(mgr, setup.Config{
 		Resync: resync, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
-		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now, OperatorNamespace: "posthorn-system",
+		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now, DefaultProtocols: brokercluster.DefaultProtocols(), OperatorNamespace: "posthorn-system",
 	})).To(Succeed())
 	brokers.pods = others.GetClient()
 	Expect((&kubelets{client: others.GetClient(), live: others.GetAPIReader()}).setup(others)).To(Succeed())

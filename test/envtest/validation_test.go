@@ -52,6 +52,15 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("a certificate the operator sets", "spec.tls", func(c *posthornv1.BrokerCluster) {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"ssl_options.keyfile": "/x"}
 		}),
+		Entry("an MQTT listener the operator sets", "spec.protocols", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"mqtt.listeners.tcp.default": "1884"}
+		}),
+		Entry("a certificate of the HTTP API", "spec.tls", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"management.ssl.certfile": "/x"}
+		}),
+		Entry("a protocol that nobody knows", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"gopher"} }),
+		Entry("a protocol that is not there yet", "no stream listener", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"amqp", "stream"} }),
+		Entry("a protocol twice", "Duplicate value", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"amqp", "amqp"} }),
 		Entry("two sources of the certificate", "exclude each other", func(c *posthornv1.BrokerCluster) {
 			c.Spec.TLS = &posthornv1.TLSSpec{SecretName: "s", IssuerRef: &posthornv1.IssuerReference{Name: "i"}}
 		}),

@@ -30,6 +30,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/brokercluster"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/broker/brokertest"
 	"posthorn.io/posthorn/internal/names"
@@ -143,7 +144,7 @@ func (c *crowd) operator(ctx context.Context, t *testing.T) (counted *writes, st
 	}
 	err = setup.Controllers(mgr, setup.Config{
 		Resync: resync, ForgetBound: time.Minute, DefaultImage: "example.test/posthorn:1.0.0",
-		Resolver: c, Transport: broker.NewTransport(), Now: time.Now,
+		Resolver: c, Transport: broker.NewTransport(), Now: time.Now, DefaultProtocols: brokercluster.DefaultProtocols(),
 	})
 	if err != nil {
 		t.Fatal(err)

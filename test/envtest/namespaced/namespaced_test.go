@@ -29,6 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/brokercluster"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/setup"
@@ -113,7 +114,7 @@ func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	}
 	err = setup.Controllers(mgr, setup.Config{
 		Resync: time.Second, ForgetBound: time.Second, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1",
-		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now, OperatorNamespace: home,
+		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now, DefaultProtocols: brokercluster.DefaultProtocols(), OperatorNamespace: home,
 	})
 	if err != nil {
 		t.Fatal(err)
