@@ -248,4 +248,6 @@ var _ = Describe("TLS for clients", func() {
 		w.changeCluster(setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		Eventually(gone(certificate)).Should(BeTrue())
 	})
+
+	It("is had by the cluster of the production sample", productionSample)
 })

@@ -75,15 +75,23 @@ func newWorld(changes ...func(*posthornv1.BrokerCluster)) *world {
 
 func (w *world) startBroker() {
 	GinkgoHelper()
+	w.broker = startBroker(w.key(clusterName), 3, "1.0.0")
+}
+
+// startBroker starts the broker of a cluster once its credentials are there.
+func startBroker(cluster client.ObjectKey, nodes int32, version string) *brokertest.Server {
+	GinkgoHelper()
 	var secret corev1.Secret
 	Eventually(func() error {
-		return k8s.Get(ctx, w.key(names.DefaultUserSecret(clusterName)), &secret)
+		return k8s.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: names.DefaultUserSecret(cluster.Name)}, &secret)
 	}).Should(Succeed())
-	w.broker = brokertest.Start(string(secret.Data["username"]), string(secret.Data["password"]))
-	for i := 0; i < 3; i++ {
-		w.broker.SetNode(fmt.Sprintf("%s-%d", clusterName, i), true)
+	broker := brokertest.Start(string(secret.Data["username"]), string(secret.Data["password"]))
+	broker.SetVersion(version)
+	for i := range nodes {
+		broker.SetNode(fmt.Sprintf("%s-%d", cluster.Name, i), true)
 	}
-	brokers.set(w.key(clusterName), w.broker)
+	brokers.set(cluster, broker)
+	return broker
 }
 
 func (w *world) key(name string) client.ObjectKey {
