@@ -574,7 +574,7 @@ impl AmqpSession {
 
     fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
         match notice {
-            Notice::Published { tag, .. } => self.answered(tag, true, cx),
+            Notice::Published { tag, .. } | Notice::Heard { tag } => self.answered(tag, true, cx),
             Notice::NotPublished { queue, tag, why } => {
                 // A queue that was deleted meanwhile is not a reason for a nack: RabbitMQ's rule.
                 let deleted = why == queue::Reject::Unavailable
@@ -619,7 +619,11 @@ impl AmqpSession {
                 });
             }
             // It has no client id and subscribes to queues alone.
-            Notice::Topic(_) | Notice::TakenOver | Notice::ClaimAgain => {}
+            Notice::Topic(_)
+            | Notice::TakenOver
+            | Notice::ClaimAgain
+            | Notice::Known
+            | Notice::Missed => {}
             Notice::Relieved => self.link.behind = false,
             Notice::Verified { right } => self.verified(right, cx),
             Notice::Blocked(alarm) => self.alarm(alarm, cx),

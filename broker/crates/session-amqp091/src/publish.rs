@@ -42,21 +42,26 @@ pub(crate) fn dispatch(
     cx: &mut Cx<'_>,
 ) -> Vec<metadata::QueueId> {
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
-    let heard = cx.broker.announce(&link.vhost, &message, &mut routes);
-    let routed = routes.len() + heard;
+    let seq = channel.confirms.next();
+    let tag: PublishTag = channel.publish_tag(seq);
+    let heard = cx.broker.announce(&link.vhost, &message, tag, &mut routes);
+    link.behind |= heard.behind;
+    let routed = routes.len() + heard.receivers;
     // A return goes before the confirm.
     if routed == 0 && mandatory {
         send_return(channel.number, &message, link, cx.out);
     }
     count(channel, routed as u64, mandatory, link);
-    let seq = channel.confirms.next();
-    if let Some(settled) = channel.confirms.publish(routes.len(), size) {
+    let answers = routes.len() + heard.awaited + usize::from(heard.refused);
+    if let Some(settled) = channel.confirms.publish(answers, size) {
         channel.count_confirm(settled, link);
         channel.confirm(settled, cx);
     } else {
         link.departed(size);
     }
-    let tag: PublishTag = channel.publish_tag(seq);
+    if heard.refused {
+        channel.answered(tag, false, link, cx);
+    }
     if let Some((&last, others)) = routes.split_last() {
         for &queue in others {
             link.behind |= cx.broker.publish(queue, tag, message.clone()) == Pace::Behind;

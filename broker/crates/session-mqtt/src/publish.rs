@@ -9,7 +9,7 @@ use metadata::{QueueId, Refused, Tree};
 use routing::{Envelope as Shown, Origin};
 use session::{Broker, Pace, PublishTag};
 use std::sync::Arc;
-use topics::{EnvelopeBuilder, SubscriberId};
+use topics::{EnvelopeBuilder, Heard, Publisher};
 
 impl Link {
     pub(crate) fn publish(&mut self, publish: &Publish<'_>, cx: &mut Cx<'_>) -> Outcome {
@@ -79,8 +79,7 @@ impl Link {
             self.retaining += 1;
             waits = 1;
         }
-        self.route(topic, &key, (qos, id), waits, message, cx);
-        Ok(())
+        self.route(topic, &key, (qos, id), waits, message, cx)
     }
 
     /// The cluster has what the client retained, or not. False: the token is another change's.
@@ -103,7 +102,7 @@ impl Link {
         waits: usize,
         message: Message,
         cx: &mut Cx<'_>,
-    ) {
+    ) -> Outcome {
         let seq = match qos {
             // Nobody waits for an answer (Q5).
             Qos::AtMostOnce => 0,
@@ -111,8 +110,14 @@ impl Link {
         };
         let vhost = self.vhost.clone();
         let mut picked = Vec::new();
-        let from = self.subscriber;
-        let heard = hear(cx.broker, &vhost, topic, &message, from, &mut picked);
+        let publisher = Publisher {
+            subscriber: self.subscriber,
+            session: cx.broker.id().number,
+            channel: 0,
+            tag: seq,
+        };
+        let heard = hear(cx.broker, &vhost, topic, &message, publisher, &mut picked);
+        self.behind |= heard.behind;
         let mut routes = std::mem::take(&mut self.routes);
         queues(cx.broker, &vhost, &self.settings.exchange, key, &mut routes);
         keep_routes(cx.broker.tree(), qos, key, &mut routes);
@@ -128,35 +133,54 @@ impl Link {
         let left = routes.len();
         self.routes = routes;
         if qos == Qos::AtMostOnce {
-            return;
+            return Ok(());
         }
         self.next_seq += 1;
         self.unconfirmed.push_back(Unconfirmed {
             seq,
             packet_id: id,
             qos,
-            left: left + waits,
+            left: left + heard.awaited + waits,
             refused: false,
-            lonely: heard + left == 0,
+            lonely: heard.receivers + left == 0 && !heard.refused,
         });
+        if heard.refused {
+            return self.not_taken(seq, cx);
+        }
         self.answer_confirmed(cx);
+        Ok(())
     }
 
-    /// A queue's word on a publish.
+    /// The word of a queue or another hub on a publish.
     pub(crate) fn confirmed(&mut self, seq: u64, taken: bool, cx: &mut Cx<'_>) -> Outcome {
-        let five = self.is_5();
+        if let Some(publish) = self.unconfirmed(seq) {
+            publish.left = publish.left.saturating_sub(1);
+        }
+        if !taken {
+            return self.not_taken(seq, cx);
+        }
+        self.answer_confirmed(cx);
+        Ok(())
+    }
+
+    fn unconfirmed(&mut self, seq: u64) -> Option<&mut Unconfirmed> {
         let first = self.unconfirmed.front().map_or(0, |u| u.seq);
-        let at = seq.checked_sub(first).and_then(|n| usize::try_from(n).ok());
-        let Some(publish) = at.and_then(|at| self.unconfirmed.get_mut(at)) else {
+        let at = usize::try_from(seq.checked_sub(first)?).ok()?;
+        self.unconfirmed.get_mut(at)
+    }
+
+    /// A publish is not everywhere it should be.
+    fn not_taken(&mut self, seq: u64, cx: &mut Cx<'_>) -> Outcome {
+        let five = self.is_5();
+        let Some(publish) = self.unconfirmed(seq) else {
             return Ok(());
         };
-        publish.left = publish.left.saturating_sub(1);
-        publish.refused |= !taken;
+        publish.refused = true;
         // Earlier versions cannot be told: rather no connection than a lie (3.1.1, section 3.3.5.2).
-        if !taken && !five {
+        if !five {
             let (qos, id) = (publish.qos, publish.packet_id);
             self.forget(qos, id);
-            let text = "a queue did not take the message";
+            let text = "the message was not taken";
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
         self.answer_confirmed(cx);
@@ -220,17 +244,19 @@ impl Link {
     }
 }
 
-/// To everybody in the hub who subscribed; how many.
+/// To everybody who subscribed, here and elsewhere.
 fn hear(
     broker: &mut dyn Broker,
     vhost: &str,
     topic: &str,
     message: &Message,
-    from: Option<SubscriberId>,
+    publisher: Publisher,
     picked: &mut Vec<u64>,
-) -> usize {
-    let hub = broker.topics();
-    hub.map_or(0, |hub| hub.publish(vhost, topic, message, from, picked))
+) -> Heard {
+    match broker.topics() {
+        Some(hub) => hub.publish(vhost, topic, message, publisher, picked),
+        None => Heard::default(),
+    }
 }
 
 /// Queues of sessions that share a subscription, and were chosen.
@@ -340,7 +366,8 @@ pub fn publish_will(broker: &mut dyn Broker, vhost: &str, will: topics::Will) {
         tracing::warn!(vhost, topic = &*topic, %why, "a will is not retained");
     }
     let mut picked = Vec::new();
-    hear(broker, vhost, &topic, &message, None, &mut picked);
+    let nobody = Publisher::default();
+    hear(broker, vhost, &topic, &message, nobody, &mut picked);
     let mut routes = Vec::new();
     let key = topics::key_of(&topic);
     queues(broker, vhost, message.exchange(), &key, &mut routes);

@@ -183,7 +183,7 @@ impl MqttSession {
     fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
         match notice {
             Notice::Topic(delivery) => self.with_link(cx, |link, cx| link.deliver(delivery, cx)),
-            Notice::Published { tag, .. } => {
+            Notice::Published { tag, .. } | Notice::Heard { tag } => {
                 self.with_link(cx, |link, cx| link.confirmed(tag.tag, true, cx));
             }
             Notice::NotPublished { queue, tag, why } => {
@@ -191,6 +191,12 @@ impl MqttSession {
                 let deleted = why == queue::Reject::Unavailable
                     && cx.broker.tree().queue_by_id(queue).is_none();
                 self.with_link(cx, |link, cx| link.confirmed(tag.tag, deleted, cx));
+            }
+            Notice::Known => self.with_link(cx, Link::known),
+            Notice::Missed => {
+                let text =
+                    "messages are lost that other nodes had while they could not reach this one";
+                self.fail(Failure::new(Reason::UnspecifiedError, text), cx);
             }
             Notice::TakenOver => self.taken_over(cx),
             Notice::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),

@@ -23,9 +23,12 @@ struct Wanted {
     subscription: Subscription,
     handling: RetainHandling,
     reason: Reason,
+    /// What is retained for it is to be sent.
+    retained: bool,
 }
 
-/// A packet that is answered when the metadata group has taken all that it means for the session's queue.
+/// A packet that is answered when the metadata group has taken all that it means for the session's queue, and the other hubs
+/// know of its subscriptions.
 #[derive(Debug)]
 pub(crate) struct Pending {
     packet_id: u16,
@@ -34,6 +37,8 @@ pub(crate) struct Pending {
     changes: VecDeque<(u64, Change)>,
     /// Changes that are on their way.
     out: usize,
+    /// Only other hubs are waited for.
+    announced: bool,
 }
 
 /// A filter without what makes it a shared one, and whether it was one.
@@ -67,10 +72,11 @@ impl Link {
                 },
                 handling: options.retain_handling,
                 reason,
+                retained: false,
             });
         }
         if self.stored.is_none() {
-            return self.subscribed(subscribe.packet_id, &wanted, cx);
+            return self.subscribed(subscribe.packet_id, wanted, cx);
         }
         let changes = self.bindings(&mut wanted, cx);
         self.pending = Some(Box::new(Pending {
@@ -79,6 +85,7 @@ impl Link {
             wanted,
             changes,
             out: 0,
+            announced: false,
         }));
         self.carry_on(cx)
     }
@@ -158,7 +165,7 @@ impl Link {
             return Ok(());
         };
         match done.subscribes {
-            true => self.subscribed(done.packet_id, &done.wanted, cx),
+            true => self.subscribed(done.packet_id, done.wanted, cx),
             false => {
                 self.unsubscribed(done.packet_id, &done.wanted, cx);
                 Ok(())
@@ -173,7 +180,8 @@ impl Link {
         result: Result<Done, Refused>,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let Some(pending) = self.pending.as_mut().filter(|_| token != 0) else {
+        let pending = self.pending.as_mut();
+        let Some(pending) = pending.filter(|p| token != 0 && !p.announced) else {
             return Ok(());
         };
         pending.out = pending.out.saturating_sub(1);
@@ -199,19 +207,13 @@ impl Link {
         self.carry_on(cx)
     }
 
-    /// The subscriptions are made: the client is told, and given what is retained.
-    fn subscribed(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) -> Outcome {
-        let mut reasons = Vec::with_capacity(wanted.len());
-        let mut retained = Vec::new();
-        let mut complete = true;
-        for want in wanted {
-            reasons.push(self.told(want.reason));
-            if want.reason.is_error() {
-                continue;
-            }
-            let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
-                continue;
-            };
+    /// The subscriptions are made here. The client is told when they count everywhere.
+    fn subscribed(&mut self, packet_id: u16, mut wanted: Vec<Wanted>, cx: &mut Cx<'_>) -> Outcome {
+        let session = cx.broker.id().number;
+        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+            return self.answer_subscribe(packet_id, &wanted, cx);
+        };
+        for want in wanted.iter_mut().filter(|want| !want.reason.is_error()) {
             let was_there = hub.subscribe(subscriber, &want.filter, want.subscription);
             self.no_local |= want.subscription.no_local;
             let sends = match want.handling {
@@ -219,7 +221,38 @@ impl Link {
                 RetainHandling::SendIfNew => !was_there,
                 RetainHandling::DoNotSend => false,
             };
-            if sends && shared(&want.filter)?.is_none() {
+            want.retained = sends && shared(&want.filter)?.is_none();
+        }
+        if !hub.announce(session) {
+            return self.answer_subscribe(packet_id, &wanted, cx);
+        }
+        self.pending = Some(Box::new(Pending {
+            packet_id,
+            subscribes: true,
+            wanted,
+            changes: VecDeque::new(),
+            out: 0,
+            announced: true,
+        }));
+        Ok(())
+    }
+
+    /// The other hubs know.
+    pub(crate) fn known(&mut self, cx: &mut Cx<'_>) -> Outcome {
+        match self.pending.take_if(|pending| pending.announced) {
+            Some(done) => self.answer_subscribe(done.packet_id, &done.wanted, cx),
+            None => Ok(()),
+        }
+    }
+
+    /// The subscriptions count: the client is told, and given what is retained.
+    fn answer_subscribe(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) -> Outcome {
+        let mut reasons = Vec::with_capacity(wanted.len());
+        let mut retained = Vec::new();
+        let mut complete = true;
+        for want in wanted {
+            reasons.push(self.told(want.reason));
+            if want.retained {
                 complete &= self.find_retained(&want.filter, &mut retained, cx);
             }
         }
@@ -292,6 +325,7 @@ impl Link {
                 subscription: Subscription::default(),
                 handling: RetainHandling::DoNotSend,
                 reason: Reason::Success,
+                retained: false,
             });
         }
         if changes.is_empty() {
@@ -304,6 +338,7 @@ impl Link {
             wanted,
             changes,
             out: 0,
+            announced: false,
         }));
         self.carry_on(cx)
     }

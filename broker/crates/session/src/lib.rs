@@ -86,10 +86,17 @@ pub trait Broker {
     fn topics(&mut self) -> Option<&mut topics::Hub> {
         None
     }
-    /// A message was published to its exchange: those whose subscriptions are no queues hear of it. How many they are. Queues that
-    /// are to have it because their clients share a subscription are added to `routes`, where they are not there yet.
-    fn announce(&mut self, _vhost: &str, _message: &Message, _routes: &mut Vec<QueueId>) -> usize {
-        0
+    /// A message was published to its exchange: those whose subscriptions are no queues hear of it. Queues that
+    /// are to have it because their clients share a subscription are added to `routes`, where they are not there yet. One
+    /// [`Notice::Heard`] comes for each that is to be awaited.
+    fn announce(
+        &mut self,
+        _vhost: &str,
+        _message: &Message,
+        _tag: PublishTag,
+        _routes: &mut Vec<QueueId>,
+    ) -> topics::Heard {
+        topics::Heard::default()
     }
     /// Keeps a message for those who subscribe to its MQTT topic later, or nothing any more. Subscribers of this shard find it at
     /// once; [`Notice::Changed`] with the token (0: nobody waits) tells when the cluster has it. An error: not taken, and
@@ -157,11 +164,17 @@ pub enum Notice {
     },
     /// A message from the hub ([`Broker::topics`]).
     Topic(topics::Delivery),
+    /// Another hub has what was published with this tag for its subscribers, or is no more.
+    Heard { tag: PublishTag },
+    /// Subscriptions are known wherever they have to be ([`topics::Hub::announce`]).
+    Known,
+    /// Messages for this session's subscriptions are lost: their publishers' nodes could not reach this one.
+    Missed,
     /// Another session claims this one's client id: leave.
     TakenOver,
     /// The client id that this session waits for is free: claim it again.
     ClaimAgain,
-    /// No queue is behind any more ([`Pace::Behind`]).
+    /// No queue, or no other hub, is behind any more ([`Pace::Behind`]).
     Relieved,
     /// An alarm went on (with its reason) or off.
     Blocked(Option<&'static str>),

@@ -203,7 +203,7 @@ impl Core {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        if self.draining != on && self.caught_up {
+        if self.draining != on && self.caught_up && self.introduce_by.is_none() {
             self.effects.push(Effect::Listen(!on));
         }
         self.draining = on;

@@ -11,6 +11,10 @@ use env::NodeId;
 use metadata::{Change, Done, NodeRecord, QueueKind, QueueRecord, Refused, Tree, TreeEvent};
 use queue::GoneNode;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a shard that could take clients waits for other hubs to tell what they have subscribers for.
+const INTRODUCTION: Duration = Duration::from_secs(5);
 
 impl Core {
     /// Shard 0: entries of the metadata group.
@@ -56,6 +60,18 @@ impl Core {
 
     pub fn is_caught_up(&mut self) {
         self.caught_up = true;
+        self.introduce_by = Some(self.now + INTRODUCTION);
+        self.listen_when_introduced();
+    }
+
+    /// A message that is published before this hub knows what the others have subscribers for would not reach them. Hubs that say
+    /// nothing are not waited for for ever.
+    pub fn listen_when_introduced(&mut self) {
+        let late = self.introduce_by.is_some_and(|at| at <= self.now);
+        if self.introduce_by.is_none() || !late && !self.topics.is_introduced() {
+            return;
+        }
+        self.introduce_by = None;
         if !self.draining {
             self.effects.push(Effect::Listen(true));
         }
@@ -218,6 +234,7 @@ impl Core {
 
     fn nodes_changed(&mut self) {
         self.members.review.all();
+        self.forget_removed_hubs();
         if self.tree.is_forgotten(self.config.node) {
             self.end_removed();
         }
@@ -327,7 +344,7 @@ impl Core {
             });
         }
         self.clients_node_up(node);
-        self.hubs_node_up(node);
+        self.hubs_node_up(node, incarnation);
     }
 
     pub fn peer_down(&mut self, node: NodeId) {

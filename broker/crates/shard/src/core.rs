@@ -85,6 +85,8 @@ pub struct Core {
     /// The tree holds what the cluster decided before this life began: clients may come. Until then a queue that was
     /// declared while this node was away would seem not to be there, and what is published to it would be dropped.
     pub caught_up: bool,
+    /// Clients may come as soon as other hubs are known, or then.
+    pub introduce_by: Option<Time>,
     pub started: Time,
     /// `Change::Bootstrap` is on its way.
     pub bootstrapping: bool,

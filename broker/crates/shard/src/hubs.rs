@@ -5,7 +5,7 @@ pub mod frame;
 use crate::Route;
 use crate::core::Core;
 use crate::frame::Frame;
-use env::NodeId;
+use env::{Incarnation, NodeId};
 use frame::{HubFrame, HubWord};
 use metadata::features;
 use topics::Place;
@@ -79,8 +79,16 @@ impl Core {
         self.peers.is_up_as(place.node, place.incarnation)
     }
 
+    /// What this hub has for others, gathered in a turn.
+    pub fn flush_hubs(&mut self) {
+        while let Some((to, word)) = self.topics.say() {
+            self.send_hub_word(to, HubWord::Topics(word));
+        }
+    }
+
     /// A node is up: its hubs may have missed what was said, or are of a new life.
-    pub fn hubs_node_up(&mut self, node: NodeId) {
+    pub fn hubs_node_up(&mut self, node: NodeId, incarnation: Incarnation) {
+        self.topics.forget_hubs(node, Some(incarnation));
         for place in self.hubs_there() {
             if place.node == node {
                 self.topics.meet(place);
@@ -90,6 +98,15 @@ impl Core {
 
     pub fn hubs_node_down(&mut self, node: NodeId) {
         self.topics.part(node);
+    }
+
+    /// Nodes may have left the cluster for good.
+    pub fn forget_removed_hubs(&mut self) {
+        let known = self.peers.lives().map(|(node, _)| node);
+        let removed: Vec<NodeId> = known.filter(|n| self.tree.is_forgotten(*n)).collect();
+        for node in removed {
+            self.topics.forget_hubs(node, None);
+        }
     }
 
     /// Hubs may have come, or the cluster may have begun to understand their words.

@@ -3,7 +3,6 @@
 
 use crate::core::Core;
 use crate::frame::{AlarmReason, Frame};
-use crate::hubs::frame::HubWord;
 use crate::listings::Gathered;
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
@@ -15,8 +14,9 @@ use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, Facts, Question};
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::NodeRecord;
-use session::{Notice, Outbox, Session, Standing};
+use metadata::{NodeRecord, QueueId};
+use queue::ToQueue;
+use session::{Notice, Outbox, PublishTag, Session, Standing};
 use std::collections::BTreeMap;
 use topics::Output;
 
@@ -143,10 +143,21 @@ impl Shard {
                     self.core.publish_will(&vhost, will);
                     continue;
                 }
-                Output::Send { to, word } => {
-                    self.core.send_hub_word(to, HubWord::Topics(word));
+                Output::ToQueue { queue, message } => {
+                    self.core.pass_to_queue(QueueId(queue), message);
                     continue;
                 }
+                Output::Heard {
+                    session,
+                    channel,
+                    tag,
+                } => {
+                    let tag = PublishTag { channel, tag };
+                    (session, Notice::Heard { tag })
+                }
+                Output::Relieved { session } => (session, Notice::Relieved),
+                Output::Known { session } => (session, Notice::Known),
+                Output::Missed { session } => (session, Notice::Missed),
             };
             if let Some((key, _)) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| s.notice(notice, view, out));
@@ -512,6 +523,8 @@ impl ShardDriver for Shard {
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
+        self.core.flush_hubs();
+        self.core.listen_when_introduced();
         self.core.flush_outgoing();
         out.append(&mut self.core.effects);
         out.extend(self.dirty.drain(..).map(Effect::Flush));

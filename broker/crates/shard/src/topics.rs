@@ -5,22 +5,36 @@ use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
 use message::Message;
 use metadata::{BindingRecord, Destination, QueueId};
+use session::PublishTag;
 use std::net::{Ipv4Addr, SocketAddr};
+use topics::{Heard, Publisher};
 
 impl Core {
-    /// What an AMQP client published, to MQTT clients; how many they are. Queues of those who share a subscription are added to
+    /// What an AMQP client published, to MQTT clients. Queues of those who share a subscription are added to
     /// `routes`.
-    pub fn announce(&mut self, vhost: &str, message: &Message, routes: &mut Vec<QueueId>) -> usize {
+    pub fn announce(
+        &mut self,
+        session: u64,
+        tag: PublishTag,
+        (vhost, message): (&str, &Message),
+        routes: &mut Vec<QueueId>,
+    ) -> Heard {
+        let mut heard = Heard::default();
         if *message.exchange() != *self.config.mqtt.exchange || !self.topics.is_listening(vhost) {
-            return 0;
+            return heard;
         }
-        let mut heard = 0;
+        let publisher = Publisher {
+            subscriber: None,
+            session,
+            channel: tag.channel,
+            tag: tag.tag,
+        };
         let mut picked = Vec::new();
         for key in message.routing_keys() {
             if let Some(translated) = session_mqtt::from_amqp091(message, key) {
                 let topic = topics::topic_of(key);
                 let hub = &mut self.topics;
-                heard += hub.publish(vhost, &topic, &translated, None, &mut picked);
+                heard += hub.publish(vhost, &topic, &translated, publisher, &mut picked);
             }
         }
         for queue in picked.into_iter().map(QueueId) {
@@ -29,6 +43,16 @@ impl Core {
             }
         }
         heard
+    }
+
+    /// A member of a group has left before its message came, and the next one has a queue.
+    pub fn pass_to_queue(&mut self, queue: QueueId, message: Message) {
+        let nobody = PublishTag { channel: 0, tag: 0 };
+        self.publish(self.control_session(), queue, nobody, message);
+    }
+
+    fn control_session(&self) -> u64 {
+        number(self.config.index, 0, CONTROL_KEY)
     }
 
     /// A binding that keeps a shared subscription of a session: from now on its queue may be chosen.
@@ -76,7 +100,7 @@ impl Core {
     /// A client did not come back: its will is published for the node.
     pub fn publish_will(&mut self, vhost: &str, will: topics::Will) {
         let mut view = View {
-            number: number(self.config.index, 0, CONTROL_KEY),
+            number: self.control_session(),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             core: self,
         };

@@ -87,6 +87,7 @@ impl Shard {
             next_token: 0,
             draining: false,
             caught_up: false,
+            introduce_by: None,
             started: now,
             bootstrapping: false,
             joiners: Joiners::default(),
@@ -287,6 +288,7 @@ impl Core {
             self.listings.wake_at(),
             self.errands.wake_at(),
             self.members.questions.wake_at(),
+            self.introduce_by,
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()

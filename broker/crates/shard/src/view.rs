@@ -113,8 +113,15 @@ impl Broker for View<'_> {
         Some(&mut self.core.topics)
     }
 
-    fn announce(&mut self, vhost: &str, message: &Message, routes: &mut Vec<QueueId>) -> usize {
-        self.core.announce(vhost, message, routes)
+    fn announce(
+        &mut self,
+        vhost: &str,
+        message: &Message,
+        tag: PublishTag,
+        routes: &mut Vec<QueueId>,
+    ) -> topics::Heard {
+        let published = (vhost, message);
+        self.core.announce(self.number, tag, published, routes)
     }
 
     fn retain(

@@ -1,13 +1,15 @@
 //! The hub: who is here, who is away, and what each is told.
 
+mod elsewhere;
+mod publish;
 mod queues;
 
-use crate::hubs::Hubs;
-use crate::hubs::word::Word;
+use crate::hubs::neighbour::Event;
+use crate::hubs::{HubLimits, Hubs};
 use crate::retained::Retained;
-use crate::routes::{Found, Routes};
-use crate::{Delivery, Place, SubscriberId, Subscription};
-use env::{NodeId, Time, WallTime};
+use crate::routes::{Matches, Routes};
+use crate::{Delivery, SubscriberId, Subscription};
+use env::{Time, WallTime};
 use hashbrown::HashMap;
 use message::Message;
 use slab::Slab;
@@ -27,6 +29,8 @@ pub struct Limits {
     pub retained_bytes: usize,
     /// Clients that are away and whose sessions are kept, over all vhosts.
     pub parked: usize,
+    /// Of what is kept for other hubs.
+    pub hubs: HubLimits,
 }
 
 impl Default for Limits {
@@ -35,6 +39,7 @@ impl Default for Limits {
             retained_messages: 1_000_000,
             retained_bytes: 256 << 20,
             parked: 1_000_000,
+            hubs: HubLimits::default(),
         }
     }
 }
@@ -88,8 +93,45 @@ pub enum Output {
     Free { session: u64 },
     /// A client did not come back: publish this.
     Will { vhost: Arc<str>, will: Will },
-    /// To another hub.
-    Send { to: Place, word: Word },
+    /// To a session: another hub has its message with this tag, or will never be there to have it.
+    Heard {
+        session: u64,
+        channel: u16,
+        tag: u64,
+    },
+    /// To a session that was told [`Heard::behind`].
+    Relieved { session: u64 },
+    /// To a session that waits after [`Hub::announce`].
+    Known { session: u64 },
+    /// To a session: this node was out of reach, and messages of QoS 1 or 2 that were for it here are lost.
+    Missed { session: u64 },
+    /// A member of a group has its messages in this queue, and is to have this one.
+    ToQueue { queue: u64, message: Message },
+}
+
+/// Who publishes a message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Publisher {
+    /// None: no client of the hub's.
+    pub subscriber: Option<SubscriberId>,
+    /// The session that hears of other hubs; 0: none does.
+    pub session: u64,
+    /// Its words for the message, for [`Output::Heard`]; tag 0: it does not wait.
+    pub channel: u16,
+    pub tag: u64,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Subscribers here, and other hubs.
+    pub receivers: usize,
+    /// Other hubs that will say when they have it: [`Output::Heard`] comes as often.
+    pub awaited: usize,
+    /// Another hub does not keep up: publish no more until [`Output::Relieved`].
+    pub behind: bool,
+    /// There was no room for it on its way to another hub.
+    pub refused: bool,
 }
 
 /// There is no room for another retained message.
@@ -107,6 +149,21 @@ pub struct Counts {
     pub not_kept: u64,
     /// Messages of QoS 0 that were dropped because a client did not read (Q6), since the start.
     pub dropped: u64,
+    /// Other hubs that are known.
+    pub hubs: usize,
+    /// Messages of QoS 0 that were dropped because another hub does not keep up or cannot be reached, since the start.
+    pub dropped_between: u64,
+    /// Messages of QoS 1 and 2 that another hub does not get because it could not be reached for too long, since the start.
+    pub lost_between: u64,
+}
+
+impl std::ops::AddAssign for Heard {
+    fn add_assign(&mut self, other: Heard) {
+        self.receivers += other.receivers;
+        self.awaited += other.awaited;
+        self.behind |= other.behind;
+        self.refused |= other.refused;
+    }
 }
 
 enum Seat {
@@ -139,7 +196,6 @@ struct Vhost {
     retained: Retained,
 }
 
-#[derive(Default)]
 pub struct Hub {
     limits: Limits,
     vhosts: ByName<Vhost>,
@@ -147,44 +203,46 @@ pub struct Hub {
     /// When something is due for a client that is away.
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<Output>,
-    found: Vec<Found>,
+    found: Matches,
     /// Queues of sessions that are over, until they are gone.
     ending: BTreeSet<u64>,
     hubs: Hubs,
+    /// Room for what other hubs say.
+    events: Vec<Event>,
     parked: usize,
     subscriptions: usize,
     not_kept: u64,
     dropped: u64,
 }
 
+impl Default for Hub {
+    fn default() -> Hub {
+        Hub::new(Limits::default())
+    }
+}
+
 impl Hub {
     pub fn new(limits: Limits) -> Hub {
         Hub {
+            hubs: Hubs::new(limits.hubs.clone()),
             limits,
-            ..Hub::default()
+            vhosts: ByName::default(),
+            subscribers: Slab::new(),
+            timers: BTreeSet::new(),
+            outputs: VecDeque::new(),
+            found: Matches::default(),
+            ending: BTreeSet::new(),
+            events: Vec::new(),
+            parked: 0,
+            subscriptions: 0,
+            not_kept: 0,
+            dropped: 0,
         }
     }
 
     /// What there is to say, in order.
     pub fn take(&mut self) -> Option<Output> {
         self.outputs.pop_front()
-    }
-
-    /// Another hub is there, perhaps again after its link was broken.
-    pub fn meet(&mut self, place: Place) {
-        let greeting = self.hubs.meet(place);
-        self.outputs.extend(greeting);
-    }
-
-    /// The hubs of another node are out of reach.
-    pub fn part(&mut self, node: NodeId) {
-        self.hubs.part(node);
-    }
-
-    /// What another hub says.
-    pub fn hear(&mut self, from: Place, word: Word) {
-        let answer = self.hubs.hear(from, &word);
-        self.outputs.extend(answer);
     }
 
     /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.
@@ -214,13 +272,24 @@ impl Hub {
             session,
             waiting: None,
         };
-        let was = std::mem::replace(&mut entry.seat, seat);
+        let Some(was) = self.change_seat(subscriber, seat) else {
+            return Claim::Wait;
+        };
         let Seat::Away { state, until, will } = was else {
             return Claim::Wait;
         };
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
         Claim::Granted { subscriber, state }
+    }
+
+    /// Other hubs hear what this means for them. What was before; None: there is no such client.
+    fn change_seat(&mut self, subscriber: SubscriberId, seat: Seat) -> Option<Seat> {
+        self.count_all(subscriber, false);
+        let entry = self.subscribers.get_mut(subscriber.0 as usize)?;
+        let was = std::mem::replace(&mut entry.seat, seat);
+        self.count_all(subscriber, true);
+        Some(was)
     }
 
     fn seat_new(&mut self, vhost: &str, client: &str, session: u64) -> Claim {
@@ -272,11 +341,12 @@ impl Hub {
             Some(mut state) if self.parked < self.limits.parked => {
                 self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
                 let timer = due(leave.until, &leave.will);
-                entry.seat = Seat::Away {
+                let seat = Seat::Away {
                     state: Some(state),
                     until: leave.until,
                     will: leave.will,
                 };
+                self.change_seat(subscriber, seat);
                 self.parked += 1;
                 self.timers.extend(timer.map(|at| (at, subscriber)));
             }
@@ -299,6 +369,7 @@ impl Hub {
 
     /// Its session is over: its will is published, its subscriptions go.
     fn forget(&mut self, subscriber: SubscriberId) {
+        self.count_all(subscriber, false);
         let Some(entry) = self.subscribers.try_remove(subscriber.0 as usize) else {
             return;
         };
@@ -320,6 +391,7 @@ impl Hub {
 
     /// Ends all subscriptions of a client.
     pub fn unsubscribe_all(&mut self, subscriber: SubscriberId) {
+        self.count_all(subscriber, false);
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
@@ -360,6 +432,11 @@ impl Hub {
             vhost.routes.remove(filter, subscriber, old);
         }
         vhost.routes.add(filter, subscriber, subscription);
+        // The new one first: others need not hear that nobody was there in between.
+        self.count(subscriber, filter, subscription, true);
+        if let Some(old) = old {
+            self.count(subscriber, filter, old, false);
+        }
         old.is_some()
     }
 
@@ -375,6 +452,7 @@ impl Hub {
         if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
             vhost.routes.remove(filter, subscriber, subscription);
         }
+        self.count(subscriber, filter, subscription, false);
         true
     }
 
@@ -388,64 +466,6 @@ impl Hub {
     pub fn is_listening(&self, vhost: &str) -> bool {
         let there = self.vhosts.get(vhost);
         there.is_some_and(|there| !there.routes.is_empty())
-    }
-
-    /// Hands a message to the subscribers of its topic; how many they are. `from` is who published it, for No Local. Those who
-    /// get it through a queue that is bound to the exchange are not among them; queues that are to have it because their
-    /// clients share a subscription are added to `queues`.
-    pub fn publish(
-        &mut self,
-        vhost: &str,
-        topic: &str,
-        message: &Message,
-        from: Option<SubscriberId>,
-        queues: &mut Vec<u64>,
-    ) -> usize {
-        let Some(vhost) = self.vhosts.get_mut(vhost) else {
-            return 0;
-        };
-        let subscribers = &self.subscribers;
-        let is_here = |who: SubscriberId| {
-            let entry = subscribers.get(who.0 as usize);
-            entry.is_some_and(|entry| matches!(entry.seat, Seat::Connected { .. }))
-        };
-        self.found.clear();
-        vhost.routes.find(topic, is_here, &mut self.found);
-        self.found
-            .retain(|f| !(f.subscription.no_local && Some(f.who) == from));
-        let mut receivers = 0;
-        for matched in self.found.chunk_by(|a, b| a.who == b.who) {
-            let Some(first) = matched.first() else {
-                continue;
-            };
-            let Some(entry) = self.subscribers.get_mut(first.who.0 as usize) else {
-                continue;
-            };
-            if entry.queue != 0
-                && let Some(through) = queues::through_queue(matched, message)
-            {
-                queues.extend(through.then_some(entry.queue));
-                continue;
-            }
-            receivers += 1;
-            let delivery = Delivery {
-                message: message.clone(),
-                hits: matched.iter().map(|f| f.subscription.hit()).collect(),
-                retained: false,
-            };
-            match &mut entry.seat {
-                Seat::Connected { session, .. } => self.outputs.push_back(Output::Deliver {
-                    session: *session,
-                    delivery,
-                }),
-                Seat::Away {
-                    state: Some(state), ..
-                } => self.not_kept += u64::from(!state.deliver(delivery)),
-                // Of QoS 0: need not be kept (section 4.5).
-                Seat::Away { state: None, .. } => {}
-            }
-        }
-        receivers
     }
 
     /// Keeps a message for those who subscribe later; None removes what is kept.
@@ -526,6 +546,9 @@ impl Hub {
             retained: self.vhosts.values().map(|v| v.retained.len()).sum(),
             not_kept: self.not_kept,
             dropped: self.dropped,
+            hubs: self.hubs.len(),
+            dropped_between: self.hubs.dropped,
+            lost_between: self.hubs.lost,
         }
     }
 
@@ -543,18 +566,20 @@ impl Hub {
         }
         if let Some(there) = self.vhosts.get_mut(vhost) {
             there.retained = Retained::default();
-            if there.clients.is_empty() {
+            if there.is_empty() {
                 self.vhosts.remove(vhost);
             }
         }
     }
 
     pub fn wake_at(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at)
+        let timer = self.timers.first().map(|(at, _)| *at);
+        [timer, self.hubs.wake_at()].into_iter().flatten().min()
     }
 
     /// Time has come to `now`: sessions end, wills are published.
     pub fn tick(&mut self, now: Time) {
+        self.tick_hubs(now);
         while let Some(&(at, subscriber)) = self.timers.first()
             && at <= now
         {

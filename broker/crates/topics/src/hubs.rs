@@ -1,43 +1,312 @@
-//! A hub among others: greeting those that are there.
+//! The other hubs of the cluster, as one of them sees them.
+//!
+//! Each hub owns its routes: what it has subscribers for, by filter, not by subscriber ([`own`]). It tells every other hub, and gets
+//! from each one message at most of those that are for its subscribers ([`neighbour`]).
 
+pub(crate) mod neighbour;
+pub(crate) mod own;
 pub(crate) mod word;
 
 use crate::Place;
-use crate::hub::Output;
-use env::NodeId;
-use std::collections::BTreeSet;
-use word::{State, Word};
+use env::{Incarnation, NodeId, Time};
+use hashbrown::HashMap;
+use neighbour::{Event, Neighbour, Waiter};
+use own::OwnRoutes;
+use slab::Slab;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use word::{Sent, Word};
 
-#[derive(Default)]
+/// A hub that this one knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct HubId(u32);
+
+/// Bounds of what is kept for other hubs, and of waiting for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HubLimits {
+    /// Bytes of messages of QoS 1 and 2 that one other hub has not acknowledged, above which publishers are not read.
+    pub bytes: usize,
+    /// The same, above which a message is refused.
+    pub hard_bytes: usize,
+    /// Bytes of messages of QoS 0 on their way to one other hub, above which they are dropped.
+    pub plain_bytes: u64,
+    /// How long a hub may be out of reach until nobody waits for it any more: messages for it are answered, and lost if
+    /// it is still there.
+    pub patience: Duration,
+    /// How long a subscriber waits for other hubs to know at most.
+    pub announce: Duration,
+    /// Filters that nobody has any more and that are remembered, so that who missed it need not be told everything.
+    pub gone: usize,
+}
+
+impl Default for HubLimits {
+    fn default() -> HubLimits {
+        HubLimits {
+            bytes: 16 << 20,
+            hard_bytes: 64 << 20,
+            plain_bytes: 8 << 20,
+            patience: Duration::from_secs(5),
+            announce: Duration::from_secs(5),
+            gone: 65_536,
+        }
+    }
+}
+
+/// What became of a message for another hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// It is on its way; `behind`: the publisher should wait before it sends more.
+    Taken { behind: bool },
+    /// Of QoS 0: there is no room, or no link.
+    Dropped,
+    /// There is nobody any more who waits for it, so nobody does for this.
+    GivenUp,
+    /// There is no room.
+    Refused,
+}
+
+/// A subscriber whose answer waits until others know.
+#[derive(Clone, Copy, Debug)]
+struct Announcing {
+    version: u64,
+    until: Time,
+    session: u64,
+}
+
 pub(crate) struct Hubs {
-    known: BTreeSet<Place>,
+    limits: HubLimits,
+    now: Time,
+    /// None until there is another hub.
+    pub own: Option<OwnRoutes>,
+    neighbours: Slab<Neighbour>,
+    by_place: BTreeMap<Place, HubId>,
+    /// Those that may have to be told something.
+    dirty: BTreeSet<HubId>,
+    /// Where the clients are whose sessions are in these queues, and who share subscriptions.
+    pub seats: HashMap<u64, HubId, foldhash::fast::FixedState>,
+    announcing: VecDeque<Announcing>,
+    /// Sessions that were told to wait.
+    behind: BTreeSet<u64>,
+    /// Messages of QoS 0 that had no room or no link.
+    pub dropped: u64,
+    /// Messages of QoS 1 and 2 that were for hubs out of reach.
+    pub lost: u64,
 }
 
 impl Hubs {
-    /// A hub is there, perhaps again after its link was broken.
-    pub fn meet(&mut self, place: Place) -> Option<Output> {
-        if !self.known.insert(place) {
-            return None;
+    pub fn new(limits: HubLimits) -> Hubs {
+        Hubs {
+            limits,
+            now: Time::ZERO,
+            own: None,
+            neighbours: Slab::new(),
+            by_place: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            seats: HashMap::default(),
+            announcing: VecDeque::new(),
+            behind: BTreeSet::new(),
+            dropped: 0,
+            lost: 0,
         }
-        let word = Word::State(State {
-            ask: true,
-            again: true,
-            ..State::default()
-        });
-        Some(Output::Send { to: place, word })
+    }
+
+    pub fn len(&self) -> usize {
+        self.neighbours.len()
+    }
+
+    /// True: it is the first one, so [`Hubs::own`] is still to be filled.
+    pub fn meet(&mut self, place: Place) -> bool {
+        let id = match self.by_place.get(&place) {
+            Some(&id) => id,
+            None => {
+                // Fewer than 2^32 hubs fit in any cluster.
+                let id = HubId(self.neighbours.insert(Neighbour::new(place)) as u32);
+                self.by_place.insert(place, id);
+                id
+            }
+        };
+        let now = self.now;
+        if let Some(hub) = self.neighbours.get_mut(id.0 as usize) {
+            hub.greet(now);
+        }
+        self.dirty.insert(id);
+        let first = self.own.is_none();
+        if first {
+            self.own = Some(OwnRoutes::new(self.limits.gone));
+        }
+        first
     }
 
     pub fn part(&mut self, node: NodeId) {
-        self.known.retain(|place| place.node != node);
+        let now = self.now;
+        for (_, hub) in self.neighbours.iter_mut() {
+            if hub.place.node == node {
+                hub.part(now);
+            }
+        }
     }
 
-    pub fn hear(&mut self, from: Place, word: &Word) -> Option<Output> {
-        match word {
-            Word::State(state) if state.ask => {
-                let word = Word::State(State::default());
-                Some(Output::Send { to: from, word })
+    pub fn is_up(&self, id: HubId) -> bool {
+        let hub = self.neighbours.get(id.0 as usize);
+        hub.is_some_and(|hub| hub.up)
+    }
+
+    /// The routes of all hubs that can be reached are known, as they were when they were met.
+    pub fn is_introduced(&self) -> bool {
+        let mut all = self.neighbours.iter();
+        all.all(|(_, hub)| hub.introduced || !hub.up)
+    }
+
+    /// The hubs of a node that are not of this life of it.
+    pub fn of_other_lives(&self, node: NodeId, life: Option<Incarnation>) -> Vec<HubId> {
+        let all = self.by_place.iter();
+        all.filter(|(place, _)| place.node == node && Some(place.incarnation) != life)
+            .map(|(_, id)| *id)
+            .collect()
+    }
+
+    /// A hub is no more: who waited for it is answered; what it was there for is to be undone.
+    pub fn remove(&mut self, id: HubId, events: &mut Vec<Event>) {
+        let Some(mut hub) = self.neighbours.try_remove(id.0 as usize) else {
+            return;
+        };
+        self.by_place.remove(&hub.place);
+        self.dirty.remove(&id);
+        hub.give_up(|waiter| events.push(Event::Answered(waiter)));
+        events.extend(hub.into_routes().map(|(key, was)| Event::Route {
+            key,
+            was,
+            is: Default::default(),
+        }));
+    }
+
+    pub fn hear(&mut self, from: Place, word: Word, events: &mut Vec<Event>) -> Option<HubId> {
+        let id = *self.by_place.get(&from)?;
+        let hub = self.neighbours.get_mut(id.0 as usize)?;
+        let own = self.own.as_ref()?;
+        hub.hear(word, own, self.now, events);
+        self.dirty.insert(id);
+        Some(id)
+    }
+
+    /// The next word, and for whom. None: there is nothing to say.
+    pub fn say(&mut self) -> Option<(Place, Word)> {
+        let own = self.own.as_ref()?;
+        while let Some(&id) = self.dirty.first() {
+            let hub = self.neighbours.get_mut(id.0 as usize);
+            if let Some(hub) = hub
+                && let Some(word) = hub.say(own, self.now)
+            {
+                return Some((hub.place, word));
             }
-            _ => None,
+            self.dirty.remove(&id);
+        }
+        None
+    }
+
+    /// This hub's routes have changed.
+    pub fn routes_changed(&mut self) {
+        self.dirty.extend(self.by_place.values());
+    }
+
+    pub fn send(&mut self, id: HubId, sent: Sent, waiter: Waiter) -> Sending {
+        let Some(hub) = self.neighbours.get_mut(id.0 as usize) else {
+            return Sending::Dropped;
+        };
+        if !sent.numbered {
+            let flying = hub.plain_flying();
+            let room = flying == 0 || flying + sent.size() as u64 <= self.limits.plain_bytes;
+            if !hub.up || !room {
+                self.dropped += 1;
+                return Sending::Dropped;
+            }
+            hub.push_plain(sent);
+            self.dirty.insert(id);
+            return Sending::Taken { behind: false };
+        }
+        if hub.given_up {
+            hub.lose();
+            self.lost += 1;
+            return Sending::GivenUp;
+        }
+        if hub.bytes >= self.limits.hard_bytes {
+            return Sending::Refused;
+        }
+        hub.push(sent, waiter);
+        self.dirty.insert(id);
+        let behind = hub.bytes > self.limits.bytes;
+        if behind && waiter.session != 0 {
+            self.behind.insert(waiter.session);
+        }
+        Sending::Taken { behind }
+    }
+
+    /// Sessions that may publish again.
+    pub fn relieved(&mut self) -> BTreeSet<u64> {
+        let low = self.limits.bytes / 2;
+        let full = |(_, hub): (usize, &Neighbour)| hub.bytes > low;
+        match self.behind.is_empty() || self.neighbours.iter().any(full) {
+            true => BTreeSet::new(),
+            false => std::mem::take(&mut self.behind),
+        }
+    }
+
+    /// The version of this hub's routes that all hubs know that can be waited for. None: there is none of these.
+    fn known(&self) -> Option<u64> {
+        let all = self.neighbours.iter().map(|(_, hub)| hub);
+        let there = all.filter(|hub| hub.up && !hub.slow);
+        there.map(Neighbour::knows).min()
+    }
+
+    /// Whether a session must wait until the routes of now are known elsewhere; [`Hubs::announced`] tells when.
+    pub fn announce(&mut self, session: u64) -> bool {
+        let version = self.own.as_ref().map_or(0, OwnRoutes::version);
+        if self.known().is_none_or(|known| known >= version) {
+            return false;
+        }
+        self.announcing.push_back(Announcing {
+            version,
+            until: self.now + self.limits.announce,
+            session,
+        });
+        true
+    }
+
+    /// A session that need not wait any more.
+    pub fn announced(&mut self) -> Option<u64> {
+        let first = self.announcing.front()?;
+        if first.until <= self.now {
+            let version = first.version;
+            for (_, hub) in self.neighbours.iter_mut() {
+                hub.slow |= hub.up && hub.knows() < version;
+            }
+        }
+        let known = self.known();
+        let done = |first: &mut Announcing| known.is_none_or(|known| known >= first.version);
+        self.announcing.pop_front_if(done).map(|a| a.session)
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        let patience = self.limits.patience;
+        let hubs = self.neighbours.iter();
+        let hubs = hubs.filter_map(|(_, hub)| hub.wake_at(patience)).min();
+        let announcing = self.announcing.front().map(|first| first.until);
+        [hubs, announcing].into_iter().flatten().min()
+    }
+
+    pub fn tick(&mut self, now: Time, events: &mut Vec<Event>) {
+        self.now = now;
+        let patience = self.limits.patience;
+        for (id, hub) in self.neighbours.iter_mut() {
+            if hub.wake_at(patience).is_none_or(|at| at > now) {
+                continue;
+            }
+            hub.tick(now);
+            self.dirty.insert(HubId(id as u32));
+            if hub.give_up_at(patience).is_some_and(|at| at <= now) {
+                let given_up = hub.give_up(|waiter| events.push(Event::Answered(waiter)));
+                self.lost += given_up as u64;
+            }
         }
     }
 }

@@ -14,7 +14,10 @@ mod retained;
 mod routes;
 
 pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
-pub use hub::{Claim, Counts, Hub, Leave, Limits, Output, Parked, RetainedFull, Will};
+pub use hub::{
+    Claim, Counts, Heard, Hub, Leave, Limits, Output, Parked, Publisher, RetainedFull, Will,
+};
+pub use hubs::HubLimits;
 pub use hubs::word::{BadWord, Changes, Key, Messages, Sent, State, Wants, Word};
 pub use key::{key_of, topic_of};
 pub use place::Place;

@@ -1,12 +1,18 @@
-//! One vhost's subscriptions: filters to subscribers, and groups that share one.
+//! One vhost's subscriptions: filters to subscribers, groups that share one, and other hubs that have either.
 
-use crate::{Hit, SubscriberId, key};
+mod group;
+
+use crate::hubs::HubId;
+use crate::{Hit, SubscriberId, Wants, key};
 use codec_mqtt::{Qos, Shared};
+use group::Group;
 use hashbrown::HashMap;
 use message::Table;
 use routing::{Bindings, Kind};
 use slab::Slab;
 use std::sync::Arc;
+
+pub(crate) use group::{Pick, Seating, Seats};
 
 /// What a client asked for with a filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,10 +35,18 @@ impl Subscription {
     }
 }
 
+/// What another hub has subscribers of a filter for; see [`Wants`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Interest {
+    plain: bool,
+    acknowledged: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     One(SubscriberId),
     Group(usize),
+    Hub(HubId, Interest),
 }
 
 /// What the trie has at the end of a filter.
@@ -44,20 +58,12 @@ struct Route {
     wild: bool,
 }
 
-/// Subscribers that share a filter: each message is for one of them (section 4.8.2).
-#[derive(Debug, Default)]
-struct Group {
-    members: Vec<(SubscriberId, Subscription)>,
-    /// Who was served last.
-    turn: usize,
-}
-
 #[derive(Debug)]
 pub(crate) struct Routes {
     trie: Bindings<Route>,
     groups: Slab<Group>,
     /// By the whole filter, `$share/` and all.
-    by_filter: HashMap<Box<str>, usize, foldhash::fast::FixedState>,
+    by_filter: HashMap<Arc<str>, usize, foldhash::fast::FixedState>,
     scratch: Vec<Route>,
     key: String,
 }
@@ -82,6 +88,24 @@ pub(crate) struct Found {
     pub shared: bool,
 }
 
+/// A hub that is to have a message.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Bound {
+    pub hub: HubId,
+    /// For one member of this.
+    pub group: Option<Arc<str>>,
+    pub numbered: bool,
+}
+
+/// Everybody a message is for.
+#[derive(Debug, Default)]
+pub(crate) struct Matches {
+    /// In order, one entry for each subscription.
+    pub here: Vec<Found>,
+    /// In order, each hub once but for groups.
+    pub hubs: Vec<Bound>,
+}
+
 fn plain(filter: &str) -> (&str, bool) {
     // It was checked when it came.
     match codec_mqtt::shared(filter) {
@@ -97,29 +121,31 @@ impl Routes {
 
     pub fn add(&mut self, filter: &str, who: SubscriberId, subscription: Subscription) {
         let (plain, is_shared) = plain(filter);
-        let to = if is_shared {
-            let group = match self.by_filter.get(filter) {
-                Some(&group) => group,
-                None => {
-                    let group = self.groups.insert(Group::default());
-                    self.by_filter.insert(filter.into(), group);
-                    self.bind(plain, group_route(group, plain));
-                    group
-                }
-            };
-            if let Some(group) = self.groups.get_mut(group) {
-                group.members.push((who, subscription));
-            }
-            return;
-        } else {
-            Target::One(who)
-        };
+        if is_shared {
+            return self.group_of(filter).join(who, subscription);
+        }
         let route = Route {
-            to,
+            to: Target::One(who),
             subscription,
             wild: is_wild(plain),
         };
         self.bind(plain, route);
+    }
+
+    /// The group of a shared filter, which is made if it is not there.
+    fn group_of(&mut self, filter: &str) -> &mut Group {
+        let index = match self.by_filter.get(filter) {
+            Some(&index) => index,
+            None => {
+                let name: Arc<str> = filter.into();
+                let index = self.groups.insert(Group::new(name.clone()));
+                self.by_filter.insert(name, index);
+                let (plain, _) = plain(filter);
+                self.bind(plain, group_route(index, plain));
+                index
+            }
+        };
+        &mut self.groups[index]
     }
 
     fn bind(&mut self, filter: &str, route: Route) {
@@ -127,62 +153,129 @@ impl Routes {
         self.trie.add(&key, &Table::default(), route, "");
     }
 
-    /// Undoes an [`Routes::add`] with the same words.
-    pub fn remove(&mut self, filter: &str, who: SubscriberId, subscription: Subscription) {
-        let (plain, is_shared) = plain(filter);
-        let route = if is_shared {
-            let Some(&index) = self.by_filter.get(filter) else {
-                return;
-            };
-            let Some(group) = self.groups.get_mut(index) else {
-                return;
-            };
-            group.members.retain(|(member, _)| *member != who);
-            if !group.members.is_empty() {
-                return;
-            }
-            self.groups.remove(index);
-            self.by_filter.remove(filter);
-            group_route(index, plain)
-        } else {
-            Route {
-                to: Target::One(who),
-                subscription,
-                wild: is_wild(plain),
-            }
-        };
-        let key = key::filter_key(plain);
+    fn unbind(&mut self, filter: &str, route: Route) {
+        let key = key::filter_key(filter);
         self.trie.remove(&key, &Table::default(), route);
     }
 
-    /// Appends everybody a message with this topic is for, in order, one entry for each subscription. Of a group it is one
-    /// member: the next one that `is_here`, or else the next one.
-    pub fn find(
-        &mut self,
-        topic: &str,
-        is_here: impl Fn(SubscriberId) -> bool,
-        found: &mut Vec<Found>,
-    ) {
+    /// Undoes an [`Routes::add`] with the same words.
+    pub fn remove(&mut self, filter: &str, who: SubscriberId, subscription: Subscription) {
+        let (plain, is_shared) = plain(filter);
+        if is_shared {
+            return self.change_group(filter, |group| group.leave(who));
+        }
+        let route = Route {
+            to: Target::One(who),
+            subscription,
+            wild: is_wild(plain),
+        };
+        self.unbind(plain, route);
+    }
+
+    /// Changes a group that is there; without members it goes.
+    fn change_group(&mut self, filter: &str, change: impl FnOnce(&mut Group)) {
+        let Some(&index) = self.by_filter.get(filter) else {
+            return;
+        };
+        let Some(group) = self.groups.get_mut(index) else {
+            return;
+        };
+        change(group);
+        if group.is_empty() {
+            self.groups.remove(index);
+            self.by_filter.remove(filter);
+            let (plain, _) = plain(filter);
+            self.unbind(plain, group_route(index, plain));
+        }
+    }
+
+    /// Another hub has subscribers of a filter, or others than before.
+    pub fn set_hub(&mut self, filter: &str, hub: HubId, was: Wants, is: Wants) {
+        let route = |wants: Wants| Route {
+            to: Target::Hub(
+                hub,
+                Interest {
+                    plain: wants.plain > 0,
+                    acknowledged: wants.acknowledged > 0,
+                },
+            ),
+            subscription: Subscription::default(),
+            wild: is_wild(filter),
+        };
+        if !is.is_none() {
+            self.bind(filter, route(is));
+        }
+        if !was.is_none() {
+            self.unbind(filter, route(was));
+        }
+    }
+
+    /// Another hub has members of a group that are in no queue.
+    pub fn set_members(&mut self, filter: &str, hub: HubId, members: Wants) {
+        match members.is_none() {
+            true => self.change_group(filter, |group| group.set_elsewhere(hub, members)),
+            false => self.group_of(filter).set_elsewhere(hub, members),
+        }
+    }
+
+    /// Appends everybody a message with this topic is for. Of a group it is one member, wherever that is. `durable`: it is of QoS 1 or 2.
+    pub fn find(&mut self, topic: &str, durable: bool, seats: &impl Seats, found: &mut Matches) {
         self.look_up(topic);
         for route in &self.scratch {
             match route.to {
-                Target::One(who) => found.push(Found {
-                    who,
-                    subscription: route.subscription,
-                    shared: false,
-                }),
+                Target::One(who) => found.here.push(one(who, route)),
+                Target::Hub(hub, wants) => {
+                    let numbered = durable && wants.acknowledged;
+                    if numbered || !durable || wants.plain {
+                        found.hubs.push(Bound {
+                            hub,
+                            group: None,
+                            numbered,
+                        });
+                    }
+                }
                 Target::Group(index) => {
-                    let group = self.groups.get_mut(index);
-                    let member = group.and_then(|group| group.next(&is_here));
-                    found.extend(member.map(|(who, subscription)| Found {
-                        who,
-                        subscription,
-                        shared: true,
-                    }));
+                    if let Some(group) = self.groups.get_mut(index) {
+                        let pick = group.pick(durable, seats);
+                        pick.into_iter().for_each(|p| found.picked(p, &group.name));
+                    }
                 }
             }
         }
+        found.here.sort_unstable();
+        // Of the same hub the numbered one first: it goes as that.
+        found.hubs.sort_unstable_by(|a, b| {
+            (a.hub, &a.group, b.numbered).cmp(&(b.hub, &b.group, a.numbered))
+        });
+        found
+            .hubs
+            .dedup_by(|b, a| a.hub == b.hub && a.group == b.group);
+    }
+
+    /// The same, of a message that another hub has given out: subscribers here alone, and no groups.
+    pub fn find_here(&mut self, topic: &str, found: &mut Vec<Found>) {
+        self.look_up(topic);
+        for route in &self.scratch {
+            if let Target::One(who) = route.to {
+                found.push(one(who, route));
+            }
+        }
         found.sort_unstable();
+    }
+
+    /// One member of a group, for a message that another hub gives to this one. `anywhere`: it need not be connected here.
+    pub fn pick(
+        &mut self,
+        filter: &str,
+        durable: bool,
+        anywhere: bool,
+        seats: &impl Seats,
+    ) -> Option<Pick> {
+        let group = self.groups.get_mut(*self.by_filter.get(filter)?)?;
+        match anywhere {
+            true => group.pick(durable, seats),
+            false => group.pick_here(seats),
+        }
     }
 
     /// What the trie has for a topic, in `scratch`.
@@ -209,26 +302,39 @@ impl Routes {
             if let Target::Group(index) = route.to
                 && let Some(group) = self.groups.get(index)
             {
-                let own = group.members.iter().filter(|(member, _)| *member == who);
-                found.extend(own.map(|(_, subscription)| *subscription));
+                found.extend(group.subscriptions_of(who));
             }
         }
     }
 }
 
-impl Group {
-    fn next(
-        &mut self,
-        is_here: impl Fn(SubscriberId) -> bool,
-    ) -> Option<(SubscriberId, Subscription)> {
-        let len = self.members.len();
-        let after = |n: usize| (self.turn + n) % len.max(1);
-        let chosen = (1..=len)
-            .map(after)
-            .find(|&at| self.members.get(at).is_some_and(|m| is_here(m.0)))
-            .unwrap_or_else(|| after(1));
-        self.turn = chosen;
-        self.members.get(chosen).copied()
+impl Matches {
+    pub fn clear(&mut self) {
+        self.here.clear();
+        self.hubs.clear();
+    }
+
+    pub fn picked(&mut self, pick: Pick, group: &Arc<str>) {
+        match pick {
+            Pick::Member(who, subscription) => self.here.push(Found {
+                who,
+                subscription,
+                shared: true,
+            }),
+            Pick::Hub { hub, numbered } => self.hubs.push(Bound {
+                hub,
+                group: Some(group.clone()),
+                numbered,
+            }),
+        }
+    }
+}
+
+fn one(who: SubscriberId, route: &Route) -> Found {
+    Found {
+        who,
+        subscription: route.subscription,
+        shared: false,
     }
 }
 

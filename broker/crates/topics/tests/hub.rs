@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use topics::{
-    Claim, Delivery, EnvelopeBuilder, Hub, Leave, Limits, Output, Parked, RetainedFull,
+    Claim, Delivery, EnvelopeBuilder, Hub, Leave, Limits, Output, Parked, Publisher, RetainedFull,
     SubscriberId, Subscription, Will,
 };
 
@@ -56,6 +56,21 @@ fn enter(hub: &mut Hub, client: &str, session: u64) -> SubscriberId {
     }
 }
 
+fn by(client: SubscriberId) -> Publisher {
+    Publisher {
+        subscriber: Some(client),
+        ..Publisher::default()
+    }
+}
+
+/// How many get it.
+fn publish(hub: &mut Hub, vhost: &str, topic: &str) -> usize {
+    let nobody = Publisher::default();
+    let message = message(topic, b"x");
+    hub.publish(vhost, topic, &message, nobody, &mut Vec::new())
+        .receivers
+}
+
 fn at(qos: Qos) -> Subscription {
     Subscription {
         qos,
@@ -74,7 +89,7 @@ fn said(hub: &mut Hub) -> Vec<String> {
             Output::TakenOver { session } => format!("{session} leaves"),
             Output::Free { session } => format!("{session} again"),
             Output::Will { vhost, will } => format!("will {vhost} {}", will.topic),
-            Output::Send { to, word } => format!("to {to} {word:?}"),
+            other => format!("{other:?}"),
         });
     }
     all
@@ -136,10 +151,7 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
         will: Some((seconds(10), will("w"))),
     };
     hub.leave(who, leave);
-    assert_eq!(
-        hub.publish("/", "a/b", &message("a/b", b"x"), None, &mut Vec::new()),
-        1
-    );
+    assert_eq!(publish(&mut hub, "/", "a/b"), 1);
     assert_eq!(basket.0.lock().unwrap().len(), 1);
     assert_eq!(hub.wake_at(), Some(seconds(10)));
     hub.tick(seconds(9));
@@ -150,10 +162,7 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
     assert_eq!(hub.counts().parked, 1);
     hub.tick(seconds(60));
     assert_eq!((hub.counts().parked, hub.counts().subscriptions), (0, 0));
-    assert_eq!(
-        hub.publish("/", "a/b", &message("a/b", b"x"), None, &mut Vec::new()),
-        0
-    );
+    assert_eq!(publish(&mut hub, "/", "a/b"), 0);
     assert_eq!(hub.wake_at(), None);
 }
 
@@ -165,7 +174,7 @@ fn what_was_on_its_way_when_a_client_left_waits_for_it() {
     for id in [who, other] {
         hub.subscribe(id, "a", at(Qos::AtLeastOnce));
     }
-    hub.publish("/", "a", &message("a", b"x"), None, &mut Vec::new());
+    publish(&mut hub, "/", "a");
     let basket = Basket::default();
     let leave = Leave {
         state: Some(Box::new(basket.clone())),
@@ -228,10 +237,7 @@ fn one_delivery_names_all_subscriptions_that_match() {
             },
         );
     }
-    assert_eq!(
-        hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new()),
-        1
-    );
+    assert_eq!(publish(&mut hub, "/", "a/b"), 1);
     assert_eq!(said(&mut hub), ["1 gets [7, 8]"]);
     // Replaced, not added.
     assert!(hub.subscribe(
@@ -242,16 +248,13 @@ fn one_delivery_names_all_subscriptions_that_match() {
             ..at(Qos::AtMostOnce)
         }
     ));
-    hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new());
+    publish(&mut hub, "/", "a/b");
     assert_eq!(said(&mut hub), ["1 gets [5, 8]"]);
     assert!(hub.unsubscribe(who, "a/#"));
     assert!(!hub.unsubscribe(who, "a/#"));
-    hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new());
+    publish(&mut hub, "/", "a/b");
     assert_eq!(said(&mut hub), ["1 gets [5]"]);
-    assert_eq!(
-        hub.publish("other", "a/b", &message("a/b", b""), None, &mut Vec::new()),
-        0
-    );
+    assert_eq!(publish(&mut hub, "other", "a/b"), 0);
 }
 
 #[test]
@@ -266,7 +269,8 @@ fn no_local_is_about_the_publisher() {
     hub.subscribe(one, "a", no_local);
     hub.subscribe(two, "a", no_local);
     assert_eq!(
-        hub.publish("/", "a", &message("a", b""), Some(one), &mut Vec::new()),
+        hub.publish("/", "a", &message("a", b""), by(one), &mut Vec::new())
+            .receivers,
         1
     );
     assert_eq!(said(&mut hub), ["2 gets [0]"]);
@@ -282,10 +286,7 @@ fn a_group_takes_turns_and_prefers_who_is_here() {
         hub.subscribe(id, "$share/g/a/+", Subscription::default());
     }
     let publish = |hub: &mut Hub| {
-        assert_eq!(
-            hub.publish("/", "a/b", &message("a/b", b""), None, &mut Vec::new()),
-            1
-        );
+        assert_eq!(publish(hub, "/", "a/b"), 1);
         said(hub).concat()
     };
     let mut turns: Vec<String> = (0..3).map(|_| publish(&mut hub)).collect();
@@ -354,8 +355,14 @@ fn a_client_with_a_queue_gets_the_rest_from_the_hub() {
     hub.subscribe(one, "$share/g/c", at(Qos::AtLeastOnce));
     let publish = |hub: &mut Hub, topic| {
         let mut queues = Vec::new();
-        let heard = hub.publish("/", topic, &message(topic, b""), None, &mut queues);
-        (heard, queues, said(hub))
+        let heard = hub.publish(
+            "/",
+            topic,
+            &message(topic, b""),
+            Publisher::default(),
+            &mut queues,
+        );
+        (heard.receivers, queues, said(hub))
     };
     assert_eq!(
         publish(&mut hub, "a"),
@@ -454,7 +461,7 @@ proptest! {
             for (client, _) in model.keys().filter(|(_, filter)| matches(filter, topic)) {
                 *want.entry(*client).or_default() += 1;
             }
-            prop_assert_eq!(hub.publish("/", topic, &message(topic, b""), None, &mut Vec::new()), want.len());
+            prop_assert_eq!(hub.publish("/", topic, &message(topic, b""), Publisher::default(), &mut Vec::new()).receivers, want.len());
             let mut got: BTreeMap<u64, usize> = BTreeMap::new();
             while let Some(output) = hub.take() {
                 if let Output::Deliver { session, delivery } = output {

@@ -606,7 +606,7 @@ impl World {
                     Output::TakenOver { session } => self.tell(session, Notice::TakenOver),
                     Output::Free { session } => self.tell(session, Notice::ClaimAgain),
                     Output::Will { vhost, will } => publish_will(&mut self.node, &vhost, will),
-                    Output::Send { to, .. } => panic!("there is no other hub: {to}"),
+                    other => panic!("there is no other hub: {other:?}"),
                 }
             }
             while let Some((number, notice)) = self.node.notices.pop_front() {

@@ -136,6 +136,16 @@ impl Cluster {
         self.nodes[at].alone = true;
     }
 
+    /// Its links break; it and its clients live on.
+    pub fn cut_off(&mut self, at: usize) {
+        self.nodes[at].alone = true;
+        let node = NodeId(at as u64 + 1);
+        for other in (0..self.nodes.len()).filter(|other| *other != at) {
+            self.nodes[other].shard.peer_down(node);
+            self.nodes[at].shard.peer_down(NodeId(other as u64 + 1));
+        }
+    }
+
     /// It is linked to the others.
     pub fn link(&mut self, at: usize) {
         self.nodes[at].alone = false;

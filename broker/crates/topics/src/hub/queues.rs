@@ -13,9 +13,11 @@ impl Hub {
     /// The client's messages of QoS 1 and 2 go through this queue, which is bound to the filters of its own subscriptions: the
     /// hub hands out the rest.
     pub fn store_in(&mut self, subscriber: SubscriberId, queue: u64) {
+        self.count_all(subscriber, false);
         if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {
             entry.queue = queue;
         }
+        self.count_all(subscriber, true);
     }
 
     /// The session that had this queue is over, and the queue is being deleted.

@@ -1,7 +1,7 @@
 //! What hubs say to each other. Integers big-endian.
 //!
 //! ```text
-//! 1 State: flags u8 (ask 1, again 2) | routes u64 | messages u64 | plain u64 | first u64 | lost u64
+//! 1 State: flags u8 (ask 1, again 2) | newest u64 | routes u64 | messages u64 | plain u64 | first u64 | lost u64
 //! 2 Changes: from u64 | to u64 | digest: u8 present, [u64] | changes u32, then each:
 //!     kind u8 | filter or group: vhost: u8 len, bytes; filter: u16 len, bytes | seat: queue u64 | stored, plain, acknowledged u32
 //! 3 Messages: first u64 | plain u64 | messages u32, then each:
@@ -26,6 +26,8 @@ pub struct State {
     pub ask: bool,
     /// Something may have been lost: the other sends again what comes after this.
     pub again: bool,
+    /// The newest version of the routes of who says this.
+    pub newest: u64,
     /// The version of the other's routes that is known here; 0: nothing is.
     pub routes: u64,
     /// The newest numbered message of the other that is here, as are all before it.
@@ -147,6 +149,7 @@ impl State {
         let again = if self.again { AGAIN } else { 0 };
         out.put_u8(ask | again);
         for field in [
+            self.newest,
             self.routes,
             self.messages,
             self.plain,
@@ -162,6 +165,7 @@ impl State {
         Ok(State {
             ask: flags & ASK != 0,
             again: flags & AGAIN != 0,
+            newest: u64(from)?,
             routes: u64(from)?,
             messages: u64(from)?,
             plain: u64(from)?,
@@ -236,6 +240,17 @@ impl Key {
             KIND_SEAT => Key::Seat { queue: u64(from)? },
             _ => return Err(BadWord),
         })
+    }
+
+    /// Bytes as they are sent, about.
+    pub(crate) fn size(&self) -> usize {
+        let name = match self {
+            Key::Filter { vhost, filter } | Key::Group { vhost, filter } => {
+                vhost.len() + filter.len()
+            }
+            Key::Seat { .. } => 8,
+        };
+        SMALLEST_CHANGE + name
     }
 }
 
@@ -419,6 +434,7 @@ mod tests {
             Word::State(State {
                 ask: true,
                 again: false,
+                newest: 9,
                 routes: 1,
                 messages: 2,
                 plain: 3,

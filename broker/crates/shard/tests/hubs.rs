@@ -1,0 +1,176 @@
+//! MQTT clients of several nodes, whose hubs hear each other.
+#![forbid(unsafe_code)]
+
+mod cluster;
+
+use cluster::Cluster;
+use cluster::mqtt::MqttClient;
+use codec_amqp091::Properties as Amqp;
+use codec_mqtt::{Properties, Qos, Will};
+use metadata::{Change, QueueKind};
+use std::time::Duration;
+
+fn connect(cluster: &mut Cluster, at: usize, name: &str, expiry: u32) -> MqttClient {
+    let mut client = MqttClient::new(cluster, at, name, expiry, None);
+    let said = cluster.until("CONNACK", |c| client.said(c).pop());
+    assert_eq!(said, "CONNACK Success false", "{name}");
+    client
+}
+
+fn subscriber(cluster: &mut Cluster, at: usize, name: &str, filter: &str, qos: Qos) -> MqttClient {
+    let mut client = connect(cluster, at, name, 0);
+    client.subscribe(cluster, filter, qos);
+    assert_eq!(cluster.until("SUBACK", |c| client.said(c).pop()), "SubAck");
+    client
+}
+
+fn publish(cluster: &mut Cluster, client: &mut MqttClient, topic: &str, qos: Qos, text: &str) {
+    client.publish(cluster, topic, qos, text.as_bytes(), Properties::default());
+}
+
+#[test]
+fn who_has_subscribed_gets_what_is_published_anywhere() {
+    let mut cluster = Cluster::new(3);
+    let mut subscriber = subscriber(&mut cluster, 0, "s", "a/#", Qos::ExactlyOnce);
+    for at in 0..3 {
+        let mut publisher = connect(&mut cluster, at, &format!("p{at}"), 0);
+        for (qos, answer) in [
+            (Qos::AtMostOnce, vec![]),
+            (Qos::AtLeastOnce, vec!["PubAck Success"]),
+            (Qos::ExactlyOnce, vec!["PubRec Success"]),
+        ] {
+            publish(&mut cluster, &mut publisher, "a/b", qos, "x");
+            let got = format!("a/b x q{} []", qos as u8);
+            assert_eq!(subscriber.said(&mut cluster), [got], "from node {at}");
+            assert_eq!(publisher.said(&mut cluster), answer);
+        }
+        publish(&mut cluster, &mut publisher, "b", Qos::AtLeastOnce, "x");
+        assert_eq!(
+            publisher.said(&mut cluster),
+            ["PubAck NoMatchingSubscribers"]
+        );
+    }
+    subscriber.cut(&mut cluster);
+    let mut publisher = connect(&mut cluster, 1, "last", 0);
+    publish(&mut cluster, &mut publisher, "a/b", Qos::AtLeastOnce, "x");
+    assert_eq!(
+        publisher.said(&mut cluster),
+        ["PubAck NoMatchingSubscribers"]
+    );
+}
+
+#[test]
+fn what_amqp_publishes_reaches_mqtt_clients_of_other_nodes() {
+    let mut cluster = Cluster::new(3);
+    let mut subscriber = subscriber(&mut cluster, 0, "s", "a/+", Qos::AtLeastOnce);
+    let mut amqp = cluster.client(2);
+    let durable = Amqp {
+        delivery_mode: Some(2),
+        ..Amqp::default()
+    };
+    amqp.publish(&mut cluster, "amq.topic", "a.b", &durable, b"one");
+    amqp.publish(&mut cluster, "amq.topic", "a.b", &Amqp::default(), b"two");
+    amqp.publish(&mut cluster, "amq.topic", "b", &durable, b"not for it");
+    let said = subscriber.said(&mut cluster);
+    assert_eq!(said, ["a/b one q1 []", "a/b two q0 []"]);
+}
+
+#[test]
+fn a_will_is_heard_on_other_nodes() {
+    let mut cluster = Cluster::new(3);
+    let mut watcher = subscriber(&mut cluster, 0, "w", "will", Qos::AtLeastOnce);
+    let will = Will {
+        qos: Qos::AtLeastOnce,
+        retain: false,
+        properties: Properties::default(),
+        topic: "will",
+        payload: b"gone",
+    };
+    let mut client = MqttClient::new(&mut cluster, 1, "c", 0, Some(will));
+    cluster.until("CONNACK", |c| client.said(c).pop());
+    client.cut(&mut cluster);
+    assert_eq!(watcher.said(&mut cluster), ["will gone q1 []"]);
+}
+
+#[test]
+fn a_group_is_one_over_all_nodes() {
+    let mut cluster = Cluster::new(3);
+    cluster.change(Change::SetDefaultQueueType {
+        vhost: "/".into(),
+        kind: Some(QueueKind::Quorum),
+    });
+    let share = "$share/g/a";
+    let mut members: Vec<MqttClient> = (0..3)
+        .map(|at| {
+            // The last one has its session in a queue.
+            let mut member = connect(
+                &mut cluster,
+                at,
+                &format!("m{at}"),
+                if at == 2 { 60 } else { 0 },
+            );
+            member.subscribe(&mut cluster, share, Qos::AtLeastOnce);
+            assert_eq!(cluster.until("SUBACK", |c| member.said(c).pop()), "SubAck");
+            member
+        })
+        .collect();
+    for at in 0..3 {
+        cluster.until("the queue", |c| {
+            c.knows(at, "mqtt-subscription-m2qos1").then_some(())
+        });
+    }
+    cluster.pass(Duration::from_millis(100));
+    for at in 0..3 {
+        let mut publisher = connect(&mut cluster, at, &format!("p{at}"), 0);
+        for n in 0..6 {
+            let text = format!("{at}{n}");
+            publish(&mut cluster, &mut publisher, "a", Qos::AtLeastOnce, &text);
+            let told = cluster.until("PUBACK", |c| publisher.said(c).pop());
+            assert_eq!(told, "PubAck Success");
+        }
+    }
+    cluster.pass(Duration::from_millis(100));
+    let got: Vec<Vec<String>> = members.iter_mut().map(|m| m.said(&mut cluster)).collect();
+    let mut all: Vec<&String> = got.iter().flatten().collect();
+    all.sort();
+    let want: Vec<String> = (0..3)
+        .flat_map(|at| (0..6).map(move |n| format!("a {at}{n} q1 []")))
+        .collect();
+    assert_eq!(all, want.iter().collect::<Vec<_>>());
+    for (at, got) in got.iter().enumerate() {
+        assert_eq!(got.len(), 6, "member {at}: {got:?}");
+    }
+}
+
+#[test]
+fn a_publisher_waits_for_a_node_that_is_out_of_reach_and_not_for_ever() {
+    let mut cluster = Cluster::new(3);
+    let mut subscriber = subscriber(&mut cluster, 0, "s", "a", Qos::AtLeastOnce);
+    let mut publisher = connect(&mut cluster, 1, "p", 0);
+    cluster.cut_off(0);
+    publish(&mut cluster, &mut publisher, "a", Qos::AtLeastOnce, "1");
+    publish(
+        &mut cluster,
+        &mut publisher,
+        "a",
+        Qos::AtMostOnce,
+        "dropped",
+    );
+    assert!(publisher.said(&mut cluster).is_empty());
+    cluster.link(0);
+    assert_eq!(
+        cluster.until("PUBACK", |c| publisher.said(c).pop()),
+        "PubAck Success"
+    );
+    assert_eq!(subscriber.said(&mut cluster), ["a 1 q1 []"]);
+    cluster.cut_off(0);
+    publish(&mut cluster, &mut publisher, "a", Qos::AtLeastOnce, "2");
+    assert_eq!(
+        cluster.until("PUBACK", |c| publisher.said(c).pop()),
+        "PubAck Success"
+    );
+    cluster.link(0);
+    // What it missed it is told of.
+    let said = cluster.until("the end", |c| subscriber.said(c).pop());
+    assert_eq!(said, "DISCONNECT UnspecifiedError");
+}

@@ -1,0 +1,306 @@
+//! Subscribers of other hubs: what they are told of those here, and messages that come from them.
+
+use super::{Hub, Output, Seat, Subscriber, Vhost};
+use crate::hubs::HubId;
+use crate::hubs::Hubs;
+use crate::hubs::neighbour::{Event, Waiter};
+use crate::hubs::own::Class;
+use crate::hubs::word::{Key, Sent, Wants, Word};
+use crate::routes::{Seating, Seats};
+use crate::{Envelope, Place, SubscriberId, Subscription};
+use codec_mqtt::Qos;
+use env::{Incarnation, NodeId};
+use slab::Slab;
+use std::sync::Arc;
+
+/// How often a message goes on to another hub because the member of a group that it was for had left.
+const MAX_HOPS: u8 = 3;
+
+impl Hub {
+    /// Another hub is there, perhaps again after its link was broken.
+    pub fn meet(&mut self, place: Place) {
+        if !self.hubs.meet(place) {
+            return;
+        }
+        let all: Vec<SubscriberId> = self
+            .subscribers
+            .iter()
+            .map(|(key, _)| SubscriberId(key as u32))
+            .collect();
+        all.into_iter().for_each(|who| self.count_all(who, true));
+    }
+
+    /// The hubs of another node are out of reach.
+    pub fn part(&mut self, node: NodeId) {
+        self.hubs.part(node);
+        self.carry_on();
+    }
+
+    /// Only this life of another node is left; None: not even that.
+    pub fn forget_hubs(&mut self, node: NodeId, but: Option<Incarnation>) {
+        let mut events = Vec::new();
+        for id in self.hubs.of_other_lives(node, but) {
+            self.hubs.remove(id, &mut events);
+            events.drain(..).for_each(|event| self.happened(id, event));
+        }
+        self.carry_on();
+    }
+
+    /// Whether this hub knows what there is to know of all others that can be reached: before, a message may not find its
+    /// subscribers.
+    pub fn is_introduced(&self) -> bool {
+        self.hubs.is_introduced()
+    }
+
+    /// What another hub says.
+    pub fn hear(&mut self, from: Place, word: Word) {
+        let mut events = std::mem::take(&mut self.events);
+        if let Some(id) = self.hubs.hear(from, word, &mut events) {
+            events.drain(..).for_each(|event| self.happened(id, event));
+        }
+        self.events = events;
+        self.carry_on();
+    }
+
+    /// The next word for another hub, at the end of a turn. None: there is no more to say.
+    pub fn say(&mut self) -> Option<(Place, Word)> {
+        self.hubs.say()
+    }
+
+    /// Whether a session must wait until its subscriptions are known to the other hubs: [`Output::Known`] tells when.
+    pub fn announce(&mut self, session: u64) -> bool {
+        self.hubs.announce(session)
+    }
+
+    pub(super) fn tick_hubs(&mut self, now: env::Time) {
+        let mut events = std::mem::take(&mut self.events);
+        self.hubs.tick(now, &mut events);
+        for event in events.drain(..) {
+            if let Event::Answered(waiter) = event {
+                self.heard(waiter);
+            }
+        }
+        self.events = events;
+        self.carry_on();
+    }
+
+    /// Who need not wait any more is told.
+    fn carry_on(&mut self) {
+        while let Some(session) = self.hubs.announced() {
+            self.outputs.push_back(Output::Known { session });
+        }
+        let relieved = self.hubs.relieved().into_iter();
+        self.outputs
+            .extend(relieved.map(|session| Output::Relieved { session }));
+    }
+
+    fn heard(&mut self, waiter: Waiter) {
+        if waiter.tag != 0 {
+            self.outputs.push_back(Output::Heard {
+                session: waiter.session,
+                channel: waiter.channel,
+                tag: waiter.tag,
+            });
+        }
+    }
+
+    fn happened(&mut self, hub: HubId, event: Event) {
+        match event {
+            Event::Answered(waiter) => self.heard(waiter),
+            Event::Message(sent) => self.take_in(sent),
+            Event::Route { key, was, is } => self.route(hub, key, was, is),
+            Event::Missed => self.tell_missed(),
+        }
+    }
+
+    fn route(&mut self, hub: HubId, key: Key, was: Wants, is: Wants) {
+        match key {
+            Key::Filter { vhost, filter } => {
+                let vhost = self.vhosts.entry(vhost).or_default();
+                vhost.routes.set_hub(&filter, hub, was, is);
+            }
+            Key::Group { vhost, filter } => {
+                let vhost = self.vhosts.entry(vhost).or_default();
+                vhost.routes.set_members(&filter, hub, is);
+            }
+            Key::Seat { queue } if !is.is_none() => drop(self.hubs.seats.insert(queue, hub)),
+            Key::Seat { queue } => {
+                if self.hubs.seats.get(&queue) == Some(&hub) {
+                    self.hubs.seats.remove(&queue);
+                }
+            }
+        }
+    }
+
+    /// Messages of QoS 1 or 2 were given up while this hub was out of reach. Clients that may have missed one must know: those whose
+    /// messages are in no queue.
+    fn tell_missed(&mut self) {
+        for (_, entry) in self.subscribers.iter() {
+            let acknowledged = |s: &Subscription| s.qos != Qos::AtMostOnce;
+            if let Seat::Connected { session, .. } = entry.seat
+                && entry.queue == 0
+                && entry.filters.values().any(acknowledged)
+            {
+                self.outputs.push_back(Output::Missed { session });
+            }
+        }
+    }
+
+    /// A message that another hub has for subscribers here.
+    fn take_in(&mut self, sent: Sent) {
+        let properties = sent.message.properties();
+        let Ok(envelope) = Envelope::read(&properties) else {
+            return;
+        };
+        let topic = envelope.topic;
+        match &sent.group {
+            Some(group) => self.take_shared(&sent, group),
+            None => {
+                let mut found = std::mem::take(&mut self.found);
+                found.clear();
+                if let Some(vhost) = self.vhosts.get_mut(&sent.vhost) {
+                    vhost.routes.find_here(topic, &mut found.here);
+                }
+                let mut queues = Vec::new();
+                self.hand_out(&found.here, &sent.message, &mut queues);
+                self.found = found;
+            }
+        }
+    }
+
+    /// For one member of a group, who may have left meanwhile: then for another one.
+    fn take_shared(&mut self, sent: &Sent, group: &Arc<str>) {
+        let durable = sent.message.durable();
+        let Hub {
+            vhosts,
+            subscribers,
+            hubs,
+            ..
+        } = self;
+        let Some(vhost) = vhosts.get_mut(&sent.vhost) else {
+            return;
+        };
+        let seats = &Whereabouts { subscribers, hubs };
+        let pick = vhost.routes.pick(group, durable, false, seats);
+        let pick = match pick {
+            None if sent.hops < MAX_HOPS => vhost.routes.pick(group, durable, true, seats),
+            pick => pick,
+        };
+        let Some(pick) = pick else {
+            return;
+        };
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        found.picked(pick, group);
+        let mut queues = Vec::new();
+        self.hand_out(&found.here, &sent.message, &mut queues);
+        for queue in queues {
+            let message = sent.message.clone();
+            self.outputs.push_back(Output::ToQueue { queue, message });
+        }
+        for bound in &found.hubs {
+            let on = Sent {
+                hops: sent.hops + 1,
+                numbered: bound.numbered,
+                ..sent.clone()
+            };
+            self.hubs.send(bound.hub, on, Default::default());
+        }
+        self.found = found;
+    }
+
+    /// Counts all that a subscriber is there for, or takes it back.
+    pub(super) fn count_all(&mut self, who: SubscriberId, more: bool) {
+        let Some(own) = &mut self.hubs.own else {
+            return;
+        };
+        let Some(entry) = self.subscribers.get(index(who)) else {
+            return;
+        };
+        for (filter, subscription) in &entry.filters {
+            if let Some((key, class)) = counts_as(entry, filter, *subscription) {
+                own.count(key, class, more);
+            }
+        }
+        self.hubs.routes_changed();
+    }
+
+    /// The same for one of its filters.
+    pub(super) fn count(
+        &mut self,
+        who: SubscriberId,
+        filter: &str,
+        wants: Subscription,
+        more: bool,
+    ) {
+        let Some(own) = &mut self.hubs.own else {
+            return;
+        };
+        let entry = self.subscribers.get(index(who));
+        if let Some((key, class)) = entry.and_then(|entry| counts_as(entry, filter, wants)) {
+            own.count(key, class, more);
+            self.hubs.routes_changed();
+        }
+    }
+}
+
+pub(super) fn index(who: SubscriberId) -> usize {
+    who.0 as usize
+}
+
+/// Where clients are.
+pub(super) struct Whereabouts<'a> {
+    pub subscribers: &'a Slab<Subscriber>,
+    pub hubs: &'a Hubs,
+}
+
+impl Seats for Whereabouts<'_> {
+    fn seating(&self, who: SubscriberId) -> Seating {
+        let Some(entry) = self.subscribers.get(index(who)) else {
+            return Seating::Away;
+        };
+        let stored = entry.queue != 0;
+        match (&entry.seat, self.hubs.seats.get(&entry.queue)) {
+            (Seat::Connected { .. }, _) => Seating::Here { stored },
+            (Seat::Away { .. }, Some(hub)) if stored => Seating::Elsewhere(*hub),
+            _ => Seating::Away,
+        }
+    }
+
+    fn is_up(&self, hub: HubId) -> bool {
+        self.hubs.is_up(hub)
+    }
+}
+
+/// What other hubs are told because of a subscription: what the client's queue does not get for it.
+fn counts_as(entry: &Subscriber, filter: &str, wants: Subscription) -> Option<(Key, Class)> {
+    let connected = matches!(entry.seat, Seat::Connected { .. });
+    let (stored, at_most_once) = (entry.queue != 0, wants.qos == Qos::AtMostOnce);
+    let shared = matches!(codec_mqtt::shared(filter), Ok(Some(_)));
+    let vhost = entry.vhost.clone();
+    let class = match (at_most_once, stored) {
+        (true, _) => Class::Plain,
+        (false, true) => Class::Stored,
+        (false, false) => Class::Acknowledged,
+    };
+    match (shared, stored) {
+        // Every hub knows the members whose sessions are in queues; what they do not know is where these are connected.
+        (true, true) if connected => Some((Key::Seat { queue: entry.queue }, Class::Stored)),
+        (true, false) if connected => {
+            let filter = filter.into();
+            Some((Key::Group { vhost, filter }, class))
+        }
+        (false, stored) if connected || !stored => {
+            let filter = filter.into();
+            Some((Key::Filter { vhost, filter }, class))
+        }
+        _ => None,
+    }
+}
+
+impl Vhost {
+    /// Nobody is here and nobody elsewhere has a subscription.
+    pub(super) fn is_empty(&self) -> bool {
+        self.clients.is_empty() && self.routes.is_empty()
+    }
+}

@@ -1,0 +1,131 @@
+//! A message on its way to its subscribers.
+
+use super::elsewhere::{Whereabouts, index};
+use super::{Heard, Hub, Output, Publisher, Seat, queues};
+use crate::Delivery;
+use crate::hubs::Sending;
+use crate::hubs::neighbour::Waiter;
+use crate::hubs::word::Sent;
+use crate::routes::{Bound, Found};
+use message::Message;
+use std::sync::Arc;
+
+impl Hub {
+    /// Hands a message to the subscribers of its topic, and to the hubs of others. Those who
+    /// get it through a queue that is bound to the exchange are not among them; queues that are to have it because their
+    /// clients share a subscription are added to `queues`.
+    pub fn publish(
+        &mut self,
+        vhost: &str,
+        topic: &str,
+        message: &Message,
+        publisher: Publisher,
+        queues: &mut Vec<u64>,
+    ) -> Heard {
+        let Some((name, _)) = self.vhosts.get_key_value(vhost) else {
+            return Heard::default();
+        };
+        // Copied only where a message leaves this hub.
+        let name = (self.hubs.len() > 0).then(|| name.clone());
+        let Some(vhost) = self.vhosts.get_mut(vhost) else {
+            return Heard::default();
+        };
+        let seats = &Whereabouts {
+            subscribers: &self.subscribers,
+            hubs: &self.hubs,
+        };
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        let durable = message.durable();
+        vhost.routes.find(topic, durable, seats, &mut found);
+        let from = publisher.subscriber;
+        found
+            .here
+            .retain(|f| !(f.subscription.no_local && Some(f.who) == from));
+        let mut heard = Heard {
+            receivers: self.hand_out(&found.here, message, queues),
+            ..Heard::default()
+        };
+        if let Some(name) = name.filter(|_| !found.hubs.is_empty()) {
+            self.pass_on(&found.hubs, &name, message, publisher, &mut heard);
+        }
+        self.found = found;
+        heard
+    }
+
+    /// To other hubs: once to each, and once for each group.
+    fn pass_on(
+        &mut self,
+        bound: &[Bound],
+        vhost: &Arc<str>,
+        message: &Message,
+        publisher: Publisher,
+        heard: &mut Heard,
+    ) {
+        let waiter = Waiter {
+            session: publisher.session,
+            channel: publisher.channel,
+            tag: publisher.tag,
+        };
+        for to in bound {
+            let sent = Sent {
+                numbered: to.numbered,
+                group: to.group.clone(),
+                hops: 0,
+                vhost: vhost.clone(),
+                message: message.clone(),
+            };
+            match self.hubs.send(to.hub, sent, waiter) {
+                Sending::Taken { behind } => {
+                    heard.receivers += 1;
+                    heard.behind |= behind;
+                    heard.awaited += usize::from(to.numbered && waiter.tag != 0);
+                }
+                Sending::Dropped | Sending::GivenUp => {}
+                Sending::Refused => heard.refused = true,
+            }
+        }
+    }
+
+    /// To clients of this hub; how many they are.
+    pub(super) fn hand_out(
+        &mut self,
+        found: &[Found],
+        message: &Message,
+        queues: &mut Vec<u64>,
+    ) -> usize {
+        let mut receivers = 0;
+        for matched in found.chunk_by(|a, b| a.who == b.who) {
+            let Some(first) = matched.first() else {
+                continue;
+            };
+            let Some(entry) = self.subscribers.get_mut(index(first.who)) else {
+                continue;
+            };
+            if entry.queue != 0
+                && let Some(through) = queues::through_queue(matched, message)
+            {
+                queues.extend(through.then_some(entry.queue));
+                continue;
+            }
+            receivers += 1;
+            let delivery = Delivery {
+                message: message.clone(),
+                hits: matched.iter().map(|f| f.subscription.hit()).collect(),
+                retained: false,
+            };
+            match &mut entry.seat {
+                Seat::Connected { session, .. } => self.outputs.push_back(Output::Deliver {
+                    session: *session,
+                    delivery,
+                }),
+                Seat::Away {
+                    state: Some(state), ..
+                } => self.not_kept += u64::from(!state.deliver(delivery)),
+                // Of QoS 0: need not be kept (section 4.5).
+                Seat::Away { state: None, .. } => {}
+            }
+        }
+        receivers
+    }
+}

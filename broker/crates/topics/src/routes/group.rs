@@ -1,0 +1,170 @@
+//! Subscribers that share a filter: each message is for one of them (section 4.8.2), wherever in the cluster it is.
+
+use super::Subscription;
+use crate::hubs::HubId;
+use crate::{SubscriberId, Wants};
+use codec_mqtt::Qos;
+use std::sync::Arc;
+
+/// Where a member is, for a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seating {
+    Here {
+        stored: bool,
+    },
+    /// Its session is in a queue, and its connection at another hub.
+    Elsewhere(HubId),
+    /// Its session is in a queue, and it has no connection.
+    Away,
+}
+
+/// Where members are, and which hubs can be reached.
+pub(crate) trait Seats {
+    fn seating(&self, who: SubscriberId) -> Seating;
+    fn is_up(&self, hub: HubId) -> bool;
+}
+
+/// Who is to have a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pick {
+    Member(SubscriberId, Subscription),
+    /// A member that is connected at this hub.
+    Hub {
+        hub: HubId,
+        numbered: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// The filter, `$share/` and all.
+    pub name: Arc<str>,
+    /// Those of this hub, and those whose session is in a queue: every hub knows these.
+    members: Vec<(SubscriberId, Subscription)>,
+    /// Members of other hubs that are in no queue, as many as they say.
+    elsewhere: Vec<(HubId, Wants)>,
+    /// All of these together.
+    others: usize,
+    /// Who was served last.
+    turn: usize,
+}
+
+impl Group {
+    pub fn new(name: Arc<str>) -> Group {
+        Group {
+            name,
+            members: Vec::new(),
+            elsewhere: Vec::new(),
+            others: 0,
+            turn: 0,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.elsewhere.is_empty()
+    }
+
+    pub fn join(&mut self, who: SubscriberId, subscription: Subscription) {
+        self.members.push((who, subscription));
+    }
+
+    pub fn leave(&mut self, who: SubscriberId) {
+        self.members.retain(|(member, _)| *member != who);
+    }
+
+    pub fn set_elsewhere(&mut self, hub: HubId, members: Wants) {
+        self.elsewhere.retain(|(other, _)| *other != hub);
+        if !members.is_none() {
+            self.elsewhere.push((hub, members));
+            self.elsewhere.sort_unstable_by_key(|(other, _)| *other);
+        }
+        self.others = self.elsewhere.iter().map(|(_, w)| count(*w)).sum();
+    }
+
+    pub fn subscriptions_of(&self, who: SubscriberId) -> impl Iterator<Item = Subscription> + '_ {
+        let own = self
+            .members
+            .iter()
+            .filter(move |(member, _)| *member == who);
+        own.map(|(_, subscription)| *subscription)
+    }
+
+    /// The next member in turn that is connected, or else the next one.
+    pub fn pick(&mut self, durable: bool, seats: &impl Seats) -> Option<Pick> {
+        let len = self.members.len() + self.others;
+        let after = |n: usize| (self.turn + n) % len.max(1);
+        let found = (1..=len).map(after).find_map(|at| {
+            let pick = self.seat(at, durable, seats)?;
+            Some((at, pick))
+        });
+        if let Some((at, pick)) = found {
+            self.turn = at;
+            return Some(pick);
+        }
+        self.turn = after(1);
+        let Some(members) = self.turn.checked_rem(self.members.len()) else {
+            return self.other(self.turn, durable);
+        };
+        let member = self.members.get(members);
+        member.map(|(who, subscription)| Pick::Member(*who, *subscription))
+    }
+
+    /// Who has this place in the group, if it can be reached.
+    fn seat(&self, at: usize, durable: bool, seats: &impl Seats) -> Option<Pick> {
+        let Some((who, subscription)) = self.members.get(at) else {
+            let other = self.other(at - self.members.len(), durable);
+            return other.filter(|pick| match pick {
+                Pick::Hub { hub, .. } => seats.is_up(*hub),
+                Pick::Member(..) => true,
+            });
+        };
+        let through_queue = durable && subscription.qos != Qos::AtMostOnce;
+        match seats.seating(*who) {
+            Seating::Elsewhere(hub) if !seats.is_up(hub) => None,
+            Seating::Elsewhere(hub) if !through_queue => Some(Pick::Hub {
+                hub,
+                numbered: false,
+            }),
+            Seating::Here { .. } | Seating::Elsewhere(_) => Some(Pick::Member(*who, *subscription)),
+            Seating::Away => None,
+        }
+    }
+
+    fn other(&self, mut at: usize, durable: bool) -> Option<Pick> {
+        for (hub, members) in &self.elsewhere {
+            let there = count(*members);
+            if at < there {
+                return Some(Pick::Hub {
+                    hub: *hub,
+                    numbered: durable && members.acknowledged > 0,
+                });
+            }
+            at -= there;
+        }
+        None
+    }
+
+    /// The next member that is connected here. One whose messages come through a queue only if there is no other.
+    pub fn pick_here(&mut self, seats: &impl Seats) -> Option<Pick> {
+        let len = self.members.len();
+        let after = |n: usize| (self.turn + n) % len.max(1);
+        let mut found = None;
+        for at in (1..=len).map(after) {
+            match self.members.get(at).map(|(who, _)| seats.seating(*who)) {
+                Some(Seating::Here { stored: false }) => {
+                    found = Some(at);
+                    break;
+                }
+                Some(Seating::Here { stored: true }) => found = found.or(Some(at)),
+                _ => {}
+            }
+        }
+        self.turn = found?;
+        let (who, subscription) = self.members.get(self.turn)?;
+        Some(Pick::Member(*who, *subscription))
+    }
+}
+
+fn count(members: Wants) -> usize {
+    members.plain as usize + members.acknowledged as usize
+}
