@@ -173,7 +173,7 @@ fn a_damaged_message_of_a_node_alone_is_named_and_the_others_are_served() -> Res
 
 #[test]
 fn a_leader_with_a_damaged_message_ends_and_the_others_have_it() -> Result<()> {
-    let mut nodes = Nodes::start("segment-of-three", 3, &[SMALL_LOG])?;
+    let mut nodes = Nodes::with("segment-of-three", 3, &[SMALL_LOG])?;
     publish_to_segments(&nodes.address(0, "amqp")?)?;
     let leader = nodes
         .queue("orders")

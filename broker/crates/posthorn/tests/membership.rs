@@ -18,7 +18,7 @@ fn groups_in(dir: &Path) -> usize {
 
 #[test]
 fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
-    let mut nodes = Nodes::start("membership", 4, &[])?;
+    let mut nodes = Nodes::start("membership", 4)?;
     let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
     client.declare("q", "quorum")?;
     for _ in 0..200 {

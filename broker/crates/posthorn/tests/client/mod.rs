@@ -230,6 +230,11 @@ impl Client {
 
     /// A persistent message whose body is the publisher's number and `size` bytes more.
     pub fn publish(&mut self, queue: &str, size: usize) -> Result<()> {
+        self.publish_to("", queue, size)
+    }
+
+    /// The same, to any exchange.
+    pub fn publish_to(&mut self, exchange: &str, routing_key: &str, size: usize) -> Result<()> {
         self.sent += 1;
         let mut body = self.sent.to_le_bytes().to_vec();
         body.resize(8 + size, self.sent as u8);
@@ -240,8 +245,8 @@ impl Client {
         };
         persistent.encode(&mut properties);
         let publish = Method::BasicPublish {
-            exchange: "",
-            routing_key: queue,
+            exchange,
+            routing_key,
             mandatory: false,
             immediate: false,
         };

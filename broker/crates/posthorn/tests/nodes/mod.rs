@@ -1,4 +1,4 @@
-//! Several real processes that are one cluster.
+//! Several real processes that are one cluster, over loopback.
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use crate::program::{Result, Scratch, Serving, address, eventually, serve_arguments};
@@ -8,18 +8,22 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// They are called `n0` and so on, each in a zone of its own.
 pub struct Nodes {
     scratch: Scratch,
     peers: Vec<u16>,
     pub running: Vec<Option<Serving>>,
-    settings: Vec<String>,
     agent: ureq::Agent,
+    /// More of the configuration.
+    settings: &'static [&'static str],
 }
 
 impl Nodes {
-    /// `settings`: of each node, as `key=value`.
-    pub fn start(name: &str, count: usize, settings: &[&str]) -> Result<Nodes> {
+    pub fn start(name: &str, count: usize) -> Result<Nodes> {
+        Nodes::with(name, count, &[])
+    }
+
+    /// The same, with these settings (`key=value`).
+    pub fn with(name: &str, count: usize, settings: &'static [&'static str]) -> Result<Nodes> {
         let held = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
         let held = held.collect::<std::io::Result<Vec<_>>>()?;
         let ports = held.iter().map(|l| Ok(l.local_addr()?.port()));
@@ -28,8 +32,8 @@ impl Nodes {
             scratch: Scratch::new(name)?,
             peers: ports.collect::<std::io::Result<_>>()?,
             running: (0..count).map(|_| None).collect(),
-            settings: settings.iter().map(|s| (*s).to_owned()).collect(),
             agent: config.build().new_agent(),
+            settings,
         };
         drop(held);
         for at in 0..count {
@@ -45,7 +49,7 @@ impl Nodes {
         self.scratch.0.join(format!("n{at}"))
     }
 
-    fn ready(&self, at: usize) -> PathBuf {
+    pub fn ready(&self, at: usize) -> PathBuf {
         self.scratch.0.join(format!("n{at}.ready"))
     }
 
@@ -70,7 +74,7 @@ impl Nodes {
         ] {
             command.arg("--set").arg(key);
         }
-        for setting in &self.settings {
+        for setting in self.settings {
             command.arg("--set").arg(setting);
         }
         let process = command.stderr(File::create(self.log(at))?).spawn()?;

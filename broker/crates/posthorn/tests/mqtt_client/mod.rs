@@ -1,0 +1,158 @@
+//! A client of MQTT 3.1.1 over a real socket.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use crate::program::Result;
+use bytes::BytesMut;
+use codec_mqtt::{
+    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
+    SubscribeOptions, Version, Will, parse_frame,
+};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Nothing takes as long as this; a test that hangs is to end.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Client {
+    stream: TcpStream,
+    input: BytesMut,
+}
+
+/// A message from the server.
+#[derive(Debug)]
+pub struct Got {
+    pub id: u16,
+    pub qos: Qos,
+    pub dup: bool,
+    pub retain: bool,
+    pub payload: String,
+}
+
+impl Client {
+    /// A client of MQTT 3.1.1, and whether its session was there.
+    pub fn open(address: &str, client_id: &str, clean: bool) -> Result<(Client, bool)> {
+        Client::open_with(address, client_id, clean, None)
+    }
+
+    /// The same, with a will.
+    pub fn open_with(
+        address: &str,
+        client_id: &str,
+        clean: bool,
+        will: Option<Will<'_>>,
+    ) -> Result<(Client, bool)> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let input = BytesMut::new();
+        let mut client = Client { stream, input };
+        client.send(&Packet::Connect(Connect {
+            version: Version::V311,
+            clean_start: clean,
+            keep_alive: 0,
+            properties: Properties::default(),
+            client_id,
+            will,
+            user_name: None,
+            password: None,
+        }))?;
+        let present = client.next(|packet| match packet {
+            Packet::ConnAck(p) if p.reason == Reason::Success => Some(p.session_present),
+            _ => None,
+        })?;
+        Ok((client, present))
+    }
+
+    fn send(&mut self, packet: &Packet<'_>) -> Result<()> {
+        let mut raw = BytesMut::new();
+        packet.encode(Version::V311, &mut raw);
+        Ok(self.stream.write_all(&raw)?)
+    }
+
+    /// The next packet, which must be one that `read` knows.
+    fn next<T>(&mut self, read: impl Fn(&Packet<'_>) -> Option<T>) -> Result<T> {
+        loop {
+            let whole = parse_frame(&self.input, usize::MAX).map_err(|e| e.to_string())?;
+            if let Some(frame) = whole {
+                let length = frame.wire_len();
+                let packet = Packet::decode(&frame, Version::V311).map_err(|e| e.to_string())?;
+                let found = read(&packet).ok_or_else(|| format!("unexpected: {packet:?}"))?;
+                drop(self.input.split_to(length));
+                return Ok(found);
+            }
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer)? {
+                0 => return Err("the connection is closed".into()),
+                n => self.input.extend_from_slice(&buffer[..n]),
+            }
+        }
+    }
+
+    pub fn subscribe(&mut self, filter: &str, qos: Qos) -> Result<()> {
+        let options = SubscribeOptions {
+            qos,
+            ..SubscribeOptions::default()
+        };
+        let mut raw = BytesMut::new();
+        Filters::put(&mut raw, filter, options);
+        self.send(&Packet::Subscribe(Subscribe {
+            packet_id: 1,
+            properties: Properties::default(),
+            filters: Filters::new(&raw, Version::V311),
+        }))?;
+        self.next(|packet| match packet {
+            Packet::SubAck(p) if p.reasons == [qos as u8] => Some(()),
+            _ => None,
+        })
+    }
+
+    pub fn publish(&mut self, topic: &str, id: u16, payload: &str, retain: bool) -> Result<()> {
+        self.publish_at(Qos::AtLeastOnce, topic, id, payload, retain)
+    }
+
+    pub fn publish_at(
+        &mut self,
+        qos: Qos,
+        topic: &str,
+        id: u16,
+        payload: &str,
+        retain: bool,
+    ) -> Result<()> {
+        self.send(&Packet::Publish(Publish {
+            dup: false,
+            qos,
+            retain,
+            topic,
+            packet_id: id,
+            properties: Properties::default(),
+            payload: payload.as_bytes(),
+        }))
+    }
+
+    pub fn acknowledged(&mut self) -> Result<u16> {
+        self.next(|packet| match packet {
+            Packet::Ack(ack) if matches!(ack.kind, AckKind::PubAck | AckKind::PubRec) => {
+                Some(ack.packet_id)
+            }
+            _ => None,
+        })
+    }
+
+    pub fn message(&mut self) -> Result<Got> {
+        self.next(|packet| match packet {
+            Packet::Publish(p) => Some(Got {
+                id: p.packet_id,
+                qos: p.qos,
+                dup: p.dup,
+                retain: p.retain,
+                payload: String::from_utf8_lossy(p.payload).into_owned(),
+            }),
+            _ => None,
+        })
+    }
+
+    pub fn acknowledge(&mut self, id: u16) -> Result<()> {
+        let ack = Ack::new(AckKind::PubAck, id, Reason::Success);
+        self.send(&Packet::Ack(ack))
+    }
+}
