@@ -80,6 +80,8 @@ pub struct Group {
     /// The commit index is to be put on record although nothing else is.
     pub commit_wanted: bool,
     commit_lag_ticks: u32,
+    /// On the leader: members that were heard from in the period before this one. raft-rs starts each with nobody.
+    heard_before: Vec<NodeId>,
     /// The leader is known to be down: asks again soon when nobody wins.
     hurried: bool,
     /// The members were told.
@@ -160,6 +162,7 @@ impl Group {
             restore: None,
             commit_wanted: false,
             commit_lag_ticks: 0,
+            heard_before: Vec::new(),
             hurried: false,
             introduced: false,
             vote_floor: None,
@@ -198,6 +201,7 @@ impl Group {
         let role = (self.raw.raft.term, self.raw.raft.state);
         if role != self.seen_role {
             self.seen_role = role;
+            self.heard_before.clear();
             self.draw_timeout(rng);
         }
     }
@@ -233,6 +237,7 @@ impl Group {
         if self.stopped || self.departing || self.must_not_campaign() {
             return;
         }
+        self.note_heard();
         self.raw.tick();
         self.retime(rng);
         let campaigning = matches!(
@@ -247,6 +252,22 @@ impl Group {
             }
         }
         self.watch_commit_record();
+    }
+
+    /// Before a tick: keeps who was heard from in this period if the tick is its last.
+    fn note_heard(&mut self) {
+        let raft = &self.raw.raft;
+        if self.is_leader() && raft.election_elapsed + 1 >= raft.election_timeout() {
+            self.heard_before.clear();
+            let heard = raft.prs().iter().filter(|(_, p)| p.recent_active);
+            self.heard_before.extend(heard.map(|(id, _)| NodeId(*id)));
+        }
+    }
+
+    /// On the leader: whether a member has answered in this period of the election time or in the one before.
+    fn is_heard(&self, node: NodeId) -> bool {
+        let progress = self.raw.raft.prs().get(node.0);
+        progress.is_some_and(|p| p.recent_active || self.heard_before.contains(&node))
     }
 
     /// A commit index that no later entry carries to the log goes there by itself after a while.
@@ -639,8 +660,9 @@ impl Group {
         if is_leader {
             for (id, progress) in raft.prs().iter() {
                 matched.push((NodeId(*id), progress.matched));
-                if *id == raft.id || progress.recent_active {
-                    active.push(NodeId(*id));
+                let node = NodeId(*id);
+                if *id == raft.id || self.is_heard(node) {
+                    active.push(node);
                 }
             }
             matched.sort_unstable();

@@ -2,9 +2,9 @@
 
 mod harness;
 
-use consensus::{Departure, Membership, MembershipChange, ProposeError, RaftHost};
+use consensus::{Departure, Limits, Membership, MembershipChange, ProposeError, RaftHost};
 use env::{Disk, NodeId, Rng};
-use harness::{Cluster, GROUP, seeds, voters};
+use harness::{Cluster, GROUP, seeds, small_limits, voters};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -118,6 +118,63 @@ fn a_transfer_goes_on_after_losses_and_crashes() {
         cluster.converge(GROUP);
         assert!(cluster.nodes[&NodeId(4)].machines[&GROUP].live.len() > 150);
     }
+}
+
+fn hand_over(cluster: &mut Cluster, to: NodeId) {
+    let from = cluster.leader(GROUP).expect("leads");
+    let host = cluster.nodes.get_mut(&from).and_then(|n| n.host.as_mut());
+    let asked = host.map(|h| h.transfer_leader(GROUP, to));
+    assert_eq!(asked, Some(Ok(())));
+    let leads = |c: &Cluster| c.leader(GROUP) == Some(to);
+    cluster.until("the other leads", PATIENCE, leads);
+}
+
+/// A leader that led before, a moment ago, has a transfer of that time under way: the one that is wanted now is another.
+#[test]
+fn a_transfer_of_an_earlier_term_does_not_stand_for_a_new_one() {
+    for seed in 600..620 {
+        // Between two ticks, which end what an earlier leader began, is time for two elections.
+        let limits = Limits {
+            tick: Duration::from_millis(500),
+            ..small_limits()
+        };
+        let mut cluster = Cluster::with_limits(seed, 3, limits);
+        cluster.create(GROUP, &voters(1..=3));
+        cluster.elect(GROUP);
+        for _ in 0..300 {
+            cluster.commit(GROUP, true, 150);
+        }
+        join(&mut cluster, 4);
+        cluster.run(Duration::from_millis(30 + seed % 10 * 10));
+        let first = cluster.leader(GROUP).expect("leads");
+        let second = NodeId(1 + first.0 % 3);
+        hand_over(&mut cluster, second);
+        hand_over(&mut cluster, first);
+        let end = Duration::from_secs(40);
+        cluster.until("node 4 has all", end, |c| c.is_converged(GROUP));
+    }
+}
+
+/// raft-rs counts anew who it hears from with each election time: whoever asks just then must not take all for silent.
+#[test]
+fn members_that_answer_are_active_at_any_time() {
+    let mut cluster = Cluster::new(15, 3);
+    cluster.create(GROUP, &voters(1..=3));
+    let leader = cluster.elect(GROUP);
+    cluster.run(Duration::from_millis(500));
+    let gone = NodeId(1 + leader.0 % 3);
+    for _ in 0..300 {
+        cluster.propose(GROUP, false, 5);
+        cluster.step();
+        let status = cluster.nodes[&leader].status(GROUP).expect("there");
+        assert!(status.is_leader);
+        assert_eq!(status.active.len(), 3, "{status:?}");
+    }
+    cluster.crash(gone);
+    cluster.until("it is missed", Duration::from_secs(4), |c| {
+        let status = c.nodes[&leader].status(GROUP);
+        status.is_some_and(|s| s.active.len() == 2)
+    });
 }
 
 #[test]

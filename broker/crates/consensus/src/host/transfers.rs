@@ -20,8 +20,13 @@ impl Host {
 
     /// raft-rs found that a member needs more than the log has.
     pub(super) fn begin_transfer(&mut self, id: GroupId, to: NodeId) {
-        if self.outgoing.contains_key(&(id, to)) {
-            return;
+        let term = self.groups.get(&id).map(|g| g.term());
+        if let Some(current) = self.outgoing.get(&(id, to)) {
+            if Some(current.term) == term {
+                return;
+            }
+            // It began when this node led in an earlier term: raft-rs, which waits for one of this term, would not hear of its end.
+            self.abort_outgoing(id, to);
         }
         let full = self.outgoing.len() >= self.config.limits.max_transfers;
         let Some(group) = self.groups.get_mut(&id) else {
