@@ -82,7 +82,8 @@ pub struct ReplicaStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgetting {
     Forgotten,
-    /// Queues that still count the node among their members: they are given others. Ask again.
+    /// Queues that still count the node among their members: they are given others. 0: it runs, and its part in the cluster's
+    /// own group ends first. Ask again.
     Moving {
         queues: u32,
     },

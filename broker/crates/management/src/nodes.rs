@@ -70,21 +70,14 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     json(show(&find(api, name).await?))
 }
 
-/// Forgets a node that left. 202: its replicas are moved first; ask again.
+/// Forgets a node that left or is drained. 202: its replicas are moved, and its vote is taken, first; ask again.
 pub(crate) async fn forget(api: &Api, call: &Call, name: &str) -> Answer {
     call.administrator()?;
     let nodes = facts(api).await?;
     let named: Vec<_> = nodes.into_iter().filter(|n| n.name == name).collect();
-    let gone = match named.iter().find(|n| !n.running) {
-        Some(gone) => gone,
-        None if named.is_empty() => return Err(ApiError::not_found()),
-        None => {
-            return Err(ApiError::bad_request(format!(
-                "node '{name}' is running; stop it before it is forgotten"
-            )));
-        }
-    };
-    let node = gone.id;
+    // Of two with this name the one that is down is meant.
+    let leaves = named.iter().min_by_key(|n| n.running);
+    let node = leaves.ok_or_else(ApiError::not_found)?.id;
     let state = api
         .ask(|reply| ControlRequest::Membership(MembershipRequest::Forget { node, reply }))
         .await??;

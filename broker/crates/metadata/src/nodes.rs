@@ -39,25 +39,34 @@ impl Tree {
         self.nodes.insert(node.id, Arc::new(node));
     }
 
-    /// Forgets a node. Refused while it is the only one to hold a durable queue.
-    pub(crate) fn delete_node(&mut self, id: NodeId) -> Result<Done, Refused> {
-        let Some(node) = self.nodes.get(&id).cloned() else {
-            return Ok(Done::AsBefore);
+    /// Refused while the node is the only one to hold a durable queue.
+    pub fn may_forget(&self, id: NodeId) -> Result<(), Refused> {
+        let Some(node) = self.nodes.get(&id) else {
+            return Ok(());
         };
         let mut last: Vec<_> = self
             .all_queues()
             .filter(|q| q.durable && q.exclusive.is_none() && q.members == [id])
             .collect();
         last.sort_unstable_by_key(|q| q.id);
-        if let Some(queue) = last.first() {
-            return Err(Refused::PreconditionFailed(format!(
+        match last.first() {
+            Some(queue) => Err(Refused::PreconditionFailed(format!(
                 "node '{}' holds the last copy of {} queue(s), among them queue '{}' in vhost '{}'",
                 node.name,
                 last.len(),
                 queue.name,
                 queue.vhost
-            )));
+            ))),
+            None => Ok(()),
         }
+    }
+
+    /// Forgets a node, if [`Tree::may_forget`] allows it.
+    pub(crate) fn delete_node(&mut self, id: NodeId) -> Result<Done, Refused> {
+        self.may_forget(id)?;
+        let Some(node) = self.nodes.get(&id).cloned() else {
+            return Ok(Done::AsBefore);
+        };
         // What else it holds alone does not outlive it.
         let lost: Vec<QueueId> = self
             .transient

@@ -5,7 +5,7 @@ use control::{
     MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts, ReplicaStatus, Vote,
 };
 use env::NodeId;
-use metadata::{Change, Done, NodeRecord, QueueId, Tree, UserRecord};
+use metadata::{Change, Done, NodeRecord, QueueId, Refused, Tree, UserRecord};
 use queue::{Answer, QueueStats, RequestBody};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -113,7 +113,10 @@ impl Fake {
                     ..ReplicaStatus::default()
                 }),
             }]),
-            MembershipRequest::Forget { reply, .. } => reply(Ok(Forgetting::Moving { queues: 2 })),
+            MembershipRequest::Forget { node, reply } => reply(match node {
+                NodeId(1) => Err(Refused::PreconditionFailed("it is running".into())),
+                _ => Ok(Forgetting::Moving { queues: 2 }),
+            }),
         }
     }
 

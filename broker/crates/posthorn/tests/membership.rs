@@ -1,4 +1,4 @@
-//! Four real processes with a queue on three of them: its replicas move, files go, and a node is taken out for good.
+//! Real processes with a queue on three of them: its replicas move, files go, and nodes are taken out for good.
 #![forbid(unsafe_code)]
 
 mod client;
@@ -72,11 +72,7 @@ fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
 
     // It cannot come back as who it was.
     nodes.run(dead)?;
-    let process = nodes.running[dead].as_mut().ok_or("runs")?;
-    let ended = eventually("an end", || process.0.try_wait().ok().flatten())?;
-    assert_eq!(ended.code(), Some(1));
-    let log = std::fs::read_to_string(nodes.log(dead))?;
-    assert!(log.contains("was removed from its cluster"), "{log}");
+    nodes.until_removed(dead)?;
 
     // As a new node it can.
     std::fs::remove_dir_all(nodes.dir(dead))?;
@@ -90,4 +86,48 @@ fn replicas_move_between_processes_and_a_node_leaves_for_good() -> Result<()> {
         nodes.queue("q").filter(|q| q["messages"] == 400)
     });
     all.map(|_| ())
+}
+
+#[test]
+fn three_nodes_become_one_while_they_run() -> Result<()> {
+    let mut nodes = Nodes::start("to-one", 3)?;
+    let mut client = Client::publisher(&nodes.address(0, "amqp")?)?;
+    client.declare("q", "quorum")?;
+    for _ in 0..200 {
+        client.publish("q", 500)?;
+    }
+    client.until_true(|c| c.confirmed.len() == 200)?;
+    for (at, left) in [(2, &["n0", "n1"][..]), (1, &["n0"])] {
+        let forget = format!("/api/nodes/n{at}");
+        let (status, why) = nodes.ask(0, "DELETE", &forget, &Json::Null)?;
+        assert_eq!(status, 400, "{why}");
+        assert!(why.to_string().contains("is running"), "{why}");
+        nodes.drain(at)?;
+        // 202 while its replica, then its vote goes; once it is forgotten it is not there.
+        eventually("a running node that is forgotten", || {
+            let (status, _) = nodes.ask(0, "DELETE", &forget, &Json::Null).ok()?;
+            matches!(status, 204 | 404).then_some(())
+        })?;
+        nodes.until_removed(at)?;
+        nodes.until_members("q", left)?;
+    }
+    // Nobody else is needed: not for messages, not for definitions, not at a start.
+    client.declare("r", "quorum")?;
+    for _ in 0..200 {
+        client.publish("q", 500)?;
+    }
+    client.until_true(|c| c.confirmed.len() == 400)?;
+    drop(client);
+    nodes.kill(0)?;
+    nodes.run(0)?;
+    nodes.address(0, "amqp")?;
+    eventually("all messages", || {
+        nodes.queue("q").filter(|q| q["messages"] == 400)
+    })?;
+    // With what they still have the others get nowhere.
+    nodes.run(1)?;
+    nodes.until_removed(1)?;
+    let (_, known) = nodes.ask(0, "GET", "/api/nodes", &Json::Null)?;
+    assert_eq!(known.as_array().map(Vec::len), Some(1), "{known}");
+    Ok(())
 }

@@ -4,7 +4,7 @@ use crate::{
     ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, QueueCounters, QueueSettings,
     QueueStats, SessionId, ToQueue,
 };
-use env::{Time, WallTime};
+use env::{NodeId, Time, WallTime};
 use message::Message;
 
 /// Both clocks at one moment.
@@ -143,4 +143,6 @@ pub trait Queue {
     /// Dead messages wait to be taken and passed on.
     fn has_dead(&self) -> bool;
     fn consumers(&self) -> Vec<ConsumerInfo>;
+    /// The nodes that have sessions here, each once.
+    fn session_nodes(&self) -> Vec<NodeId>;
 }

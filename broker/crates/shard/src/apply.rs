@@ -130,8 +130,10 @@ impl Core {
                     self.members.review.queue(id);
                 }
             }
-            TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) | TreeEvent::NodeRemoved(_) => {
-                self.nodes_changed()
+            TreeEvent::NodeAdded(_) | TreeEvent::NodeChanged(_) => self.nodes_changed(),
+            TreeEvent::NodeRemoved(node) => {
+                self.nodes_changed();
+                self.tell_removed(&node);
             }
             // Sessions look these up when they need them.
             TreeEvent::VhostRemoved(name) => self.topics.remove_vhost(&name),
@@ -232,9 +234,22 @@ impl Core {
         )));
     }
 
+    /// A node that runs while it is removed is in no group any more, and hears of it in no other way.
+    fn tell_removed(&mut self, node: &NodeRecord) {
+        let runs = self.config.index == 0 && self.peers.is_up(node.id);
+        if runs && self.tree.is_forgotten(node.id) {
+            let word = Frame::Members(MembersWord::Removed);
+            self.send_to_peer(node.id, Route::Shard(0), &word);
+        }
+    }
+
     fn nodes_changed(&mut self) {
         self.members.review.all();
         self.forget_removed_hubs();
+        for queue in self.owners.classic_queues() {
+            let tree = &self.tree;
+            (self.owners).end_removed(queue, |node| tree.is_forgotten(node));
+        }
         if self.tree.is_forgotten(self.config.node) {
             self.end_removed();
         }

@@ -5,6 +5,7 @@ pub mod frame;
 mod operations;
 mod rebalance;
 mod reconcile;
+mod releases;
 mod replicas;
 mod resize;
 
@@ -16,6 +17,7 @@ use departures::Departures;
 use metadata::QueueKind;
 use operations::Changes;
 use reconcile::Review;
+use releases::Releases;
 use replicas::Questions;
 use std::collections::BTreeMap;
 
@@ -26,6 +28,7 @@ pub struct Members {
     pub departures: Departures,
     pub changes: Changes,
     pub questions: Questions,
+    pub releases: Releases,
 }
 
 impl Core {

@@ -646,6 +646,38 @@ impl Owners {
         self.each_queue(|owned, at, out| owned.queue().node_gone(at, gone, out));
     }
 
+    /// Nodes that were removed from the cluster have no later life that would tell of their end: a queue that is led or lives
+    /// here takes back what their sessions have. True when there are none.
+    pub fn end_removed(&mut self, queue: QueueId, removed: impl Fn(NodeId) -> bool) -> bool {
+        let Some(owned) = self.queues.get_mut(&queue) else {
+            return true;
+        };
+        let mut gone = owned.queue().session_nodes();
+        gone.retain(|node| removed(*node));
+        let before = Incarnation(u64::MAX);
+        for node in &gone {
+            let gone = GoneNode {
+                node: *node,
+                before,
+            };
+            self.said
+                .by(queue, |out| owned.queue().node_gone(self.at, gone, out));
+            self.touched.insert(queue);
+        }
+        gone.is_empty()
+    }
+
+    /// Queues that live here.
+    pub fn classic_queues(&self) -> Vec<QueueId> {
+        let classic = |(id, owned): (&QueueId, &Owned)| match owned {
+            Owned::Classic(_) => Some(*id),
+            Owned::Quorum(_) => None,
+        };
+        let mut all: Vec<QueueId> = self.queues.iter().filter_map(classic).collect();
+        all.sort_unstable();
+        all
+    }
+
     /// A new leader is told what this node knows of others.
     pub fn tell_peers(&mut self, queue: QueueId, peers: &Peers) {
         let Some(owned) = self.queues.get_mut(&queue) else {

@@ -15,7 +15,6 @@ use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, Facts, Question};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::{NodeRecord, QueueId};
-use queue::ToQueue;
 use session::{Notice, Outbox, PublishTag, Session, Standing};
 use std::collections::BTreeMap;
 use topics::Output;

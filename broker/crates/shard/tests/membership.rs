@@ -4,10 +4,10 @@
 mod cluster;
 
 use cluster::{Client, Cluster};
-use codec_amqp091::Properties;
+use codec_amqp091::{Method, Properties};
 use control::{Forgetting, MemberChange, ReplicaFacts, Vote};
 use env::NodeId;
-use message::Value;
+use message::{Table, Value};
 use metadata::Change;
 use std::time::Duration;
 
@@ -209,6 +209,77 @@ fn a_dead_node_is_forgotten_after_its_replicas_are_elsewhere() {
     assert!(told.contains("was removed from its cluster"), "{told}");
     c.pass(Duration::from_secs(3));
     assert_eq!(c.nodes_known(0), ids(&[1, 2, 4]));
+}
+
+#[test]
+fn nodes_that_run_leave_until_one_is_left() {
+    let mut c = Cluster::new(3);
+    c.may_fail();
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &quorum(&[]));
+    fill(&mut c, &mut client, "q", 30);
+    let refused = c.forget(1).unwrap_err().to_string();
+    assert!(refused.contains("cannot forget itself"), "{refused}");
+    for (at, left) in [(2, &[1, 2][..]), (1, &[1])] {
+        let node = at as u64 + 1;
+        let refused = c.forget(node).unwrap_err().to_string();
+        assert!(refused.contains("begin its maintenance"), "{refused}");
+        c.until("drained", |c| (c.drain(at, true) == 0).then_some(()));
+        c.until("forgotten", |c| {
+            (c.forget(node) == Ok(Forgetting::Forgotten)).then_some(())
+        });
+        let told = c.until("it ends", |c| c.failed(at));
+        assert!(told.contains("was removed from its cluster"), "{told}");
+        c.kill(at);
+        assert_eq!(c.nodes_known(0), ids(left));
+        until_voters(&mut c, "q", left);
+    }
+    // Nobody else is needed for anything.
+    client.declare(&mut c, "r", &quorum(&[]));
+    fill(&mut c, &mut client, "r", 3);
+    for n in 0..30 {
+        assert_eq!(client.must_get(&mut c, "q").body, [n; 100][..]);
+    }
+}
+
+#[test]
+fn what_a_removed_node_consumed_goes_back() {
+    let mut c = Cluster::new(4);
+    let mut client = c.client(0);
+    client.declare(&mut c, "q", &quorum(&[]));
+    client.declare(&mut c, "classic", &[]);
+    let mut other = c.client(3);
+    for queue in ["q", "classic"] {
+        fill(&mut c, &mut client, queue, 3);
+        let consume = Method::BasicConsume {
+            queue,
+            consumer_tag: queue,
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: true,
+            arguments: Table::default(),
+        };
+        other.send(&mut c, 1, consume);
+    }
+    let consumers = |c: &mut Cluster, queue: &str| {
+        let stats = c.queue(0, queue).and_then(|q| q.stats);
+        stats.map(|s| (s.consumers, s.unacknowledged, s.ready))
+    };
+    for queue in ["q", "classic"] {
+        c.until("all is out", |c| {
+            (consumers(c, queue) == Some((1, 3, 0))).then_some(())
+        });
+    }
+    c.kill(3);
+    c.until("forgotten", |c| {
+        (c.forget(4) == Ok(Forgetting::Forgotten)).then_some(())
+    });
+    for queue in ["q", "classic"] {
+        c.until("nothing is left of it", |c| {
+            (consumers(c, queue) == Some((0, 0, 3))).then_some(())
+        });
+    }
 }
 
 #[test]

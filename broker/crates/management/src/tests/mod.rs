@@ -18,7 +18,7 @@ use control::{
 };
 use env::{NodeId, WallTime};
 use message::Message;
-use metadata::{Change, NodeRecord, QueueId, QueueKind, Tree, UserRecord};
+use metadata::{Change, NodeRecord, QueueId, QueueKind, Refused, Tree, UserRecord};
 use queue::{Answer, Delivery, Outcome, QueueStats, RequestBody};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
@@ -218,6 +218,10 @@ impl Fake {
                 reply(facts.collect());
             }
             MembershipRequest::Forget { node, reply } => reply(match self.moving {
+                _ if !self.alone => {
+                    let text = format!("node {} is running", node.0);
+                    Err(Refused::PreconditionFailed(text))
+                }
                 0 => {
                     let done = self.apply(Change::ForgetNode { id: node });
                     done.map(|_| Forgetting::Forgotten)

@@ -56,7 +56,8 @@ pub enum Command {
         #[arg(hide = true)]
         kind: Option<String>,
     },
-    /// Takes a node that is gone out of the cluster for good. Its replicas are moved first: ask until it is forgotten
+    /// Takes a node that is gone, or in maintenance, out of the cluster for good. Its replicas are moved first: ask until it is
+    /// forgotten
     #[command(alias = "forget_cluster_node")]
     ForgetNode { name: String },
 }
@@ -180,6 +181,9 @@ fn rebalance(client: &Client, output: &Output) -> Result<(), Failure> {
 fn forget(client: &Client, output: &Output, name: &str) -> Result<(), Failure> {
     let answered = client.delete_for(&["nodes", name])?;
     output.say(&match (answered.status, &answered.body["queues"]) {
+        (202, queues) if *queues == 0 => format!(
+            "Node '{name}' is being taken out of the group that keeps the cluster's definitions. Ask again until it is forgotten."
+        ),
         (202, queues) => format!(
             "The replicas of {queues} queue(s) are moved off node '{name}' first. Ask again until it is forgotten."
         ),

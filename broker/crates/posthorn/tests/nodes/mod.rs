@@ -114,6 +114,25 @@ impl Nodes {
         (status == 200).then_some(shown)
     }
 
+    /// Maintenance of a node, until nothing is left to move.
+    pub fn drain(&self, at: usize) -> Result<()> {
+        let path = format!("/api/nodes/n{at}/maintenance");
+        eventually("a drained node", || {
+            let (_, told) = self.ask(at, "PUT", &path, &Json::Null).ok()?;
+            (told["state"] == "drained").then_some(())
+        })
+    }
+
+    /// The process ends by itself, and says that it was removed.
+    pub fn until_removed(&mut self, at: usize) -> Result<()> {
+        let process = self.running[at].as_mut().ok_or("runs")?;
+        let ended = eventually("an end", || process.0.try_wait().ok().flatten())?;
+        assert_eq!(ended.code(), Some(1));
+        let log = std::fs::read_to_string(self.log(at))?;
+        assert!(log.contains("was removed from its cluster"), "{log}");
+        Ok(())
+    }
+
     pub fn until_members(&self, name: &str, want: &[&str]) -> Result<()> {
         eventually("these members", || {
             let mut members: Vec<String> = self.queue(name)?["members"]

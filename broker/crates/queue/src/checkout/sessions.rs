@@ -3,6 +3,7 @@
 use super::{Body, CLOSED_MS, Checkout, MAX_CLOSED, Store};
 use crate::client::{EPOCH, MAX_IN_FLIGHT, MAX_UNANSWERED};
 use crate::{Answer, ConsumerId, Event, Refusal, Reject, RequestBody, SessionId};
+use env::NodeId;
 use env::planted::{self, Bug};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -98,6 +99,14 @@ impl<I: Body> Checkout<I> {
         Admission::Gap {
             expected: epoch_start(seq),
         }
+    }
+
+    /// The nodes that have sessions here, each once.
+    pub fn session_nodes(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.sessions.keys().map(|s| s.node).collect();
+        // Sessions are in the order of their nodes.
+        nodes.dedup();
+        nodes
     }
 
     pub fn last_applied(&self, session: SessionId) -> u64 {

@@ -496,4 +496,8 @@ impl Queue for ClassicQueue {
     fn consumers(&self) -> Vec<ConsumerInfo> {
         self.checkout.listing()
     }
+
+    fn session_nodes(&self) -> Vec<NodeId> {
+        self.checkout.session_nodes()
+    }
 }

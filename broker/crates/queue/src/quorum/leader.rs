@@ -469,4 +469,8 @@ impl Queue for QuorumQueue {
     fn consumers(&self) -> Vec<ConsumerInfo> {
         self.machine.consumers()
     }
+
+    fn session_nodes(&self) -> Vec<NodeId> {
+        self.machine.session_nodes()
+    }
 }

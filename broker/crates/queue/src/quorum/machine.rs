@@ -486,6 +486,10 @@ impl Machine {
         self.checkout.sessions.keys().copied()
     }
 
+    pub(super) fn session_nodes(&self) -> Vec<NodeId> {
+        self.checkout.session_nodes()
+    }
+
     pub(super) fn has_sessions_over(&self, gone: GoneNode) -> bool {
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         self.checkout.sessions.keys().any(over)

@@ -35,6 +35,10 @@ pub enum MembersWord {
     },
     /// To a node that wants to be a member: it was removed for good.
     Removed,
+    /// To the leader of the metadata group: this node is to leave it, for it is about to be forgotten.
+    Release {
+        node: NodeId,
+    },
     /// From shard 0 to the others of its node: maintenance begins or ends.
     Drain {
         on: bool,
@@ -81,6 +85,7 @@ const DEPARTURE_REQUEST: u8 = 4;
 const DEPART: u8 = 5;
 const REMOVED: u8 = 6;
 const DRAIN: u8 = 7;
+const RELEASE: u8 = 8;
 
 impl MembersWord {
     pub fn encode(&self, out: &mut BytesMut) {
@@ -116,6 +121,10 @@ impl MembersWord {
                 out.put_u64(told.commit);
             }
             MembersWord::Removed => out.put_u8(REMOVED),
+            MembersWord::Release { node } => {
+                out.put_u8(RELEASE);
+                out.put_u64(node.0);
+            }
             MembersWord::Drain { on } => {
                 out.put_u8(DRAIN);
                 out.put_u8(u8::from(*on));
@@ -150,6 +159,9 @@ impl MembersWord {
                 },
             },
             REMOVED => MembersWord::Removed,
+            RELEASE => MembersWord::Release {
+                node: NodeId(u64(from)?),
+            },
             DRAIN => MembersWord::Drain { on: u8(from)? != 0 },
             _ => return Err(FrameError),
         })
@@ -251,6 +263,7 @@ mod tests {
                 told: Departure { term: 1, commit: 2 },
             },
             MembersWord::Removed,
+            MembersWord::Release { node: NodeId(7) },
             MembersWord::Drain { on: true },
         ]
     }
@@ -270,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..9) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..10) {
             let mut tagged = vec![kind];
             tagged.extend(bytes);
             let _ = MembersWord::decode(Bytes::from(tagged));

@@ -204,11 +204,9 @@ impl Core {
         facts: &[QueueFacts],
         reply: Reply<Result<Forgetting, Refused>>,
     ) {
-        if self.is_up(node) {
-            return reply(Err(Refused::PreconditionFailed(format!(
-                "node '{}' is running; stop it before it is forgotten",
-                self.name_of(node)
-            ))));
+        let runs = self.is_up(node);
+        if runs && let Err(refused) = self.may_leave(node) {
+            return reply(Err(refused));
         }
         let counts = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
@@ -220,6 +218,12 @@ impl Core {
         };
         let queues: Vec<QueueId> = facts.iter().filter(counts).map(|f| f.id).collect();
         if queues.is_empty() {
+            if let Err(refused) = self.tree.may_forget(node) {
+                return reply(Err(refused));
+            }
+            if runs && !self.release(node) {
+                return reply(Ok(Forgetting::Moving { queues: 0 }));
+            }
             let then = Box::new(move |result: Result<Done, Refused>| {
                 reply(result.map(|_| Forgetting::Forgotten));
             });
@@ -234,6 +238,22 @@ impl Core {
             });
         });
         self.change_members(queues, MemberChange::Evacuate(node), facts, then);
+    }
+
+    /// Whether a node that runs may be forgotten: it takes no clients, and hears of its end from the one that is asked.
+    fn may_leave(&self, node: NodeId) -> Result<(), Refused> {
+        let name = self.name_of(node);
+        if node == self.config.node {
+            return Err(Refused::PreconditionFailed(format!(
+                "node '{name}' cannot forget itself; ask another one"
+            )));
+        }
+        match self.tree.node(node) {
+            Some(known) if !known.maintenance => Err(Refused::PreconditionFailed(format!(
+                "node '{name}' is running; begin its maintenance, or stop it, before it is forgotten"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Who leads which quorum queue, and who could.
@@ -329,6 +349,7 @@ impl Core {
             MembersWord::DepartureRequest { queue } => self.departure_asked(from, queue),
             MembersWord::Depart { queue, told } => self.depart(queue, told),
             MembersWord::Removed => self.end_removed(),
+            MembersWord::Release { node } => self.release_asked(node),
             // Between shards of one node; the shard takes it.
             MembersWord::Drain { .. } => {}
         }

@@ -63,8 +63,11 @@ impl Core {
         };
         let nodes: Vec<NodeRecord> = self.tree.nodes().map(|n| (**n).clone()).collect();
         self.joining.retain(|id| !nodes.iter().any(|n| n.id == *id));
-        let voters = placement::metadata_voters(&status.membership.voters, &self.candidates());
-        let ids = nodes.iter().map(|n| n.id);
+        let out = self.members.releases.held(self.now);
+        let mut candidates = self.candidates();
+        candidates.retain(|c| !out.contains(&c.node));
+        let voters = placement::metadata_voters(&status.membership.voters, &candidates);
+        let ids = candidates.iter().map(|c| c.node);
         let learners: Vec<NodeId> = ids.filter(|n| !voters.contains(n)).collect();
         let wanted = Wanted {
             voters: &voters,
@@ -100,6 +103,15 @@ impl Core {
 
     /// True when nothing is to be done any more.
     fn reconcile_queue(&mut self, record: &Arc<QueueRecord>, status: &GroupStatus) -> bool {
+        let tree = &self.tree;
+        let ended = (self.owners).end_removed(record.id, |node| tree.is_forgotten(node));
+        // There may be more sessions in what is yet to be applied.
+        let all_known = status.applied == status.last_index;
+        self.members_are_right(record, status) && ended && all_known
+    }
+
+    /// As [`Core::reconcile_queue`], of who is in the group.
+    fn members_are_right(&mut self, record: &Arc<QueueRecord>, status: &GroupStatus) -> bool {
         if let Some(members) = self.other_members(record) {
             self.ask_for_members(record, members);
             return false;

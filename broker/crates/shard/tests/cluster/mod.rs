@@ -314,6 +314,11 @@ impl Cluster {
         }
     }
 
+    /// Nodes may end by themselves from now on.
+    pub fn may_fail(&mut self) {
+        self.may_fail = true;
+    }
+
     pub fn failed(&self, at: usize) -> Option<String> {
         self.nodes[at].failed.clone()
     }

@@ -1,0 +1,73 @@
+//! Nodes that run and are to be forgotten: each leaves the metadata group first (C4, K4).
+//!
+//! A node that is forgotten ends. While its vote still counted that would take the other one of two the majority: nobody
+//! could then commit that it is out. So the leader takes it out of the group, and only then the tree forgets it.
+//!
+//! Who is to leave is kept by the leader alone, and not for long: when nobody asks any more, the node is taken in again.
+
+use crate::Route;
+use crate::core::Core;
+use crate::directory::{Directory, Leader};
+use crate::frame::Frame;
+use crate::members::frame::MembersWord;
+use env::{NodeId, Time};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long a node stays out after somebody asked for it last.
+const HELD_FOR: Duration = Duration::from_secs(60);
+
+/// At most one for each node of the tree.
+#[derive(Debug, Default)]
+pub struct Releases(BTreeMap<NodeId, Time>);
+
+impl Releases {
+    fn ask(&mut self, now: Time, node: NodeId) {
+        self.0.insert(node, now + HELD_FOR);
+    }
+
+    /// Those that are to be out now.
+    pub fn held(&mut self, now: Time) -> Vec<NodeId> {
+        self.0.retain(|_, until| now < *until);
+        self.0.keys().copied().collect()
+    }
+}
+
+impl Core {
+    /// Sees to it that a node has no part in the metadata group. True when it has none, as far as is known here.
+    pub fn release(&mut self, node: NodeId) -> bool {
+        match self.directory.as_ref().map(Directory::leader) {
+            Some(Leader::Me) => self.release_asked(node),
+            Some(Leader::Other(to)) => {
+                let word = Frame::Members(MembersWord::Release { node });
+                self.send_to_peer(to, Route::Shard(0), &word);
+            }
+            Some(Leader::Unknown) | None => {}
+        }
+        let members = self.owners.metadata_status().map(|s| s.membership);
+        members.is_some_and(|m| !m.voters.contains(&node) && !m.learners.contains(&node))
+    }
+
+    pub fn release_asked(&mut self, node: NodeId) {
+        if self.tree.node(node).is_some() {
+            self.members.releases.ask(self.now, node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_while_somebody_asks() {
+        let mut releases = Releases::default();
+        let at = |s| Time::ZERO + Duration::from_secs(s);
+        releases.ask(at(1), NodeId(7));
+        releases.ask(at(2), NodeId(8));
+        assert_eq!(releases.held(at(60)), [NodeId(7), NodeId(8)]);
+        releases.ask(at(60), NodeId(7));
+        assert_eq!(releases.held(at(62)), [NodeId(7)]);
+        assert_eq!(releases.held(at(120)), []);
+    }
+}
