@@ -22,12 +22,7 @@ impl Hub {
         publisher: Publisher,
         queues: &mut Vec<u64>,
     ) -> Heard {
-        let Some((name, _)) = self.vhosts.get_key_value(vhost) else {
-            return Heard::default();
-        };
-        // Copied only where a message leaves this hub.
-        let name = (self.hubs.len() > 0).then(|| name.clone());
-        let Some(vhost) = self.vhosts.get_mut(vhost) else {
+        let Some(there) = self.vhosts.get_mut(vhost) else {
             return Heard::default();
         };
         let seats = &Whereabouts {
@@ -37,7 +32,7 @@ impl Hub {
         let mut found = std::mem::take(&mut self.found);
         found.clear();
         let durable = message.durable();
-        vhost.routes.find(topic, durable, seats, &mut found);
+        there.routes.find(topic, durable, seats, &mut found);
         let from = publisher.subscriber;
         found
             .here
@@ -46,7 +41,10 @@ impl Hub {
             receivers: self.hand_out(&found.here, message, queues),
             ..Heard::default()
         };
-        if let Some(name) = name.filter(|_| !found.hubs.is_empty()) {
+        if !found.hubs.is_empty()
+            && let Some((name, _)) = self.vhosts.get_key_value(vhost)
+        {
+            let name = name.clone();
             self.pass_on(&found.hubs, &name, message, publisher, &mut heard);
         }
         self.found = found;
