@@ -112,6 +112,9 @@ impl Core {
         if !self.caught_up {
             return not("catching up with what the cluster decided while this node was away");
         }
+        if self.introduce_by.is_some() {
+            return not("learning what clients of the other nodes have subscribed to");
+        }
         match directory.leader() {
             Leader::Unknown => not("the metadata group has no leader that this node can reach"),
             Leader::Other(node) if !self.peers.is_up(node) => {
