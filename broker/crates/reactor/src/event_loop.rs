@@ -48,6 +48,8 @@ pub struct LoopConfig {
     pub accepts_per_turn: usize,
     /// Connections accepted per second by this shard; 0: no bound (M9).
     pub accepts_per_second: u32,
+    /// Bytes that a turn reads from clients: a message is larger in memory than on the wire until the turn is over.
+    pub bytes_per_turn: u64,
     /// How long a client may take to agree on TLS.
     pub tls_handshake: Duration,
     /// With this many connections accepting rests until one ends; further ones wait in the kernel's backlog. For limits
@@ -67,6 +69,7 @@ impl Default for LoopConfig {
             max_connections: 1 << 20,
             accepts_per_turn: 64,
             accepts_per_second: 0,
+            bytes_per_turn: 2 << 20,
             tls_handshake: Duration::from_secs(10),
             rest_at: usize::MAX,
             max_partial: 1 << 20,

@@ -197,6 +197,9 @@ impl ShardLoop {
             if self.backlogged() {
                 return;
             }
+            if self.taken >= self.config.bytes_per_turn {
+                break;
+            }
             let Some(key) = self.queue.pop_front() else {
                 break;
             };

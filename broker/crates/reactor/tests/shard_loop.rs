@@ -39,6 +39,35 @@ fn a_frame_larger_than_a_read_arrives_whole() -> Result {
 }
 
 #[test]
+fn a_turn_takes_a_bounded_share_of_what_all_clients_send() -> Result {
+    let config = LoopConfig {
+        bytes_per_turn: 100_000,
+        ..LoopConfig::default()
+    };
+    let node = Harness::start(config)?;
+    let mut first = connect(&node)?;
+    let mut others: Vec<TcpStream> = (0..20)
+        .map(|_| connect(&node))
+        .collect::<std::io::Result<_>>()?;
+    node.wait_for_connections(21)?;
+    first.write_all(b"hold\n")?;
+    let lines = format!("{}\n", "x".repeat(999)).repeat(50);
+    for client in &mut others {
+        client.write_all(lines.as_bytes())?;
+    }
+    node.release.send(())?;
+    for client in &mut others {
+        for _ in 0..50 {
+            assert_eq!(read_line(client)?.len(), 999);
+        }
+    }
+    // The connection with which the share is used up may have sent more.
+    let most = node.most.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(most <= 150_000, "{most}");
+    Ok(())
+}
+
+#[test]
 fn a_frame_beyond_the_limit_ends_its_connection_only() -> Result {
     let config = LoopConfig {
         max_partial: 100_000,

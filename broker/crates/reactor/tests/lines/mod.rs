@@ -74,6 +74,11 @@ struct Lines {
     alive: Arc<AtomicUsize>,
     effects: Vec<Effect>,
     paused_lines: usize,
+    /// Bytes of lines since the last poll, and the most of them.
+    taken: usize,
+    most: Arc<AtomicUsize>,
+    /// "hold" waits for a word from here.
+    held: mpsc::Receiver<()>,
     draining: bool,
     /// Told once the first effect, which opens the listener, was carried out.
     opened: Option<mpsc::Sender<()>>,
@@ -117,6 +122,7 @@ impl Lines {
                 line.say("on");
                 self.effects.push(Effect::Listen(true));
             }
+            "hold" => drop(self.held.recv()),
             "fatal" => self
                 .effects
                 .push(Effect::Fatal("storage failed".to_owned())),
@@ -153,6 +159,7 @@ impl ShardDriver for Lines {
                 return line.standing();
             };
             let frame = input.split_to(end + 1);
+            self.taken += frame.len();
             let text = String::from_utf8_lossy(&frame[..end]).into_owned();
             self.frame(connection, &text);
         }
@@ -204,6 +211,8 @@ impl ShardDriver for Lines {
         if std::mem::replace(&mut self.polled, true) {
             let _ = self.opened.take().map(|tell| tell.send(()));
         }
+        let taken = std::mem::take(&mut self.taken);
+        self.most.fetch_max(taken, Ordering::SeqCst);
         out.append(&mut self.effects);
     }
 }
@@ -215,6 +224,10 @@ pub struct Harness {
     /// What another shard would send through; small, so that it overflows.
     pub ring: Sender<Inbound>,
     pub reports: mpsc::Receiver<Report>,
+    /// Lets a loop go on that was told to "hold".
+    pub release: mpsc::Sender<()>,
+    /// The most bytes of lines that one turn took.
+    pub most: Arc<AtomicUsize>,
     alive: Arc<AtomicUsize>,
     thread: Option<JoinHandle<()>>,
 }
@@ -240,6 +253,9 @@ impl Harness {
         let (report, reports) = mpsc::channel();
         let alive = Arc::new(AtomicUsize::new(0));
         let count = alive.clone();
+        let most = Arc::new(AtomicUsize::new(0));
+        let in_a_turn = most.clone();
+        let (release, held) = mpsc::channel();
         let (opened, open) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let nowhere = Arc::new(Wake::for_thread());
@@ -254,6 +270,9 @@ impl Harness {
                 alive: count,
                 effects: vec![Effect::Listen(true)],
                 paused_lines: 0,
+                taken: 0,
+                most: in_a_turn,
+                held,
                 draining: false,
                 opened: Some(opened),
                 polled: false,
@@ -278,6 +297,8 @@ impl Harness {
             mailbox,
             ring,
             reports,
+            release,
+            most,
             alive,
             thread: Some(thread),
         })
