@@ -9,8 +9,6 @@ import (
 	"os"
 	"slices"
 	"text/tabwriter"
-
-	"posthorn.io/posthorn/test/bench/process"
 )
 
 func main() {
@@ -60,7 +58,7 @@ func measure(chosen []workload, rounds int, scale float64, file string) error {
 	for round := range rounds {
 		for _, w := range chosen {
 			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, w.name)
-			results, err := w.run(func() (*process.Broker, error) { return process.Start(program) }, perfTest, scale)
+			results, err := w.run(program, perfTest, scale)
 			if err != nil {
 				return err
 			}

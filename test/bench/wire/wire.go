@@ -72,8 +72,21 @@ func Dial(address string) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{net: conn, in: bufio.NewReaderSize(conn, 256<<10)}
-	if err := c.handshake(); err != nil {
+	return over(conn, 256<<10, 1)
+}
+
+// DialIdle opens a connection with so many channels that is not going to carry much.
+func DialIdle(address string, channels uint16) (*Conn, error) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return over(conn, 1<<10, channels)
+}
+
+func over(conn net.Conn, buffer int, channels uint16) (*Conn, error) {
+	c := &Conn{net: conn, in: bufio.NewReaderSize(conn, buffer)}
+	if err := c.handshake(channels); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -83,7 +96,7 @@ func Dial(address string) (*Conn, error) {
 // Close closes the socket, and says nothing before.
 func (c *Conn) Close() { _ = c.net.Close() }
 
-func (c *Conn) handshake() error {
+func (c *Conn) handshake(channels uint16) error {
 	if _, err := c.net.Write([]byte("AMQP\x00\x00\x09\x01")); err != nil {
 		return err
 	}
@@ -97,7 +110,7 @@ func (c *Conn) handshake() error {
 	if err := c.ask(0, connectionStartOk, start, connectionTune); err != nil {
 		return err
 	}
-	tune := binary.BigEndian.AppendUint16(nil, 1) // channels
+	tune := binary.BigEndian.AppendUint16(nil, channels)
 	tune = binary.BigEndian.AppendUint32(tune, frameMax)
 	tune = binary.BigEndian.AppendUint16(tune, 0)
 	if _, err := c.net.Write(method(nil, 0, connectionTuneOk, tune)); err != nil {
@@ -106,7 +119,12 @@ func (c *Conn) handshake() error {
 	if err := c.ask(0, connectionOpen, append(short(nil, "/"), 0, 0), connectionOpenOk); err != nil {
 		return err
 	}
-	return c.ask(1, channelOpen, []byte{0}, channelOpenOk)
+	for channel := range channels {
+		if err := c.ask(channel+1, channelOpen, []byte{0}, channelOpenOk); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func short(to []byte, s string) []byte { return append(append(to, byte(len(s))), s...) }

@@ -1,0 +1,233 @@
+// Command connections measures what idle connections cost: resident memory of the broker and of the kernel's sockets against the
+// number of connections, and how long they take to connect.
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"posthorn.io/posthorn/test/bench/mqtt"
+	"posthorn.io/posthorn/test/bench/process"
+	"posthorn.io/posthorn/test/bench/wire"
+)
+
+// A kind of connection.
+type kind struct {
+	name, about string
+	port        string
+	open        func(address string, number int) (io.Closer, error)
+}
+
+var kinds = []kind{
+	{"mqtt", "MQTT, nothing subscribed", "mqtt", func(address string, number int) (io.Closer, error) {
+		return mqtt.Dial(address, fmt.Sprintf("c%d", number), true)
+	}},
+	{"mqtt-subscribed", "MQTT with one subscription of QoS 1", "mqtt", func(address string, number int) (io.Closer, error) {
+		c, err := mqtt.Dial(address, fmt.Sprintf("c%d", number), true)
+		if err != nil {
+			return nil, err
+		}
+		return c, c.Subscribe(fmt.Sprintf("devices/%d/in", number), 1)
+	}},
+	{"mqtt-tls", "MQTT over TLS 1.3, nothing subscribed", "mqtt/ssl", func(address string, number int) (io.Closer, error) {
+		// Whose certificate it is is no part of what is measured.
+		conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			return nil, err
+		}
+		return mqtt.Over(conn, fmt.Sprintf("c%d", number), true)
+	}},
+	{"amqp091", "AMQP 0.9.1 with two channels", "amqp", func(address string, _ int) (io.Closer, error) {
+		c, err := wire.DialIdle(address, 2)
+		return closer{c}, err
+	}},
+}
+
+type closer struct{ *wire.Conn }
+
+func (c closer) Close() error { c.Conn.Close(); return nil }
+
+// Connections after which memory is looked at. A process has 20,000 descriptors on many machines.
+var counts = []int{1_000, 5_000, 10_000, 19_000}
+
+func main() {
+	together := flag.Int("together", 64, "connections that are opened at a time")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: connections [FLAGS] [KIND...]   all of them when none is named; kinds:")
+		for _, k := range kinds {
+			fmt.Fprintf(os.Stderr, "  %-16s %s\n", k.name, k.about)
+		}
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if err := run(flag.Args(), *together); err != nil {
+		fmt.Fprintln(os.Stderr, "connections:", err)
+		os.Exit(1)
+	}
+}
+
+func run(names []string, together int) error {
+	program := os.Getenv("POSTHORN")
+	if program == "" {
+		return fmt.Errorf("POSTHORN (the program) is not set")
+	}
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "kind\tconnections\tMB resident\tbytes each, since the line before\tCPU ms per thousand\tconnects/s")
+	for _, k := range kinds {
+		if len(names) > 0 && !contains(names, k.name) {
+			continue
+		}
+		if err := k.measure(program, together, out); err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+		out.Flush()
+	}
+	return nil
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (k kind) measure(program string, together int, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "posthorn-connections.")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := certificate(dir); err != nil {
+		return err
+	}
+	b, err := process.Start(program,
+		"--set", "mqtt.listeners.tcp.default=127.0.0.1:0", "--set", "mqtt.listeners.ssl.default=127.0.0.1:0",
+		"--set", "ssl_options.certfile="+filepath.Join(dir, "cert.pem"), "--set", "ssl_options.keyfile="+filepath.Join(dir, "key.pem"))
+	if err != nil {
+		return err
+	}
+	defer b.Remove()
+	address := fmt.Sprintf("127.0.0.1:%d", b.Ports[k.port])
+	open := make([]io.Closer, 0, counts[len(counts)-1])
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	before, err := b.Usage()
+	if err != nil {
+		return err
+	}
+	for _, count := range counts {
+		from := len(open)
+		began := time.Now()
+		open, err = k.more(address, open, count, together)
+		if err != nil {
+			return err
+		}
+		took := time.Since(began)
+		after, err := settled(b)
+		if err != nil {
+			return err
+		}
+		n := float64(count - from)
+		fmt.Fprintf(out, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.0f\n", k.name, count, float64(after.Resident)/1e6,
+			(float64(after.Resident)-float64(before.Resident))/n,
+			(after.CPU-before.CPU).Seconds()*1e6/n, n/took.Seconds())
+		before = after
+	}
+	return nil
+}
+
+// more opens connections until there are so many.
+func (k kind) more(address string, open []io.Closer, count, together int) ([]io.Closer, error) {
+	numbers := make(chan int)
+	var wait sync.WaitGroup
+	var lock sync.Mutex
+	var failure error
+	for range together {
+		wait.Go(func() {
+			for number := range numbers {
+				c, err := k.open(address, number)
+				lock.Lock()
+				if err != nil {
+					failure = err
+				} else {
+					open = append(open, c)
+				}
+				lock.Unlock()
+			}
+		})
+	}
+	for number := len(open); number < count; number++ {
+		numbers <- number
+	}
+	close(numbers)
+	wait.Wait()
+	return open, failure
+}
+
+// What the process uses once its memory stands still.
+func settled(b *process.Broker) (process.Usage, error) {
+	var last process.Usage
+	for still := 0; still < 3; {
+		time.Sleep(200 * time.Millisecond)
+		now, err := b.Usage()
+		if err != nil {
+			return now, err
+		}
+		if now.Resident == last.Resident {
+			still++
+		} else {
+			still = 0
+		}
+		last = now
+	}
+	return last, nil
+}
+
+// A certificate for this machine, signed by itself.
+func certificate(dir string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, &template, &template, key.Public(), key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	for name, block := range map[string]*pem.Block{
+		"cert.pem": {Type: "CERTIFICATE", Bytes: cert},
+		"key.pem":  {Type: "PRIVATE KEY", Bytes: private},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
