@@ -31,6 +31,9 @@ import (
 // unsettledResync is how often an object is looked at whose replicas are not all there.
 const unsettledResync = 5 * time.Second
 
+// behind is after how long an object is looked at again that the cache had an old version of.
+const behind = 200 * time.Millisecond
+
 // resyncPriority lets an object that changed overtake those that are only looked at again.
 const resyncPriority = handler.LowPriority
 
@@ -83,7 +86,12 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	a.setConditions(failure)
-	if err := r.patchStatus(ctx, object, before); err != nil {
+	err := r.patchStatus(ctx, object, before)
+	if apierrors.IsConflict(err) {
+		a.tellDrift()
+		return reconcile.Result{RequeueAfter: behind}, nil
+	}
+	if err != nil {
 		return reconcile.Result{}, errors.Join(failure, err)
 	}
 	a.tellDrift()
@@ -118,7 +126,9 @@ func (r *Reconciler[T]) patchStatus(ctx context.Context, object, before T) error
 	if reflect.DeepEqual(object, before) {
 		return nil
 	}
-	if err := r.Client.Status().Patch(ctx, object, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+	// Only over what was read: a patch over a newer status would leave parts of both.
+	over := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, object, over); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the status: %w", err)
 	}
 	return nil
