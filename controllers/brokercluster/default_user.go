@@ -9,8 +9,10 @@ import (
 	"strings"
 	"unicode"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
@@ -44,8 +46,7 @@ type credentials struct {
 // ensureAccess keeps the operator's own note of the default user's credentials. The broker takes
 // those of a new cluster only once, so they must outlive the Secret that people see and edit.
 func (s *scope) ensureAccess(ctx context.Context) error {
-	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorSecret(s.cluster.Name)}}
-	return s.ensure(ctx, note, func() error {
+	return s.ensureNote(ctx, func(note *corev1.Secret) error {
 		noted := connect.NoteOf(note)
 		username, password := noted.Username, noted.Password
 		if username == "" || password == "" {
@@ -58,6 +59,56 @@ func (s *scope) ensureAccess(ctx context.Context) error {
 		s.credentials = credentials{username: username, accepted: password, wanted: password}
 		return nil
 	})
+}
+
+// ensureNote makes the operator's note or brings it to what update sets. It outlives the cluster where
+// the volumes do: who makes the cluster again gets them back, and with them a broker that takes these
+// credentials and no others.
+func (s *scope) ensureNote(ctx context.Context, update func(*corev1.Secret) error) error {
+	begins, err := s.beginsEmpty(ctx)
+	if err != nil {
+		return err
+	}
+	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Namespace, Name: names.OperatorSecret(s.cluster.Name)}}
+	_, err = controllerutil.CreateOrUpdate(ctx, s.Client, note, func() error {
+		if err := s.mayChange(note); err != nil && !leftBehind(note, s.cluster) {
+			return err
+		}
+		s.label(note)
+		if begins {
+			delete(note.Annotations, names.AnnotationImported)
+		}
+		note.OwnerReferences = nil
+		if s.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
+			if err := controllerutil.SetControllerReference(s.cluster, note, s.Scheme); err != nil {
+				return fmt.Errorf("owning it: %w", err)
+			}
+		}
+		return update(note)
+	})
+	if err != nil {
+		return fmt.Errorf("%T %s: %w", note, note.Name, err)
+	}
+	return nil
+}
+
+// beginsEmpty says whether the cluster is new, with no volumes of an earlier one.
+func (s *scope) beginsEmpty(ctx context.Context) (bool, error) {
+	if s.sts != nil {
+		return false, nil
+	}
+	claims, err := s.listClaims(ctx)
+	return len(claims) == 0, err
+}
+
+// leftBehind says whether a note is that of a cluster of the same name, which is gone.
+func leftBehind(note *corev1.Secret, cluster *posthornv1.BrokerCluster) bool {
+	for name, value := range names.Labels(cluster.Name) {
+		if note.Labels[name] != value {
+			return false
+		}
+	}
+	return len(note.OwnerReferences) == 0
 }
 
 // ensureDefaultUser keeps the Secret in service-binding form. A password that somebody wrote into it
@@ -98,8 +149,7 @@ func (s *scope) rotateDefaultUser(ctx context.Context) error {
 	if err := s.changePassword(ctx); err != nil {
 		return fmt.Errorf("changing the default user's password: %w", err)
 	}
-	note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: names.OperatorSecret(s.cluster.Name)}}
-	err := s.ensure(ctx, note, func() error {
+	err := s.ensureNote(ctx, func(note *corev1.Secret) error {
 		connect.WriteCredentials(note, c.username, c.wanted)
 		return nil
 	})

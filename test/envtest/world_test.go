@@ -85,6 +85,11 @@ func startBroker(cluster client.ObjectKey, nodes int32, version string) *brokert
 	Eventually(func() error {
 		return k8s.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: names.DefaultUserSecret(cluster.Name)}, &secret)
 	}).Should(Succeed())
+	return registerBroker(cluster, &secret, nodes, version)
+}
+
+// registerBroker starts the broker of a cluster with the credentials of its default user.
+func registerBroker(cluster client.ObjectKey, secret *corev1.Secret, nodes int32, version string) *brokertest.Server {
 	broker := brokertest.Start(string(secret.Data["username"]), string(secret.Data["password"]))
 	broker.SetVersion(version)
 	for i := range nodes {

@@ -5,11 +5,14 @@ package packaging
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v3/pkg/strvals"
 	"sigs.k8s.io/yaml"
 )
 
@@ -187,6 +190,56 @@ func TestDefinitionsAreLeftWhenTheReleaseGoes(t *testing.T) {
 	for name := range install(t, "crds: {install: false}") {
 		if strings.HasPrefix(name, "CustomResourceDefinition ") {
 			t.Errorf("%s", name)
+		}
+	}
+}
+
+// TestTheCommandsOfTheGuide renders what each helm command of docs/install.md would install.
+func TestTheCommandsOfTheGuide(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(text), "```helm\n")
+	block, _, ended := strings.Cut(block, "```")
+	if !found || !ended {
+		t.Fatal("there are no helm commands")
+	}
+	seen := map[string]bool{}
+	for _, line := range strings.Split(strings.TrimSpace(block), "\n") {
+		words := strings.Fields(line)
+		if len(words) < 4 || words[0] != "helm" || words[1] != "install" || words[3] != "charts/posthorn" {
+			t.Fatalf("%q", line)
+		}
+		values := map[string]any{}
+		for rest := words[4:]; len(rest) > 0; rest = rest[1:] {
+			switch rest[0] {
+			case "--create-namespace":
+			case "--namespace", "--set":
+				if len(rest) < 2 {
+					t.Fatalf("%q", line)
+				}
+				if rest[0] == "--set" {
+					if err := strvals.ParseInto(rest[1], values); err != nil {
+						t.Fatal(err)
+					}
+				}
+				rest = rest[1:]
+			default:
+				t.Fatalf("%q in %q", rest[0], line)
+			}
+		}
+		text, err := yaml.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range install(t, string(text)) {
+			seen[name] = true
+		}
+	}
+	for _, name := range []string{"Deployment posthorn-operator", "ClusterRole posthorn-operator", "Role posthorn-operator", "PodMonitor posthorn-operator"} {
+		if !seen[name] {
+			t.Errorf("no command installs %s", name)
 		}
 	}
 }

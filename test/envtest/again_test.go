@@ -1,0 +1,93 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
+
+// deleteCluster deletes the cluster and, as the garbage collector would, what it owns.
+func (w *world) deleteCluster() {
+	GinkgoHelper()
+	cluster := w.cluster()
+	Expect(k8s.Delete(ctx, cluster)).To(Succeed())
+	Eventually(gone(cluster)).Should(BeTrue())
+	for _, list := range []client.ObjectList{
+		&appsv1.StatefulSetList{}, &corev1.ServiceList{}, &corev1.SecretList{}, &corev1.ConfigMapList{}, &corev1.ServiceAccountList{}, &policyv1.PodDisruptionBudgetList{},
+	} {
+		Expect(k8s.List(ctx, list, client.InNamespace(w.namespace))).To(Succeed())
+		for _, object := range items(list) {
+			if metav1.IsControlledBy(object, cluster) {
+				Expect(client.IgnoreNotFound(k8s.Delete(ctx, object))).To(Succeed())
+			}
+		}
+	}
+	Expect(k8s.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(w.namespace), client.GracePeriodSeconds(0))).To(Succeed())
+}
+
+func items(list client.ObjectList) []client.Object {
+	GinkgoHelper()
+	var out []client.Object
+	Expect(meta.EachListItem(list, func(o runtime.Object) error {
+		object, is := o.(client.Object)
+		Expect(is).To(BeTrue())
+		out = append(out, object)
+		return nil
+	})).To(Succeed())
+	return out
+}
+
+// credentials of the default user.
+func (w *world) credentials() string {
+	var secret corev1.Secret
+	if err := k8s.Get(ctx, w.key("c-default-user"), &secret); err != nil {
+		return err.Error()
+	}
+	return string(secret.Data["username"]) + " " + string(secret.Data["password"])
+}
+
+var _ = Describe("a cluster that is made again", func() {
+	It("gets its volumes back, and the operator the credentials that the broker on them takes", func() {
+		w := newWorld(setMonitor("Off"))
+		w.readyWorld()
+		before, volume := w.credentials(), w.claim("c-0").UID
+		w.deleteCluster()
+		again := newCluster(w.namespace)
+		setMonitor("Off")(again)
+		create(again)
+		Eventually(w.credentials).Should(Equal(before))
+		w.readyWorld()
+		Expect(w.claim("c-0").UID).To(Equal(volume))
+		w.worksWithQueues("orders")
+	})
+
+	It("is another one where the volumes went with it", func() {
+		w := newWorld(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.WhenDeleted = "Delete" })
+		w.readyWorld()
+		before := w.credentials()
+		w.deleteCluster()
+		Expect(gone(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-operator"}})()).To(BeTrue())
+		create(newCluster(w.namespace))
+		Eventually(w.credentials).Should(And(HavePrefix("default_user_"), Not(Equal(before))))
+	})
+
+	It("is not given a Secret of that name that is somebody else's", func() {
+		ns := newNamespace(nil)
+		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c-operator"}, StringData: map[string]string{"username": "u", "password": "p"}}
+		create(foreign)
+		cluster := newCluster(ns)
+		create(cluster)
+		Eventually(ready(cluster)).Should(HavePrefix("False NameTaken"))
+	})
+})
