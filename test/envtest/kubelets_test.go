@@ -9,10 +9,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -65,8 +67,13 @@ func (k *kubelets) Reconcile(ctx context.Context, request reconcile.Request) (re
 		if err != nil {
 			return reconcile.Result{}, client.IgnoreAlreadyExists(err)
 		}
+		before := pod.DeepCopy()
 		if k.report(&pod) {
 			ready++
+		}
+		// A write that changes nothing costs the API server as much as one that does.
+		if equality.Semantic.DeepEqual(before.Status, pod.Status) {
+			continue
 		}
 		if err := k.client.Status().Update(ctx, &pod); err != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -75,14 +82,21 @@ func (k *kubelets) Reconcile(ctx context.Context, request reconcile.Request) (re
 	if err := k.takeAway(ctx, &sts); err != nil {
 		return reconcile.Result{}, err
 	}
+	before := sts.Status.DeepCopy()
 	sts.Status.ObservedGeneration = sts.Generation
 	sts.Status.UpdateRevision = revision
 	sts.Status.Replicas, sts.Status.ReadyReplicas = *sts.Spec.Replicas, ready
+	if equality.Semantic.DeepEqual(*before, sts.Status) {
+		return reconcile.Result{}, nil
+	}
 	return reconcile.Result{}, client.IgnoreNotFound(k.client.Status().Update(ctx, &sts))
 }
 
 func (k *kubelets) claim(ctx context.Context, sts *appsv1.StatefulSet, name string) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: sts.Namespace, Name: name, Labels: sts.Spec.VolumeClaimTemplates[0].Labels}}
+	if err := k.live.Get(ctx, client.ObjectKeyFromObject(claim), claim.DeepCopy()); !apierrors.IsNotFound(err) {
+		return err
+	}
 	claim.Spec = sts.Spec.VolumeClaimTemplates[0].Spec
 	if err := k.client.Create(ctx, claim); err != nil {
 		return client.IgnoreAlreadyExists(err)
@@ -94,14 +108,20 @@ func (k *kubelets) claim(ctx context.Context, sts *appsv1.StatefulSet, name stri
 
 // takeAway deletes the pods that are too many, and their volumes where the StatefulSet says so.
 func (k *kubelets) takeAway(ctx context.Context, sts *appsv1.StatefulSet) error {
-	for i := *sts.Spec.Replicas; i < *sts.Spec.Replicas+9; i++ {
-		name := fmt.Sprintf("%s-%d", sts.Name, i)
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: sts.Namespace, Name: name}}
-		err := k.client.Delete(ctx, &pod)
-		if apierrors.IsNotFound(err) {
+	var pods corev1.PodList
+	if err := k.live.List(ctx, &pods, client.InNamespace(sts.Namespace), client.MatchingLabels(sts.Spec.Selector.MatchLabels)); err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		name := pods.Items[i].Name
+		ordinal, err := strconv.Atoi(strings.TrimPrefix(name, sts.Name+"-"))
+		if err != nil || ordinal < int(*sts.Spec.Replicas) {
 			continue
 		}
-		if err != nil {
+		if err := k.client.Delete(ctx, &pods.Items[i]); err != nil {
+			if apierrors.IsNotFound(err) {
+				continue
+			}
 			return err
 		}
 		if server := brokers.get(client.ObjectKey{Namespace: sts.Namespace, Name: sts.Name}); server != nil {

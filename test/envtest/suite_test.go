@@ -67,7 +67,7 @@ var _ = BeforeSuite(func() {
 	var cancel context.CancelFunc
 	ctx, cancel = context.WithCancel(context.Background())
 	server := apiserver.New(filepath.Join("..", "..", "config", "crd", "bases"))
-	config, err := server.Start()
+	config, err := apiserver.Start(server)
 	Expect(err).NotTo(HaveOccurred())
 	administrator, err := server.AddUser(envtest.User{Name: "administrator", Groups: []string{"system:masters"}}, nil)
 	Expect(err).NotTo(HaveOccurred())

@@ -89,7 +89,7 @@ func start(ctx context.Context, t *testing.T) *crowd {
 	}
 	server := apiserver.New(filepath.Join("..", "..", "..", "config", "crd", "bases"))
 	var err error
-	if c.config, err = server.Start(); err != nil {
+	if c.config, err = apiserver.Start(server); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -71,7 +71,7 @@ func (r *refusals) all() []string {
 func start(ctx context.Context, t *testing.T) (client.Client, *refusals) {
 	t.Helper()
 	server := apiserver.New()
-	config, err := server.Start()
+	config, err := apiserver.Start(server)
 	if err != nil {
 		t.Fatal(err)
 	}
