@@ -63,9 +63,12 @@ func podReady(pod *corev1.Pod) bool {
 }
 
 // ask makes a client of one broker's HTTP API.
-func ask(pod *corev1.Pod) (broker.Client, error) {
+func ask(pod *corev1.Pod) (broker.Client, error) { return askOf(clusterName, pod) }
+
+// askOf is ask for a broker of another cluster.
+func askOf(cluster string, pod *corev1.Pod) (broker.Client, error) {
 	var secret corev1.Secret
-	key := client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(clusterName)}
+	key := client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(cluster)}
 	if err := k8s.Get(ctx, key, &secret); err != nil {
 		return nil, err
 	}

@@ -69,6 +69,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("become five and three again under load, and no message is lost", shrinkUnderLoad)
 	})
 
+	It("are joined by one that is deleted and made again over its volume", makeAgain)
 	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
 
 	Context("refuse", func() {

@@ -207,10 +207,25 @@ var _ = Describe("BrokerCluster", func() {
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Paused = true; setImage("1.1.0")(c) })
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionPaused)).Should(HavePrefix("True"))
-		Consistently(w.images).Should(HaveEach("1.0.0"))
+		// What somebody edits by hand meanwhile stays as well, and so does what somebody takes away.
+		files := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-config"}}
+		change(files, func(f *corev1.ConfigMap) { f.Data["posthorn.conf"] = "by hand" })
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c"}}
+		Expect(k8s.Delete(ctx, budget)).To(Succeed())
+		config := func() string {
+			_ = k8s.Get(ctx, client.ObjectKeyFromObject(files), files)
+			return files.Data["posthorn.conf"]
+		}
+		Consistently(func(g Gomega) {
+			g.Expect(w.images()).To(HaveEach("1.0.0"))
+			g.Expect(config()).To(Equal("by hand"))
+			g.Expect(gone(budget)()).To(BeTrue())
+		}).Should(Succeed())
 		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhasePaused))
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Paused = false })
 		Eventually(w.images).Should(HaveEach("1.1.0"))
+		Expect(config()).To(ContainSubstring("cluster.name = c\n"))
+		Expect(gone(budget)()).To(BeFalse())
 	})
 
 	It("gives the broker a new password for the default user, and makes a Secret anew that was deleted", func() {
