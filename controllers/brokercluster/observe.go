@@ -35,6 +35,8 @@ type memberView struct {
 	pod *corev1.Pod
 	// trouble is why the container does not run, in the kubelet's words.
 	trouble string
+	// unbelieved: the node showed a certificate that is not believed.
+	unbelieved bool
 	// secure: the node's HTTP API is asked over TLS.
 	secure  bool
 	version string
@@ -197,6 +199,7 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 	answer, err := node.QuorumCritical(ctx)
 	switch {
 	case err != nil:
+		m.unbelieved = broker.IsUnbelieved(err)
 		logger.V(1).Info("health unknown", "reason", err.Error())
 	case answer.Critical:
 		m.Health, m.queues = healthCritical, answer.Queues

@@ -23,6 +23,8 @@ type tally struct {
 	present, ready, current, critical, asked int
 	outdated                                 bool
 	trouble                                  []string
+	// unbelieved nodes showed a certificate that is not believed.
+	unbelieved []string
 }
 
 func (s *scope) tally() tally {
@@ -44,6 +46,9 @@ func (s *scope) tally() tally {
 		}
 		if m.Health == healthCritical {
 			t.critical++
+		}
+		if m.unbelieved {
+			t.unbelieved = append(t.unbelieved, m.Name)
 		}
 		if m.trouble != "" {
 			t.trouble = append(t.trouble, m.Name+": "+m.trouble)
@@ -268,6 +273,9 @@ func (s *scope) setQuorumSafe(t tally) {
 	switch {
 	case t.critical > 0:
 		s.set(posthornv1.ConditionQuorumSafe, metav1.ConditionFalse, "QuorumCritical", fmt.Sprintf("%d nodes hold queues that would lose their majority without them", t.critical))
+	case len(t.unbelieved) > 0:
+		s.set(posthornv1.ConditionQuorumSafe, metav1.ConditionUnknown, "CertificateNotBelieved",
+			"the certificate that the node shows is not believed, it has ended or is another than the Secret's: "+strings.Join(t.unbelieved, ", "))
 	case t.asked < len(s.members) || t.asked == 0:
 		s.set(posthornv1.ConditionQuorumSafe, metav1.ConditionUnknown, "HealthUnknown", fmt.Sprintf("%d of %d nodes answered", t.asked, len(s.members)))
 	default:

@@ -70,8 +70,7 @@ func secure(dial dialer, trusts []Trust) dialer {
 				return conn, nil
 			}
 			_ = plain.Close()
-			var unbelieved *tls.CertificateVerificationError
-			if !errors.As(failure, &unbelieved) {
+			if !IsUnbelieved(failure) {
 				return nil, failure
 			}
 		}

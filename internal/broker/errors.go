@@ -4,6 +4,7 @@
 package broker
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -54,6 +55,12 @@ func IsStillRunning(err error) bool {
 func IsUnauthorized(err error) bool {
 	var api *APIError
 	return errors.As(err, &api) && api.Status == http.StatusUnauthorized
+}
+
+// IsUnbelieved tells whether the node showed a certificate that is not believed.
+func IsUnbelieved(err error) bool {
+	var unbelieved *tls.CertificateVerificationError
+	return errors.As(err, &unbelieved)
 }
 
 // IsTerminal tells whether asking again the same way gives the same answer: a 4xx but for refused

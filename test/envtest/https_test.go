@@ -86,7 +86,7 @@ var _ = Describe("the operator asks over TLS", func() {
 		q := w.queue("secret")
 		create(q)
 		Eventually(ready(q)).Should(And(HavePrefix("False BrokerUnreachable"), ContainSubstring("certificate")))
-		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)).Should(HavePrefix("Unknown HealthUnknown"))
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)).Should(And(HavePrefix("Unknown CertificateNotBelieved"), ContainSubstring("c-0, c-1, c-2")))
 		Expect(w.broker.Calls("/")).To(HaveLen(calls))
 		brokers.release(w.key(clusterName))
 		Eventually(ready(q)).Should(HavePrefix("True"))
