@@ -112,6 +112,7 @@ impl Core {
         for event in self.tree.take_events() {
             self.carry_out_event(event);
         }
+        self.topics.set_applied(index);
         result
     }
 
@@ -226,6 +227,7 @@ impl Core {
         self.retained_replaced();
         self.nodes_changed();
         self.meet_hubs();
+        self.topics.set_applied(index);
     }
 
     fn fatal_checkpoint(&mut self, error: &str) {

@@ -174,3 +174,39 @@ fn a_publisher_waits_for_a_node_that_is_out_of_reach_and_not_for_ever() {
     let said = cluster.until("the end", |c| subscriber.said(c).pop());
     assert_eq!(said, "DISCONNECT UnspecifiedError");
 }
+
+#[test]
+fn what_was_acknowledged_before_a_subscription_counts_for_it_everywhere() {
+    let mut cluster = Cluster::new(3);
+    let mut publishers: Vec<MqttClient> = (0..3)
+        .map(|at| connect(&mut cluster, at, &format!("p{at}"), 0))
+        .collect();
+    for (n, at) in [(1, 0), (2, 1), (0, 2)] {
+        let topic = format!("r{n}");
+        publishers[n].retain(&mut cluster, &topic, b"kept");
+        cluster.until("PUBACK", |c| publishers[n].said(c).pop());
+        // Neither of these nodes has to lead the metadata group.
+        let mut keeper = connect(&mut cluster, at, &format!("k{at}"), 60);
+        keeper.subscribe(&mut cluster, &topic, Qos::AtLeastOnce);
+        let mut said = Vec::new();
+        cluster.until("SUBACK", |c| {
+            said.extend(keeper.said(c));
+            said.iter().any(|line| line == "SubAck").then_some(())
+        });
+        publish(
+            &mut cluster,
+            &mut publishers[n],
+            &topic,
+            Qos::AtLeastOnce,
+            "new",
+        );
+        let told = cluster.until("PUBACK", |c| publishers[n].said(c).pop());
+        assert_eq!(told, "PubAck Success", "its binding is known to node {n}");
+        cluster.until("both messages", |c| {
+            said.extend(keeper.said(c));
+            (said.len() == 3).then_some(())
+        });
+        let want = [format!("{topic} kept q1 []"), format!("{topic} new q1 []")];
+        assert_eq!(said[1..], want);
+    }
+}

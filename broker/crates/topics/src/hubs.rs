@@ -10,7 +10,7 @@ pub(crate) mod word;
 use crate::Place;
 use env::{Incarnation, NodeId, Time};
 use hashbrown::HashMap;
-use neighbour::{Event, Neighbour, Waiter};
+use neighbour::{Event, Neighbour, News, Waiter};
 use own::OwnRoutes;
 use slab::Slab;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -69,6 +69,7 @@ pub(crate) enum Sending {
 #[derive(Clone, Copy, Debug)]
 struct Announcing {
     version: u64,
+    question: u64,
     until: Time,
     session: u64,
 }
@@ -77,7 +78,9 @@ pub(crate) struct Hubs {
     limits: HubLimits,
     now: Time,
     /// None until there is another hub.
-    pub own: Option<OwnRoutes>,
+    news: Option<News>,
+    /// How much of the metadata log is applied here.
+    applied: u64,
     neighbours: Slab<Neighbour>,
     by_place: BTreeMap<Place, HubId>,
     /// Those that may have to be told something.
@@ -98,7 +101,8 @@ impl Hubs {
         Hubs {
             limits,
             now: Time::ZERO,
-            own: None,
+            news: None,
+            applied: 0,
             neighbours: Slab::new(),
             by_place: BTreeMap::new(),
             dirty: BTreeSet::new(),
@@ -130,11 +134,35 @@ impl Hubs {
             hub.greet(now);
         }
         self.dirty.insert(id);
-        let first = self.own.is_none();
+        let first = self.news.is_none();
         if first {
-            self.own = Some(OwnRoutes::new(self.limits.gone));
+            self.news = Some(News {
+                routes: OwnRoutes::new(self.limits.gone),
+                applied: self.applied,
+                question: 0,
+                until: 0,
+            });
         }
         first
+    }
+
+    /// What the others are told of this one. None: there are none.
+    pub fn own(&mut self) -> Option<&mut OwnRoutes> {
+        self.news.as_mut().map(|news| &mut news.routes)
+    }
+
+    /// This much of the metadata log is applied here.
+    pub fn set_applied(&mut self, applied: u64) {
+        self.applied = applied;
+        let Some(news) = &mut self.news else {
+            return;
+        };
+        news.applied = applied;
+        for (id, hub) in self.neighbours.iter_mut() {
+            if hub.applied_here(applied) {
+                self.dirty.insert(HubId(id as u32));
+            }
+        }
     }
 
     pub fn part(&mut self, node: NodeId) {
@@ -183,19 +211,19 @@ impl Hubs {
     pub fn hear(&mut self, from: Place, word: Word, events: &mut Vec<Event>) -> Option<HubId> {
         let id = *self.by_place.get(&from)?;
         let hub = self.neighbours.get_mut(id.0 as usize)?;
-        let own = self.own.as_ref()?;
-        hub.hear(word, own, self.now, events);
+        let news = self.news.as_ref()?;
+        hub.hear(word, news, self.now, events);
         self.dirty.insert(id);
         Some(id)
     }
 
     /// The next word, and for whom. None: there is nothing to say.
     pub fn say(&mut self) -> Option<(Place, Word)> {
-        let own = self.own.as_ref()?;
+        let news = self.news.as_ref()?;
         while let Some(&id) = self.dirty.first() {
             let hub = self.neighbours.get_mut(id.0 as usize);
             if let Some(hub) = hub
-                && let Some(word) = hub.say(own, self.now)
+                && let Some(word) = hub.say(news, self.now)
             {
                 return Some((hub.place, word));
             }
@@ -251,39 +279,51 @@ impl Hubs {
         }
     }
 
-    /// The version of this hub's routes that all hubs know that can be waited for. None: there is none of these.
-    fn known(&self) -> Option<u64> {
+    /// The hubs that subscribers wait for.
+    fn waited_for(&self) -> impl Iterator<Item = &Neighbour> {
         let all = self.neighbours.iter().map(|(_, hub)| hub);
-        let there = all.filter(|hub| hub.up && !hub.slow);
-        there.map(Neighbour::knows).min()
+        all.filter(|hub| hub.up && !hub.slow)
     }
 
-    /// Whether a session must wait until the routes of now are known elsewhere; [`Hubs::announced`] tells when.
+    /// Whether a session must wait until the others know what is known here now, and until what the others know is known
+    /// here; [`Hubs::announced`] tells when.
     pub fn announce(&mut self, session: u64) -> bool {
-        let version = self.own.as_ref().map_or(0, OwnRoutes::version);
-        if self.known().is_none_or(|known| known >= version) {
+        if self.waited_for().next().is_none() {
             return false;
         }
+        let Some(news) = &mut self.news else {
+            return false;
+        };
+        news.question += 1;
+        news.until = news.applied;
         self.announcing.push_back(Announcing {
-            version,
+            version: news.routes.version(),
+            question: news.question,
             until: self.now + self.limits.announce,
             session,
         });
+        self.routes_changed();
         true
     }
 
     /// A session that need not wait any more.
     pub fn announced(&mut self) -> Option<u64> {
-        let first = self.announcing.front()?;
-        if first.until <= self.now {
-            let version = first.version;
+        let Announcing {
+            version,
+            question,
+            until,
+            ..
+        } = *self.announcing.front()?;
+        let late = until <= self.now;
+        if late {
             for (_, hub) in self.neighbours.iter_mut() {
-                hub.slow |= hub.up && hub.knows() < version;
+                hub.slow |= hub.up && !hub.knows(version, question);
             }
         }
-        let known = self.known();
-        let done = |first: &mut Announcing| known.is_none_or(|known| known >= first.version);
-        self.announcing.pop_front_if(done).map(|a| a.session)
+        let all = |hub: &Neighbour| hub.knows(version, question) && hub.applied <= self.applied;
+        let done = late || self.waited_for().all(all);
+        let first = self.announcing.pop_front_if(|_| done);
+        first.map(|first| first.session)
     }
 
     pub fn wake_at(&self) -> Option<Time> {

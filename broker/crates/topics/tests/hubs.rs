@@ -47,6 +47,8 @@ struct World {
     cut: BTreeSet<(u64, u64)>,
     now: Time,
     limits: Limits,
+    /// Entries of the metadata log.
+    log: u64,
     next_id: u32,
     /// What each client got, by its number.
     got: BTreeMap<u64, Vec<u32>>,
@@ -202,6 +204,12 @@ impl World {
         for node in &mut self.nodes {
             node.hub.tick(self.now);
         }
+        self.listen();
+    }
+
+    fn apply(&mut self, at: usize, new: bool) {
+        self.log += u64::from(new);
+        self.nodes[at].hub.set_applied(self.log);
         self.listen();
     }
 
@@ -382,6 +390,8 @@ enum Step {
     Heal(u64, u64),
     Restart(u64),
     Pass(u64),
+    /// One more entry of the metadata log, on one hub; or those that it lacks.
+    Apply(usize, bool),
     Settle,
 }
 
@@ -396,6 +406,7 @@ fn steps(nodes: u64) -> impl Strategy<Value = Vec<Step>> {
         1 => (1..=nodes, 1..=nodes).prop_map(|(a, b)| Step::Heal(a, b)),
         1 => (1..=nodes).prop_map(Step::Restart),
         1 => (1..7000u64).prop_map(Step::Pass),
+        2 => (0..hubs, any::<bool>()).prop_map(|(h, new)| Step::Apply(h, new)),
         2 => Just(Step::Settle),
     ];
     proptest::collection::vec(step, 1..120)
@@ -485,9 +496,11 @@ proptest! {
                     }
                 }
                 Step::Pass(ms) => world.pass(Duration::from_millis(ms)),
+                Step::Apply(at, new) => world.apply(at, new),
                 Step::Settle => world.settle(),
             }
         }
+        (0..world.nodes.len()).for_each(|at| world.apply(at, false));
         for (a, b) in [(1, 2), (1, 3), (2, 3)] {
             world.set_cut(a, b, false);
         }
@@ -509,6 +522,9 @@ proptest! {
             }
         }
         prop_assert!(world.open.values().all(|open| *open == 0), "{:?}", world.open);
+        for node in &world.nodes {
+            prop_assert!(node.waiting.is_empty(), "{} waits for ever: {:?}", node.place, node.waiting);
+        }
         for at in 0..world.nodes.len() {
             for topic in TOPICS {
                 for high in [false, true] {
@@ -544,14 +560,46 @@ fn a_subscriber_is_answered_when_the_others_know() {
     assert!(world.nodes[0].known.is_empty());
     world.settle();
     assert_eq!(world.nodes[0].known.len(), 1);
-    // Nothing new for the others.
+    // What is no news to the others may still be a binding that they do not know yet.
     world.subscribe(0, 1, "a", Qos::AtLeastOnce);
+    assert_eq!(world.nodes[0].known.len(), 1);
+    world.settle();
     assert_eq!(world.nodes[0].known.len(), 2);
     // One that cannot be reached is not waited for.
     world.subscribe(0, 0, "b", Qos::AtLeastOnce);
     world.set_cut(1, 2, true);
     world.settle();
     assert_eq!(world.nodes[0].known.len(), 3);
+}
+
+/// Subscriptions of sessions in queues are bindings, and what is retained is in the tree as well: both are in the metadata log.
+#[test]
+fn a_subscriber_is_answered_when_all_have_applied_the_same() {
+    let mut world = World::new(2, limits());
+    let apply = |world: &mut World, at: usize, index| {
+        world.nodes[at].hub.set_applied(index);
+        world.settle();
+    };
+    for at in 0..3 {
+        apply(&mut world, at, 7);
+    }
+    world.subscribe(0, 0, "a", Qos::AtLeastOnce);
+    world.settle();
+    assert!(
+        world.nodes[0].known.is_empty(),
+        "hub 3 lacks a binding of hub 0"
+    );
+    apply(&mut world, 3, 6);
+    assert!(world.nodes[0].known.is_empty());
+    apply(&mut world, 3, 9);
+    assert!(
+        world.nodes[0].known.is_empty(),
+        "hub 0 lacks what hub 3 retains"
+    );
+    apply(&mut world, 0, 8);
+    assert!(world.nodes[0].known.is_empty());
+    apply(&mut world, 0, 9);
+    assert_eq!(world.nodes[0].known.len(), 1);
 }
 
 #[test]

@@ -67,7 +67,14 @@ impl Hub {
         self.hubs.say()
     }
 
-    /// Whether a session must wait until its subscriptions are known to the other hubs: [`Output::Known`] tells when.
+    /// This much of the metadata log is applied here.
+    pub fn set_applied(&mut self, index: u64) {
+        self.hubs.set_applied(index);
+        self.carry_on();
+    }
+
+    /// Whether a session must wait until its subscriptions are known to the other hubs, be they routes or bindings, and until this
+    /// shard has applied what the others have (so that what was retained there is found here): [`Output::Known`] tells when.
     pub fn announce(&mut self, session: u64) -> bool {
         self.hubs.announce(session)
     }
@@ -211,7 +218,7 @@ impl Hub {
 
     /// Counts all that a subscriber is there for, or takes it back.
     pub(super) fn count_all(&mut self, who: SubscriberId, more: bool) {
-        let Some(own) = &mut self.hubs.own else {
+        let Some(own) = self.hubs.own() else {
             return;
         };
         let Some(entry) = self.subscribers.get(index(who)) else {
@@ -233,7 +240,7 @@ impl Hub {
         wants: Subscription,
         more: bool,
     ) {
-        let Some(own) = &mut self.hubs.own else {
+        let Some(own) = self.hubs.own() else {
             return;
         };
         let entry = self.subscribers.get(index(who));

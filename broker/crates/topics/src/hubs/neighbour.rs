@@ -32,6 +32,17 @@ struct Unacknowledged {
     waiter: Waiter,
 }
 
+/// What this hub has to say to all others alike.
+#[derive(Debug)]
+pub(crate) struct News {
+    pub routes: OwnRoutes,
+    /// How much of the metadata log is applied here.
+    pub applied: u64,
+    /// What subscribers of this hub wait for; see [`State::question`].
+    pub question: u64,
+    pub until: u64,
+}
+
 /// What came of something that the other hub said.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Event {
@@ -73,6 +84,14 @@ pub(crate) struct Neighbour {
     /// This hub's routes over there.
     told: u64,
     acknowledged: u64,
+    /// The newest question that it heard, and that it answered.
+    asked: u64,
+    answered: u64,
+    /// How much of the metadata log it has applied.
+    pub applied: u64,
+    /// Its own question, and which of these was answered.
+    question: (u64, u64),
+    told_answer: u64,
     /// It did not answer for a long time: no subscriber waits for it.
     pub slow: bool,
 
@@ -118,6 +137,11 @@ impl Neighbour {
             sweeping: false,
             told: 0,
             acknowledged: 0,
+            asked: 0,
+            answered: 0,
+            applied: 0,
+            question: (0, 0),
+            told_answer: 0,
             slow: false,
             next: 1,
             unacknowledged: VecDeque::new(),
@@ -161,9 +185,17 @@ impl Neighbour {
         }
     }
 
-    /// The version of this hub's routes that it knows.
-    pub fn knows(&self) -> u64 {
-        self.acknowledged
+    /// It knows this hub's routes up to this version, and has answered this question.
+    pub fn knows(&self, version: u64, question: u64) -> bool {
+        self.acknowledged >= version && self.answered >= question
+    }
+
+    /// More of the metadata log is applied here. Whether that answers what it asked.
+    pub fn applied_here(&mut self, applied: u64) -> bool {
+        let (question, until) = self.question;
+        let answers = question > self.told_answer && until <= applied;
+        self.owes_state |= answers;
+        answers
     }
 
     /// Bytes of messages that are not numbered and of which it has not said that they came.
@@ -242,18 +274,18 @@ impl Neighbour {
     }
 
     /// The next word for it. None: there is nothing to say, or nobody to say it to.
-    pub fn say(&mut self, own: &OwnRoutes, now: Time) -> Option<Word> {
+    pub fn say(&mut self, news: &News, now: Time) -> Option<Word> {
         if !self.up {
             return None;
         }
-        if std::mem::take(&mut self.owes_state) {
-            return Some(self.state(own));
+        if std::mem::take(&mut self.owes_state) | (self.asked < news.question) {
+            return Some(self.state(news));
         }
         if !self.synced {
             return None;
         }
         if self.told == self.acknowledged
-            && let Some(changes) = own.since(self.told)
+            && let Some(changes) = news.routes.since(self.told)
         {
             self.told = changes.to;
             self.probe_at.get_or_insert(now + PROBE);
@@ -262,17 +294,26 @@ impl Neighbour {
         self.messages(now)
     }
 
-    fn state(&mut self, own: &OwnRoutes) -> Word {
+    fn state(&mut self, news: &News) -> Word {
         self.told_plain = self.their_plain;
+        self.asked = news.question;
+        let (question, until) = self.question;
+        if until <= news.applied {
+            self.told_answer = question;
+        }
         Word::State(State {
             ask: !self.synced,
             again: std::mem::take(&mut self.again),
-            newest: own.version(),
+            newest: news.routes.version(),
             routes: self.known,
             messages: self.taken,
             plain: self.their_plain,
             first: self.first(),
             lost: self.lost,
+            question: news.question,
+            until: news.until,
+            answered: self.told_answer,
+            applied: news.applied,
         })
     }
 
@@ -309,16 +350,19 @@ impl Neighbour {
     }
 
     /// What it says; `events` get what comes of it.
-    pub fn hear(&mut self, word: Word, own: &OwnRoutes, now: Time, events: &mut Vec<Event>) {
+    pub fn hear(&mut self, word: Word, news: &News, now: Time, events: &mut Vec<Event>) {
         match word {
-            Word::State(state) => self.hear_state(state, own, now, events),
+            Word::State(state) => self.hear_state(state, news, now, events),
             Word::Changes(changes) => self.hear_changes(changes, now, events),
             Word::Messages(messages) => self.hear_messages(messages, events),
         }
     }
 
-    fn hear_state(&mut self, state: State, own: &OwnRoutes, now: Time, events: &mut Vec<Event>) {
+    fn hear_state(&mut self, state: State, news: &News, now: Time, events: &mut Vec<Event>) {
         self.owes_state |= state.ask;
+        self.question = self.question.max((state.question, state.until));
+        self.applied_here(news.applied);
+        self.applied = self.applied.max(state.applied);
         self.introduced |= state.newest <= self.known;
         let rewind = state.again || !self.synced;
         let progress =
@@ -331,7 +375,7 @@ impl Neighbour {
         self.plain_acknowledged = plain.clamp(self.plain_acknowledged, self.plain_sent);
         // A version that this hub never had is of no use.
         let known = match state.routes {
-            known if known > own.version() => 0,
+            known if known > news.routes.version() => 0,
             known => known,
         };
         self.acknowledged = known;
@@ -341,7 +385,8 @@ impl Neighbour {
             self.flying_bytes = 0;
             self.synced = true;
         }
-        self.slow &= !progress && !rewind;
+        self.slow &= !progress && !rewind && state.answered <= self.answered;
+        self.answered = self.answered.max(state.answered);
         // It has none of those that were given up: it must hear that they will not come.
         self.owes_state |= state.messages.saturating_add(1) < self.first();
         self.taken = self.taken.max(state.first.saturating_sub(1));

@@ -1,7 +1,8 @@
 //! What hubs say to each other. Integers big-endian.
 //!
 //! ```text
-//! 1 State: flags u8 (ask 1, again 2) | newest u64 | routes u64 | messages u64 | plain u64 | first u64 | lost u64
+//! 1 State: flags u8 (ask 1, again 2), then u64 each: newest | routes | messages | plain | first | lost |
+//!     question | until | answered | applied
 //! 2 Changes: from u64 | to u64 | digest: u8 present, [u64] | changes u32, then each:
 //!     kind u8 | filter or group: vhost: u8 len, bytes; filter: u16 len, bytes | seat: queue u64 | stored, plain, acknowledged u32
 //! 3 Messages: first u64 | plain u64 | messages u32, then each:
@@ -38,6 +39,13 @@ pub struct State {
     pub first: u64,
     /// Numbered messages that were for the other and that it will not get.
     pub lost: u64,
+    /// Answer this, and all before it, as soon as you have applied that much of the metadata log.
+    pub question: u64,
+    pub until: u64,
+    /// The other's newest question that is answered.
+    pub answered: u64,
+    /// How much of the metadata log who says this has applied.
+    pub applied: u64,
 }
 
 /// What somebody is there for.
@@ -155,6 +163,10 @@ impl State {
             self.plain,
             self.first,
             self.lost,
+            self.question,
+            self.until,
+            self.answered,
+            self.applied,
         ] {
             out.put_u64(field);
         }
@@ -171,6 +183,10 @@ impl State {
             plain: u64(from)?,
             first: u64(from)?,
             lost: u64(from)?,
+            question: u64(from)?,
+            until: u64(from)?,
+            answered: u64(from)?,
+            applied: u64(from)?,
         })
     }
 }
@@ -440,6 +456,10 @@ mod tests {
                 plain: 3,
                 first: 4,
                 lost: u64::MAX,
+                question: 5,
+                until: 6,
+                answered: 7,
+                applied: 8,
             }),
             Word::Changes(Changes {
                 from: 0,
