@@ -26,6 +26,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// The first byte of frames between Raft hosts.
+const RAFT: u8 = 1;
 /// Time moves in steps of this.
 const STEP: Duration = Duration::from_millis(10);
 /// Steps that a condition is waited for.
@@ -47,6 +49,9 @@ struct Node {
 pub struct Cluster {
     nodes: Vec<Node>,
     frames: VecDeque<(usize, NodeId, Bytes)>,
+    /// This node gets no frames of Raft for the time being.
+    behind: Option<usize>,
+    held: VecDeque<(usize, NodeId, Bytes)>,
     now: Time,
     pub wall: WallTime,
     connections: usize,
@@ -106,6 +111,8 @@ impl Cluster {
         let mut cluster = Cluster {
             nodes: (0..size).map(make).collect(),
             frames: VecDeque::new(),
+            behind: None,
+            held: VecDeque::new(),
             now: Time(1),
             wall,
             connections: 0,
@@ -134,6 +141,12 @@ impl Cluster {
     pub fn start_alone(&mut self, at: usize) {
         self.nodes[at].up = true;
         self.nodes[at].alone = true;
+    }
+
+    /// A node hears nothing of what the others agree on, until it is None: then it hears all of it.
+    pub fn hold_back(&mut self, at: Option<usize>) {
+        self.behind = at;
+        self.frames.append(&mut self.held);
     }
 
     /// Its links break; it and its clients live on.
@@ -223,6 +236,10 @@ impl Cluster {
                 worked |= self.carry_on(at);
             }
             while let Some((from, to, frame)) = self.frames.pop_front() {
+                if self.behind == Some(to.0 as usize - 1) && frame.first() == Some(&RAFT) {
+                    self.held.push_back((from, to, frame));
+                    continue;
+                }
                 let from_node = NodeId(from as u64 + 1);
                 let cut = self.nodes[from].alone;
                 let node = &mut self.nodes[to.0 as usize - 1];
