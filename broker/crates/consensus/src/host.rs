@@ -71,6 +71,8 @@ pub struct Host {
     late_rolls: VecDeque<LateRoll>,
     /// Groups whose files are being deleted, and the members of their next life if there is to be one.
     deleting: BTreeMap<GroupId, Option<Membership>>,
+    /// Groups that ended here in an earlier life.
+    ended: BTreeSet<GroupId>,
     /// What is kept of replicas that departed.
     tombstones: BTreeMap<GroupId, Tombstone>,
     peers: BTreeMap<NodeId, Peer>,
@@ -122,6 +124,7 @@ impl Host {
             rolls: Rolls::default(),
             late_rolls: VecDeque::new(),
             deleting: BTreeMap::new(),
+            ended: BTreeSet::new(),
             peers: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -135,6 +138,9 @@ impl Host {
             counters: Counters::default(),
         };
         for (id, wal) in recovered {
+            if wal.deleted && !host.tombstones.contains_key(&id) {
+                host.ended.insert(id);
+            }
             if let Some(restored) = recovery::restore(&host.disk, id, wal)? {
                 host.take_in(id, restored)?;
             }
@@ -325,6 +331,7 @@ impl RaftHost for Host {
         if self.tombstones.remove(&group).is_some() {
             self.clean_up(group, Garbage::Tombstone);
         }
+        self.ended.remove(&group);
         self.remove_replica(group);
     }
 

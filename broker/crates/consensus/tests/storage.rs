@@ -340,6 +340,8 @@ fn removed_groups_leave_nothing_and_can_come_again() {
     cluster.crash(NodeId(1));
     cluster.start(NodeId(1));
     assert!(cluster.nodes[&NodeId(1)].status(GROUP).is_none());
+    let host = cluster.nodes[&NodeId(1)].host.as_ref().expect("runs");
+    assert!(host.has_ended(GROUP) && !host.has_ended(consensus::GroupId(8)));
     cluster.create(GROUP, &voters([1]));
     cluster.elect(GROUP);
     cluster.commit(GROUP, true, 10);

@@ -8,6 +8,7 @@
 //! | the same and that voter is alive, a learner has caught up      | promote it                    |
 //! | a voter is not wanted and nobody is to take its place, or it   | remove it, when those left    |
 //! | is dead and a learner has caught up                            | have all of it in majority    |
+//! | several voters are not wanted                                  | those that are dead go first  |
 //! | the leader itself is not wanted                                | hand over leadership first    |
 //! | a learner that is to vote has caught up                        | promote it                    |
 //! | one is behind                                                  | wait                          |
@@ -62,7 +63,9 @@ pub fn next_step(me: NodeId, wanted: Wanted<'_>, status: &GroupStatus) -> Step {
     let promotion = to_vote
         .find(|n| caught_up(**n, status))
         .map(|n| Step::Change(MembershipChange::Promote(*n)));
-    match (voters.iter().find(|n| !wanted.has(**n)), promotion) {
+    // A dead one first: with it left behind, the next one to go could take the majority along.
+    let extra = voters.iter().filter(|n| !wanted.has(**n));
+    match (extra.min_by_key(|n| status.active.contains(n)), promotion) {
         (Some(extra), Some(promotion)) if status.active.contains(extra) => promotion,
         (Some(extra), promotion) if promotion.is_some() || !behind => remove(me, *extra, status),
         (Some(_), _) => Step::Wait,
@@ -180,6 +183,12 @@ mod tests {
                 &[1, 2, 4],
                 status(&[1, 2], &[4], &[1, 2, 4], &[]),
                 Step::Change(Promote(n(4))),
+            ),
+            (
+                "of two that are not wanted the dead one goes first",
+                &[1],
+                status(&[1, 2, 3], &[], &[1, 2], &[]),
+                Step::Change(Remove(n(3))),
             ),
             (
                 "no majority would be left",

@@ -187,6 +187,11 @@ impl Owners {
             return;
         }
         let group = GroupId(record.id.0);
+        if self.host.has_ended(group) {
+            // The tree is behind: it has yet to hear again of the queue's deletion. Founded once more, the group would not be the
+            // one that other members still have.
+            return;
+        }
         if !self.host.has(group) {
             let voters = if declared {
                 record.members.clone()

@@ -32,6 +32,12 @@ impl Host {
         self.groups.contains_key(&group)
     }
 
+    /// Whether the group was removed here in an earlier life, as far as the log still tells, and not because this node was no
+    /// member any more. What its owner reads again at a start may be from before that: it must not found the group once more.
+    pub fn has_ended(&self, group: GroupId) -> bool {
+        self.ended.contains(&group)
+    }
+
     /// On the leader: `node` is out, and its replica is not needed. None while that is not sure.
     pub fn departure(&self, group: GroupId, node: NodeId) -> Option<Departure> {
         let group = self.groups.get(&group).filter(|g| g.is_leader())?;

@@ -306,6 +306,9 @@ impl Host {
             status.active = all.filter(|n| self.is_peer_up(**n)).copied().collect();
             status.active.sort_unstable();
         }
+        // Whom it has just heard from may be down by now, and be known to be.
+        let is_down = |n: &NodeId| self.peers.get(n).is_some_and(|p| !p.up);
+        status.active.retain(|n| !is_down(n));
         Some(status)
     }
 }

@@ -95,3 +95,32 @@ fn a_queue_that_took_its_deletion_is_over_until_it_is_removed() {
     owners.remove(record.id);
     assert_eq!(owners.over(), []);
 }
+
+/// A node that starts reads the queue's declaration again, and not yet its deletion, which its log of the queue has.
+#[test]
+fn a_queue_that_was_deleted_is_not_founded_once_more() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let config = HostConfig {
+        node: NodeId(1),
+        incarnation: Incarnation(2),
+        seed: 1,
+        limits: Limits::default(),
+    };
+    let record = record(QueueKind::Quorum);
+    let deleted = wal::RecoveredGroup {
+        deleted: true,
+        ..wal::RecoveredGroup::default()
+    };
+    let recovered = BTreeMap::from([(GroupId(record.id.0), deleted)]);
+    let host = Host::new(config, Arc::clone(&disk), recovered).expect("a good log");
+    let mut owners = Owners::new(NodeId(1), host, disk);
+    owners.open_quorum(&record, true);
+    assert!(!owners.has(record.id) && !owners.has_replica(record.id));
+    // Another queue is.
+    let other = QueueRecord {
+        id: QueueId(8),
+        ..record
+    };
+    owners.open_quorum(&other, true);
+    assert!(owners.has_replica(other.id));
+}
