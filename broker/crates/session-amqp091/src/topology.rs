@@ -6,6 +6,7 @@ use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::names;
 use crate::replies::is_reply_queue;
+use crate::unknown;
 use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
@@ -406,11 +407,7 @@ impl Channel {
 
     /// Deleting what is not there succeeds. A node that was cut off may not know what is there: the log does.
     pub(crate) fn ask_the_log(&mut self, deletion: Deletion, link: &mut Link, cx: &mut Cx<'_>) {
-        let change = Change::DeleteQueue {
-            vhost: link.vhost.clone(),
-            name: deletion.name.clone(),
-            id: Some(QueueId::NONE),
-        };
+        let change = unknown::nothing(deletion.name.clone(), link);
         self.change(change, Wait::Unknown(deletion), (50, 40), link, cx);
     }
 

@@ -28,12 +28,7 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) {
-        // Deletes nothing: no queue has that id.
-        let change = Change::DeleteQueue {
-            vhost: link.vhost.clone(),
-            name,
-            id: Some(QueueId::NONE),
-        };
+        let change = nothing(name, link);
         self.change(change, Wait::Learn(again), ids, link, cx);
     }
 
@@ -57,5 +52,14 @@ impl Channel {
             }
         };
         done.map_err(|failure| At { failure, ids })
+    }
+}
+
+/// A change that goes through the log and changes nothing: no queue has that id.
+pub(crate) fn nothing(name: Name, link: &Link) -> Change {
+    Change::DeleteQueue {
+        vhost: link.vhost.clone(),
+        name,
+        id: Some(QueueId::NONE),
     }
 }

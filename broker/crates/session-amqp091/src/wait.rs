@@ -2,12 +2,13 @@
 
 use crate::channel::{At, Channel};
 use crate::content::Assembly;
+use crate::directory;
 use crate::failure::{Code, Failure};
 use crate::left::Left;
 use crate::link::{Cx, Link};
 use crate::topology::Deletion;
 use crate::unacked::Origin;
-use crate::unknown::Again;
+use crate::unknown::{self, Again};
 use codec_amqp091::Method;
 use metadata::{Change, Done, QueueRecord, Refused};
 use queue::{Answer, ConsumerId, Delivery, QueueId, RequestBody};
@@ -26,6 +27,8 @@ pub(crate) enum Wait {
     Stat {
         no_wait: bool,
     },
+    /// Nobody answered that: whether the queue is there at all.
+    Still,
     Purge {
         no_wait: bool,
     },
@@ -128,6 +131,11 @@ impl Channel {
                 }
             }
             (Wait::Unused { left, closing }, _) => self.go_on_leaving(left, closing, link, cx),
+            (Wait::Still, Ok(_)) => {
+                directory::queue_for(cx.broker, link, &self.last_queue)
+                    .map_err(|failure| At { failure, ids })?;
+                self.declared_without_counts(cx);
+            }
             (Wait::Learn(again), _) => self.try_again(again, ids, link, cx)?,
             (Wait::Unknown(deletion), Ok(_)) => self
                 .delete_known(deletion, link, cx)
@@ -229,6 +237,15 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    fn declared_without_counts(&self, cx: &mut Cx<'_>) {
+        let method = Method::QueueDeclareOk {
+            queue: &self.last_queue,
+            message_count: 0,
+            consumer_count: 0,
+        };
+        cx.send(self.number, &method);
     }
 
     fn consuming(&self, consumer: ConsumerId, no_wait: bool, link: &Link, cx: &mut Cx<'_>) {
@@ -350,17 +367,17 @@ impl Channel {
         if let Wait::Learn(again) = waiting.wait {
             return self.try_again(again, waiting.ids, link, cx);
         }
-        // Counts are a courtesy: the queue is there, only nobody can be asked.
+        // Counts are a courtesy: the queue is there, only nobody can be asked. Or it is not: a node that is cut off has not
+        // heard of its deletion. The log has.
         if matches!(waiting.wait, Wait::Stat { .. }) {
-            self.waiting = Some(waiting);
-            return self.got_answer(
-                Answer::Count {
-                    messages: 0,
-                    consumers: 0,
-                },
-                link,
-                cx,
-            );
+            match cx.broker.knows_all() {
+                true => self.declared_without_counts(cx),
+                false => {
+                    let nothing = unknown::nothing(self.last_queue.clone(), link);
+                    self.change(nothing, Wait::Still, waiting.ids, link, cx);
+                }
+            }
+            return Ok(());
         }
         if let Wait::Consume { consumer, .. } | Wait::Get { consumer, .. } = waiting.wait
             && let Some(queue) = link.subscriptions.get(&consumer.0).map(|s| s.queue)

@@ -3,7 +3,7 @@
 mod fake;
 
 use bytes::BytesMut;
-use codec_amqp091::{Method, encode_content_header, encode_method, open_body};
+use codec_amqp091::{FrameKind, Method, encode_content_header, encode_method, open_body};
 use fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
 use message::{Table, Value};
 use metadata::{Change, SessionId};
@@ -442,6 +442,63 @@ fn a_node_that_was_cut_off_asks_the_log_before_it_calls_a_queue_deleted() {
     conn.settle();
     conn.expect(1, Method::QueueDeleteOk { message_count: 1 });
     assert!(conn.broker.tree.queue("/", "q").is_none());
+}
+
+/// A node that is cut off may have missed a queue's deletion, and nobody there answers for the queue.
+#[test]
+fn a_queue_that_nobody_answers_for_is_there_if_the_log_says_so() {
+    for (gone, answered) in [(false, true), (true, true), (false, false)] {
+        let mut conn = Conn::with_channel();
+        conn.declare(1, "q");
+        conn.broker.silent = true;
+        conn.send(1, queue_declare("q"));
+        conn.expect_nothing();
+        conn.broker.silent = false;
+        conn.broker.slow_log = true;
+        conn.pass(Duration::from_secs(16));
+        only_heartbeats(&mut conn);
+        if gone {
+            conn.broker.must(queue_gone("q"));
+        }
+        match answered {
+            true => assert!(conn.broker.log_goes_on()),
+            false => {
+                conn.heartbeat();
+                conn.pass(Duration::from_secs(16));
+            }
+        }
+        conn.settle();
+        let declared = Method::QueueDeclareOk {
+            queue: "q",
+            message_count: 0,
+            consumer_count: 0,
+        };
+        match (gone, answered) {
+            (false, true) => conn.expect(1, declared),
+            (true, _) => {
+                let text = "NOT_FOUND - no queue 'q' in vhost '/'";
+                conn.expect_channel_close(1, 404, text, (50, 10));
+            }
+            // An internal error is the connection's.
+            (false, false) => {
+                assert_eq!(conn.next_method(), (0, "connection.close"));
+            }
+        }
+    }
+}
+
+fn only_heartbeats(conn: &mut Conn) {
+    while let Some((kind, ..)) = conn.next_frame() {
+        assert_eq!(kind, FrameKind::Heartbeat);
+    }
+}
+
+fn queue_gone(name: &str) -> Change {
+    Change::DeleteQueue {
+        vhost: "/".into(),
+        name: name.into(),
+        id: None,
+    }
 }
 
 /// What another node has declared a moment ago.
