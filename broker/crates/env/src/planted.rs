@@ -71,6 +71,10 @@ bugs! {
         OverCredit "over-credit" "one delivery more than the prefetch is out",
         DeadLetterLost "dead-letter-lost" "a dead message leaves its queue before the next one has it",
         PurgeTakesUnacked "purge-takes-unacked" "a purge takes what clients hold, too",
+        QueueLearnerVotes "queue-learner-votes" "a new member of a queue's group has a vote before it has anything else",
+        RemovedKeeps "removed-keeps" "what sessions of a removed node had does not go back to its queues",
+        RemovedReturns "removed-returns" "a node that was removed is taken in again",
+        OldTransferStands "old-transfer-stands" "a transfer of an earlier term stands for the one that is wanted now",
     }
 }
 

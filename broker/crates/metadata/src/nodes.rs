@@ -5,6 +5,7 @@ use crate::equivalence::Thing;
 use crate::tree::TreeEvent;
 use crate::{Done, Name, NodeRecord, QueueId, QueueKind, Refused, Tree, limits};
 use env::NodeId;
+use env::planted::{self, Bug};
 use std::sync::Arc;
 
 impl Tree {
@@ -14,7 +15,7 @@ impl Tree {
         }
         check_name("node", &node.name)?;
         check_name("node address", &node.address)?;
-        if self.is_forgotten(node.id) {
+        if self.is_forgotten(node.id) && !planted::is(Bug::RemovedReturns) {
             return Err(Refused::PreconditionFailed(format!(
                 "node '{}' ({:016x}) was removed from this cluster; with an empty data directory it joins as a new node",
                 node.name, node.id.0

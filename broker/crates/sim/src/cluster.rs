@@ -10,6 +10,7 @@ mod lane;
 mod ledger;
 mod letter;
 mod node;
+mod operator;
 mod publisher;
 mod run;
 mod seat;

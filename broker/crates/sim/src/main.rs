@@ -204,7 +204,7 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
     let tell = |report: &cluster::Report| {
         format!(
             "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again), {} known settled, \
-             {} connections, {} starts, {:.1} s",
+             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {:.1} s",
             report.hash,
             report.events,
             report.faults,
@@ -215,6 +215,9 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.settled,
             report.connections,
             report.starts,
+            report.damaged,
+            report.replaced,
+            report.operations,
             report.ended.0 as f64 / 1e9,
         )
     };

@@ -65,6 +65,10 @@ pub trait Scenario: Sized {
     ) -> Result<(), String> {
         Err(format!("node {} ends: {error}", node.0))
     }
+    /// A node ends for a reason that no fault explains. True: its cluster has removed it, as was wished.
+    fn removed(&mut self, _node: NodeId, _error: &str) -> bool {
+        false
+    }
     /// Whether the run is over.
     fn done(&mut self, world: &World<Self>) -> bool;
 }
@@ -560,6 +564,7 @@ impl<S: Scenario> World<S> {
             if self.is_paused(node) {
                 continue;
             }
+            self.notice_removed(node, now);
             for other in self.nodes() {
                 let (there, back) = ((node, other), (other, node));
                 let slow = self.net.delay(there) + self.net.delay(back);
@@ -593,6 +598,19 @@ impl<S: Scenario> World<S> {
         }
         self.plan(DETECTOR_PERIOD, Event::Detect);
         Ok(())
+    }
+
+    /// Machines that were taken away are down.
+    fn notice_removed(&mut self, node: NodeId, now: Time) {
+        let all = self.nodes();
+        let Some(life) = self.life(node) else {
+            return;
+        };
+        let known: Vec<NodeId> = life.peers.keys().copied().collect();
+        for gone in known.into_iter().filter(|n| !all.contains(n)) {
+            tell(life, gone, None, now, Duration::ZERO);
+            life.peers.remove(&gone);
+        }
     }
 
     fn disk_work(&mut self, node: NodeId) -> Duration {

@@ -1,6 +1,7 @@
 //! What must be equal on all nodes, at any time and in the end.
 
 use super::node::Node;
+use env::NodeId;
 use metadata::QueueId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,75 @@ pub fn replicas_agree<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), S
                     queue.0
                 ));
             }
+        }
+    }
+    Ok(())
+}
+
+/// The members that queues were first seen with.
+#[derive(Default)]
+pub struct Founders(BTreeMap<QueueId, Vec<NodeId>>);
+
+/// A queue that is led, as its leader has it.
+struct Led {
+    term: u64,
+    voters: Vec<NodeId>,
+    members: Vec<NodeId>,
+}
+
+impl Founders {
+    /// Who has become a member of a queue's group and votes in it has something of it: it got its vote when it had caught up.
+    /// Founders may begin with nothing. Of several that call themselves leader the newest counts, and nothing is asked of a
+    /// replica that departed since and is there anew.
+    pub fn votes_are_earned<'a>(
+        &mut self,
+        nodes: impl Iterator<Item = &'a Node>,
+    ) -> Result<(), String> {
+        let mut newest: BTreeMap<QueueId, Led> = BTreeMap::new();
+        let mut empty: BTreeMap<(QueueId, NodeId), u64> = BTreeMap::new();
+        for shard in nodes.flat_map(Node::shards) {
+            let (core, owners) = (shard.core(), &shard.core().owners);
+            for record in core.tree.all_queues() {
+                self.0
+                    .entry(record.id)
+                    .or_insert_with(|| record.members.clone());
+                let replica = owners.tell_replica(record.id).replica;
+                if let Some(replica) = replica.filter(|r| r.last_index == 0) {
+                    empty.insert((record.id, core.me()), replica.term);
+                }
+                let known = newest.get(&record.id).map_or(0, |led| led.term);
+                let status = owners.led_status(record.id);
+                if let Some(status) = status.filter(|s| s.term > known) {
+                    let led = Led {
+                        term: status.term,
+                        voters: status.membership.voters,
+                        members: record.members.clone(),
+                    };
+                    newest.insert(record.id, led);
+                }
+            }
+        }
+        let founded = |queue, node| self.0.get(queue).is_some_and(|f| f.contains(node));
+        for ((queue, node), term) in &empty {
+            let led = newest.get(queue).filter(|s| *term <= s.term);
+            let votes = led.is_some_and(|s| s.voters.contains(node) && s.members.contains(node));
+            if votes && !founded(queue, node) {
+                let (queue, node) = (queue.0, node.0);
+                return Err(format!(
+                    "node {node} votes in queue {queue} and has nothing of it"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nodes that were removed for good are not members again.
+pub fn removed_stay_out<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+    for shard in nodes.flat_map(Node::shards) {
+        let tree = &shard.core().tree;
+        if let Some(back) = tree.nodes().find(|n| tree.is_forgotten(n.id)) {
+            return Err(format!("node {} was removed and is a member", back.id.0));
         }
     }
     Ok(())

@@ -55,6 +55,9 @@ pub struct Consumer {
     cancelling: BTreeSet<u32>,
     /// Unsettled deliveries by tag.
     held: BTreeMap<u64, Held>,
+    /// Deliveries that came while a recover was on its way: from before it, or from after it. Who settles up to a later tag may
+    /// settle those, too.
+    crossed: BTreeMap<u64, LetterId>,
     /// Queues to be left alone, and until when.
     away: BTreeMap<usize, Time>,
     touched: BTreeMap<usize, Touched>,
@@ -190,6 +193,7 @@ impl Consumer {
         };
         if self.recovering() {
             // It went back before it came, and may have come to somebody else first.
+            self.crossed.insert(tag, read.id);
             return Ok(());
         }
         let holder = Consumer::holder(consumer, cx);
@@ -227,6 +231,18 @@ impl Consumer {
         tags.iter().filter_map(|t| self.held.remove(t)).collect()
     }
 
+    fn settle_crossed(
+        &mut self,
+        tag: u64,
+        multiple: bool,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
+        while multiple && let Some(first) = self.crossed.first_entry().filter(|e| *e.key() < tag) {
+            cx.ledger.perhaps_settled(first.remove())?;
+        }
+        Ok(())
+    }
+
     fn settle(
         &mut self,
         taken: Vec<Held>,
@@ -258,6 +274,7 @@ impl Consumer {
     fn ack(&mut self, tag: u64, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
         let multiple = !cx.quiet && cx.rng.chance(1, 3);
         let taken = self.take(tag, multiple);
+        self.settle_crossed(tag, multiple, cx)?;
         wire.say(
             CHANNEL,
             &Method::BasicAck {
@@ -282,6 +299,7 @@ impl Consumer {
         if requeue {
             self.give_back(taken, cx)
         } else {
+            self.settle_crossed(tag, multiple, cx)?;
             self.settle(taken, true, cx)
         }
     }
@@ -393,6 +411,7 @@ impl Consumer {
         self.consumers.clear();
         self.cancelling.clear();
         self.held.clear();
+        self.crossed.clear();
         self.touched.clear();
     }
 }

@@ -81,6 +81,13 @@ impl Keeper {
         certain.map(|(name, there)| (name.as_str(), *there))
     }
 
+    /// Somebody else deletes this one.
+    pub fn doubts(&mut self, name: &str) {
+        if self.own.contains_key(name) {
+            self.doubtful.insert(name.to_owned());
+        }
+    }
+
     fn ask(&mut self, asked: Asked, wire: &mut Wire, method: &Method<'_>) {
         self.asked = Some(asked);
         wire.say(CHANNEL, method);

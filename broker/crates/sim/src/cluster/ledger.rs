@@ -119,6 +119,8 @@ struct Back {
 #[derive(Clone, Copy, Debug)]
 struct Window {
     queue: usize,
+    /// It takes also what clients have, for the queue is gone.
+    deletes: bool,
     /// When it was asked for.
     opened: Time,
     /// The last time before its end at which something may have been wrong with net or nodes.
@@ -468,6 +470,17 @@ impl Ledger {
         Ok(())
     }
 
+    /// Settled, if the client had it at all; nobody can tell.
+    pub fn perhaps_settled(&mut self, id: LetterId) -> Result<(), String> {
+        let letter = self.letter(id)?;
+        if letter.fate == Fate::Waits {
+            letter.fate = Fate::Doubtful;
+            // By a rejection, perhaps: then it comes from the grave.
+            letter.condemned = true;
+        }
+        Ok(())
+    }
+
     /// The queue has answered something that the client asked after it had settled these.
     pub fn known(
         &mut self,
@@ -552,8 +565,11 @@ impl Ledger {
     }
 
     pub fn opened(&mut self, now: Time, queue: usize) -> WindowId {
+        let plan = self.queues.get(queue);
+        let deletes = plan.is_some_and(|q| q.character == Character::Recreated);
         self.windows.push(Window {
             queue,
+            deletes,
             opened: now,
             disturbed: now,
             until: None,
@@ -562,15 +578,25 @@ impl Ledger {
         WindowId(self.windows.len() - 1)
     }
 
+    /// A classic queue is gone with its machine, and whoever runs the cluster deletes it.
+    pub fn lost(&mut self, now: Time, queue: usize) -> WindowId {
+        let window = self.opened(now, queue);
+        if let Some(window) = self.windows.get_mut(window.0) {
+            window.deletes = true;
+        }
+        window
+    }
+
     /// It was carried out.
     pub fn closed(&mut self, now: Time, window: WindowId) {
         let disturbed = self.disturbed;
         if let Some(window) = self.windows.get_mut(window.0) {
-            let plan = self.queues.get(window.queue);
-            let deleted = plan.is_some_and(|q| q.character == Character::Recreated);
-            window.unheard = deleted && disturbed >= now;
+            window.unheard = window.deletes && disturbed >= now;
             // Other nodes hear of a deletion a moment after the answer to it.
-            let heard = if deleted { now + ON_THE_WAY } else { now };
+            let heard = match window.deletes {
+                true => now + ON_THE_WAY,
+                false => now,
+            };
             window.until = Some(if window.unheard { disturbed } else { heard });
             window.disturbed = disturbed;
         }
@@ -612,18 +638,21 @@ impl Ledger {
         if queue.quorum && !mortal && letter.attempts + 1 >= DELIVERY_LIMIT {
             return true;
         }
+        let mut windows = self.windows.iter().filter(|w| w.queue == letter.queue);
+        let taken = windows.any(|w| {
+            let until = w.until.unwrap_or(now);
+            let there = letter.sent <= until && letter.last.is_none_or(|last| last <= until);
+            there && (w.deletes || !letter.held_through(w))
+        });
+        if taken {
+            return true;
+        }
         match queue.character {
-            Character::Plain | Character::Refusing(_) | Character::Mortal => false,
-            Character::Purged | Character::Recreated => {
-                let purged = queue.character == Character::Purged;
-                let mut windows = self.windows.iter().filter(|w| w.queue == letter.queue);
-                windows.any(|w| {
-                    let until = w.until.unwrap_or(now);
-                    let there =
-                        letter.sent <= until && letter.last.is_none_or(|last| last <= until);
-                    there && !(purged && letter.held_through(w))
-                })
-            }
+            Character::Plain
+            | Character::Refusing(_)
+            | Character::Mortal
+            | Character::Purged
+            | Character::Recreated => false,
             Character::Short(most) => self.could_be_with(letter) > most,
             Character::Brief(life) => self.clocks_jump || now.since(letter.sent) >= life,
         }

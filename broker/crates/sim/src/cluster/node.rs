@@ -10,9 +10,9 @@ use crate::process::{Action, Process};
 use crate::world::Start;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
-use control::ControlRequest;
+use control::{ControlRequest, MemberChange, MembershipRequest};
 use env::{Disk, Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
-use metadata::{Change, Done, NodeRecord, Refused};
+use metadata::{Change, Done, NodeRecord, QueueId, Refused};
 use shard::{Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,6 +36,8 @@ pub enum Request {
         number: u64,
         change: Change,
     },
+    /// The same, by whoever runs the cluster; what comes of it is seen, not told.
+    Operate(Operation),
     /// SIGTERM.
     ShutDown,
 }
@@ -61,6 +63,21 @@ pub enum Reply {
     },
 }
 
+/// What those who run a cluster ask a node for.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    Change(Change),
+    Members {
+        queues: Vec<QueueId>,
+        change: MemberChange,
+    },
+    /// A node that is drained.
+    Forget(NodeId),
+    Rebalance,
+    /// Of the node that is asked.
+    Maintenance(bool),
+}
+
 /// For the scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
@@ -77,6 +94,8 @@ pub struct Identity {
     pub incarnation: Incarnation,
     /// Belongs to the cluster.
     pub member: bool,
+    /// What its name is made of: a machine in the place of another one has that one's name.
+    pub place: u64,
 }
 
 /// By machine.
@@ -125,9 +144,9 @@ pub struct Node {
     actions: Vec<Action<Node>>,
 }
 
-/// How a machine is called by people.
-pub fn name_of(machine: NodeId) -> String {
-    format!("n{}", machine.0)
+/// How a node is called by people.
+pub fn name_of(place: u64) -> String {
+    format!("n{place}")
 }
 
 impl Node {
@@ -176,6 +195,11 @@ impl Node {
         self.identity.incarnation
     }
 
+    /// Takes clients.
+    pub fn is_listening(&self) -> bool {
+        self.seats.iter().all(|s| s.listening)
+    }
+
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.seats.iter().map(|s| &s.shard)
     }
@@ -199,7 +223,7 @@ impl Node {
     fn shard_config(&mut self, index: u16) -> ShardConfig {
         let me = self.identity.node;
         let founder = self.plan.founding.nodes.iter().any(|f| f.id == me);
-        let name = name_of(self.machine);
+        let name = name_of(self.identity.place);
         ShardConfig {
             node: me,
             incarnation: self.identity.incarnation,
@@ -225,8 +249,8 @@ impl Node {
         }
     }
 
-    fn record_of(machine: NodeId, identity: &Identity) -> NodeRecord {
-        let name = name_of(machine);
+    fn record_of(identity: &Identity) -> NodeRecord {
+        let name = name_of(identity.place);
         NodeRecord {
             id: identity.node,
             address: format!("{name}:25672").as_str().into(),
@@ -258,7 +282,7 @@ impl Node {
             let (node, incarnation) = (identity.node, identity.incarnation);
             self.told.insert(machine, (node, incarnation));
             self.put_all(|| Inbound::PeerUp(node, incarnation));
-            let record = Node::record_of(machine, &identity);
+            let record = Node::record_of(&identity);
             if let Some(first) = self.seats.first_mut() {
                 first.put(Inbound::Join(record));
             }
@@ -404,6 +428,37 @@ impl Node {
         self.seats.get_mut((connection % shards) as usize)
     }
 
+    fn operate(&mut self, operation: Operation) {
+        let request = match operation {
+            Operation::Change(change) => {
+                let reply = Box::new(|_| {});
+                ControlRequest::Change { change, reply }
+            }
+            Operation::Members { queues, change } => {
+                let reply = Box::new(|_| {});
+                ControlRequest::Membership(MembershipRequest::Change {
+                    queues,
+                    change,
+                    reply,
+                })
+            }
+            Operation::Forget(node) => ControlRequest::Membership(MembershipRequest::Forget {
+                node,
+                reply: Box::new(|_| {}),
+            }),
+            Operation::Rebalance => ControlRequest::RebalanceQueues {
+                reply: Box::new(|_| {}),
+            },
+            Operation::Maintenance(on) => ControlRequest::Maintenance {
+                on,
+                reply: Box::new(|_| {}),
+            },
+        };
+        if let Some(first) = self.seats.first_mut() {
+            first.put(Inbound::Control(request));
+        }
+    }
+
     fn change(&mut self, client: u64, number: u64, change: Change) {
         let (tell, answer) = mpsc::channel();
         let reply = Box::new(move |result: Result<Done, Refused>| {
@@ -520,6 +575,7 @@ impl Process for Node {
                 connection
             }
             Request::Change { number, change } => return self.change(client, number, change),
+            Request::Operate(operation) => return self.operate(operation),
             Request::ShutDown => {
                 self.shutting_down = true;
                 return self.put_all(|| Inbound::ShutDown);

@@ -6,6 +6,7 @@ use super::keeper::Keeper;
 use super::lane::Piece;
 use super::ledger::{Character, GRAVE, Ledger, QueuePlan};
 use super::node::{Identities, Identity, Node, Note, Plan, Reply, Request, name_of};
+use super::operator::{self, Operator, Wish};
 use super::publisher::Publisher;
 use super::{account, amqp};
 use crate::faults::{self, Fault, Kind, calm};
@@ -56,6 +57,12 @@ pub struct Report {
     pub settled: u64,
     pub connections: u64,
     pub starts: u64,
+    /// Machines that found damage on their disks.
+    pub damaged: u64,
+    /// Machines in whose place there are others.
+    pub replaced: u64,
+    /// Changes of members and leaders that were asked for.
+    pub operations: u64,
     pub ended: Time,
 }
 
@@ -63,13 +70,12 @@ pub struct Report {
 const FIRST_FAULT: Duration = Duration::from_millis(2500);
 /// After the faults: how long all of it may take.
 const RECOVERY: Duration = Duration::from_secs(90);
-/// A connection neither doubles nor reorders; nobody here replaces a machine that lost what it was told.
-const NEVER: [Kind; 4] = [
-    Kind::Duplication,
-    Kind::Reordering,
-    Kind::BitFlip,
-    Kind::LostDisk,
-];
+/// A connection neither doubles nor reorders.
+const NEVER: [Kind; 2] = [Kind::Duplication, Kind::Reordering];
+/// Members of a queue that may lose one of them for good.
+const BEAR_A_LOSS: usize = 3;
+/// What takes a machine's data for good.
+const TAKE_DATA: [Kind; 2] = [Kind::BitFlip, Kind::LostDisk];
 /// How long a node may take to end after it was asked to.
 const DRAINING: Duration = Duration::from_secs(3);
 
@@ -107,6 +113,11 @@ struct Run {
     /// How often what goes wrong in foul weather.
     wild: faults::Plan,
     faults: u64,
+    operator: Operator,
+    founders: account::Founders,
+    lying_disks: bool,
+    /// Machines found damage on their disks.
+    damaged: u64,
     quiet: bool,
     settled: bool,
     next_connection: u64,
@@ -164,8 +175,8 @@ fn founding(identities: &Identities) -> Result<shard::Founding, String> {
     let password = auth::hash_with(algorithm, amqp::PASSWORD.as_bytes(), b"salt")
         .map_err(|e| e.to_string())?;
     let all = identities.borrow();
-    let record = |(machine, identity): (&NodeId, &Identity)| {
-        let name = name_of(*machine);
+    let record = |identity: &Identity| {
+        let name = name_of(identity.place);
         NodeRecord {
             id: identity.node,
             address: format!("{name}:25672").as_str().into(),
@@ -176,7 +187,7 @@ fn founding(identities: &Identities) -> Result<shard::Founding, String> {
     };
     Ok(shard::Founding {
         cluster: "sim".into(),
-        nodes: all.iter().map(record).collect(),
+        nodes: all.values().map(record).collect(),
         user: UserRecord {
             name: amqp::USER.into(),
             password: Some(password),
@@ -246,6 +257,7 @@ impl Run {
                 node: NodeId(rng.next_u64()),
                 incarnation: env::Incarnation(0),
                 member: true,
+                place: machine.0,
             };
             identities.borrow_mut().insert(machine, identity);
             if let Some(disk) = world.disk(machine) {
@@ -259,6 +271,10 @@ impl Run {
         };
         let mut without = options.without.clone();
         without.extend(NEVER);
+        let shrinks = rng.chance(1, 2);
+        if shrinks {
+            without.extend(TAKE_DATA);
+        }
         Ok(Run {
             plan: Plan {
                 shards: 1 + rng.below(2) as u16,
@@ -272,6 +288,10 @@ impl Run {
             weather,
             wild: faults::Plan::new(rng, &without),
             faults: 0,
+            operator: Operator::new(shrinks),
+            founders: account::Founders::default(),
+            lying_disks: options.lying_disks,
+            damaged: 0,
             quiet: false,
             settled: false,
             next_connection: 0,
@@ -291,6 +311,9 @@ impl Run {
             settled: self.ledger.gone,
             connections: self.next_connection,
             starts: self.starts,
+            damaged: self.damaged,
+            replaced: self.operator.replaced,
+            operations: self.operator.asked,
             ended: world.now(),
         }
     }
@@ -309,10 +332,11 @@ impl Run {
             .collect();
         let owed = self.ledger.owed(world.now());
         format!(
-            "{:?}, {} shards, quiet {}; owed {owed:?}; waiting {waiting:?}; on the way {:?}; queues {:?}",
+            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}; waiting {waiting:?}; on the way {:?}; queues {:?}",
             self.weather,
             self.plan.shards,
             self.quiet,
+            operator::all_is_replicated(world, &self.identities, 1),
             account::on_the_way(all_of(world)),
             account::figures(all_of(world)),
         )
@@ -437,6 +461,8 @@ impl Run {
         let fault = match fault {
             // A lost frame takes its connection along: few are enough.
             Some(Fault::Loss(in_1000)) => Fault::Loss(1 + in_1000 / 100),
+            // No more than a minority may lose what it was told: one at a time, until another one is in its place.
+            Some(fault) if fault.takes_data() && !self.all_have_their_data(world) => return Ok(()),
             Some(fault) => fault,
             None => return Ok(()),
         };
@@ -446,7 +472,72 @@ impl Run {
         if let Fault::Clock(..) = fault {
             self.ledger.clocks_jump();
         }
+        if let Fault::LostDisk(node) = fault {
+            self.replace(world, node);
+            return Ok(());
+        }
         fault.happen(world)
+    }
+
+    fn all_have_their_data(&self, world: &World<Run>) -> bool {
+        let damaged = world.nodes().iter().any(|n| world.is_damaged(*n));
+        !damaged && operator::all_is_replicated(world, &self.identities, BEAR_A_LOSS).is_ok()
+    }
+
+    /// A machine and its disk are gone; another one gets its name.
+    fn replace(&mut self, world: &mut World<Run>, old: NodeId) {
+        let now = world.now();
+        let Some(identity) = self.identities.borrow_mut().remove(&old) else {
+            return;
+        };
+        self.ledger.ended(now, old);
+        let Some(new) = world.replace(old) else {
+            return;
+        };
+        let lost = (self.operator).takes_away(world, identity.node, &mut self.ledger);
+        self.doubt(&lost);
+        let identity = Identity {
+            node: NodeId(self.rng.next_u64()),
+            incarnation: env::Incarnation(0),
+            member: false,
+            place: identity.place,
+        };
+        self.identities.borrow_mut().insert(new, identity);
+        if let Some(disk) = world.disk(new) {
+            disk.set_lying(self.lying_disks);
+        }
+        world.start_in(Duration::ZERO, new);
+    }
+
+    /// Queues that whoever runs the cluster deletes.
+    fn doubt(&mut self, names: &[String]) {
+        for client in &mut self.clients {
+            if let Part::Keeper(keeper) = &mut client.part {
+                names.iter().for_each(|name| keeper.doubts(name));
+            }
+        }
+    }
+
+    fn operate(&mut self, world: &mut World<Run>) {
+        let lost = (self.operator).clear(world, &mut self.rng, &mut self.ledger);
+        self.doubt(&lost);
+        if self.operator.is_leaving() {
+            self.ledger.disturb(world.now());
+            self.operator.see_off(world, &mut self.rng);
+        }
+        if let Some(machine) = self.operator.has_left() {
+            self.replace(world, machine);
+        }
+        if self.quiet {
+            return self.operator.finish(world);
+        }
+        if self.weather == Weather::Fair || !self.rng.chance(1, 2) {
+            return;
+        }
+        let wish = (self.operator).act(world, &self.identities, &mut self.rng);
+        if let Some(Wish::ShutDown(node)) = wish {
+            self.shut_down(world, node);
+        }
     }
 
     /// SIGTERM to a node, and the end some time after.
@@ -476,7 +567,10 @@ impl Run {
         if !fair {
             self.ledger.disturb(now);
         }
+        self.operate(world);
         account::replicas_agree(all_of(world))?;
+        self.founders.votes_are_earned(all_of(world))?;
+        account::removed_stay_out(all_of(world))?;
         self.ledger.doubled(now)?;
         if self.quiet && self.is_settled(world) {
             self.settled = true;
@@ -506,6 +600,7 @@ impl Run {
             && self.ledger.owed(world.now()).0 == 0
             && !self.ledger.may_be_doubled(world.now())
             && account::on_the_way(all_of(world)).is_none()
+            && operator::all_is_replicated(world, &self.identities, 1).is_ok()
     }
 }
 
@@ -592,6 +687,21 @@ impl Scenario for Run {
             Note::PeerDown(peer) => self.ledger.given_up(world.now(), peer),
         }
         Ok(())
+    }
+
+    fn damaged(
+        &mut self,
+        world: &mut World<Run>,
+        node: NodeId,
+        _error: &str,
+    ) -> Result<(), String> {
+        self.damaged += 1;
+        self.replace(world, node);
+        Ok(())
+    }
+
+    fn removed(&mut self, node: NodeId, error: &str) -> bool {
+        error.contains("was removed from its cluster") && self.operator.was_removed(node)
     }
 
     fn done(&mut self, _world: &World<Run>) -> bool {

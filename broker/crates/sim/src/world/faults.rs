@@ -68,7 +68,8 @@ impl<S: Scenario> World<S> {
         self.disk(node).is_some_and(|d| !d.damaged().is_empty())
     }
 
-    /// Flips a bit somewhere in what a node that is down has stored. `Err`: its log then reads as another one and
+    /// Flips a bit somewhere in what a node that is down has stored, in files that peers have the contents of (a classic
+    /// queue lives in one place: what is damaged there is told and lost). `Err`: its log then reads as another one and
     /// does not say that it is damaged.
     ///
     /// The end of the last log file is the exception: what lies there may be a write that a crash cut off. Nobody can
@@ -80,7 +81,7 @@ impl<S: Scenario> World<S> {
             return Ok(());
         };
         let mut files = disk.files();
-        files.retain(|(_, len)| *len > 0);
+        files.retain(|(path, len)| *len > 0 && !path.starts_with("classic/"));
         let at = self.rng.below(files.len() as u64) as usize;
         let (chance, mask) = (self.rng.next_u64(), 1 << self.rng.below(8));
         let Some((path, len)) = files.get(at) else {
@@ -151,7 +152,8 @@ impl<S: Scenario> World<S> {
         let disk = machine.disk.clone();
         let injected = disk.power_is_off() || INJECTED.iter().any(|i| error.contains(i));
         let named = disk.damaged().iter().any(|file| error.contains(file));
-        if !injected && !named {
+        let removed = !injected && !named && scenario.removed(node, error);
+        if !injected && !named && !removed {
             return Err(format!("node {} ends: {error}", node.0));
         }
         self.trace.event(now, "disk fault", node.0, &error);
@@ -164,6 +166,9 @@ impl<S: Scenario> World<S> {
             return Ok(());
         }
         disk.restart();
+        if removed {
+            return Ok(());
+        }
         scenario.damaged(self, node, error)
     }
 }
