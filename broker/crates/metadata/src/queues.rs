@@ -32,7 +32,7 @@ impl Tree {
                 created: false,
             });
         }
-        self.check_queue_limit(&record.vhost)?;
+        self.check_queue_limit(&record.vhost, &record.name)?;
         record.id = QueueId(index);
         record.members = self.checked_members(&record)?;
         if let Some(session) = record.exclusive

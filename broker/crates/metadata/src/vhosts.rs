@@ -32,14 +32,14 @@ impl Tree {
         arguments
     }
 
-    pub(crate) fn check_queue_limit(&self, vhost: &str) -> Result<(), Refused> {
+    pub(crate) fn check_queue_limit(&self, vhost: &str, name: &str) -> Result<(), Refused> {
         let Some(found) = self.vhosts.get(vhost) else {
             return Err(no_vhost(vhost));
         };
         match found.record.limit("max-queues") {
             Some(limit) if found.queues.len() as u64 >= limit => {
                 Err(Refused::PreconditionFailed(format!(
-                    "cannot declare queue in vhost '{vhost}': queue limit in vhost '{vhost}' ({limit}) is reached"
+                    "cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
                 )))
             }
             _ => Ok(()),

@@ -113,7 +113,8 @@ impl Channel {
         link: &Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        if cx.broker.tree().queue(&link.vhost, name).is_none() {
+        // The name that all consume from is there for everybody.
+        if name != REPLY_TO && cx.broker.tree().queue(&link.vhost, name).is_none() {
             return Err(Failure::unknown("queue", name, &link.vhost));
         }
         self.last_queue = name.into();

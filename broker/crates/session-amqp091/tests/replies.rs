@@ -72,6 +72,15 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
         &format!("NOT_FOUND - no queue '{reply_to}' in vhost '/'"),
         (50, 10),
     );
+    // What everybody consumes from is always there.
+    conn.open_channel(2);
+    conn.send(2, queue_declare(REPLY_TO));
+    let declared = Method::QueueDeclareOk {
+        queue: REPLY_TO,
+        message_count: 0,
+        consumer_count: 1,
+    };
+    conn.expect(2, declared);
     // Again, under the same tag.
     conn.consume(1, REPLY_TO, "replies", true);
     assert_ne!(request(&mut conn), reply_to);

@@ -57,11 +57,9 @@ fn a_vhost_has_no_more_queues_than_its_limit() {
     log.declare(queue("a"));
     log.declare(queue("b"));
     let refused = log.refused(Change::DeclareQueue(queue("c")));
-    assert!(
-        refused
-            .to_string()
-            .contains("queue limit in vhost '/' (2) is reached"),
-        "{refused}"
+    assert_eq!(
+        refused.to_string(),
+        "cannot declare queue 'c': queue limit in vhost '/' (2) is reached"
     );
     // Declared again is not one more.
     log.declare(queue("b"));
