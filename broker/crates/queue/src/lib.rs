@@ -133,6 +133,19 @@ pub enum Event {
     Expecting { expected: u64 },
 }
 
+impl Event {
+    /// Of messages in it.
+    pub fn message_bytes(&self) -> usize {
+        match self {
+            Event::Deliver { deliveries, .. } => {
+                let each = deliveries.iter().map(|d| d.message.as_bytes().len());
+                each.sum()
+            }
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Consuming,
@@ -210,6 +223,17 @@ impl ToQueue {
             ToQueue::Request(request) => request.session,
             ToQueue::Resume(resume) => resume.session,
             ToQueue::Received(received) => received.session,
+        }
+    }
+
+    /// Of messages in it.
+    pub fn message_bytes(&self) -> usize {
+        match self {
+            ToQueue::Request(Request {
+                body: RequestBody::Publish(message),
+                ..
+            }) => message.as_bytes().len(),
+            _ => 0,
         }
     }
 }

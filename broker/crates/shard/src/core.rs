@@ -10,6 +10,7 @@ use crate::joiners::Joiners;
 use crate::listings::{Listings, Tallies};
 use crate::logins::Logins;
 use crate::members::Members;
+use crate::outgoing::Outgoing;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
 use crate::retained::Ahead;
@@ -22,7 +23,7 @@ use hashbrown::HashMap;
 use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
 use queue::{Event, ToQueue};
 use session::Notice;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 pub type FixedState = foldhash::fast::FixedState;
 
@@ -34,22 +35,6 @@ pub enum Place {
     /// On another shard of this node.
     Shard(u16),
     Node(NodeId),
-}
-
-/// What a turn has for other shards and nodes, gathered so that a burst travels as one frame.
-#[derive(Default)]
-pub struct Outgoing {
-    requests: BTreeMap<(Place, QueueId), Vec<ToQueue>>,
-    events: BTreeMap<((Place, u16), SessionId, QueueId), Vec<Event>>,
-}
-
-impl Outgoing {
-    fn event(&mut self, to: (Place, u16), session: SessionId, queue: QueueId, event: Event) {
-        self.events
-            .entry((to, session, queue))
-            .or_default()
-            .push(event);
-    }
 }
 
 pub struct Core {
@@ -157,65 +142,6 @@ impl Core {
             from,
             frame: frame.encode(),
         });
-    }
-
-    /// A queue's word for a session, wherever that is.
-    pub fn send_event(&mut self, session: SessionId, queue: QueueId, event: Event) {
-        let shard = crate::sessions::shard_of_session(session);
-        if session.node != self.config.node {
-            return self
-                .outgoing
-                .event((Place::Node(session.node), shard), session, queue, event);
-        }
-        if session.incarnation != self.config.incarnation {
-            return;
-        }
-        if shard == self.config.index {
-            self.events
-                .push_back((self.config.node, session.number, queue, event));
-        } else {
-            self.outgoing
-                .event((Place::Shard(shard), shard), session, queue, event);
-        }
-    }
-
-    /// Sends what has gathered for other shards and nodes, a frame for each queue and direction.
-    pub fn flush_outgoing(&mut self) {
-        let mut outgoing = std::mem::take(&mut self.outgoing);
-        for ((place, queue), messages) in std::mem::take(&mut outgoing.requests) {
-            let frame = Frame::ToQueue { queue, messages };
-            match place {
-                Place::Here => {}
-                Place::Shard(shard) => self.send_to_shard(shard, &frame),
-                Place::Node(node) => self.send_to_peer(node, Route::Owner(queue.0), &frame),
-            }
-        }
-        for (((place, shard), session, queue), events) in std::mem::take(&mut outgoing.events) {
-            let frame = Frame::Events {
-                session,
-                queue,
-                events,
-            };
-            match place {
-                Place::Here => {}
-                Place::Shard(shard) => self.send_to_shard(shard, &frame),
-                Place::Node(node) => self.send_to_peer(node, Route::Shard(shard), &frame),
-            }
-        }
-        self.outgoing = outgoing;
-    }
-
-    /// A session's side has something for a queue whose owner is believed to be on `node`.
-    pub fn send_request(&mut self, node: NodeId, queue: QueueId, message: ToQueue) {
-        match self.place_of(queue, node) {
-            Place::Here => self.requests.push_back((queue, message)),
-            elsewhere => self
-                .outgoing
-                .requests
-                .entry((elsewhere, queue))
-                .or_default()
-                .push(message),
-        }
     }
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.

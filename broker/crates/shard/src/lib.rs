@@ -21,6 +21,7 @@ mod listings;
 mod logins;
 mod members;
 mod membership;
+mod outgoing;
 mod owners;
 mod peers;
 mod placement;

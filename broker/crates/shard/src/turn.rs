@@ -1,7 +1,7 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
 use crate::config::{RecoveredShard, ShardConfig};
-use crate::core::{Core, Login, Outgoing};
+use crate::core::{Core, Login};
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
@@ -10,6 +10,7 @@ use crate::joiners::Joiners;
 use crate::listings::{Listings, Tallies};
 use crate::logins::Logins;
 use crate::members::Members;
+use crate::outgoing::Outgoing;
 use crate::owners::{ForMetadata, ForShard, Owners};
 use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
