@@ -205,7 +205,18 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     let names = api.read(node_names).await?;
     let facts = facts.iter().find(|f| f.id == id);
     let mut shown = show(api, &known, facts, &names, samples_age(call));
-    shown["consumer_details"] = Json::Array(consumers::shown(api, Some(id)).await?);
+    let consumers = consumers::shown(api, Some(id)).await?;
+    let tag_of = |which: &str| {
+        let found = consumers.iter().find(|c| c[which] == true);
+        found.map_or(Json::Null, |c| c["consumer_tag"].clone())
+    };
+    shown["exclusive_consumer_tag"] = tag_of("exclusive");
+    let single = known.record.arguments.get("x-single-active-consumer");
+    shown["single_active_consumer_tag"] = match single {
+        Some(message::Value::Bool(true)) => tag_of("active"),
+        _ => Json::Null,
+    };
+    shown["consumer_details"] = Json::Array(consumers);
     json(shown)
 }
 

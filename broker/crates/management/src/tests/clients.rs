@@ -130,7 +130,29 @@ fn consumers_are_listed_with_their_channels() {
     assert_eq!(server.get("/api/consumers/%2F"), all);
     assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
     assert_eq!(server.get("/api/consumers/other"), json!([]));
-    assert_eq!(server.get("/api/queues/%2F/q")["consumer_details"], all);
+    let queue = server.get("/api/queues/%2F/q");
+    assert_eq!(queue["consumer_details"], all);
+    assert_eq!(queue["single_active_consumer_tag"], json!(null));
+}
+
+#[test]
+fn a_queue_names_its_single_active_and_its_exclusive_consumer() {
+    let server = connected();
+    let arguments = json!({"x-single-active-consumer": true});
+    let body = json!({"durable": true, "arguments": arguments});
+    assert_eq!(server.put("/api/queues/%2F/single", body), 201);
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let queue = fake.tree.queue("/", "single").unwrap().id.0;
+        for consumer in &mut fake.consumers {
+            consumer.queue = queue;
+            consumer.active = consumer.tag == "t";
+            consumer.exclusive = consumer.tag == "t";
+        }
+    }
+    let queue = server.get("/api/queues/%2F/single");
+    assert_eq!(queue["single_active_consumer_tag"], "t");
+    assert_eq!(queue["exclusive_consumer_tag"], "t");
 }
 
 #[test]
