@@ -69,6 +69,7 @@ impl Core {
         }
         match frame.word {
             HubWord::Topics(word) => self.topics.hear(from, word),
+            HubWord::Claims(words) => self.topics.hear_claims(from, words),
         }
     }
 
@@ -84,11 +85,25 @@ impl Core {
         while let Some((to, word)) = self.topics.say() {
             self.send_hub_word(to, HubWord::Topics(word));
         }
+        while let Some((to, words)) = self.topics.say_claims() {
+            self.send_hub_word(to, HubWord::Claims(words));
+        }
+    }
+
+    /// Client ids are shared out among the hubs that are there.
+    fn share_out_claims(&mut self) {
+        let (me, others) = (self.hub_place(), self.hubs_there());
+        self.topics.set_hubs(me, others);
     }
 
     /// A node is up: its hubs may have missed what was said, or are of a new life.
     pub fn hubs_node_up(&mut self, node: NodeId, incarnation: Incarnation) {
         self.topics.forget_hubs(node, Some(incarnation));
+        // Words may have been lost, even where the link was down for too short a time to be noticed.
+        let (me, mut others) = (self.hub_place(), self.hubs_there());
+        others.retain(|place| place.node != node);
+        self.topics.set_hubs(me, others);
+        self.share_out_claims();
         for place in self.hubs_there() {
             if place.node == node {
                 self.topics.meet(place);
@@ -98,6 +113,7 @@ impl Core {
 
     pub fn hubs_node_down(&mut self, node: NodeId) {
         self.topics.part(node);
+        self.share_out_claims();
     }
 
     /// Nodes may have left the cluster for good.
@@ -114,5 +130,6 @@ impl Core {
         for place in self.hubs_there() {
             self.topics.meet(place);
         }
+        self.share_out_claims();
     }
 }

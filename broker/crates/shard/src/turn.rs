@@ -229,6 +229,7 @@ impl Core {
         self.owners.set_time(at);
         self.owners.tick();
         self.dead_letters.tick(self.now);
+        self.topics.clock(self.now, self.wall);
         self.topics.tick(self.now);
         self.tick_clients();
         self.tick_directory();

@@ -1,9 +1,13 @@
 //! The hub: who is here, who is away, and what each is told.
 
+mod claims;
 mod elsewhere;
+mod owner;
 mod publish;
 mod queues;
 
+use crate::claims::Claims;
+use crate::claims::word::ClientId;
 use crate::hubs::neighbour::Event;
 use crate::hubs::{HubLimits, Hubs};
 use crate::retained::Retained;
@@ -187,6 +191,8 @@ struct Subscriber {
     filters: BTreeMap<Box<str>, Subscription>,
     /// The number of the queue that has its messages of QoS 1 and 2; 0: none has.
     queue: u64,
+    /// Of the holding of its client id; 0: this hub does not hold it.
+    stamp: u64,
 }
 
 #[derive(Default)]
@@ -209,6 +215,7 @@ pub struct Hub {
     hubs: Hubs,
     /// Room for what other hubs say.
     events: Vec<Event>,
+    claims: Claims,
     parked: usize,
     subscriptions: usize,
     not_kept: u64,
@@ -224,6 +231,7 @@ impl Default for Hub {
 impl Hub {
     pub fn new(limits: Limits) -> Hub {
         Hub {
+            claims: Claims::default(),
             hubs: Hubs::new(limits.hubs.clone()),
             limits,
             vhosts: ByName::default(),
@@ -242,32 +250,68 @@ impl Hub {
 
     /// What there is to say, in order.
     pub fn take(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() {
+            self.hear_own_words();
+        }
         self.outputs.pop_front()
     }
 
     /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.
     pub fn claim(&mut self, vhost: &str, client: &str, session: u64, clean: bool) -> Claim {
         let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
-        let Some(&subscriber) = known else {
-            return self.seat_new(vhost, client, session);
-        };
-        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
-            return self.seat_new(vhost, client, session);
-        };
-        if let Seat::Connected {
-            session: has,
-            waiting,
-        } = &mut entry.seat
+        let known = known.copied();
+        let entry = known.and_then(|known| self.subscribers.get_mut(known.0 as usize));
+        let held = entry.as_ref().map_or(0, |entry| entry.stamp);
+        let yielding = known.is_some_and(|known| self.claims.yielding.contains_key(&known));
+        if held == 0 || yielding {
+            return match self.ask(vhost, client, session, clean, yielding) {
+                Some(stamp) => self.sit(known, (vhost, client), session, clean, stamp),
+                None => Claim::Wait,
+            };
+        }
+        if let Some(entry) = entry
+            && let Seat::Connected {
+                session: has,
+                waiting,
+            } = &mut entry.seat
         {
             let leaves = waiting.replace(session).unwrap_or(*has);
             self.outputs
                 .push_back(Output::TakenOver { session: leaves });
             return Claim::Wait;
         }
+        self.sit(known, (vhost, client), session, clean, held)
+    }
+
+    /// The client id is the session's, under this stamp; what is known of the client is away.
+    fn sit(
+        &mut self,
+        known: Option<SubscriberId>,
+        (vhost, client): (&str, &str),
+        session: u64,
+        clean: bool,
+        stamp: u64,
+    ) -> Claim {
+        let Some(subscriber) = known else {
+            return self.seat_new(vhost, client, session, stamp);
+        };
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return self.seat_new(vhost, client, session, stamp);
+        };
         if clean {
+            // The id stays here.
+            entry.stamp = 0;
             self.forget(subscriber);
-            return self.seat_new(vhost, client, session);
+            let claim = self.seat_new(vhost, client, session, stamp);
+            if let Claim::Granted {
+                subscriber: new, ..
+            } = claim
+            {
+                self.hold_on(subscriber, new);
+            }
+            return claim;
         }
+        entry.stamp = stamp;
         let seat = Seat::Connected {
             session,
             waiting: None,
@@ -292,7 +336,7 @@ impl Hub {
         Some(was)
     }
 
-    fn seat_new(&mut self, vhost: &str, client: &str, session: u64) -> Claim {
+    fn seat_new(&mut self, vhost: &str, client: &str, session: u64, stamp: u64) -> Claim {
         let vhost: Arc<str> = match self.vhosts.get_key_value(vhost) {
             Some((name, _)) => name.clone(),
             None => vhost.into(),
@@ -307,6 +351,7 @@ impl Hub {
             },
             filters: BTreeMap::new(),
             queue: 0,
+            stamp,
         });
         // Fewer than 2^32 clients fit in any memory.
         let subscriber = SubscriberId(key as u32);
@@ -327,6 +372,7 @@ impl Hub {
         {
             *waiting = None;
         }
+        self.ask_no_more(vhost, client, session);
     }
 
     /// The connection of a client ends.
@@ -336,6 +382,10 @@ impl Hub {
         };
         let Seat::Connected { session, waiting } = entry.seat else {
             return;
+        };
+        let id = ClientId {
+            vhost: entry.vhost.clone(),
+            client: entry.client.clone(),
         };
         match leave.state {
             Some(mut state) if self.parked < self.limits.parked => {
@@ -359,6 +409,7 @@ impl Hub {
         }
         self.outputs
             .extend(waiting.map(|session| Output::Free { session }));
+        self.left(subscriber, id);
     }
 
     fn stop_timer(&mut self, subscriber: SubscriberId, at: Option<Time>) {
@@ -373,6 +424,7 @@ impl Hub {
         let Some(entry) = self.subscribers.try_remove(subscriber.0 as usize) else {
             return;
         };
+        self.let_go((&entry.vhost, &entry.client), entry.stamp);
         if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
             vhost.clients.remove(&entry.client);
             for (filter, subscription) in &entry.filters {
@@ -574,12 +626,18 @@ impl Hub {
 
     pub fn wake_at(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        [timer, self.hubs.wake_at()].into_iter().flatten().min()
+        let own = self.claims.wake_at();
+        [timer, own, self.hubs.wake_at()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Time has come to `now`: sessions end, wills are published.
     pub fn tick(&mut self, now: Time) {
         self.tick_hubs(now);
+        self.tell_owners();
+        self.lose_patience();
         while let Some(&(at, subscriber)) = self.timers.first()
             && at <= now
         {

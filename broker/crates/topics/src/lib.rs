@@ -5,6 +5,7 @@
 //! messages, live as long as the process.
 #![forbid(unsafe_code)]
 
+mod claims;
 mod envelope;
 mod hub;
 mod hubs;
@@ -13,6 +14,7 @@ mod place;
 mod retained;
 mod routes;
 
+pub use claims::word::{BadClaim, ClaimVerb, ClaimWord, ClientId};
 pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
 pub use hub::{
     Claim, Counts, Heard, Hub, Leave, Limits, Output, Parked, Publisher, RetainedFull, Will,

@@ -11,6 +11,15 @@ pub struct Place {
     pub shard: u16,
 }
 
+impl Place {
+    /// Of a hub that nobody has told where it is.
+    pub(crate) const NOWHERE: Place = Place {
+        node: NodeId(0),
+        incarnation: Incarnation(0),
+        shard: 0,
+    };
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}.{}/{}", self.node.0, self.incarnation.0, self.shard)

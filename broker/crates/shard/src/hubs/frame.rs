@@ -17,9 +17,12 @@ pub struct HubFrame {
 pub enum HubWord {
     /// About subscriptions and messages.
     Topics(topics::Word),
+    /// About client ids.
+    Claims(Vec<topics::ClaimWord>),
 }
 
 const TOPICS: u8 = 1;
+const CLAIMS: u8 = 2;
 
 impl HubFrame {
     pub fn encode(&self, out: &mut BytesMut) {
@@ -31,6 +34,10 @@ impl HubFrame {
                 out.put_u8(TOPICS);
                 word.encode(out);
             }
+            HubWord::Claims(words) => {
+                out.put_u8(CLAIMS);
+                words.iter().for_each(|word| word.encode(out));
+            }
         }
     }
 
@@ -39,6 +46,10 @@ impl HubFrame {
         let to = Incarnation(u64(&mut frame)?);
         let word = match u8(&mut frame)? {
             TOPICS => HubWord::Topics(topics::Word::decode(frame).map_err(|_| FrameError)?),
+            CLAIMS => {
+                let words = topics::ClaimWord::decode_all(frame);
+                HubWord::Claims(words.map_err(|_| FrameError)?)
+            }
             _ => return Err(FrameError),
         };
         Ok(HubFrame { from, to, word })

@@ -15,6 +15,14 @@ pub struct MqttClient {
     got: BytesMut,
 }
 
+impl Cluster {
+    /// Nodes that hold a client id of the vhost `/`.
+    pub fn holders(&self, client_id: &str) -> usize {
+        let hubs = self.nodes.iter().map(|node| &node.shard.core().topics);
+        hubs.filter(|hub| hub.holds("/", client_id)).count()
+    }
+}
+
 impl MqttClient {
     /// Connected under that client id, with its session kept for that many seconds.
     pub fn new(

@@ -56,7 +56,7 @@ impl Hub {
         let subscriber = match known {
             Some(&known) => known,
             None => {
-                let Claim::Granted { subscriber, .. } = self.seat_new(vhost, client, 0) else {
+                let Claim::Granted { subscriber, .. } = self.seat_new(vhost, client, 0, 0) else {
                     return;
                 };
                 if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {

@@ -1,0 +1,278 @@
+//! Who holds a client id among all hubs of the cluster (M4), without a log.
+//!
+//! Each id has an owner: the hub that comes out first of a hash over those that are there (rendezvous hashing, so that few ids move
+//! when hubs come and go). Who wants an id asks the owner; the owner asks who holds it to let go, waits for that, and grants.
+//! Nothing of this is stored: when owners change, holders tell the new one what they hold. Between a hub's going and that,
+//! an id may be granted twice; the younger holding stays, by its stamp.
+//!
+//! While a link is up its words come in order and none is lost; what a broken link lost is made up for when it is up again, for then
+//! each side has forgotten the other, tells everything anew, and asks for everything anew: an id may have been granted over the new
+//! link by an owner that had not heard yet that the old one was broken, and that forgot it then.
+
+pub(crate) mod word;
+
+use crate::{Place, SubscriberId};
+use env::{Time, WallTime};
+use hashbrown::HashMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+use word::{ClaimVerb, ClaimWord, ClientId};
+
+/// How long an owner waits for a holder that is there. Sessions end at once; what takes longer hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Ids that a hub tells new owners of at one time.
+pub(crate) const TOLD_AT_ONCE: usize = 4096;
+
+/// Words of a frame at most.
+const WORDS: usize = 512;
+
+/// A claim that waits for a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pending {
+    pub place: Place,
+    pub session: u64,
+    pub clean: bool,
+}
+
+/// An id that is held elsewhere or waited for, at its owner. What the owner's own clients hold stands in its seats.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Owned {
+    /// None: it is held by a client of the owner itself, or by nobody.
+    pub holder: Option<(Place, u64)>,
+    pub pending: Option<Pending>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Another connection has it here and is leaving for somebody else: that comes first.
+    Deferred,
+    Asked,
+    /// With this stamp; the session is about to take it.
+    Granted(u64),
+}
+
+/// A session of this hub that wants an id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    pub session: u64,
+    pub clean: bool,
+    pub progress: Progress,
+}
+
+/// An owner waits for a client of this hub to let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Yielding {
+    pub owner: Place,
+    pub stamp: u64,
+    pub clean: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Claims {
+    /// None: nobody has said; then it is alone.
+    me: Option<Place>,
+    others: Vec<Place>,
+    pub now: Time,
+    pub wall: WallTime,
+    last_stamp: u64,
+    pub owned: HashMap<ClientId, Owned, foldhash::fast::FixedState>,
+    pub asking: BTreeMap<ClientId, Asking>,
+    pub yielding: BTreeMap<SubscriberId, Vec<Yielding>>,
+    /// Who may hold ids that their owners do not know of.
+    pub untold: BTreeSet<SubscriberId>,
+    /// When to grant to whom, whatever the holder says; in the order of time.
+    pub patience: VecDeque<(Time, ClientId, Pending)>,
+    /// When to forget ids that somebody asked for here, believing that this was their owner.
+    pub sweep_at: Option<Time>,
+    outgoing: BTreeMap<Place, VecDeque<ClaimWord>>,
+    /// From this hub to itself.
+    pub own_words: VecDeque<ClaimWord>,
+    /// The session that is claiming in this call: it need not be told.
+    pub claiming: Option<u64>,
+}
+
+impl Claims {
+    /// Whether there is no other hub to ask.
+    pub fn is_alone(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    pub fn me(&self) -> Place {
+        self.me.unwrap_or(Place::NOWHERE)
+    }
+
+    /// The hubs that are there. False: they were known.
+    pub fn set(&mut self, me: Place, others: Vec<Place>) -> Option<View> {
+        if self.me == Some(me) && self.others == others {
+            return None;
+        }
+        let before = View {
+            me: self.me(),
+            others: std::mem::replace(&mut self.others, others),
+        };
+        self.me = Some(me);
+        let others = &self.others;
+        self.outgoing.retain(|place, _| others.contains(place));
+        Some(before)
+    }
+
+    pub fn is_there(&self, place: Place) -> bool {
+        place == self.me() || self.others.contains(&place)
+    }
+
+    /// Those that were not there before.
+    pub fn new_since(&self, before: &View) -> Vec<Place> {
+        let known = |place: &Place| before.others.contains(place);
+        let all = self.others.iter().copied();
+        all.filter(|place| !known(place)).collect()
+    }
+
+    pub fn owner(&self, vhost: &str, client: &str) -> Place {
+        first(self.me(), &self.others, vhost, client)
+    }
+
+    pub fn owner_of(&self, id: &ClientId) -> Place {
+        self.owner(&id.vhost, &id.client)
+    }
+
+    /// A stamp above `floor`, above all that were given here, and above those of holdings that began earlier elsewhere, as far as
+    /// clocks agree.
+    pub fn stamp(&mut self, floor: u64) -> u64 {
+        let least = floor.max(self.last_stamp).saturating_add(1);
+        self.last_stamp = self.wall.0.max(least);
+        self.last_stamp
+    }
+
+    /// Keeps who holds an id, or waits for it.
+    pub fn keep(&mut self, id: ClientId, owned: Owned) {
+        if self.sweep_at.is_none() && self.owner_of(&id) != self.me() {
+            self.sweep_at = Some(self.now + PATIENCE);
+        }
+        self.owned.insert(id, owned);
+    }
+
+    /// Forgets what others own, except where somebody waits.
+    pub fn sweep(&mut self) {
+        if self.sweep_at.is_none_or(|at| at > self.now) {
+            return;
+        }
+        let (me, others) = (self.me(), &self.others);
+        let ours = |id: &ClientId| first(me, others, &id.vhost, &id.client) == me;
+        self.owned
+            .retain(|id, owned| owned.pending.is_some() || ours(id));
+        let left = self.owned.iter().any(|(id, _)| !ours(id));
+        self.sweep_at = left.then(|| self.now + PATIENCE);
+    }
+
+    pub fn send(&mut self, to: Place, id: ClientId, what: ClaimVerb) {
+        let word = ClaimWord { id, what };
+        match to == self.me() {
+            true => self.own_words.push_back(word),
+            false if self.others.contains(&to) => {
+                self.outgoing.entry(to).or_default().push_back(word);
+            }
+            // It is gone, and forgets us when it is back.
+            false => {}
+        }
+    }
+
+    /// Words for another hub, a frame's worth.
+    pub fn take(&mut self) -> Option<(Place, Vec<ClaimWord>)> {
+        let mut first = self.outgoing.first_entry()?;
+        let all = first.get_mut();
+        let words: Vec<ClaimWord> = all.drain(..all.len().min(WORDS)).collect();
+        let place = *first.key();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        Some((place, words))
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        if !self.untold.is_empty() {
+            return Some(self.now);
+        }
+        let patience = self.patience.front().map(|(at, _, _)| *at);
+        [patience, self.sweep_at].into_iter().flatten().min()
+    }
+}
+
+/// The hubs that were there.
+pub(crate) struct View {
+    me: Place,
+    pub others: Vec<Place>,
+}
+
+impl View {
+    pub fn owner(&self, vhost: &str, client: &str) -> Place {
+        first(self.me, &self.others, vhost, client)
+    }
+}
+
+/// Rendezvous hashing. A node that comes back has the ids that it had: its life does not count.
+fn first(me: Place, others: &[Place], vhost: &str, client: &str) -> Place {
+    if others.is_empty() {
+        return me;
+    }
+    let id = hash(hash(0, vhost.as_bytes()), client.as_bytes());
+    let weight = |place: &Place| {
+        let hub = mixed(place.node.0 ^ u64::from(place.shard).rotate_left(48));
+        (mixed(id ^ hub), *place)
+    };
+    let mut best = weight(&me);
+    for place in others {
+        best = best.max(weight(place));
+    }
+    best.1
+}
+
+/// FNV-1a: the same on every node and in every version.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    let start = start ^ 0xcbf2_9ce4_8422_2325;
+    bytes.iter().fold(start, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The finisher of SplitMix64.
+fn mixed(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::{Incarnation, NodeId};
+
+    fn place(node: u64, life: u64) -> Place {
+        Place {
+            node: NodeId(node),
+            incarnation: Incarnation(life),
+            shard: 0,
+        }
+    }
+
+    #[test]
+    fn owners_are_spread_evenly_and_few_ids_move() {
+        let three = [place(1, 1), place(2, 1), place(3, 1)];
+        let ids: Vec<String> = (0..3000).map(|n| format!("client-{n}")).collect();
+        let owner = |hubs: &[Place], id: &str| first(hubs[0], &hubs[1..], "/", id);
+        for hub in three {
+            let own = ids.iter().filter(|id| owner(&three, id) == hub).count();
+            assert!((900..1100).contains(&own), "{own}");
+        }
+        for id in &ids {
+            let before = owner(&three, id);
+            let mut turned = three;
+            turned.reverse();
+            assert_eq!(owner(&turned, id), before, "everybody finds the same");
+            let after = owner(&three[..2], id);
+            assert!(before == three[2] || after == before);
+            let again = [three[0], three[1], place(3, 2)];
+            assert_eq!(owner(&again, id).node, before.node);
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Client ids among hubs: what a hub does for its own sessions, and what it holds.
+
+use super::{Hub, Output, Seat};
+use crate::claims::word::{ClaimVerb, ClaimWord, ClientId};
+use crate::claims::{Asking, Claims, Progress, TOLD_AT_ONCE, Yielding};
+use crate::{Place, SubscriberId};
+use env::{Time, WallTime};
+
+impl Hub {
+    /// What time it is for what follows.
+    pub fn clock(&mut self, now: Time, wall: WallTime) {
+        self.claims.now = now;
+        self.claims.wall = wall;
+    }
+
+    /// The hubs that are there besides this one: among them client ids count. To be called whenever one comes or goes; a
+    /// node that went and came back must have been left out in between.
+    pub fn set_hubs(&mut self, me: Place, others: Vec<Place>) {
+        let Some(before) = self.claims.set(me, others) else {
+            return;
+        };
+        self.hold_untold(|claims, id| before.owner(id.0, id.1) != claims.owner(id.0, id.1));
+        for place in self.claims.new_since(&before) {
+            let id = ClientId::default();
+            self.claims.send(place, id, ClaimVerb::Tell);
+        }
+        self.owners_changed();
+        let asking = self.claims.asking.iter();
+        let moved = asking.filter(|(id, _)| {
+            before.owner(&id.vhost, &id.client) != self.claims.owner(&id.vhost, &id.client)
+        });
+        let moved: Vec<(ClientId, Asking)> = moved.map(|(id, a)| (id.clone(), *a)).collect();
+        for (id, asking) in moved {
+            match asking.progress {
+                Progress::Asked => self.send_claim(&id, asking),
+                Progress::Granted(stamp) => self.tell_owner(id, ClaimVerb::Hold { stamp }),
+                Progress::Deferred => {}
+            }
+        }
+        self.hear_own_words();
+    }
+
+    /// What is held here, and chosen by its vhost and client, is to be told to its owner.
+    fn hold_untold(&mut self, chosen: impl Fn(&Claims, (&str, &str)) -> bool) {
+        for (key, subscriber) in &self.subscribers {
+            let id = (&*subscriber.vhost, &*subscriber.client);
+            if subscriber.stamp != 0 && chosen(&self.claims, id) {
+                self.claims.untold.insert(SubscriberId(key as u32));
+            }
+        }
+    }
+
+    /// Another hub is the owner of what it asks for, and may not know of it.
+    fn tell(&mut self, owner: Place) {
+        self.hold_untold(|claims, id| claims.owner(id.0, id.1) == owner);
+        let asking = self.claims.asking.iter();
+        let about = asking.filter_map(|(id, asking)| match asking.progress {
+            Progress::Granted(stamp) => Some((id.clone(), stamp)),
+            _ => None,
+        });
+        let about: Vec<(ClientId, u64)> = about.collect();
+        for (id, stamp) in about {
+            if self.claims.owner_of(&id) == owner {
+                self.claims.send(owner, id, ClaimVerb::Hold { stamp });
+            }
+        }
+    }
+
+    /// What there is to say to another hub of client ids, at the end of a turn. None: there is no more.
+    pub fn say_claims(&mut self) -> Option<(Place, Vec<ClaimWord>)> {
+        self.claims.take()
+    }
+
+    /// What another hub says of client ids.
+    pub fn hear_claims(&mut self, from: Place, words: Vec<ClaimWord>) {
+        for word in words {
+            self.hear_claim(from, word);
+            self.hear_own_words();
+        }
+    }
+
+    fn hear_claim(&mut self, from: Place, word: ClaimWord) {
+        let ClaimWord { id, what } = word;
+        match what {
+            ClaimVerb::Claim { session, clean } => self.claimed(id, from, session, clean),
+            ClaimVerb::Free { stamp } => self.freed(id, from, stamp),
+            ClaimVerb::Hold { stamp } => self.held_by(id, from, stamp),
+            ClaimVerb::Granted { session, stamp } => self.granted(id, from, session, stamp),
+            ClaimVerb::Lost { session } => self.lost(&id, session),
+            ClaimVerb::Tell => self.tell(from),
+            ClaimVerb::Yield { stamp, clean } => {
+                let owner = from;
+                self.yield_to(
+                    id,
+                    Yielding {
+                        owner,
+                        stamp,
+                        clean,
+                    },
+                );
+            }
+        }
+    }
+
+    pub(super) fn hear_own_words(&mut self) {
+        let me = self.claims.me();
+        while let Some(word) = self.claims.own_words.pop_front() {
+            self.hear_claim(me, word);
+        }
+    }
+
+    /// Asks for an id that no client of this hub holds. Its stamp, when it is granted or was.
+    pub(super) fn ask(
+        &mut self,
+        vhost: &str,
+        client: &str,
+        session: u64,
+        clean: bool,
+        yielding: bool,
+    ) -> Option<u64> {
+        if self.claims.is_alone() && !yielding && self.claims.asking.is_empty() {
+            return Some(self.claims.stamp(0));
+        }
+        let id = ClientId {
+            vhost: vhost.into(),
+            client: client.into(),
+        };
+        let known = self.claims.asking.get(&id).copied();
+        let mut asking = Asking {
+            session,
+            clean,
+            progress: match yielding {
+                true => Progress::Deferred,
+                false => Progress::Asked,
+            },
+        };
+        if let Some(known) = known {
+            if known.session != session {
+                let session = known.session;
+                self.outputs.push_back(Output::TakenOver { session });
+            }
+            match known.progress {
+                Progress::Granted(stamp) => {
+                    self.claims.asking.remove(&id);
+                    return Some(stamp);
+                }
+                _ if known.session == session => return None,
+                Progress::Deferred => asking.progress = Progress::Deferred,
+                Progress::Asked => {}
+            }
+        }
+        self.claims.asking.insert(id.clone(), asking);
+        if asking.progress == Progress::Asked {
+            self.claims.claiming = Some(session);
+            self.send_claim(&id, asking);
+            self.hear_own_words();
+            self.claims.claiming = None;
+        }
+        let now = self.claims.asking.get(&id)?;
+        let Progress::Granted(stamp) = now.progress else {
+            return None;
+        };
+        self.claims.asking.remove(&id);
+        Some(stamp)
+    }
+
+    fn send_claim(&mut self, id: &ClientId, asking: Asking) {
+        let Asking { session, clean, .. } = asking;
+        self.tell_owner(id.clone(), ClaimVerb::Claim { session, clean });
+    }
+
+    fn tell_owner(&mut self, id: ClientId, what: ClaimVerb) {
+        let owner = self.claims.owner_of(&id);
+        self.claims.send(owner, id, what);
+    }
+
+    /// A session that asked gives up.
+    pub(super) fn ask_no_more(&mut self, vhost: &str, client: &str, session: u64) {
+        if self.claims.asking.is_empty() {
+            return;
+        }
+        let id = ClientId {
+            vhost: vhost.into(),
+            client: client.into(),
+        };
+        let asking = self.claims.asking.get(&id);
+        let Some(asking) = asking.copied().filter(|a| a.session == session) else {
+            return;
+        };
+        self.claims.asking.remove(&id);
+        // An answer that is still to come is sent back.
+        if let Progress::Granted(stamp) = asking.progress {
+            self.tell_owner(id, ClaimVerb::Free { stamp });
+            self.hear_own_words();
+        }
+    }
+
+    pub(super) fn granted(&mut self, id: ClientId, owner: Place, session: u64, stamp: u64) {
+        if let Some(asking) = self.claims.asking.get_mut(&id)
+            && (asking.session, asking.progress) == (session, Progress::Asked)
+        {
+            asking.progress = Progress::Granted(stamp);
+            if self.claims.claiming != Some(session) {
+                self.outputs.push_back(Output::Free { session });
+            }
+            if owner != self.claims.owner_of(&id) {
+                self.tell_owner(id, ClaimVerb::Hold { stamp });
+            }
+            return;
+        }
+        // Nobody waits for it any more, or it has been granted already.
+        match self.held_here(&id) {
+            Some((_, held)) if owner == self.claims.owner_of(&id) => {
+                let what = ClaimVerb::Hold { stamp: held };
+                self.claims.send(owner, id, what);
+            }
+            _ => self.claims.send(owner, id, ClaimVerb::Free { stamp }),
+        }
+    }
+
+    fn lost(&mut self, id: &ClientId, session: u64) {
+        let asking = self.claims.asking.get(id).copied();
+        if asking.is_some_and(|a| (a.session, a.progress) == (session, Progress::Asked)) {
+            self.claims.asking.remove(id);
+            self.outputs.push_back(Output::TakenOver { session });
+        }
+    }
+
+    /// The client of this hub that holds an id, if it has a seat yet, and under which stamp.
+    pub(super) fn held_here(&self, id: &ClientId) -> Option<(Option<SubscriberId>, u64)> {
+        if let Some(asking) = self.claims.asking.get(id)
+            && let Progress::Granted(stamp) = asking.progress
+        {
+            return Some((None, stamp));
+        }
+        let clients = &self.vhosts.get(&*id.vhost)?.clients;
+        let subscriber = *clients.get(&*id.client)?;
+        let stamp = self.subscribers.get(subscriber.0 as usize)?.stamp;
+        (stamp != 0).then_some((Some(subscriber), stamp))
+    }
+
+    /// An owner wants an id from here.
+    fn yield_to(&mut self, id: ClientId, yielding: Yielding) {
+        let Yielding {
+            owner,
+            stamp,
+            clean,
+        } = yielding;
+        match self.held_here(&id) {
+            // It does not know of the newer one.
+            Some((_, held)) if held > stamp => {
+                let what = ClaimVerb::Hold { stamp: held };
+                return self.claims.send(owner, id, what);
+            }
+            Some((Some(subscriber), _)) => {
+                if self.must_leave(subscriber, yielding) {
+                    return;
+                }
+                self.give_up(subscriber, clean);
+            }
+            Some((None, held)) => {
+                self.tell_owner(id.clone(), ClaimVerb::Free { stamp: held });
+                if let Some(asking) = self.claims.asking.remove(&id) {
+                    let session = asking.session;
+                    self.outputs.push_back(Output::TakenOver { session });
+                }
+            }
+            None => {}
+        }
+        self.claims.send(owner, id, ClaimVerb::Free { stamp });
+    }
+
+    /// Tells a client that is connected to leave. False: it is away.
+    fn must_leave(&mut self, subscriber: SubscriberId, yielding: Yielding) -> bool {
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return false;
+        };
+        let Seat::Connected { session, waiting } = &mut entry.seat else {
+            return false;
+        };
+        let told = self.claims.yielding.entry(subscriber).or_default();
+        if told.is_empty() {
+            // Who waits here has come before whom the owner speaks for.
+            for session in [Some(*session), waiting.take()].into_iter().flatten() {
+                self.outputs.push_back(Output::TakenOver { session });
+            }
+        }
+        if !told.contains(&yielding) {
+            told.push(yielding);
+        }
+        true
+    }
+
+    /// A client is away and goes on elsewhere, or nowhere (`clean`): it is not this hub's any more.
+    fn give_up(&mut self, subscriber: SubscriberId, clean: bool) {
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return;
+        };
+        let stamp = std::mem::take(&mut entry.stamp);
+        let (vhost, client) = (entry.vhost.clone(), entry.client.clone());
+        // Who wants it need not be who is its owner now.
+        self.let_go((&vhost, &client), stamp);
+        if clean {
+            return self.forget(subscriber);
+        }
+        let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
+            return;
+        };
+        if matches!(entry.seat, Seat::Connected { .. }) {
+            return;
+        }
+        // It has come back: no will [MQTT-3.1.3-9].
+        let nobody = Seat::Away {
+            state: None,
+            until: None,
+            will: None,
+        };
+        if let Some(Seat::Away { until, will, .. }) = self.change_seat(subscriber, nobody) {
+            self.stop_timer(subscriber, super::due(until, &will));
+        }
+        // Its queue may still be chosen for what it shares, from here as from everywhere.
+        let shares = |filter: &str| matches!(codec_mqtt::shared(filter), Ok(Some(_)));
+        let (queue, filters) = match self.subscribers.get(subscriber.0 as usize) {
+            Some(entry) => (entry.queue, entry.filters.keys()),
+            None => return,
+        };
+        let own: Vec<Box<str>> = filters.filter(|f| !shares(f)).cloned().collect();
+        for filter in own {
+            self.unsubscribe(subscriber, &filter);
+        }
+        if queue == 0 || self.subscriptions_of(subscriber) == 0 {
+            self.forget(subscriber);
+        }
+    }
+
+    /// A client has left its seat, and is away or gone: who was promised its id gets it. `id` and the stamp that it had.
+    pub(super) fn left(&mut self, subscriber: SubscriberId, id: ClientId) {
+        let Some(yields) = self.claims.yielding.remove(&subscriber) else {
+            return self.hear_own_words();
+        };
+        let away = self.held_here(&id).and_then(|(at, _)| at);
+        if let Some(subscriber) = away {
+            self.give_up(subscriber, yields.iter().any(|y| y.clean));
+        }
+        for Yielding { owner, stamp, .. } in yields {
+            let what = ClaimVerb::Free { stamp };
+            self.claims.send(owner, id.clone(), what);
+        }
+        if let Some(asking) = self.claims.asking.get_mut(&id)
+            && asking.progress == Progress::Deferred
+        {
+            asking.progress = Progress::Asked;
+            let asking = *asking;
+            self.send_claim(&id, asking);
+        }
+        self.hear_own_words();
+    }
+
+    /// A holding is over, and nobody asked for its end.
+    pub(super) fn let_go(&mut self, (vhost, client): (&str, &str), stamp: u64) {
+        if stamp == 0 || self.claims.is_alone() && self.claims.owned.is_empty() {
+            return;
+        }
+        let id = ClientId {
+            vhost: vhost.into(),
+            client: client.into(),
+        };
+        self.tell_owner(id, ClaimVerb::Free { stamp });
+    }
+
+    /// The same holding is another subscriber's now.
+    pub(super) fn hold_on(&mut self, before: SubscriberId, after: SubscriberId) {
+        if self.claims.untold.remove(&before) {
+            self.claims.untold.insert(after);
+        }
+    }
+
+    /// Tells owners what they may not know.
+    pub(super) fn tell_owners(&mut self) {
+        for _ in 0..self.claims.untold.len().min(TOLD_AT_ONCE) {
+            let Some(subscriber) = self.claims.untold.pop_first() else {
+                break;
+            };
+            let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
+                continue;
+            };
+            let stamp = entry.stamp;
+            if stamp == 0 {
+                continue;
+            }
+            let id = ClientId {
+                vhost: entry.vhost.clone(),
+                client: entry.client.clone(),
+            };
+            self.tell_owner(id, ClaimVerb::Hold { stamp });
+        }
+        self.hear_own_words();
+    }
+
+    /// Whether an id is held by a client of this hub, connected or away. For tests and figures.
+    pub fn holds(&self, vhost: &str, client: &str) -> bool {
+        let id = ClientId {
+            vhost: vhost.into(),
+            client: client.into(),
+        };
+        self.held_here(&id).is_some()
+    }
+
+    /// Claims that have not been answered, and ids that this hub keeps for others. For tests and figures.
+    pub fn claims(&self) -> (usize, usize) {
+        (self.claims.asking.len(), self.claims.owned.len())
+    }
+}

@@ -1,0 +1,175 @@
+//! Client ids among hubs: what a hub does as the owner of an id.
+
+use super::Hub;
+use crate::Place;
+use crate::claims::word::{ClaimVerb, ClientId};
+use crate::claims::{Owned, PATIENCE, Pending};
+
+impl Hub {
+    /// Who holds an id, and under which stamp.
+    fn holder(&self, id: &ClientId) -> Option<(Place, u64)> {
+        let elsewhere = self.claims.owned.get(id).and_then(|owned| owned.holder);
+        elsewhere.or_else(|| {
+            let (_, stamp) = self.held_here(id)?;
+            Some((self.claims.me(), stamp))
+        })
+    }
+
+    /// A session at `from` wants an id.
+    pub(super) fn claimed(&mut self, id: ClientId, from: Place, session: u64, clean: bool) {
+        let claim = Pending {
+            place: from,
+            session,
+            clean,
+        };
+        let waits = self.claims.owned.get(&id).and_then(|owned| owned.pending);
+        if let Some(older) = waits.filter(|older| *older != claim) {
+            let session = older.session;
+            let what = ClaimVerb::Lost { session };
+            self.claims.send(older.place, id.clone(), what);
+        }
+        match self.holder(&id) {
+            Some((place, stamp)) if place != from => {
+                let owned = self.claims.owned.get(&id).copied().unwrap_or_default();
+                let pending = Some(claim);
+                self.claims.keep(id.clone(), Owned { pending, ..owned });
+                let patience = (self.claims.now + PATIENCE, id.clone(), claim);
+                self.claims.patience.push_back(patience);
+                self.claims
+                    .send(place, id, ClaimVerb::Yield { stamp, clean });
+            }
+            // Who asks does not hold it any more: its word of that was lost.
+            holder => self.grant(id, claim, holder.map_or(0, |(_, stamp)| stamp)),
+        }
+    }
+
+    fn grant(&mut self, id: ClientId, to: Pending, floor: u64) {
+        let stamp = self.claims.stamp(floor);
+        let session = to.session;
+        if to.place == self.claims.me() {
+            self.claims.owned.remove(&id);
+            return self.granted(id, to.place, session, stamp);
+        }
+        let owned = Owned {
+            holder: Some((to.place, stamp)),
+            pending: None,
+        };
+        self.claims.keep(id.clone(), owned);
+        self.claims
+            .send(to.place, id, ClaimVerb::Granted { session, stamp });
+    }
+
+    /// A holding is over.
+    pub(super) fn freed(&mut self, id: ClientId, from: Place, stamp: u64) {
+        let me = self.claims.me();
+        let Some(owned) = self.claims.owned.get_mut(&id) else {
+            return;
+        };
+        match owned.holder {
+            Some(holder) if holder == (from, stamp) => owned.holder = None,
+            None if from == me => {}
+            _ => return,
+        }
+        match owned.pending {
+            Some(pending) => {
+                if self.holder(&id).is_none() {
+                    self.grant(id, pending, stamp);
+                }
+            }
+            None => {
+                self.claims.owned.remove(&id);
+            }
+        }
+    }
+
+    /// A hub tells what it holds: it is new, or this one is, or the link was broken.
+    pub(super) fn held_by(&mut self, id: ClientId, from: Place, stamp: u64) {
+        let owned = self.claims.owned.get(&id).copied().unwrap_or_default();
+        let mut keeper = (stamp, from);
+        if let Some((place, held)) = self.holder(&id)
+            && place != from
+        {
+            // Two hold it, for a while they did not know of each other. The younger one stays.
+            let other = (held, place);
+            keeper = keeper.max(other);
+            let (stamp, sent_away) = if keeper == other {
+                (stamp, from)
+            } else {
+                other
+            };
+            let clean = false;
+            self.claims
+                .send(sent_away, id.clone(), ClaimVerb::Yield { stamp, clean });
+        }
+        let (stamp, place) = keeper;
+        // Its own claim was granted by somebody else meanwhile.
+        let pending = owned.pending.filter(|pending| pending.place != place);
+        if let Some(Pending { clean, .. }) = pending {
+            self.claims
+                .send(place, id.clone(), ClaimVerb::Yield { stamp, clean });
+        }
+        let elsewhere = place != self.claims.me();
+        let owned = Owned {
+            holder: elsewhere.then_some((place, stamp)),
+            pending,
+        };
+        match elsewhere || owned.pending.is_some() {
+            true => self.claims.keep(id, owned),
+            false => {
+                self.claims.owned.remove(&id);
+            }
+        }
+    }
+
+    /// Hubs have come or gone: what was theirs is nobody's, and what is for others to keep is forgotten.
+    pub(super) fn owners_changed(&mut self) {
+        let claims = &self.claims;
+        let keeps = |id: &ClientId, owned: &Owned| {
+            let mut named = owned.holder.map(|(place, _)| place).into_iter();
+            let mut waits = owned.pending.map(|pending| pending.place).into_iter();
+            let there = |place| claims.is_there(place);
+            named.all(there)
+                && waits.all(there)
+                && (owned.pending.is_some() || claims.owner_of(id) == claims.me())
+        };
+        let changed = claims.owned.iter().filter(|(id, owned)| !keeps(id, owned));
+        let mut changed: Vec<(ClientId, Owned)> =
+            changed.map(|(id, owned)| (id.clone(), *owned)).collect();
+        changed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (id, mut owned) in changed {
+            let there = |place: Place| self.claims.is_there(place);
+            let floor = owned.holder.map_or(0, |(_, stamp)| stamp);
+            owned.holder = owned.holder.filter(|(place, _)| there(*place));
+            owned.pending = owned.pending.filter(|pending| there(pending.place));
+            let kept = self.claims.owner_of(&id) == self.claims.me() && owned.holder.is_some();
+            if !kept && owned.pending.is_none() {
+                self.claims.owned.remove(&id);
+                continue;
+            }
+            self.claims.keep(id.clone(), owned);
+            if let Some(pending) = owned.pending
+                && self.holder(&id).is_none()
+            {
+                self.grant(id, pending, floor);
+            }
+        }
+    }
+
+    /// Those who do not let go in time are passed over.
+    pub(super) fn lose_patience(&mut self) {
+        while let Some((at, _, _)) = self.claims.patience.front()
+            && *at <= self.claims.now
+        {
+            let Some((_, id, claim)) = self.claims.patience.pop_front() else {
+                break;
+            };
+            let owned = self.claims.owned.get(&id).copied();
+            if owned.is_some_and(|owned| owned.pending == Some(claim)) {
+                let floor = self.holder(&id).map_or(0, |(_, stamp)| stamp);
+                self.grant(id, claim, floor);
+            }
+        }
+        self.claims.sweep();
+        self.hear_own_words();
+    }
+}
