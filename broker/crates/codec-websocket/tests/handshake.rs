@@ -102,6 +102,7 @@ fn what_a_request_may_have() {
     ] {
         assert!(to(&changed(from, by)).is_ok(), "{by}");
     }
+    // [MQTT-6.0.0-4]
     let old = to(&changed("chat, mqtt", "mqttv3.1")).expect("granted");
     assert!(
         old.response

@@ -99,7 +99,13 @@ fn named(line: &str) -> Vec<String> {
 fn tests() -> BTreeMap<String, BTreeSet<String>> {
     let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut files: Vec<PathBuf> = vec![crates().join("codec-mqtt/src/topic.rs")];
-    for dir in ["codec-mqtt/tests", "session-mqtt/tests", "topics/tests"] {
+    for dir in [
+        "codec-mqtt/tests",
+        "codec-websocket/tests",
+        "session-mqtt/tests",
+        "session-websocket/tests",
+        "topics/tests",
+    ] {
         let entries = fs::read_dir(crates().join(dir)).expect("a directory of tests");
         files.extend(entries.map(|e| e.expect("an entry").path()));
     }

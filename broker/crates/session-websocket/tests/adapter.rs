@@ -224,9 +224,9 @@ fn a_step_is_a_frame() {
     assert!(one.input.is_empty());
 }
 
-/// [MQTT-6.0.0-2]: packets are where they are, frames are not their bounds.
 #[test]
 fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
+    // [MQTT-6.0.0-2]: frames are not the bounds of packets.
     let mut one = Connection::new();
     let wire = [
         REQUEST,
@@ -299,9 +299,9 @@ fn a_node_that_stops_goes_away() {
     assert_eq!(wrote, [b"\x82\x08goodbye\n", &closing(1001)[..]].concat());
 }
 
-/// [MQTT-6.0.0-1], and what RFC 6455 does not allow.
 #[test]
 fn what_is_not_allowed_ends_it_with_a_code() {
+    // [MQTT-6.0.0-1], and what RFC 6455 does not allow.
     for (wire, code) in [
         (frame(0x81, b"text"), 1003),
         (vec![0x82, 0x01, b'x'], 1002),
