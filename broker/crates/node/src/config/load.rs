@@ -75,7 +75,7 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Where MQTT clients connect when nothing is said about listeners, on a node where they can.
+/// Where MQTT clients connect when nothing is said about listeners, on a node that is alone.
 const MQTT_PORT: u16 = 1883;
 
 /// The configuration, or everything that is wrong with it.
@@ -95,7 +95,7 @@ pub fn load(sources: &Sources) -> Result<Config, ConfigErrors> {
     for flag in &sources.flags {
         loader.flag(flag);
     }
-    if !loader.listeners && mqtt_is_possible(&loader.config) {
+    if !loader.listeners && loader.config.cluster.peers.is_empty() {
         loader.config.mqtt.plain = Listen::loopback(MQTT_PORT);
     }
     if loader.errors.is_empty() {
@@ -214,7 +214,6 @@ impl Loader {
             }
         }
         wrong.extend(tls_together(&self.config));
-        wrong.extend(mqtt_together(&self.config));
         if !cluster.peers.is_empty() && cluster.listener == Listen::None {
             wrong.push("`cluster.peers` needs `cluster.listener`, by convention 25672".to_owned());
         }
@@ -238,18 +237,6 @@ impl Loader {
             self.wrong(Origin::Together, what);
         }
     }
-}
-
-/// MQTT clients meet on one shard so far: where there are more, they would not hear each other.
-fn mqtt_together(config: &Config) -> Option<String> {
-    let mqtt = config.takes_mqtt();
-    let text =
-        "`mqtt.listeners` and `web_mqtt` need `shards = 1` and no `cluster.peers` in this version";
-    (mqtt && !mqtt_is_possible(config)).then(|| text.to_owned())
-}
-
-fn mqtt_is_possible(config: &Config) -> bool {
-    config.shards == 1 && config.cluster.peers.is_empty()
 }
 
 /// What is missing or contradicts itself in the keys of TLS.
@@ -433,12 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn mqtt_is_there_by_default_where_it_can_be() -> Result<(), String> {
+    fn mqtt_is_there_by_default_on_a_node_that_is_alone() -> Result<(), String> {
         assert_eq!(flags(&[])?.mqtt.plain, Listen::loopback(MQTT_PORT));
         for set in [
             &["listeners.tcp.default=0"][..],
             &["mqtt.listeners.tcp=none"],
-            &["shards=2"],
             &["cluster.peers=a:1", "cluster.listener=0"],
         ] {
             assert_eq!(flags(set)?.mqtt.plain, Listen::None, "{set:?}");
@@ -539,14 +525,6 @@ mod tests {
                 "initial_size",
             ),
             (&["cluster.peer_timeout=500"], "cluster.peer_timeout"),
-            (
-                &["mqtt.listeners.tcp.default=0", "shards=2"],
-                "`mqtt.listeners` and `web_mqtt` need `shards = 1`",
-            ),
-            (
-                &["web_mqtt.tcp.port=0", "shards=2"],
-                "`mqtt.listeners` and `web_mqtt` need `shards = 1`",
-            ),
             (
                 &["web_mqtt.ssl.listener=0", "ssl_options.certfile=/x"],
                 "`web_mqtt.ssl.port` needs `ssl_options.keyfile`",

@@ -59,7 +59,7 @@ pub const MQTT_KEYS: &[Key] = &[
         name: "mqtt.listeners.tcp.default",
         accepts: LISTEN,
         default: "none",
-        doc: "MQTT listener, by convention 1883. On loopback there when no `listeners` are configured, `shards` is 1 and the node is alone.",
+        doc: "MQTT listener, by convention 1883. On loopback there when no `listeners` are configured and the node is alone.",
         set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.plain = l),
     },
     Key {
