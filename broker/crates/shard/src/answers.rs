@@ -112,7 +112,7 @@ impl Core {
         if !self.caught_up {
             return not("catching up with what the cluster decided while this node was away");
         }
-        if self.introduce_by.is_some() {
+        if self.introduction.is_some() {
             return not("learning what clients of the other nodes have subscribed to");
         }
         match directory.leader() {
@@ -206,7 +206,7 @@ impl Core {
 
     /// Drain or revive this node.
     pub fn set_maintenance(&mut self, on: bool) {
-        if self.draining != on && self.caught_up && self.introduce_by.is_none() {
+        if self.draining != on && self.caught_up && self.introduction.is_none() {
             self.effects.push(Effect::Listen(!on));
         }
         self.draining = on;

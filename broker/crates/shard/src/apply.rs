@@ -7,8 +7,8 @@ use crate::members::frame::MembersWord;
 use crate::{Effect, Route};
 use bytes::Bytes;
 use consensus::Committed;
-use env::NodeId;
 use env::planted::{self, Bug};
+use env::{NodeId, Time};
 use metadata::{Change, Done, NodeRecord, QueueKind, QueueRecord, Refused, Tree, TreeEvent};
 use queue::GoneNode;
 use std::sync::Arc;
@@ -16,6 +16,25 @@ use std::time::Duration;
 
 /// How long a shard that could take clients waits for other hubs to tell what they have subscribers for.
 const INTRODUCTION: Duration = Duration::from_secs(5);
+
+/// The same for nodes of the cluster that it has not met in this life: most often they are there, and links take a moment.
+const MEETING: Duration = Duration::from_secs(1);
+
+/// Until when clients are kept waiting for other nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Introduction {
+    meet_by: Time,
+    by: Time,
+}
+
+impl Introduction {
+    pub fn wake_at(self, now: Time) -> Time {
+        match self.meet_by > now {
+            true => self.meet_by,
+            false => self.by,
+        }
+    }
+}
 
 impl Core {
     /// Shard 0: entries of the metadata group.
@@ -61,18 +80,29 @@ impl Core {
 
     pub fn is_caught_up(&mut self) {
         self.caught_up = true;
-        self.introduce_by = Some(self.now + INTRODUCTION);
+        self.introduction = Some(Introduction {
+            meet_by: self.now + MEETING,
+            by: self.now + INTRODUCTION,
+        });
         self.listen_when_introduced();
+    }
+
+    fn has_met_all(&self) -> bool {
+        let mut nodes = self.tree.nodes();
+        nodes.all(|node| self.peers.is_known(node.id))
     }
 
     /// A message that is published before this hub knows what the others have subscribers for would not reach them. Hubs that say
     /// nothing are not waited for for ever.
     pub fn listen_when_introduced(&mut self) {
-        let late = self.introduce_by.is_some_and(|at| at <= self.now);
-        if self.introduce_by.is_none() || !late && !self.topics.is_introduced() {
+        let Some(Introduction { meet_by, by }) = self.introduction else {
+            return;
+        };
+        let met = meet_by <= self.now || self.has_met_all();
+        if by > self.now && !(met && self.topics.is_introduced()) {
             return;
         }
-        self.introduce_by = None;
+        self.introduction = None;
         if !self.draining {
             self.effects.push(Effect::Listen(true));
         }

@@ -1,5 +1,6 @@
 //! Everything of a shard but its client connections: what a session reaches through [`session::Broker`].
 
+use crate::apply::Introduction;
 use crate::clients::Clients;
 use crate::config::ShardConfig;
 use crate::dead_letter::DeadLetters;
@@ -70,8 +71,8 @@ pub struct Core {
     /// The tree holds what the cluster decided before this life began: clients may come. Until then a queue that was
     /// declared while this node was away would seem not to be there, and what is published to it would be dropped.
     pub caught_up: bool,
-    /// Clients may come as soon as other hubs are known, or then.
-    pub introduce_by: Option<Time>,
+    /// Clients may come as soon as other hubs are known; None: they may, or the tree has not caught up.
+    pub introduction: Option<Introduction>,
     pub started: Time,
     /// `Change::Bootstrap` is on its way.
     pub bootstrapping: bool,

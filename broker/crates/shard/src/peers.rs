@@ -42,6 +42,11 @@ impl Peers {
         peer.is_some_and(|p| p.up && p.incarnation == incarnation)
     }
 
+    /// Whether it has been up in this life of the own node; the own node is known.
+    pub fn is_known(&self, node: NodeId) -> bool {
+        self.0.contains_key(&node)
+    }
+
     /// Nodes whose life is known, up or down.
     pub fn lives(&self) -> impl Iterator<Item = (NodeId, Peer)> + '_ {
         self.0.iter().map(|(n, p)| (*n, *p))

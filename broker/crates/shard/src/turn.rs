@@ -88,7 +88,7 @@ impl Shard {
             next_token: 0,
             draining: false,
             caught_up: false,
-            introduce_by: None,
+            introduction: None,
             started: now,
             bootstrapping: false,
             joiners: Joiners::default(),
@@ -290,7 +290,7 @@ impl Core {
             self.listings.wake_at(),
             self.errands.wake_at(),
             self.members.questions.wake_at(),
-            self.introduce_by,
+            self.introduction.map(|i| i.wake_at(self.now)),
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()

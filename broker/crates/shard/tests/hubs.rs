@@ -218,3 +218,13 @@ fn what_was_retained_before_is_found_where_it_is_not_known_yet() {
         assert_eq!(said, ["SubAck", "a kept q1 []"]);
     }
 }
+
+#[test]
+fn clients_come_when_all_nodes_have_met_or_a_second_later() {
+    let all = Cluster::new(3).age();
+    let but_one = Cluster::without(3, Some(2)).age();
+    // Most of it is the first election.
+    let waited = but_one.saturating_sub(all);
+    let second = Duration::from_millis(500)..Duration::from_millis(1500);
+    assert!(second.contains(&waited), "{all:?}, {but_one:?}");
+}

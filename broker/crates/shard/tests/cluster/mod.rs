@@ -169,6 +169,11 @@ impl Cluster {
         }
     }
 
+    /// How long the cluster has been running.
+    pub fn age(&self) -> Duration {
+        self.now.since(Time(1))
+    }
+
     /// Whether clients can reach a node.
     pub fn listens(&self, at: usize) -> bool {
         self.nodes[at].listening
