@@ -1,0 +1,186 @@
+//! MQTT clients of several shards and of several real processes: each hears what is published anywhere.
+#![forbid(unsafe_code)]
+
+mod client;
+mod mqtt_client;
+mod nodes;
+mod program;
+
+use codec_mqtt::{Properties, Qos, Will};
+use mqtt_client::Client;
+use nodes::Nodes;
+use program::{Result, Scratch, Serving, address, serve};
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+/// Clients of each kind: with as many, each pair of two shards has some.
+const CLIENTS: u16 = 12;
+const EVERY_QOS: [Qos; 3] = [Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce];
+
+/// Publishes and waits until the node has it.
+fn publish(client: &mut Client, qos: Qos, topic: &str, id: u16, payload: &str) -> Result<()> {
+    client.publish_at(qos, topic, id, payload, false)?;
+    if qos != Qos::AtMostOnce {
+        assert_eq!(client.acknowledged()?, id);
+    }
+    Ok(())
+}
+
+/// Each publisher publishes at each quality, each subscriber gets all of it in its order.
+fn all_hear_all(subscribers: &mut [Client], publishers: &mut [Client]) -> Result<()> {
+    for subscriber in &mut *subscribers {
+        subscriber.subscribe("a/#", Qos::AtLeastOnce)?;
+    }
+    for (n, publisher) in publishers.iter_mut().enumerate() {
+        for (id, qos) in EVERY_QOS.into_iter().enumerate() {
+            let payload = format!("{n} {id}");
+            publish(publisher, qos, &format!("a/{n}"), id as u16 + 1, &payload)?;
+        }
+    }
+    for subscriber in subscribers {
+        let mut got = BTreeMap::<String, Vec<(String, Qos)>>::new();
+        for _ in 0..publishers.len() * 3 {
+            let message = subscriber.message()?;
+            if message.qos == Qos::AtLeastOnce {
+                subscriber.acknowledge(message.id)?;
+            }
+            let (from, number) = message.payload.split_once(' ').ok_or("two numbers")?;
+            let all = got.entry(from.to_owned()).or_default();
+            all.push((number.to_owned(), message.qos));
+        }
+        assert_eq!(got.len(), publishers.len());
+        for all in got.values_mut() {
+            // Order is kept within a quality.
+            all.sort_by_key(|(_, qos)| *qos);
+            let (most, least) = (Qos::AtMostOnce, Qos::AtLeastOnce);
+            let want = [("0", most), ("1", least), ("2", least)];
+            assert!(
+                all.iter().map(|(n, q)| (n.as_str(), *q)).eq(want),
+                "{all:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Each of a group gets some, and each message one of them.
+fn one_of_a_group(members: &mut [Client], publishers: &mut [Client]) -> Result<()> {
+    for member in &mut *members {
+        member.subscribe("$share/g/s", Qos::AtLeastOnce)?;
+    }
+    let each = members.len() as u16;
+    for publisher in &mut *publishers {
+        for id in 1..=each {
+            publish(publisher, Qos::AtLeastOnce, "s", id, "x")?;
+        }
+    }
+    // Each publisher's hub takes turns of its own, so each member has its part of each.
+    for member in members {
+        for _ in 0..publishers.len() {
+            let got = member.message()?;
+            member.acknowledge(got.id)?;
+        }
+    }
+    Ok(())
+}
+
+fn clients(addresses: &[String], count: u16, name: &str) -> Result<Vec<Client>> {
+    let all = addresses.iter().cycle().take(count.into()).enumerate();
+    all.map(|(n, address)| Ok(Client::open(address, &format!("{name}{n}"), true)?.0))
+        .collect()
+}
+
+#[test]
+fn shards_of_a_node_hear_each_other() -> Result<()> {
+    let scratch = Scratch::new("mqtt-shards")?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let mut command = serve(&dir, &ready);
+    for setting in ["mqtt.listeners.tcp.default=127.0.0.1:0", "shards=2"] {
+        command.args(["--set", setting]);
+    }
+    let running = Serving(command.stderr(Stdio::null()).spawn()?);
+    let mqtt = [address(&ready, "mqtt")?];
+    let mut subscribers = clients(&mqtt, CLIENTS, "s")?;
+    let mut publishers = clients(&mqtt, CLIENTS, "p")?;
+    all_hear_all(&mut subscribers, &mut publishers)?;
+    let mut members = clients(&mqtt, CLIENTS, "m")?;
+    // Of one publisher: where its hub begins its turn nobody knows.
+    one_of_a_group(&mut members, &mut publishers[..1])?;
+    drop(running);
+    Ok(())
+}
+
+#[test]
+fn nodes_hear_each_other() -> Result<()> {
+    let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
+    let mut nodes = Nodes::with("mqtt-nodes", 3, settings)?;
+    let all = |nodes: &Nodes| (0..3).map(|at| nodes.address(at, "mqtt")).collect();
+    let mqtt: Vec<String> = Result::from(all(&nodes))?;
+    let mut subscribers = clients(&mqtt, 3, "s")?;
+    let mut publishers = clients(&mqtt, 3, "p")?;
+    all_hear_all(&mut subscribers, &mut publishers)?;
+    let mut members = clients(&mqtt, 3, "m")?;
+    one_of_a_group(&mut members, &mut publishers)?;
+
+    // AMQP on another node; its confirm comes when the subscribers' hubs have it.
+    let mut amqp = client::Client::publisher(&nodes.address(1, "amqp")?)?;
+    amqp.publish_to("amq.topic", "a.amqp", 5)?;
+    amqp.until_true(|c| c.unconfirmed() == 0)?;
+    for subscriber in &mut subscribers {
+        let got = subscriber.message()?;
+        assert_eq!((got.qos, got.payload.len()), (Qos::AtLeastOnce, 13));
+        subscriber.acknowledge(got.id)?;
+    }
+
+    // A client that comes back to another node ends its older connection.
+    let mut older = Client::open(&mqtt[0], "same", true)?.0;
+    let mut younger = Client::open(&mqtt[1], "same", true)?.0;
+    assert!(
+        older
+            .message()
+            .is_err_and(|e| e.to_string() == "the connection is closed")
+    );
+    younger.subscribe("same", Qos::AtLeastOnce)?;
+    publish(&mut publishers[2], Qos::AtLeastOnce, "same", 6, "here")?;
+    assert_eq!(younger.message()?.payload, "here");
+
+    // A will, and what is retained.
+    let will = Will {
+        qos: Qos::AtLeastOnce,
+        retain: true,
+        properties: Properties::default(),
+        topic: "a/will",
+        payload: b"gone",
+    };
+    drop(Client::open_with(&mqtt[2], "w", true, Some(will))?);
+    for subscriber in &mut subscribers {
+        let got = subscriber.message()?;
+        assert_eq!((got.payload.as_str(), got.retain), ("gone", false));
+        subscriber.acknowledge(got.id)?;
+    }
+
+    // A node is killed: the others go on at once, and it when it is back.
+    nodes.kill(2)?;
+    publish(&mut publishers[0], Qos::AtLeastOnce, "a/0", 7, "without")?;
+    for subscriber in &mut subscribers[..2] {
+        let got = subscriber.message()?;
+        assert_eq!(got.payload, "without");
+        subscriber.acknowledge(got.id)?;
+    }
+    nodes.run(2)?;
+    let back = nodes.address(2, "mqtt")?;
+    let mut publisher = Client::open(&back, "back", true)?.0;
+    publish(&mut publisher, Qos::AtLeastOnce, "a/2", 1, "with")?;
+    let mut late = Client::open(&back, "late", true)?.0;
+    late.subscribe("a/#", Qos::AtLeastOnce)?;
+    let got = late.message()?;
+    assert_eq!((got.payload.as_str(), got.retain), ("gone", true));
+    late.acknowledge(got.id)?;
+    publish(&mut publishers[1], Qos::AtLeastOnce, "a/1", 8, "again")?;
+    for subscriber in &mut subscribers[..2] {
+        assert_eq!(subscriber.message()?.payload, "with");
+        assert_eq!(subscriber.message()?.payload, "again");
+    }
+    assert_eq!(late.message()?.payload, "again");
+    Ok(())
+}
