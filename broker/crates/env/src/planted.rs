@@ -74,7 +74,6 @@ bugs! {
         QueueLearnerVotes "queue-learner-votes" "a new member of a queue's group has a vote before it has anything else",
         RemovedKeeps "removed-keeps" "what sessions of a removed node had does not go back to its queues",
         RemovedReturns "removed-returns" "a node that was removed is taken in again",
-        OldTransferStands "old-transfer-stands" "a transfer of an earlier term stands for the one that is wanted now",
     }
 }
 

@@ -9,7 +9,6 @@ use crate::snapshot::{Checkpoint, Incoming, Outgoing, Read, Sources, Staged};
 use crate::{GroupId, ReadError};
 use bytes::Bytes;
 use env::NodeId;
-use env::planted::{self, Bug};
 use segment::Segment;
 use std::sync::Arc;
 
@@ -23,7 +22,7 @@ impl Host {
     pub(super) fn begin_transfer(&mut self, id: GroupId, to: NodeId) {
         let term = self.groups.get(&id).map(|g| g.term());
         if let Some(current) = self.outgoing.get(&(id, to)) {
-            if Some(current.term) == term || planted::is(Bug::OldTransferStands) {
+            if Some(current.term) == term {
                 return;
             }
             // It began when this node led in an earlier term: raft-rs, which waits for one of this term, would not hear of its end.
