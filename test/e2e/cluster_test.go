@@ -53,6 +53,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		Expect(zones).To(And(HaveLen(replicas), Not(HaveKey(""))), "each broker knows its zone")
 	})
 
+	It("pass on what MQTT clients publish on one of them to those on the others", speakMQTT)
 	It("run as nobody in particular, with a read-only root, in a restricted namespace", runRestricted)
 
 	Context("that are whole", func() {

@@ -49,7 +49,8 @@ func newCluster() *posthornv1.BrokerCluster {
 		ObjectMeta: meta(clusterName),
 		Spec: posthornv1.BrokerClusterSpec{
 			Replicas: replicas, Image: image,
-			Storage: posthornv1.StorageSpec{Size: resource.MustParse("1Gi"), WhenDeleted: "Delete"},
+			Protocols: []posthornv1.Protocol{posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT},
+			Storage:   posthornv1.StorageSpec{Size: resource.MustParse("1Gi"), WhenDeleted: "Delete"},
 		},
 	}
 }
