@@ -36,7 +36,18 @@ struct Node {
     filters: BTreeMap<(u64, String), Qos>,
     /// Of those, the ones whose subscribers were answered.
     known: BTreeSet<(u64, String)>,
-    waiting: BTreeMap<u64, Vec<(u64, String)>>,
+    /// What each session waits for, in order; None: it has ended or was changed meanwhile.
+    waiting: BTreeMap<u64, VecDeque<Option<(u64, String)>>>,
+}
+
+impl Node {
+    /// A subscription is no longer what was answered or will be.
+    fn forget(&mut self, key: &(u64, String)) {
+        self.known.remove(key);
+        for other in self.waiting.values_mut().flatten() {
+            other.take_if(|other| other == key);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -166,8 +177,12 @@ impl World {
             }
             Output::Known { session } => {
                 let node = &mut self.nodes[at];
+                let waiting = node.waiting.get_mut(&session).expect("somebody waits");
                 node.known
-                    .extend(node.waiting.remove(&session).unwrap_or_default());
+                    .extend(waiting.pop_front().expect("somebody waits"));
+                if waiting.is_empty() {
+                    node.waiting.remove(&session);
+                }
             }
             Output::ToQueue { queue, message } => self.to_queues.push((queue, id_of(&message))),
             Output::Missed { session } => drop(self.missed.insert(session)),
@@ -289,10 +304,13 @@ impl World {
         node.hub.subscribe(who, filter, wants);
         let key = (client, filter.to_owned());
         node.filters.insert(key.clone(), qos);
-        node.known.remove(&key);
+        node.forget(&key);
         let session = number(at, client);
         match node.hub.announce(session) {
-            true => node.waiting.entry(session).or_default().push(key),
+            true => {
+                let waiting = node.waiting.entry(session).or_default();
+                waiting.push_back(Some(key));
+            }
             false => drop(node.known.insert(key)),
         }
         self.listen();
@@ -304,10 +322,7 @@ impl World {
         let key = (client, filter.to_owned());
         let was = node.filters.remove(&key).is_some();
         assert_eq!(node.hub.unsubscribe(who, filter), was);
-        node.known.remove(&key);
-        for waiting in node.waiting.values_mut() {
-            waiting.retain(|other| *other != key);
-        }
+        node.forget(&key);
         self.listen();
     }
 
