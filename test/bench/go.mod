@@ -1,3 +1,5 @@
 module posthorn.io/posthorn/test/bench
 
 go 1.26.0
+
+require github.com/rabbitmq/amqp091-go v1.16.0

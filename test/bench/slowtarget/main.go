@@ -1,0 +1,197 @@
+// Command slowtarget measures whether publishing to a quorum queue slows a consumer of another queue on the same connection (A9-4): one
+// program publishes batches of 10,000 to a quorum queue and consumes from a classic queue, once over one connection and channel, once
+// with a connection for each. It is the scenario with which RabbitMQ's makers compared AMQP 0.9.1 and 1.0.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"sort"
+	"sync/atomic"
+	"text/tabwriter"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"posthorn.io/posthorn/test/bench/process"
+)
+
+const (
+	source, target = "classic", "quorum"
+	prefetch       = 200
+	batch          = 10_000
+)
+
+var body = make([]byte, 12)
+
+// What one trial moved in a second.
+type rates struct{ consumed, published float64 }
+
+func main() {
+	rounds := flag.Int("rounds", 5, "rounds; one connection and two in turns")
+	long := flag.Duration("time", 5*time.Second, "how long each lasts")
+	messages := flag.Int("messages", 1_000_000, "messages that wait in the classic queue")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: POSTHORN=program slowtarget [FLAGS]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if err := run(os.Getenv("POSTHORN"), *rounds, *long, *messages); err != nil {
+		fmt.Fprintln(os.Stderr, "slowtarget:", err)
+		os.Exit(1)
+	}
+}
+
+func run(program string, rounds int, long time.Duration, messages int) error {
+	if program == "" {
+		return fmt.Errorf("POSTHORN (the program) is not set")
+	}
+	found := map[bool][]rates{}
+	for round := range rounds {
+		// Who goes first changes, so that neither always gets the warmer machine.
+		for _, together := range []bool{round%2 == 0, round%2 != 0} {
+			r, err := trial(program, together, long, messages)
+			if err != nil {
+				return err
+			}
+			found[together] = append(found[together], r)
+		}
+	}
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(out, "connections\tconsumed/s (least to most)\tpublished/s (least to most)")
+	for _, together := range []bool{true, false} {
+		name := map[bool]string{true: "one for both", false: "one each"}[together]
+		fmt.Fprintf(out, "%s\t%s\t%s\n", name, spread(found[together], func(r rates) float64 { return r.consumed }),
+			spread(found[together], func(r rates) float64 { return r.published }))
+	}
+	return out.Flush()
+}
+
+func spread(all []rates, of func(rates) float64) string {
+	values := make([]float64, 0, len(all))
+	for _, r := range all {
+		values = append(values, of(r))
+	}
+	sort.Float64s(values)
+	return fmt.Sprintf("%.0f (%.0f to %.0f)", values[len(values)/2], values[0], values[len(values)-1])
+}
+
+// trial runs on a broker of its own.
+func trial(program string, together bool, long time.Duration, messages int) (rates, error) {
+	b, err := process.Start(program)
+	if err != nil {
+		return rates{}, err
+	}
+	defer b.Remove()
+	address := "amqp://guest:guest@" + b.Address()
+	consuming, err := open(address)
+	if err != nil {
+		return rates{}, err
+	}
+	publishing := consuming
+	if !together {
+		if publishing, err = open(address); err != nil {
+			return rates{}, err
+		}
+	}
+	if err := prepare(publishing, messages); err != nil {
+		return rates{}, err
+	}
+	ctx, stop := context.WithTimeout(context.Background(), long)
+	defer stop()
+	published := make(chan error, 1)
+	var count atomic.Int64
+	go func() { published <- publish(ctx, publishing, &count) }()
+	consumed, err := consume(ctx, consuming)
+	if err != nil {
+		return rates{}, err
+	}
+	if err := <-published; err != nil {
+		return rates{}, err
+	}
+	return rates{float64(consumed) / long.Seconds(), float64(count.Load()) / long.Seconds()}, nil
+}
+
+func open(address string) (*amqp.Channel, error) {
+	connection, err := amqp.Dial(address)
+	if err != nil {
+		return nil, err
+	}
+	return connection.Channel()
+}
+
+func prepare(channel *amqp.Channel, messages int) error {
+	for name, kind := range map[string]string{source: "classic", target: "quorum"} {
+		if _, err := channel.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": kind}); err != nil {
+			return err
+		}
+	}
+	if err := channel.Confirm(false); err != nil {
+		return err
+	}
+	for left := messages; left > 0; left -= batch {
+		if err := send(context.Background(), channel, source, min(left, batch)); err != nil {
+			return err
+		}
+	}
+	return channel.Qos(prefetch, 0, false)
+}
+
+// send publishes so many messages and waits for their confirms.
+func send(ctx context.Context, channel *amqp.Channel, queue string, n int) error {
+	waiting := make([]*amqp.DeferredConfirmation, 0, n)
+	for range n {
+		c, err := channel.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+		if err != nil {
+			return err
+		}
+		waiting = append(waiting, c)
+	}
+	for _, c := range waiting {
+		ok, err := c.WaitContext(ctx)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("%s refused a message", queue)
+		}
+	}
+	return nil
+}
+
+// publish goes on until the time is over; what is confirmed by then counts.
+func publish(ctx context.Context, channel *amqp.Channel, count *atomic.Int64) error {
+	for ctx.Err() == nil {
+		if err := send(ctx, channel, target, batch); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		count.Add(batch)
+	}
+	return nil
+}
+
+func consume(ctx context.Context, channel *amqp.Channel) (int, error) {
+	// Without the context: a cancellation would be sent into the middle of a publish of the other goroutine.
+	deliveries, err := channel.Consume(source, "", false, false, false, false, nil)
+	if err != nil {
+		return 0, err
+	}
+	for n := 0; ; n++ {
+		select {
+		case d, more := <-deliveries:
+			if !more || ctx.Err() != nil {
+				return n, nil
+			}
+			if err := d.Ack(false); err != nil {
+				return n, err
+			}
+		case <-ctx.Done():
+			return n, nil
+		}
+	}
+}
