@@ -3,15 +3,15 @@
 use crate::core::Core;
 use crate::critical;
 use crate::directory::{Asker, Leader};
-use crate::frame::{AlarmReason, Frame, MAX_STATS, OwnerStats};
+use crate::frame::{AlarmReason, Frame, MAX_STATS};
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
 use crate::sessions::{CONTROL_KEY, number};
-use crate::stats::Then;
+use crate::stats::{ShardStats, Then};
 use crate::{Effect, Route};
 use control::{ControlRequest, NodeFacts, Readiness, Reply};
 use env::NodeId;
-use metadata::{Change, QueueId, QueueKind};
+use metadata::{Change, QueueId, QueueKind, Refused};
 use std::collections::BTreeSet;
 
 impl Core {
@@ -132,10 +132,16 @@ impl Core {
 
     /// All have told, or their time is up.
     pub fn finish_gathering(&mut self, token: u64) {
-        match self.stats.finish(token, &self.tree) {
-            Some((facts, Then::Tell(reply))) => reply(facts),
-            Some((facts, Then::CarryOut(plan))) => self.carry_out_plan(plan, &facts),
-            None => {}
+        let Some(finished) = self.stats.finish(token, &self.tree) else {
+            return;
+        };
+        match finished.then {
+            Then::Tell(reply) => reply(finished.facts),
+            Then::CarryOut(Plan::Forget { reply, .. }) if !finished.from_all => {
+                let text = "a node that is up has not told about its queues in time: ask again";
+                reply(Err(Refused::Unavailable(text.into())));
+            }
+            Then::CarryOut(plan) => self.carry_out_plan(plan, &finished.facts),
         }
     }
 
@@ -145,11 +151,13 @@ impl Core {
         let peers: Vec<NodeId> = self.peers.all_up().filter(|n| *n != me).collect();
         let shards = self.config.shards;
         let asked = usize::from(shards) * (peers.len() + 1);
+        let counting = then.counting();
         let (token, early) = self.stats.begin(self.now, only, asked, then);
         let frame = Frame::StatsRequest {
             token,
             reply_shard: self.config.index,
             only,
+            counting,
         };
         for peer in peers {
             for shard in 0..shards {
@@ -157,7 +165,10 @@ impl Core {
             }
         }
         self.send_to_other_shards(&frame);
-        let own = self.owners.stats(only);
+        let own = ShardStats {
+            stats: self.owners.stats(only),
+            counting: counting.map_or(Vec::new(), |node| self.owners.counting(node)),
+        };
         self.take_stats(me, token, true, own);
         if let Some(token) = early {
             self.finish_gathering(token);
@@ -169,20 +180,19 @@ impl Core {
         from: NodeId,
         token: u64,
         reply_shard: u16,
-        only: Option<QueueId>,
+        (only, counting): (Option<QueueId>, Option<NodeId>),
     ) {
         let all = self.owners.stats(only);
-        let mut parts: Vec<Vec<OwnerStats>> =
-            all.chunks(MAX_STATS).map(<[OwnerStats]>::to_vec).collect();
-        if parts.is_empty() {
-            parts.push(Vec::new());
-        }
-        let count = parts.len();
-        for (i, stats) in parts.into_iter().enumerate() {
+        let counting = counting.map_or(Vec::new(), |node| self.owners.counting(node));
+        let count = all.len().max(counting.len()).div_ceil(MAX_STATS).max(1);
+        let mut stats = all.chunks(MAX_STATS);
+        let mut counting = counting.chunks(MAX_STATS);
+        for part in 1..=count {
             let frame = Frame::StatsReply {
                 token,
-                last: i + 1 == count,
-                stats,
+                last: part == count,
+                stats: stats.next().unwrap_or_default().to_vec(),
+                counting: counting.next().unwrap_or_default().to_vec(),
             };
             if from == self.config.node {
                 self.send_to_shard(reply_shard, &frame);
@@ -192,8 +202,8 @@ impl Core {
         }
     }
 
-    pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, stats: Vec<OwnerStats>) {
-        if self.stats.take(token, from, last, stats) {
+    pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, told: ShardStats) {
+        if self.stats.take(token, from, last, told) {
             self.finish_gathering(token);
         }
     }

@@ -73,16 +73,19 @@ pub enum Frame {
         token: u64,
         why: String,
     },
-    /// For each shard: what its queues count. `only`: one queue.
+    /// For each shard: what its queues count. `only`: one queue. `counting`: and which of its replicas count this node.
     StatsRequest {
         token: u64,
         reply_shard: u16,
         only: Option<QueueId>,
+        counting: Option<NodeId>,
     },
     StatsReply {
         token: u64,
         last: bool,
         stats: Vec<OwnerStats>,
+        /// Queues with a replica here that does not lead and has that node in its group; [`MAX_STATS`] at most.
+        counting: Vec<QueueId>,
     },
     /// A node of the cluster raised or cleared an alarm.
     Alarm {
@@ -214,14 +217,23 @@ impl Frame {
                 token,
                 reply_shard,
                 only,
+                counting,
             } => {
                 out.put_u8(STATS_REQUEST);
                 out.put_u64(*token);
                 out.put_u16(*reply_shard);
                 out.put_u64(only.map_or(0, |q| q.0));
+                out.put_u64(counting.map_or(0, |n| n.0));
             }
-            Frame::StatsReply { token, last, stats } => {
-                encode_stats(&mut out, *token, *last, stats)
+            Frame::StatsReply {
+                token,
+                last,
+                stats,
+                counting,
+            } => {
+                encode_stats(&mut out, *token, *last, stats);
+                out.put_u32(counting.len() as u32);
+                counting.iter().for_each(|q| out.put_u64(q.0));
             }
             Frame::Alarm { reason, on } => {
                 out.put_u8(ALARM);
@@ -308,10 +320,13 @@ impl Frame {
             STATS_REQUEST => {
                 let (token, reply_shard, only) =
                     (u64(&mut frame)?, u16(&mut frame)?, u64(&mut frame)?);
+                // A node of an older version does not ask.
+                let counting = u64(&mut frame).unwrap_or(0);
                 Frame::StatsRequest {
                     token,
                     reply_shard,
                     only: (only != 0).then_some(QueueId(only)),
+                    counting: (counting != 0).then_some(NodeId(counting)),
                 }
             }
             STATS_REPLY => decode_stats(frame)?,
@@ -436,7 +451,18 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
             counters: decode_counters(&mut frame)?,
         });
     }
-    Ok(Frame::StatsReply { token, last, stats })
+    // A node of an older version does not tell.
+    let count = u32(&mut frame).unwrap_or(0) as usize;
+    if count > MAX_STATS {
+        return Err(FrameError);
+    }
+    let counting = (0..count).map(|_| Ok(QueueId(u64(&mut frame)?)));
+    Ok(Frame::StatsReply {
+        token,
+        last,
+        stats,
+        counting: counting.collect::<Result<_, FrameError>>()?,
+    })
 }
 
 fn nodes(frame: &mut Bytes) -> Result<Vec<NodeId>, FrameError> {

@@ -8,6 +8,7 @@ use crate::members::Plan;
 use crate::members::frame::MembersWord;
 use crate::protocols::Protocols;
 use crate::sessions::{Sessions, Slot};
+use crate::stats::ShardStats;
 use crate::view::View;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
@@ -198,9 +199,18 @@ impl Shard {
                 token,
                 reply_shard,
                 only,
-            } => self.core.answer_stats(from, token, reply_shard, only),
-            Frame::StatsReply { token, last, stats } => {
-                self.core.take_stats(from, token, last, stats)
+                counting,
+            } => {
+                (self.core).answer_stats(from, token, reply_shard, (only, counting));
+            }
+            Frame::StatsReply {
+                token,
+                last,
+                stats,
+                counting,
+            } => {
+                let told = ShardStats { stats, counting };
+                self.core.take_stats(from, token, last, told);
             }
             Frame::Alarm { reason, on } => self.set_alarm(reason, from, on),
             Frame::Join { node } => self.core.join(node),

@@ -6,7 +6,7 @@ use control::{QueueFacts, Reply};
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
 use queue::QueueCounters;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// An owner that has not answered by then is left out.
@@ -20,9 +20,38 @@ pub enum Then {
     CarryOut(Plan),
 }
 
+impl Then {
+    /// The node that replicas are asked about.
+    pub fn counting(&self) -> Option<NodeId> {
+        match self {
+            Then::CarryOut(Plan::Forget { node, .. }) => Some(*node),
+            Then::CarryOut(_) | Then::Tell(_) => None,
+        }
+    }
+}
+
+/// What came of it.
+pub struct Finished {
+    pub facts: Vec<QueueFacts>,
+    /// Nobody who was asked is missing.
+    pub from_all: bool,
+    pub then: Then,
+}
+
+/// What a shard tells, or a part of it.
+#[derive(Debug, Default)]
+pub struct ShardStats {
+    pub stats: Vec<OwnerStats>,
+    pub counting: Vec<QueueId>,
+}
+
 struct Gathering {
     then: Then,
     only: Option<QueueId>,
+    /// The node that replicas are asked about.
+    counting: Option<NodeId>,
+    /// Queues with a replica that counts it, whoever leads.
+    counted: BTreeSet<QueueId>,
     /// Answers still to come: (node, shard) ends with its `last` frame; counted, not named.
     left: usize,
     found: BTreeMap<QueueId, (NodeId, OwnerStats)>,
@@ -46,6 +75,8 @@ impl StatsRequests {
     ) -> (u64, Option<u64>) {
         self.next += 1;
         let gathering = Gathering {
+            counting: then.counting(),
+            counted: BTreeSet::new(),
             then,
             only,
             left: asked,
@@ -60,10 +91,12 @@ impl StatsRequests {
     }
 
     /// Takes an answer in; true when all are there.
-    pub fn take(&mut self, token: u64, from: NodeId, last: bool, stats: Vec<OwnerStats>) -> bool {
+    pub fn take(&mut self, token: u64, from: NodeId, last: bool, told: ShardStats) -> bool {
         let Some(g) = self.gathering.get_mut(&token) else {
             return false;
         };
+        let ShardStats { stats, counting } = told;
+        g.counted.extend(counting);
         g.found
             .extend(stats.into_iter().map(|s| (s.queue, (from, s))));
         g.left -= usize::from(last && g.left > 0);
@@ -83,8 +116,9 @@ impl StatsRequests {
         self.gathering.values().map(|g| g.until).min()
     }
 
-    /// What is there: every queue of the tree, with figures where its owner told.
-    pub fn finish(&mut self, token: u64, tree: &Tree) -> Option<(Vec<QueueFacts>, Then)> {
+    /// What is there: every queue of the tree, with figures where its owner told. Without a leader's word a queue's members
+    /// are those it is to have, and the node that replicas were asked about if one of them counts it.
+    pub fn finish(&mut self, token: u64, tree: &Tree) -> Option<Finished> {
         let g = self.gathering.remove(&token)?;
         let queues: Vec<_> = match g.only {
             Some(id) => tree.queue_by_id(id).into_iter().collect(),
@@ -105,12 +139,20 @@ impl StatsRequests {
                 None => QueueFacts {
                     id: record.id,
                     leader: None,
-                    members: record.members.clone(),
+                    members: {
+                        let counted = g.counting.filter(|_| g.counted.contains(&record.id));
+                        let new = counted.filter(|n| !record.members.contains(n));
+                        record.members.iter().copied().chain(new).collect()
+                    },
                     online: vec![],
                     stats: None,
                     counters: QueueCounters::default(),
                 },
             });
-        Some((facts.collect(), g.then))
+        Some(Finished {
+            facts: facts.collect(),
+            from_all: g.left == 0,
+            then: g.then,
+        })
     }
 }

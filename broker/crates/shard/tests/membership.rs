@@ -242,6 +242,39 @@ fn nodes_that_run_leave_until_one_is_left() {
     }
 }
 
+/// Its members are decided, its group has yet to follow: who is to go still has a vote, and perhaps all there is.
+#[test]
+fn a_node_that_a_group_counts_is_not_forgotten() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(2);
+    let two = ("x-quorum-initial-group-size", Value::I64(2));
+    client.declare(&mut c, "q", &quorum(&[two]));
+    fill(&mut c, &mut client, "q", 30);
+    assert_eq!(voters(&mut c, 0, "q"), ids(&[1, 3]));
+    c.hold_back(Some(1));
+    let replace = MemberChange::Replace {
+        old: NodeId(3),
+        new: NodeId(2),
+    };
+    assert_eq!(c.change_members("q", replace), Ok(ids(&[2, 1])));
+    c.kill(2);
+    c.hold_back(None);
+    c.until("nobody leads it", |c| {
+        c.queue(0, "q")?.leader.is_none().then_some(())
+    });
+    let refused = c.forget(3).unwrap_err().to_string();
+    let why =
+        "queue 'q' in vhost '/' has no leader that can be reached, and node 'n3' is a member of it";
+    assert!(refused.contains(why), "{refused}");
+    c.back(2);
+    until_voters(&mut c, "q", &[1, 2]);
+    c.kill(2);
+    c.until("forgotten", |c| {
+        (c.forget(3) == Ok(Forgetting::Forgotten)).then_some(())
+    });
+    assert_eq!(c.ready(0, "q"), 30);
+}
+
 #[test]
 fn what_a_removed_node_consumed_goes_back() {
     let mut c = Cluster::new(4);

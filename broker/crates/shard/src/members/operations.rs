@@ -208,12 +208,12 @@ impl Core {
         if runs && let Err(refused) = self.may_leave(node) {
             return reply(Err(refused));
         }
+        // A queue that is to have other members counts it until its group has taken it out: its vote may be needed.
         let counts = |f: &&QueueFacts| {
             let record = self.tree.queue_by_id(f.id);
             record.is_some_and(|r| {
-                r.kind == QueueKind::Quorum
-                    && (r.members.contains(&node)
-                        || f.leader.is_some() && f.members.contains(&node))
+                let quorum = r.kind == QueueKind::Quorum;
+                quorum && (r.members.contains(&node) || f.members.contains(&node))
             })
         };
         let queues: Vec<QueueId> = facts.iter().filter(counts).map(|f| f.id).collect();
@@ -230,14 +230,28 @@ impl Core {
             return self.ask(Change::ForgetNode { id: node }, Asker::Control(then));
         }
         let left = queues.len() as u32;
+        let mut counting = facts.iter().filter(counts);
+        let stuck = counting.find(|f| f.leader.is_none());
+        let stuck = stuck.map(|f| self.without_leader(f.id, node));
         let then = Box::new(move |outcomes: Vec<MemberOutcome>| {
             let refused = outcomes.into_iter().find_map(|o| o.result.err());
-            reply(match refused {
+            reply(match refused.or(stuck) {
                 Some(refused) => Err(refused),
                 None => Ok(Forgetting::Moving { queues: left }),
             });
         });
         self.change_members(queues, MemberChange::Evacuate(node), facts, then);
+    }
+
+    /// Why a node cannot be forgotten that a queue without a leader counts among its members.
+    fn without_leader(&self, queue: QueueId, node: NodeId) -> Refused {
+        let record = self.tree.queue_by_id(queue);
+        let (name, vhost) =
+            record.map_or_else(Default::default, |r| (r.name.clone(), r.vhost.clone()));
+        Refused::Unavailable(format!(
+            "queue '{name}' in vhost '{vhost}' has no leader that can be reached, and node '{}' is a member of it",
+            self.name_of(node)
+        ))
     }
 
     /// Whether a node that runs may be forgotten: it takes no clients, and hears of its end from the one that is asked.

@@ -4,6 +4,7 @@ use super::{Owned, Owners};
 use crate::frame::OwnerStats;
 use consensus::{GroupId, RaftHost};
 use control::QueueTotals;
+use env::NodeId;
 use metadata::QueueId;
 use queue::{ConsumerInfo, Queue};
 
@@ -49,6 +50,23 @@ impl Owners {
             }
             Owned::Quorum(_) => return None,
         })
+    }
+
+    /// Queues with a replica here that does not lead and, as far as it knows, has `node` in its group.
+    pub fn counting(&self, node: NodeId) -> Vec<QueueId> {
+        let counts = |(id, owned): (&QueueId, &Owned)| {
+            let follows = matches!(owned, Owned::Quorum(quorum) if !quorum.leads());
+            let members = self
+                .host
+                .status(GroupId(id.0))
+                .filter(|_| follows)?
+                .membership;
+            let is_member = members.voters.contains(&node) || members.learners.contains(&node);
+            is_member.then_some(*id)
+        };
+        let mut all: Vec<QueueId> = self.queues.iter().filter_map(counts).collect();
+        all.sort_unstable();
+        all
     }
 
     /// Of queues that are led or live here, together.
