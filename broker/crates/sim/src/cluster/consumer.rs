@@ -238,7 +238,7 @@ impl Consumer {
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
         while multiple && let Some(first) = self.crossed.first_entry().filter(|e| *e.key() < tag) {
-            cx.ledger.perhaps_settled(first.remove())?;
+            cx.ledger.perhaps_settled(cx.now, first.remove())?;
         }
         Ok(())
     }

@@ -91,13 +91,38 @@ struct Letter {
     last: Option<Time>,
     /// When its client gave it back last, by its own will.
     back: Option<Back>,
-    /// A client has rejected it for good.
-    condemned: bool,
-    /// When it came from the grave first.
-    died: Option<Time>,
+    /// When a client rejected it for good first.
+    condemned: Option<Time>,
+    /// It came from the grave.
+    died: Option<Died>,
+    /// Others whom it reached and who may have it still: where something was wrong with net or nodes, what a queue sent later may
+    /// come first, and who got it last need not be who the queue says has it.
+    elsewhere: Vec<Holder>,
+    /// When one settled it who may have been the one that the queue says had it: then it is gone.
+    over: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Died {
+    /// When it left its queue, at the earliest.
+    left: Time,
 }
 
 impl Letter {
+    /// It is about to reach a client: what others have of it, or have settled, counts on if the two may have crossed.
+    /// `newer`: they have not, it was taken back from all who had it.
+    fn crossed_by(&mut self, disturbed: Time, newer: bool) {
+        match self.fate {
+            Fate::Out(holder, since) if disturbed >= since => self.elsewhere.push(holder),
+            Fate::Settled(_, at) => self.over = Some(at),
+            _ => {}
+        }
+        if newer || self.last.is_none_or(|last| disturbed < last) {
+            self.elsewhere.clear();
+        }
+        self.over = self.over.filter(|at| !newer && disturbed >= *at);
+    }
+
     /// A client had it all the while: a purge takes what is ready.
     fn held_through(&self, window: &Window) -> bool {
         let (Some(last), Some(back), Some(until)) = (self.last, self.back, window.until) else {
@@ -238,9 +263,12 @@ impl Ledger {
             attempts: 0,
             last: None,
             back: None,
-            condemned: false,
+            condemned: None,
             died: None,
+            elsewhere: Vec::new(),
+            over: None,
         };
+        tracing::debug!(letter = id.0, queue, "sent");
         self.letters.insert(id, letter);
     }
 
@@ -251,6 +279,7 @@ impl Ledger {
 
     pub fn confirmed(&mut self, id: LetterId) -> Result<(), String> {
         self.confirmed += 1;
+        tracing::debug!(letter = id.0, "confirmed");
         let letter = self.letter(id)?;
         match letter.outcome {
             Outcome::Open => letter.outcome = Outcome::Confirmed,
@@ -289,8 +318,17 @@ impl Ledger {
         redelivered: bool,
     ) -> Result<(), String> {
         let (id, attempts) = (read.id, read.attempts);
+        tracing::debug!(
+            letter = id.0,
+            queue,
+            ?holder,
+            attempts,
+            redelivered,
+            died = read.died,
+            "delivered"
+        );
         if read.died {
-            self.came_from_grave(now, id, queue)?;
+            self.came_from_grave(id, queue)?;
         } else if self.is_stale(id, queue)? {
             return Ok(());
         }
@@ -337,6 +375,8 @@ impl Ledger {
         }
         let first = letter.deliveries == 0 && !redelivered;
         let back = letter.back.take();
+        // Quorum queues count each time that they take a message back.
+        letter.crossed_by(disturbed, quorum && attempts > letter.attempts);
         letter.fate = Fate::Out(holder, now);
         letter.deliveries += 1;
         letter.attempts = attempts;
@@ -358,25 +398,28 @@ impl Ledger {
 
     /// A message has come through the dead letter exchange: to the grave, and because it was rejected. There may be copies
     /// of it when something was wrong with net or nodes while it was on its way.
-    fn came_from_grave(&mut self, now: Time, id: LetterId, queue: usize) -> Result<(), String> {
+    fn came_from_grave(&mut self, id: LetterId, queue: usize) -> Result<(), String> {
         let disturbed = self.disturbed;
         let is_grave = self.queues.get(queue).is_some_and(|q| q.name == GRAVE);
         let letter = self.letter(id)?;
-        let copied = letter.died.is_some_and(|died| disturbed >= died);
+        let copied = letter.died.is_some_and(|died| disturbed >= died.left);
         if letter.died.is_some() && !copied {
             return Ok(());
         }
         let tired = letter.attempts + 1 >= DELIVERY_LIMIT || disturbed >= letter.sent;
-        if !is_grave || !(letter.condemned || tired || copied) {
+        if !is_grave || !(letter.condemned.is_some() || tired || copied) {
             return Err(format!("message {id:?} died of nothing: {letter:?}"));
         }
+        let left = letter.condemned.or(letter.last).unwrap_or(letter.sent);
         letter.queue = queue;
         letter.deliveries = 0;
         letter.attempts = 0;
         letter.last = None;
         letter.back = None;
         letter.fate = Fate::Waits;
-        letter.died.get_or_insert(now);
+        letter.elsewhere.clear();
+        letter.over = None;
+        letter.died.get_or_insert(Died { left });
         Ok(())
     }
 
@@ -384,7 +427,7 @@ impl Ledger {
     fn is_stale(&mut self, id: LetterId, queue: usize) -> Result<bool, String> {
         let disturbed = self.disturbed;
         let letter = self.letter(id)?;
-        let crossed = letter.died.is_some_and(|died| disturbed >= died);
+        let crossed = letter.died.is_some_and(|died| disturbed >= died.left);
         Ok(letter.queue != queue && crossed)
     }
 
@@ -425,7 +468,9 @@ impl Ledger {
 
     /// Back in the queue by the client's wish.
     pub fn given_back(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+        tracing::debug!(letter = id.0, ?by, "given back");
         let letter = self.letter(id)?;
+        letter.elsewhere.retain(|holder| *holder != by);
         if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
             letter.fate = Fate::Waits;
             letter.back = Some(Back {
@@ -448,6 +493,7 @@ impl Ledger {
 
     /// The client has rejected it for good.
     pub fn rejected(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+        tracing::debug!(letter = id.0, ?by, "rejected");
         let queue = self.letter(id)?.queue;
         let plan = self.queues.get(queue);
         if plan.is_none_or(|q| q.character != Character::Mortal) {
@@ -456,27 +502,37 @@ impl Ledger {
         let letter = self.letter(id)?;
         if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
             letter.fate = Fate::Condemned(by, now);
-            letter.condemned = true;
+            letter.condemned.get_or_insert(now);
         }
         Ok(())
     }
 
     /// The client has acknowledged or rejected it.
     pub fn settled(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+        tracing::debug!(letter = id.0, ?by, "settled");
         let letter = self.letter(id)?;
-        if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
-            letter.fate = Fate::Settled(by, now);
+        match letter.fate {
+            Fate::Out(holder, _) if holder == by => letter.fate = Fate::Settled(by, now),
+            fate if letter.elsewhere.contains(&by) => {
+                letter.over = Some(now);
+                if fate == Fate::Waits {
+                    letter.fate = Fate::Doubtful;
+                }
+            }
+            _ => {}
         }
         Ok(())
     }
 
     /// Settled, if the client had it at all; nobody can tell.
-    pub fn perhaps_settled(&mut self, id: LetterId) -> Result<(), String> {
+    pub fn perhaps_settled(&mut self, now: Time, id: LetterId) -> Result<(), String> {
+        tracing::debug!(letter = id.0, "perhaps settled");
         let letter = self.letter(id)?;
         if letter.fate == Fate::Waits {
             letter.fate = Fate::Doubtful;
+            letter.over = Some(now);
             // By a rejection, perhaps: then it comes from the grave.
-            letter.condemned = true;
+            letter.condemned.get_or_insert(now);
         }
         Ok(())
     }
@@ -509,6 +565,7 @@ impl Ledger {
             if dies {
                 letter.fate = if too_late { Fate::Waits } else { Fate::Dead };
             } else if too_late || lost {
+                letter.over = Some(settled);
                 letter.fate = Fate::Doubtful;
             } else {
                 letter.fate = Fate::Gone(now);
@@ -549,16 +606,24 @@ impl Ledger {
 
     /// `at`: when the client ended it, if it was the client.
     fn taken_back(&mut self, at: Option<Time>, of: impl Fn(Holder) -> bool) {
-        for letter in self.letters.values_mut() {
+        for (id, letter) in &mut self.letters {
+            letter.elsewhere.retain(|holder| !of(*holder));
             match letter.fate {
                 Fate::Out(holder, _) if of(holder) => {
-                    letter.fate = Fate::Waits;
+                    tracing::debug!(letter = id.0, ?holder, "taken back");
+                    letter.fate = match letter.over {
+                        Some(_) => Fate::Doubtful,
+                        None => Fate::Waits,
+                    };
                     letter.back = at.map(|at| Back { at, known: None });
                 }
                 // Back in its queue, or in the grave.
                 Fate::Condemned(holder, _) if of(holder) => letter.fate = Fate::Waits,
                 // Nobody knows whether the queue heard of it.
-                Fate::Settled(holder, _) if of(holder) => letter.fate = Fate::Doubtful,
+                Fate::Settled(holder, at) if of(holder) => {
+                    letter.over = Some(at);
+                    letter.fate = Fate::Doubtful;
+                }
                 _ => {}
             }
         }

@@ -243,3 +243,65 @@ fn what_was_rejected_in_a_mortal_queue_is_owed_by_the_grave() {
     ledger.settled(at(8), first, HOLDER).expect("known");
     assert_eq!(ledger.owed(at(9)).0, 0);
 }
+
+/// A node that was cut off goes on sending what its queue has taken back and given to somebody else.
+#[test]
+fn what_crossed_on_its_way_may_be_settled_by_who_had_it_before() {
+    let (stale, new) = (
+        HOLDER,
+        Holder {
+            connection: 2,
+            ..HOLDER
+        },
+    );
+    for (quorum, disturbed, attempts, owed) in [
+        (false, true, [0, 0], 0),
+        (false, false, [0, 0], 1),
+        (true, true, [1, 0], 0),
+        (true, true, [0, 1], 1),
+    ] {
+        let mut ledger = ledger(Character::Plain);
+        ledger.queues[0].quorum = quorum;
+        let id = publish(&mut ledger, 1);
+        if disturbed {
+            ledger.disturb(at(4));
+        }
+        for ((second, holder), attempts) in [(3, new), (4, stale)].into_iter().zip(attempts) {
+            let read = Read {
+                attempts,
+                ..read(id)
+            };
+            let arrives = ledger.delivered(at(second), read, 0, holder, true);
+            arrives.expect("its client's channel may have ended");
+        }
+        ledger.released(at(5), |h| h == stale);
+        ledger.settled(at(5), id, new).expect("known");
+        let what = (quorum, disturbed, attempts);
+        assert_eq!(ledger.owed(at(6)).0, owed, "{what:?}");
+    }
+}
+
+#[test]
+fn a_grave_may_have_copies_of_what_died_while_something_was_wrong() {
+    for (disturbed, allowed) in [(3, false), (4, true)] {
+        let mut ledger = ledger(Character::Mortal);
+        ledger.queues.push(QueuePlan {
+            name: GRAVE.to_owned(),
+            quorum: true,
+            character: Character::Plain,
+        });
+        let id = publish(&mut ledger, 1);
+        deliver(&mut ledger, 2, id, false).expect("its first time");
+        ledger.disturbed = at(disturbed);
+        ledger.rejected(at(4), id, HOLDER).expect("known");
+        let dead = Read {
+            died: true,
+            ..read(id)
+        };
+        for (second, fine) in [(8, true), (9, allowed)] {
+            let came = ledger.delivered(at(second), dead, 1, HOLDER, false);
+            assert_eq!(came.is_ok(), fine, "{came:?}");
+            ledger.settled(at(second), id, HOLDER).expect("known");
+        }
+    }
+}
