@@ -143,6 +143,7 @@ pub struct Counters {
     pub queues: QueueTotals,
     /// By protocol, as in metrics' labels.
     pub protocols: BTreeMap<String, ProtocolCounters>,
+    pub mqtt: MqttFigures,
 }
 
 /// Figures of queues, summed up by the shards that have them: a scrape needs no list of queues.
@@ -166,6 +167,16 @@ impl QueueTotals {
         self.dead += stats.dead;
         self.consumers += u64::from(stats.consumers);
     }
+
+    /// What [`QueueTotals::add`] did, undone.
+    pub fn remove(&mut self, stats: &QueueStats) {
+        self.queues -= 1;
+        self.ready -= stats.ready;
+        self.unacknowledged -= stats.unacknowledged;
+        self.bytes -= stats.bytes + stats.dead_bytes;
+        self.dead -= stats.dead;
+        self.consumers -= u64::from(stats.consumers);
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,6 +192,45 @@ pub struct ProtocolCounters {
     pub unroutable_dropped: u64,
     pub classic: MessageCounts,
     pub quorum: MessageCounts,
+    /// Of messages that come from no queue, as to MQTT clients.
+    pub queueless: MessageCounts,
+    /// Those that have published and are still there: channels, or connections where a protocol has no channels.
+    pub publishers: i64,
+    /// Of MQTT: connections that have subscribed.
+    pub consumers: i64,
+}
+
+/// What a node's hubs of MQTT subscriptions have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MqttFigures {
+    /// Sessions whose clients are away.
+    pub sessions_away: u64,
+    pub subscriptions: u64,
+    /// The cluster's, as this node has them.
+    pub retained: u64,
+    pub retained_bytes: u64,
+    /// Messages of QoS 0 that were dropped because their clients did not read.
+    pub dropped: u64,
+    /// Messages that a client that was away had no room for.
+    pub not_kept: u64,
+    /// Messages of QoS 0 that were dropped on their way to another shard or node.
+    pub dropped_between: u64,
+    /// Messages of QoS 1 and 2 that another shard or node did not get.
+    pub lost_between: u64,
+}
+
+impl MqttFigures {
+    fn add(&mut self, other: &MqttFigures) {
+        self.sessions_away += other.sessions_away;
+        self.subscriptions += other.subscriptions;
+        self.retained += other.retained;
+        self.retained_bytes += other.retained_bytes;
+        self.dropped += other.dropped;
+        self.not_kept += other.not_kept;
+        self.dropped_between += other.dropped_between;
+        self.lost_between += other.lost_between;
+    }
 }
 
 impl Counters {
@@ -207,7 +257,11 @@ impl Counters {
             ours.unroutable_dropped += theirs.unroutable_dropped;
             ours.classic.add(&theirs.classic);
             ours.quorum.add(&theirs.quorum);
+            ours.queueless.add(&theirs.queueless);
+            ours.publishers += theirs.publishers;
+            ours.consumers += theirs.consumers;
         }
+        self.mqtt.add(&other.mqtt);
     }
 
     /// Everything that clients of all protocols did.
@@ -216,6 +270,7 @@ impl Counters {
         for p in self.protocols.values() {
             sum.add(&p.classic);
             sum.add(&p.quorum);
+            sum.add(&p.queueless);
             sum.publish += p.received;
             sum.confirm += p.confirmed;
             sum.return_unroutable += p.unroutable_returned;

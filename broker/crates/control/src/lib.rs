@@ -10,8 +10,8 @@ pub mod json;
 mod membership;
 
 pub use facts::{
-    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, Facts, MessageCounts, ProtocolCounters,
-    Question, QueueTotals,
+    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, Facts, MessageCounts, MqttFigures,
+    ProtocolCounters, Question, QueueTotals,
 };
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,
@@ -40,6 +40,10 @@ pub enum ControlRequest {
     /// Cluster-wide; None is all queues. A queue whose owner does not answer in time has `stats: None`.
     Queues {
         only: Option<QueueId>,
+        reply: Reply<Vec<QueueFacts>>,
+    },
+    /// Queues that are led or live on this node.
+    OwnQueues {
         reply: Reply<Vec<QueueFacts>>,
     },
     /// A request to one queue under a session of the control plane's own (purge, delete, stat).

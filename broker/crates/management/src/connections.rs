@@ -72,7 +72,7 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
 
 /// Of MQTT, which has none, what RabbitMQ shows.
 fn client_properties(connection: &ConnectionFacts) -> Json {
-    if connection.protocol.starts_with("mqtt") {
+    if connection.protocol.contains("mqtt") {
         return object!({"product": "MQTT client", "client_id": connection.client_name});
     }
     Json::Object(connection.client_properties.clone())

@@ -17,8 +17,23 @@ impl Page {
         }
     }
 
+    /// What names begin with from here on; what they began with before.
+    pub(crate) fn prefix(&mut self, prefix: &'static str) -> &'static str {
+        std::mem::replace(&mut self.prefix, prefix)
+    }
+
     pub(crate) fn into_text(self) -> String {
         self.text
+    }
+
+    /// Bytes that are there.
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// What is there, and begins anew.
+    pub(crate) fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
     }
 
     /// Begins a metric.

@@ -93,6 +93,11 @@ impl Tree {
         Ok(())
     }
 
+    /// How many messages are retained, and their bytes, topics included.
+    pub fn retained_size(&self) -> (usize, usize) {
+        (self.retained.messages, self.retained.bytes)
+    }
+
     /// What subscribers of a topic get first: a message container.
     pub fn retained(&self, vhost: &str, topic: &str) -> Option<&Bytes> {
         self.retained.vhosts.get(vhost)?.get(topic)

@@ -127,6 +127,7 @@ impl Fake {
             ControlRequest::Place { reply, .. } => reply(vec![NodeId(1)]),
             ControlRequest::Membership(request) => self.membership(request),
             ControlRequest::Queues { only, reply } => reply(self.queues(only)),
+            ControlRequest::OwnQueues { reply } => reply(self.queues(None)),
             ControlRequest::Queue { body, reply, .. } => {
                 let answer = self.queue(&body);
                 reply(Ok(answer));

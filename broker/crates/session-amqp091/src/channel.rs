@@ -498,11 +498,30 @@ impl Channel {
         for (queue, consumer) in out {
             link.tell(cx, queue, RequestBody::Recover { consumer });
         }
-        self.consumers.clear();
+        self.uncount(link);
         for size in self.confirms.in_flight() {
             link.arrived(size);
         }
         self.confirms = Confirms::default();
+    }
+
+    /// Its consumers are no more, and it publishes no more.
+    pub fn uncount(&mut self, link: &mut Link) {
+        let consumers = std::mem::take(&mut self.consumers).len() as i64;
+        let counts = self.counts.take();
+        let published = counts.is_some_and(|c| c.publishes.received > 0);
+        if published || consumers > 0 {
+            link.count(|t| {
+                t.publishers -= i64::from(published);
+                t.consumers -= consumers;
+            });
+        }
+    }
+
+    pub(crate) fn forget_consumer(&mut self, tag: &str, link: &mut Link) -> Option<ConsumerId> {
+        let consumer = self.consumers.remove(tag)?;
+        link.count(|t| t.consumers -= 1);
+        Some(consumer)
     }
 }
 

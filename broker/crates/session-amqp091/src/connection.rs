@@ -864,7 +864,11 @@ impl Session for AmqpSession {
             out: &mut Outbox::default(),
         };
         self.end_session(cx);
+        for channel in self.channels.values_mut() {
+            channel.uncount(&mut self.link);
+        }
         self.channels.clear();
+        self.link.flush_tally(cx);
         self.phase = Phase::Ended;
     }
 

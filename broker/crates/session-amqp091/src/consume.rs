@@ -177,7 +177,9 @@ impl Channel {
             written: Written::default(),
         };
         link.subscriptions.insert(consumer.0, subscription);
-        self.consumers.insert(spec.tag.clone(), consumer);
+        if self.consumers.insert(spec.tag.clone(), consumer).is_none() {
+            link.count(|t| t.consumers += 1);
+        }
         let body = RequestBody::Consume { consumer, spec };
         link.ask(cx, self.number, queue, body);
         let wait = Wait::Consume { consumer, no_wait };
@@ -217,7 +219,7 @@ impl Channel {
 
     /// The queue that the consumer was on, if there was one.
     fn cancel(&mut self, tag: &str, link: &mut Link, cx: &mut Cx<'_>) -> Option<QueueId> {
-        let consumer = self.consumers.remove(tag)?;
+        let consumer = self.forget_consumer(tag, link)?;
         let queue = link.subscriptions.remove(&consumer.0)?.queue;
         link.tell(cx, queue, RequestBody::Cancel { consumer });
         if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
@@ -263,7 +265,7 @@ impl Channel {
         };
         self.held_deliveries
             .retain(|held| held.consumer != consumer);
-        self.consumers.remove(&subscription.tag);
+        self.forget_consumer(&subscription.tag, link);
         self.replies.take_if(|r| r.tag == subscription.tag);
         if link.capabilities.consumer_cancel_notify && !subscription.get {
             let method = Method::BasicCancel {

@@ -83,8 +83,13 @@ fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Link) {
             queues => p.routed += queues,
         }
     };
-    add(&mut channel.counts().publishes);
-    link.count(|t| add(&mut t.publishes));
+    let publishes = &mut channel.counts().publishes;
+    let first = publishes.received == 0;
+    add(publishes);
+    link.count(|t| {
+        t.publishers += i64::from(first);
+        add(&mut t.publishes);
+    });
 }
 
 /// The message, and the queues it goes to (in the link's scratch vector: give it back).

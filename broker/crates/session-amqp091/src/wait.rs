@@ -265,7 +265,7 @@ impl Channel {
             && let Some(subscription) = link.subscriptions.remove(&consumer.0)
             && !subscription.get
         {
-            self.consumers.remove(&subscription.tag);
+            self.forget_consumer(&subscription.tag, link);
         }
     }
 

@@ -28,7 +28,7 @@ impl Link {
             Some(inflight) if !inflight.released && inflight.qos == wanted => {}
             _ => return Err(mismatch(ack)),
         }
-        self.done(at);
+        self.acked(at, cx);
         self.send_waiting(cx);
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Link {
         if self.state.inflight.get(at).is_none_or(|i| !i.released) {
             return Err(mismatch(ack));
         }
-        self.done(at);
+        self.acked(at, cx);
         self.send_waiting(cx);
         Ok(())
     }

@@ -132,6 +132,7 @@ impl MqttSession {
             unconfirmed: Default::default(),
             next_seq: 1,
             published: false,
+            consumes: false,
             alarm: cx.broker.publishers_blocked().is_some(),
             behind: false,
             busy: false,
@@ -272,6 +273,7 @@ impl Link {
             properties,
         };
         accepted.encode(self.version, cx.out.tail());
+        self.count_consumer(cx);
         self.release_earlier_life(cx);
         self.send_waiting(cx);
     }

@@ -56,7 +56,9 @@ impl Link {
             packet_id: 0,
             dup: false,
         };
-        self.send(delivery, envelope, &sending, cx);
+        if self.send(delivery, envelope, &sending, cx) {
+            cx.count(|t| t.queueless.deliver_no_ack += 1);
+        }
     }
 
     /// Sends what waits, as far as the client's quota [MQTT-3.3.4-9] and the socket allow: first what an earlier
@@ -107,12 +109,40 @@ impl Link {
             packet_id,
             dup: true,
         };
+        let from_queue = inflight.owed != Owed::Nobody;
         let delivery = inflight.delivery.clone();
         let sent = delivery.is_some_and(|delivery| self.send_read(&delivery, &sending, cx));
+        if sent {
+            self.count(from_queue, cx, |d| {
+                d.deliver += 1;
+                d.redeliver += 1;
+            });
+        }
         if !sent {
             self.done(at);
         }
         sent
+    }
+
+    /// Counts what happens to a message: one of the session's queue, or of none.
+    pub(crate) fn count(
+        &self,
+        from_queue: bool,
+        cx: &mut Cx<'_>,
+        add: impl FnOnce(&mut session::Deliveries),
+    ) {
+        let kind = self.stored.as_ref().map(|s| s.kind).filter(|_| from_queue);
+        cx.count(|t| match kind {
+            Some(kind) => add(t.of(kind)),
+            None => add(&mut t.queueless),
+        });
+    }
+
+    /// The client has acknowledged a message.
+    pub(crate) fn acked(&mut self, at: usize, cx: &mut Cx<'_>) {
+        let from_queue = self.state.inflight.get(at).map(|i| i.owed != Owed::Nobody);
+        self.count(from_queue == Some(true), cx, |d| d.ack += 1);
+        self.done(at);
     }
 
     /// The client is done with a message, for good or not.
@@ -153,6 +183,7 @@ impl Link {
         };
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
+            self.count(next.owed.is_some(), cx, |d| d.deliver += 1);
             self.state.inflight.push_back(Inflight {
                 packet_id,
                 qos,

@@ -87,6 +87,7 @@ impl MqttSession {
         let Some(mut link) = self.link.take() else {
             return;
         };
+        link.uncount(cx);
         if opening {
             // It was never this connection's: as it was.
             link.will = None;

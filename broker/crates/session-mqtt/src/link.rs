@@ -7,7 +7,7 @@ use crate::subscribe::Pending;
 use crate::{Settings, aliases};
 use codec_mqtt::{Qos, Reason, Version};
 use metadata::{Name, QueueId, Right, Tree};
-use session::{Broker, Outbox};
+use session::{Broker, Outbox, Tally};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use topics::SubscriberId;
@@ -16,6 +16,33 @@ use topics::SubscriberId;
 pub(crate) struct Cx<'a> {
     pub broker: &'a mut dyn Broker,
     pub out: &'a mut Outbox,
+    /// What this step has counted; `counted`: something.
+    tally: Tally,
+    counted: bool,
+}
+
+impl<'a> Cx<'a> {
+    pub fn new(broker: &'a mut dyn Broker, out: &'a mut Outbox) -> Cx<'a> {
+        Cx {
+            broker,
+            out,
+            tally: Tally::default(),
+            counted: false,
+        }
+    }
+
+    pub fn count(&mut self, add: impl FnOnce(&mut Tally)) {
+        add(&mut self.tally);
+        self.counted = true;
+    }
+
+    /// The end of a step: its counts go to the node.
+    pub fn flush_tally(&mut self, protocol: &'static str) {
+        if std::mem::take(&mut self.counted) {
+            self.broker.tally(protocol, &self.tally);
+            self.tally = Tally::default();
+        }
+    }
 }
 
 /// A will, with the time it waits (seconds).
@@ -78,6 +105,8 @@ pub(crate) struct Link {
     pub next_seq: u64,
     /// It has published on this connection: an alarm stops it.
     pub published: bool,
+    /// It counts as a consumer: it has subscriptions.
+    pub consumes: bool,
     /// An alarm is in force.
     pub alarm: bool,
     /// A queue asked for no more publishes.
@@ -97,6 +126,31 @@ pub(crate) struct Link {
 impl Link {
     pub fn is_5(&self) -> bool {
         self.version.is_5()
+    }
+
+    /// It is a consumer as long as it has subscriptions.
+    pub fn count_consumer(&mut self, cx: &mut Cx<'_>) {
+        let consumes = match (self.subscriber, cx.broker.topics()) {
+            (Some(subscriber), Some(hub)) => hub.subscriptions_of(subscriber) > 0,
+            _ => false,
+        };
+        if consumes != self.consumes {
+            self.consumes = consumes;
+            let more = if consumes { 1 } else { -1 };
+            cx.count(|t| t.consumers += more);
+        }
+    }
+
+    /// The connection ends: it counts as publisher and consumer no more.
+    pub fn uncount(&mut self, cx: &mut Cx<'_>) {
+        let (published, consumes) = (self.published, self.consumes);
+        if published || consumes {
+            cx.count(|t| {
+                t.publishers -= i64::from(published);
+                t.consumers -= i64::from(consumes);
+            });
+        }
+        (self.published, self.consumes) = (false, false);
     }
 
     /// Whether the user has the right to publish with this routing key. The exchange's part is remembered.

@@ -23,7 +23,13 @@ impl Link {
             let text = "a client may not send a subscription identifier with a message";
             return Err(Failure::new(Reason::ProtocolError, text));
         }
-        self.published = true;
+        let first = !std::mem::replace(&mut self.published, true);
+        let confirm = publish.qos != Qos::AtMostOnce;
+        cx.count(|t| {
+            t.publishers += i64::from(first);
+            t.publishes.received += 1;
+            t.publishes.received_confirm += u64::from(confirm);
+        });
         let maximum = self.settings.limits.topic_aliases;
         let mut aliases = std::mem::take(&mut self.aliases_in);
         let resolved = aliases.resolve(publish.topic, publish.properties.topic_alias, maximum);
@@ -132,6 +138,11 @@ impl Link {
         }
         let left = routes.len();
         self.routes = routes;
+        let reached = (heard.receivers + left) as u64;
+        cx.count(|t| {
+            t.publishes.routed += reached;
+            t.publishes.unroutable_dropped += u64::from(reached == 0 && !heard.refused);
+        });
         if qos == Qos::AtMostOnce {
             return Ok(());
         }
@@ -208,6 +219,8 @@ impl Link {
         if reason.is_error() {
             // [MQTT-4.3.3-9]
             self.forget(qos, id);
+        } else {
+            cx.count(|t| t.publishes.confirmed += 1);
         }
         Ack::new(kind, id, reason).encode(self.version, cx.out.tail());
     }

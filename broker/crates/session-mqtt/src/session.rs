@@ -8,7 +8,7 @@ use codec_mqtt::{
 };
 use env::Time;
 use metadata::{Done, Refused};
-use session::{Broker, Notice, Outbox, Session, SessionInfo, Standing};
+use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,15 @@ impl MqttSession {
             last_received: now,
             deadline: Some(now + login),
             link: None,
+        }
+    }
+
+    /// As in metrics' labels.
+    fn protocol(&self) -> &'static str {
+        match self.version {
+            Version::V31 => "mqtt310",
+            Version::V311 => "mqtt311",
+            Version::V5 => "mqtt50",
         }
     }
 
@@ -273,6 +282,7 @@ impl MqttSession {
         if let Some(link) = self.link.as_deref_mut() {
             link.flush_settled(cx);
         }
+        cx.flush_tally(self.protocol());
         self.standing()
     }
 
@@ -329,13 +339,13 @@ impl Session for MqttSession {
         out: &mut Outbox,
     ) -> Standing {
         self.last_received = broker.now();
-        let cx = &mut Cx { broker, out };
+        let cx = &mut Cx::new(broker, out);
         self.read(input, cx);
         self.end_step(cx)
     }
 
     fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        let cx = &mut Cx { broker, out };
+        let cx = &mut Cx::new(broker, out);
         if self.phase != Phase::Ended {
             self.take_notice(notice, cx);
         }
@@ -344,7 +354,9 @@ impl Session for MqttSession {
 
     fn tick(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
         if self.phase != Phase::Ended {
-            self.on_time(&mut Cx { broker, out });
+            let cx = &mut Cx::new(broker, out);
+            self.on_time(cx);
+            cx.flush_tally(self.protocol());
         }
         self.standing()
     }
@@ -361,11 +373,13 @@ impl Session for MqttSession {
 
     fn gone(&mut self, broker: &mut dyn Broker) {
         let out = &mut Outbox::default();
-        self.leave(false, &mut Cx { broker, out });
+        let cx = &mut Cx::new(broker, out);
+        self.leave(false, cx);
+        cx.flush_tally(self.protocol());
     }
 
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
-        let cx = &mut Cx { broker, out };
+        let cx = &mut Cx::new(broker, out);
         self.with_link(cx, |link, cx| {
             link.busy = !cx.out.is_empty();
             link.unread = if link.busy { link.unread } else { 0 };
@@ -376,18 +390,28 @@ impl Session for MqttSession {
     }
 
     fn info(&self) -> SessionInfo {
-        let protocol = match self.version {
-            Version::V31 => "mqtt310",
-            Version::V311 => "mqtt311",
-            Version::V5 => "mqtt50",
-        };
         let link = self.link.as_deref();
         SessionInfo {
-            protocol,
+            protocol: self.protocol(),
             user: link.map_or_else(String::new, |link| link.user.to_string()),
             vhost: link.map_or_else(String::new, |link| link.vhost.to_string()),
             client_name: link.map_or_else(String::new, |link| link.client_id.to_string()),
             channels: 0,
+        }
+    }
+
+    fn details(&self) -> SessionDetails {
+        let blocked = self.link.as_deref().is_some_and(|l| l.alarm && l.published);
+        SessionDetails {
+            state: match self.phase {
+                Phase::Running if blocked => "blocked",
+                Phase::Running if self.is_paused() => "flow",
+                Phase::Running => "running",
+                Phase::Ended => "closing",
+                _ => "starting",
+            },
+            heartbeat_s: self.keep_alive,
+            ..SessionDetails::default()
         }
     }
 }

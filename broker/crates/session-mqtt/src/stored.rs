@@ -26,10 +26,12 @@ const MAX_NAME: usize = metadata::limits::NAME_BYTES;
 const CONSUMER: ConsumerId = ConsumerId(1);
 
 /// A session's queue, as its connection sees it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Stored {
     /// None until there is a subscription.
     pub queue: Option<QueueId>,
+    /// Its type.
+    pub kind: QueueKind,
     /// The question whether messages may come.
     asked: Option<RequestSeq>,
     pub consuming: bool,
@@ -41,6 +43,21 @@ pub(crate) struct Stored {
     exactly_once: bool,
     /// Room for the subscriptions that a message matches.
     found: Vec<Subscription>,
+}
+
+impl Default for Stored {
+    fn default() -> Stored {
+        Stored {
+            queue: None,
+            kind: QueueKind::Classic,
+            asked: None,
+            consuming: false,
+            settled: Vec::new(),
+            unknown_past: false,
+            exactly_once: false,
+            found: Vec::new(),
+        }
+    }
 }
 
 /// RabbitMQ's name of the queue with a client's messages of QoS 1 and 2. None: the client id is too long for one.
@@ -209,6 +226,9 @@ impl Link {
             arguments: Table::default(),
         };
         let consumer = CONSUMER;
+        if let Some(record) = cx.broker.tree().queue_by_id(queue) {
+            stored.kind = record.kind;
+        }
         let seq = cx
             .broker
             .request(queue, RequestBody::Consume { consumer, spec });
@@ -271,6 +291,7 @@ impl Link {
                 Some(delivery) if again && self.state.returned(&delivery, id) => {}
                 Some(delivery) => {
                     let unknown = self.stored.as_ref().is_some_and(|s| s.unknown_past);
+                    self.count(true, cx, |d| d.redeliver += u64::from(again));
                     self.state.wait_given(Waiting {
                         delivery,
                         owed: Some(id),

@@ -247,6 +247,7 @@ impl Link {
 
     /// The subscriptions count: the client is told, and given what is retained.
     fn answer_subscribe(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) -> Outcome {
+        self.count_consumer(cx);
         let mut reasons = Vec::with_capacity(wanted.len());
         let mut retained = Vec::new();
         let mut complete = true;
@@ -358,6 +359,7 @@ impl Link {
                 false => Reason::NoSubscriptionExisted as u8,
             });
         }
+        self.count_consumer(cx);
         let ack = UnsubAck {
             packet_id,
             properties: Properties::default(),

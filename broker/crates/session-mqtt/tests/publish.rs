@@ -46,6 +46,45 @@ fn each_quality_has_its_answers() {
 }
 
 #[test]
+fn messages_and_those_who_send_and_get_them_are_counted() {
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a", Qos::AtLeastOnce);
+    w.subscribe(s, "b", Qos::AtMostOnce);
+    let p = w.client(Version::V311, "p");
+    w.publish(p, "a", Qos::AtMostOnce, 0, "0");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
+    w.publish(p, "nobody", Qos::AtLeastOnce, 2, "2");
+    w.said(s);
+    w.ack(s, AckKind::PubAck, 1, Reason::Success);
+    let sent = w.node.tallies["mqtt311"];
+    let p311 = sent.publishes;
+    assert_eq!(
+        (p311.received, p311.received_confirm, p311.confirmed),
+        (3, 2, 2)
+    );
+    assert_eq!((p311.routed, p311.unroutable_dropped), (2, 1));
+    assert_eq!((sent.publishers, sent.consumers), (1, 0));
+    let got = w.node.tallies["mqtt50"];
+    let queueless = got.queueless;
+    assert_eq!(
+        (queueless.deliver_no_ack, queueless.deliver, queueless.ack),
+        (1, 1, 1)
+    );
+    assert_eq!((got.publishers, got.consumers), (0, 1));
+    // As many as there are now.
+    w.unsubscribe(s, &["a", "b"]);
+    w.said(s);
+    assert_eq!(w.node.tallies["mqtt50"].consumers, 0);
+    w.subscribe(s, "a", Qos::AtMostOnce);
+    w.cut(s);
+    w.cut(p);
+    for tally in w.node.tallies.values() {
+        assert_eq!((tally.publishers, tally.consumers), (0, 0));
+    }
+}
+
+#[test]
 fn exactly_once_is_delivered_once() {
     // [MQTT-4.3.3-10], [MQTT-4.3.3-12], [MQTT-3.3.1-3]; 3.1.1: [MQTT-4.3.3-2]
     let mut w = World::default();

@@ -22,6 +22,12 @@ pub struct Tally {
     pub publishes: Publishes,
     /// By queue type: [`Tally::index`].
     pub deliveries: [Deliveries; 2],
+    /// Of messages that come from no queue, as to MQTT clients.
+    pub queueless: Deliveries,
+    /// How many more there are that have published: channels, or connections where a protocol has no channels.
+    pub publishers: i64,
+    /// How many more consumers; of MQTT connections that have subscribed.
+    pub consumers: i64,
 }
 
 impl Tally {
@@ -47,6 +53,9 @@ impl Tally {
         for (ours, theirs) in self.deliveries.iter_mut().zip(&other.deliveries) {
             ours.add(theirs);
         }
+        self.queueless.add(&other.queueless);
+        self.publishers += other.publishers;
+        self.consumers += other.consumers;
     }
 }
 

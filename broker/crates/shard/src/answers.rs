@@ -7,7 +7,7 @@ use crate::frame::{AlarmReason, Frame, MAX_STATS};
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
 use crate::sessions::{CONTROL_KEY, number};
-use crate::stats::{ShardStats, Then};
+use crate::stats::{Asked, STEP, ShardStats, Then};
 use crate::{Effect, Route};
 use control::{ControlRequest, NodeFacts, Readiness, Reply};
 use env::NodeId;
@@ -21,6 +21,9 @@ impl Core {
             ControlRequest::Change { change, reply } => self.ask(change, Asker::Control(reply)),
             ControlRequest::Place { record, reply } => reply(self.place(&record)),
             ControlRequest::Queues { only, reply } => self.gather_stats(only, Then::Tell(reply)),
+            ControlRequest::OwnQueues { reply } => {
+                self.gather_stats(None, Then::TellOwn(Vec::new(), reply))
+            }
             ControlRequest::Queue { queue, body, reply } => {
                 self.control_request(
                     number(self.config.index, 0, CONTROL_KEY),
@@ -136,7 +139,7 @@ impl Core {
             return;
         };
         match finished.then {
-            Then::Tell(reply) => reply(finished.facts),
+            Then::Tell(reply) | Then::TellOwn(_, reply) => reply(finished.facts),
             Then::CarryOut(Plan::Forget { reply, .. }) if !finished.from_all => {
                 let text = "a node that is up has not told about its queues in time: ask again";
                 reply(Err(Refused::Unavailable(text.into())));
@@ -148,7 +151,9 @@ impl Core {
     fn gather_stats(&mut self, only: Option<QueueId>, then: Then) {
         let me = self.config.node;
         // This node's own life is among those known.
-        let peers: Vec<NodeId> = self.peers.all_up().filter(|n| *n != me).collect();
+        let everywhere = !matches!(then, Then::TellOwn(..));
+        let peers = self.peers.all_up().filter(|n| *n != me && everywhere);
+        let peers: Vec<NodeId> = peers.collect();
         let shards = self.config.shards;
         let asked = usize::from(shards) * (peers.len() + 1);
         let counting = then.counting();
@@ -165,11 +170,7 @@ impl Core {
             }
         }
         self.send_to_other_shards(&frame);
-        let own = ShardStats {
-            stats: self.owners.stats(only),
-            counting: counting.map_or(Vec::new(), |node| self.owners.counting(node)),
-        };
-        self.take_stats(me, token, true, own);
+        self.answer_stats(me, token, self.config.index, (only, counting));
         if let Some(token) = early {
             self.finish_gathering(token);
         }
@@ -182,23 +183,52 @@ impl Core {
         reply_shard: u16,
         (only, counting): (Option<QueueId>, Option<NodeId>),
     ) {
-        let all = self.owners.stats(only);
-        let counting = counting.map_or(Vec::new(), |node| self.owners.counting(node));
-        let count = all.len().max(counting.len()).div_ceil(MAX_STATS).max(1);
-        let mut stats = all.chunks(MAX_STATS);
-        let mut counting = counting.chunks(MAX_STATS);
-        for part in 1..=count {
-            let frame = Frame::StatsReply {
-                token,
-                last: part == count,
-                stats: stats.next().unwrap_or_default().to_vec(),
-                counting: counting.next().unwrap_or_default().to_vec(),
-            };
-            if from == self.config.node {
-                self.send_to_shard(reply_shard, &frame);
-            } else {
-                self.send_to_peer(from, Route::Shard(reply_shard), &frame);
-            }
+        let asked = Asked {
+            from,
+            token,
+            reply_shard,
+            counting,
+        };
+        if only.is_none() && self.owners.len() > STEP {
+            return self.walks.add(asked);
+        }
+        let told = match only {
+            Some(_) => ShardStats {
+                stats: self.owners.stats(only),
+                counting: Vec::new(),
+            },
+            None => self.owners.told(&self.owners.ids(), counting),
+        };
+        self.tell_stats(asked, told, true);
+    }
+
+    /// One step of an answer about many queues; the next is the next turn's.
+    pub fn walk_on(&mut self) {
+        let owners = &self.owners;
+        if let Some((asked, queues, last)) = self.walks.step(|| owners.ids()) {
+            let told = owners.told(&queues, asked.counting);
+            self.tell_stats(asked, told, last);
+        }
+    }
+
+    /// At most [`MAX_STATS`] fit into a frame.
+    fn tell_stats(&mut self, asked: Asked, told: ShardStats, last: bool) {
+        const { assert!(STEP <= MAX_STATS) };
+        let (token, me) = (asked.token, self.config.node);
+        if (asked.from, asked.reply_shard) == (me, self.config.index) {
+            return self.take_stats(me, token, last, told);
+        }
+        let ShardStats { stats, counting } = told;
+        let frame = Frame::StatsReply {
+            token,
+            last,
+            stats,
+            counting,
+        };
+        if asked.from == me {
+            self.send_to_shard(asked.reply_shard, &frame);
+        } else {
+            self.send_to_peer(asked.from, Route::Shard(asked.reply_shard), &frame);
         }
     }
 

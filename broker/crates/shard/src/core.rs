@@ -15,7 +15,7 @@ use crate::outgoing::Outgoing;
 use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
 use crate::retained::Ahead;
-use crate::stats::StatsRequests;
+use crate::stats::{StatsRequests, Walks};
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use control::Reply;
@@ -54,6 +54,7 @@ pub struct Core {
     pub peers: Peers,
     pub alarms: Alarms,
     pub stats: StatsRequests,
+    pub walks: Walks,
     pub listings: Listings,
     pub tallies: Tallies,
     pub errands: Errands,

@@ -6,7 +6,9 @@ use crate::core::Core;
 use crate::frame::Frame;
 use crate::sessions::Sessions;
 use bytes::Bytes;
-use control::{ConnectionFacts, ConsumerFacts, Counters, Facts, ProtocolCounters, Question, Reply};
+use control::{
+    ConnectionFacts, ConsumerFacts, Counters, Facts, MqttFigures, ProtocolCounters, Question, Reply,
+};
 use env::{NodeId, Time};
 use queue::{QueueId, QueueKind};
 use session::{Deliveries, Tally};
@@ -144,6 +146,9 @@ impl Tallies {
                 unroutable_dropped: publishes.unroutable_dropped,
                 classic: kind(QueueKind::Classic),
                 quorum: kind(QueueKind::Quorum),
+                queueless: (&tally.queueless).into(),
+                publishers: tally.publishers,
+                consumers: tally.consumers,
             };
             ((*protocol).to_owned(), counters)
         });
@@ -227,6 +232,25 @@ impl Core {
         facts.collect()
     }
 
+    /// Every shard has the cluster's retained messages: the first one tells of them.
+    fn mqtt_figures(&self) -> MqttFigures {
+        let counts = self.topics.counts();
+        let (retained, retained_bytes) = match self.config.index {
+            0 => self.tree.retained_size(),
+            _ => (0, 0),
+        };
+        MqttFigures {
+            sessions_away: counts.parked as u64,
+            subscriptions: counts.subscriptions as u64,
+            retained: retained as u64,
+            retained_bytes: retained_bytes as u64,
+            dropped: counts.dropped,
+            not_kept: counts.not_kept,
+            dropped_between: counts.dropped_between,
+            lost_between: counts.lost_between,
+        }
+    }
+
     /// What this shard knows, in parts that fit into a frame; at least one.
     pub fn facts(&self, question: &Question, sessions: &mut Sessions) -> Vec<Facts> {
         match question {
@@ -267,6 +291,7 @@ impl Core {
                     channels: self.logins.values().map(|l| u64::from(l.channels)).sum(),
                     queues: self.owners.totals(),
                     protocols: t.counters(),
+                    mqtt: self.mqtt_figures(),
                 })]
             }
             // The shard carries it out itself.

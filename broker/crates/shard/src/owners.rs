@@ -15,8 +15,10 @@ use consensus::{
     Committed, GroupId, Host, JobId, JobResult, Membership, Output as HostOutput, RaftHost,
     WalToken,
 };
+use control::QueueTotals;
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, NodeId, Time};
+use figures::Counted;
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use queue::classic::ClassicQueue;
@@ -28,6 +30,7 @@ use queue::{
 use reading::{Damage, commands};
 use said::Said;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 const METADATA: GroupId = GroupId(0);
@@ -50,18 +53,37 @@ struct Classic {
     auto_delete: bool,
     /// It had a consumer: an auto-delete queue goes with the last one.
     used: bool,
+    counted: Counted,
+}
+
+struct Quorum {
+    queue: QuorumQueue,
+    counted: Counted,
+}
+
+impl Deref for Quorum {
+    type Target = QuorumQueue;
+    fn deref(&self) -> &QuorumQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for Quorum {
+    fn deref_mut(&mut self) -> &mut QuorumQueue {
+        &mut self.queue
+    }
 }
 
 enum Owned {
     Classic(Box<Classic>),
-    Quorum(Box<QuorumQueue>),
+    Quorum(Box<Quorum>),
 }
 
 impl Owned {
     fn queue(&mut self) -> &mut dyn Queue {
         match self {
             Owned::Classic(q) => &mut q.queue,
-            Owned::Quorum(q) => q.as_mut(),
+            Owned::Quorum(q) => &mut q.queue,
         }
     }
 }
@@ -111,6 +133,8 @@ pub struct Owners {
     host: Host,
     disk: Arc<dyn Disk>,
     queues: HashMap<QueueId, Owned, FixedState>,
+    /// Of the queues that are led or live here, as their last turns left them.
+    totals: QueueTotals,
     /// Queues that were stepped in this turn.
     touched: BTreeSet<QueueId>,
     wakes: BTreeMap<QueueId, Time>,
@@ -141,6 +165,7 @@ impl Owners {
             host,
             disk,
             queues: HashMap::default(),
+            totals: QueueTotals::default(),
             touched: BTreeSet::new(),
             wakes: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -206,9 +231,12 @@ impl Owners {
                 self.host.stand_first(group);
             }
         }
-        let queue = QuorumQueue::new(label(record), FIRST_SETTINGS);
+        let quorum = Quorum {
+            queue: QuorumQueue::new(label(record), FIRST_SETTINGS),
+            counted: Counted::default(),
+        };
         self.queues
-            .insert(record.id, Owned::Quorum(Box::new(queue)));
+            .insert(record.id, Owned::Quorum(Box::new(quorum)));
         // Before what this very turn has brought: a replica passes over entries that come after newer ones.
         let held = self.held.remove(&record.id).unwrap_or_default();
         self.queue_out.splice(0..0, held);
@@ -231,6 +259,7 @@ impl Owners {
                     queue,
                     auto_delete: record.auto_delete,
                     used: false,
+                    counted: Counted::default(),
                 };
                 self.queues
                     .insert(record.id, Owned::Classic(Box::new(classic)));
@@ -244,7 +273,11 @@ impl Owners {
 
     /// The queue is deleted: its data goes.
     pub fn remove(&mut self, queue: QueueId) {
-        match self.queues.remove(&queue) {
+        let mut removed = self.queues.remove(&queue);
+        if let Some(owned) = &mut removed {
+            owned.counted().set(None, &mut self.totals);
+        }
+        match removed {
             Some(Owned::Quorum(_)) => self.host.remove(GroupId(queue.0)),
             Some(Owned::Classic(mut classic)) => {
                 self.said.by(queue, |out| classic.queue.destroy(out));
@@ -510,6 +543,7 @@ impl Owners {
             }
             classic.used |= consumers > 0;
         }
+        owned.count(&mut self.totals);
         let over = match owned {
             Owned::Classic(classic) => classic.queue.deleted(),
             Owned::Quorum(quorum) => quorum.leads() && quorum.machine().deleted(),

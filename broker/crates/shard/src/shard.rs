@@ -529,6 +529,7 @@ impl ShardDriver for Shard {
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
         self.core.dead_letters.begin_turn();
+        self.core.walk_on();
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }

@@ -6,7 +6,7 @@ use control::{QueueFacts, Reply};
 use env::{NodeId, Time};
 use metadata::{QueueId, Tree};
 use queue::QueueCounters;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// An owner that has not answered by then is left out.
@@ -14,9 +14,62 @@ pub const GATHER_WITHIN: Duration = Duration::from_secs(2);
 /// Requests that gather at the same time, at most; the oldest is answered early beyond that.
 const MAX_GATHERING: usize = 256;
 
+/// Queues whose figures are told in one turn: more, and what clients send would have to wait.
+pub const STEP: usize = 1_000;
+/// Walks that wait for their turn, at most: who asks beyond that hears nothing, and does without.
+const MAX_WALKS: usize = 1_024;
+
+/// Who wants the figures of all queues here.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub from: NodeId,
+    pub token: u64,
+    pub reply_shard: u16,
+    /// The node that replicas are asked about.
+    pub counting: Option<NodeId>,
+}
+
+/// Answers that take several turns, one after the other.
+#[derive(Default)]
+pub struct Walks {
+    waiting: VecDeque<Asked>,
+    /// Of the first one: the queues that are still to be told of.
+    left: Option<std::vec::IntoIter<QueueId>>,
+}
+
+impl Walks {
+    pub fn add(&mut self, asked: Asked) {
+        if self.waiting.len() < MAX_WALKS {
+            self.waiting.push_back(asked);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The next step of the first one: the queues of this turn, and whether they are the last. `all` lists them when it begins.
+    pub fn step(
+        &mut self,
+        all: impl FnOnce() -> Vec<QueueId>,
+    ) -> Option<(Asked, Vec<QueueId>, bool)> {
+        let asked = *self.waiting.front()?;
+        let left = self.left.get_or_insert_with(|| all().into_iter());
+        let part: Vec<QueueId> = left.by_ref().take(STEP).collect();
+        let last = left.len() == 0;
+        if last {
+            self.left = None;
+            self.waiting.pop_front();
+        }
+        Some((asked, part, last))
+    }
+}
+
 /// What the figures are for.
 pub enum Then {
     Tell(Reply<Vec<QueueFacts>>),
+    /// Only of the queues of this node, as they come.
+    TellOwn(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
     CarryOut(Plan),
 }
 
@@ -25,7 +78,7 @@ impl Then {
     pub fn counting(&self) -> Option<NodeId> {
         match self {
             Then::CarryOut(Plan::Forget { node, .. }) => Some(*node),
-            Then::CarryOut(_) | Then::Tell(_) => None,
+            Then::CarryOut(_) | Then::Tell(_) | Then::TellOwn(..) => None,
         }
     }
 }
@@ -97,8 +150,11 @@ impl StatsRequests {
         };
         let ShardStats { stats, counting } = told;
         g.counted.extend(counting);
-        g.found
-            .extend(stats.into_iter().map(|s| (s.queue, (from, s))));
+        let stats = stats.into_iter();
+        match &mut g.then {
+            Then::TellOwn(facts, _) => facts.extend(stats.map(|s| facts_of(from, s))),
+            _ => g.found.extend(stats.map(|s| (s.queue, (from, s)))),
+        }
         g.left -= usize::from(last && g.left > 0);
         g.left == 0
     }
@@ -120,6 +176,16 @@ impl StatsRequests {
     /// are those it is to have, and the node that replicas were asked about if one of them counts it.
     pub fn finish(&mut self, token: u64, tree: &Tree) -> Option<Finished> {
         let g = self.gathering.remove(&token)?;
+        let then = match g.then {
+            Then::TellOwn(facts, reply) => {
+                return Some(Finished {
+                    facts,
+                    from_all: g.left == 0,
+                    then: Then::Tell(reply),
+                });
+            }
+            then => then,
+        };
         let queues: Vec<_> = match g.only {
             Some(id) => tree.queue_by_id(id).into_iter().collect(),
             None => tree.all_queues().collect(),
@@ -128,14 +194,7 @@ impl StatsRequests {
         let facts = queues
             .into_iter()
             .map(|record| match found.remove(&record.id) {
-                Some((owner, told)) => QueueFacts {
-                    id: record.id,
-                    leader: Some(owner),
-                    members: told.members,
-                    online: told.online,
-                    stats: Some(told.stats),
-                    counters: told.counters,
-                },
+                Some((owner, told)) => facts_of(owner, told),
                 None => QueueFacts {
                     id: record.id,
                     leader: None,
@@ -152,7 +211,58 @@ impl StatsRequests {
         Some(Finished {
             facts: facts.collect(),
             from_all: g.left == 0,
-            then: g.then,
+            then,
         })
+    }
+}
+
+fn facts_of(owner: NodeId, told: OwnerStats) -> QueueFacts {
+    QueueFacts {
+        id: told.queue,
+        leader: Some(owner),
+        members: told.members,
+        online: told.online,
+        stats: Some(told.stats),
+        counters: told.counters,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_takes_as_many_steps_as_it_needs_and_the_next_one_waits() {
+        let mut walks = Walks::default();
+        let asked = |token| Asked {
+            from: NodeId(1),
+            token,
+            reply_shard: 0,
+            counting: None,
+        };
+        walks.add(asked(1));
+        walks.add(asked(2));
+        let all = || (1..=STEP as u64 + 1).map(QueueId).collect::<Vec<_>>();
+        let (first, part, last) = walks.step(all).expect("a walk");
+        assert_eq!((first.token, part.len(), last), (1, STEP, false));
+        let (first, part, last) = walks.step(Vec::new).expect("the rest of it");
+        assert_eq!((first.token, part.len(), last), (1, 1, true));
+        let (second, part, last) = walks.step(Vec::new).expect("the next");
+        assert_eq!((second.token, part.len(), last), (2, 0, true));
+        assert!(walks.is_empty() && walks.step(all).is_none());
+    }
+
+    #[test]
+    fn only_so_many_wait() {
+        let mut walks = Walks::default();
+        for token in 0..2 * MAX_WALKS as u64 {
+            walks.add(Asked {
+                from: NodeId(1),
+                token,
+                reply_shard: 0,
+                counting: None,
+            });
+        }
+        assert_eq!(walks.waiting.len(), MAX_WALKS);
     }
 }

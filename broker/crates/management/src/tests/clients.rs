@@ -287,6 +287,7 @@ fn metrics_by_protocol_type_and_object() {
         !all.contains("channel_prefetch{"),
         "objects are not in the sums"
     );
+    assert!(!all.contains("mqtt"), "no client of MQTT can come");
     let each = page("/metrics/per-object");
     assert!(each.contains("rabbitmq_connection_incoming_bytes_total{connection=\"a -> x\"} 100"));
     assert!(each.contains("rabbitmq_channel_consumers{channel=\"b -> x (3)\"} 2"));
@@ -304,5 +305,73 @@ fn metrics_by_protocol_type_and_object() {
         let heads: Vec<&str> = page.lines().filter(|l| l.starts_with("# TYPE")).collect();
         let once: std::collections::BTreeSet<_> = heads.iter().collect();
         assert_eq!(heads.len(), once.len());
+    }
+}
+
+#[test]
+fn metrics_of_mqtt_where_its_clients_can_come() {
+    let server = Server::start_with(|c| c.listeners.push(("mqtt".into(), 1883)));
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let five = fake.counters.protocols.entry("mqtt50".into()).or_default();
+        (five.received, five.publishers, five.consumers) = (7, 2, 3);
+        five.queueless.deliver_no_ack = 4;
+        five.classic.ack = 5;
+        let mqtt = &mut fake.counters.mqtt;
+        (mqtt.dropped, mqtt.retained, mqtt.retained_bytes) = (6, 8, 900);
+        (mqtt.sessions_away, mqtt.lost_between) = (9, 1);
+    }
+    let url = format!("http://{}/metrics", server.metrics);
+    let text = ureq::get(url).call().unwrap().body_mut().read_to_string();
+    let all = text.unwrap();
+    for line in [
+        "rabbitmq_global_messages_received_total{protocol=\"mqtt50\"} 7",
+        "rabbitmq_global_messages_received_total{protocol=\"mqtt311\"} 0",
+        "rabbitmq_global_messages_received_total{protocol=\"mqtt310\"} 0",
+        "rabbitmq_global_publishers{protocol=\"mqtt50\"} 2",
+        "rabbitmq_global_consumers{protocol=\"mqtt50\"} 3",
+        "rabbitmq_global_messages_delivered_consume_auto_ack_total{protocol=\"mqtt50\",queue_type=\"rabbit_mqtt_qos0_queue\"} 4",
+        "rabbitmq_global_messages_acknowledged_total{protocol=\"mqtt50\",queue_type=\"rabbit_classic_queue\"} 5",
+        "rabbitmq_global_messages_dead_lettered_maxlen_total{queue_type=\"rabbit_mqtt_qos0_queue\",dead_letter_strategy=\"disabled\"} 6",
+        "posthorn_mqtt_retained_messages 8",
+        "posthorn_mqtt_retained_bytes 900",
+        "posthorn_mqtt_sessions_away 9",
+        "posthorn_mqtt_messages_lost_between_nodes_total 1",
+    ] {
+        assert!(all.lines().any(|l| l == line), "{line} in\n{all}");
+    }
+}
+
+#[test]
+fn a_list_of_many_queues_comes_in_pieces_and_whole() {
+    const QUEUES: usize = 2_500;
+    let server = Server::start();
+    {
+        let mut fake = server.fake.lock().unwrap();
+        for at in 0..QUEUES {
+            let name = format!("a-queue-with-a-name-of-some-length-{at:05}");
+            fake.declare(&name);
+        }
+    }
+    let url = format!("http://{}/metrics/per-object", server.metrics);
+    let mut answer = ureq::get(url).call().unwrap();
+    assert!(
+        answer.headers().get("content-length").is_none(),
+        "it is not made beforehand"
+    );
+    let text = answer
+        .body_mut()
+        .with_config()
+        .limit(64 << 20)
+        .read_to_string();
+    let text = text.unwrap();
+    for metric in [
+        "queue_messages_ready",
+        "queue_consumers",
+        "queue_messages_acked_total",
+    ] {
+        let beginning = format!("rabbitmq_{metric}{{");
+        let samples = text.lines().filter(|l| l.starts_with(&beginning)).count();
+        assert_eq!(samples, QUEUES, "{metric}");
     }
 }

@@ -77,6 +77,25 @@ impl Fake {
         self.tree.apply(self.index, &decoded)
     }
 
+    /// A classic queue of the first node.
+    pub(crate) fn declare(&mut self, name: &str) {
+        let done = self.apply(Change::DeclareQueue(metadata::QueueRecord {
+            id: QueueId(0),
+            vhost: "/".into(),
+            name: name.into(),
+            kind: QueueKind::Classic,
+            durable: true,
+            auto_delete: false,
+            exclusive: None,
+            arguments: message::Table::default(),
+            members: vec![NodeId(1)],
+            declared_by: "guest".into(),
+        }));
+        if let Ok(metadata::Done::Queue { record, .. }) = done {
+            self.stats.insert(record.id, QueueStats::default());
+        }
+    }
+
     fn facts(&self, only: Option<QueueId>) -> Vec<QueueFacts> {
         let queues = self.tree.all_queues();
         let queues = queues.filter(|q| only.is_none_or(|id| id == q.id));
@@ -288,6 +307,10 @@ impl Fake {
                 reply((1..=all).map(NodeId).collect());
             }
             ControlRequest::Queues { only, reply } => reply(self.facts(only)),
+            ControlRequest::OwnQueues { reply } => {
+                let own = |f: &QueueFacts| f.leader == Some(NodeId(1));
+                reply(self.facts(None).into_iter().filter(own).collect());
+            }
             ControlRequest::Queue { queue, body, reply } => {
                 let answer = self.queue_request(queue, body);
                 reply(Ok(answer));

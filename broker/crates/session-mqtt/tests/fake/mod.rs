@@ -16,7 +16,9 @@ use metadata::{
     QueueRecord, Refused, SessionId, Tree, TreeEvent, UserRecord,
 };
 use queue::{Reject, RequestBody};
-use session::{Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Verdict};
+use session::{
+    Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Tally, Verdict,
+};
 use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -47,6 +49,8 @@ pub struct Node {
     pub draining: bool,
     pub verdict: Option<Verdict>,
     pub admits: bool,
+    /// What sessions have counted, by protocol.
+    pub tallies: BTreeMap<&'static str, Tally>,
     /// The session that calls.
     number: u64,
 }
@@ -81,6 +85,7 @@ impl Node {
             draining: false,
             verdict: None,
             admits: true,
+            tallies: BTreeMap::new(),
             number: 0,
         };
         node.must(Change::Bootstrap {
@@ -293,6 +298,9 @@ impl Broker for Node {
         Ok(())
     }
     fn close_channel(&mut self) {}
+    fn tally(&mut self, protocol: &'static str, tally: &Tally) {
+        self.tallies.entry(protocol).or_default().add(tally);
+    }
     fn topics(&mut self) -> Option<&mut Hub> {
         Some(&mut self.hub)
     }

@@ -2,13 +2,73 @@
 
 use super::{Owned, Owners};
 use crate::frame::OwnerStats;
+use crate::stats::ShardStats;
 use consensus::{GroupId, RaftHost};
 use control::QueueTotals;
 use env::NodeId;
 use metadata::QueueId;
-use queue::{ConsumerInfo, Queue};
+use queue::{ConsumerInfo, Queue, QueueStats};
+
+/// What a queue has added to the totals.
+#[derive(Default)]
+pub struct Counted(Option<QueueStats>);
+
+impl Counted {
+    pub fn set(&mut self, stats: Option<QueueStats>, totals: &mut QueueTotals) {
+        if self.0 == stats {
+            return;
+        }
+        if let Some(before) = &self.0 {
+            totals.remove(before);
+        }
+        if let Some(stats) = &stats {
+            totals.add(stats);
+        }
+        self.0 = stats;
+    }
+}
+
+impl Owned {
+    /// None: it is not led here.
+    fn stats(&self) -> Option<QueueStats> {
+        match self {
+            Owned::Classic(classic) => Some(classic.queue.stats()),
+            Owned::Quorum(quorum) => quorum.leads().then(|| quorum.stats()),
+        }
+    }
+
+    pub(super) fn counted(&mut self) -> &mut Counted {
+        match self {
+            Owned::Classic(classic) => &mut classic.counted,
+            Owned::Quorum(quorum) => &mut quorum.counted,
+        }
+    }
+
+    /// The end of the queue's turn: the totals follow.
+    pub(super) fn count(&mut self, totals: &mut QueueTotals) {
+        let stats = self.stats();
+        self.counted().set(stats, totals);
+    }
+}
 
 impl Owners {
+    /// Ids of the queues here, in no order.
+    pub fn ids(&self) -> Vec<QueueId> {
+        self.queues.keys().copied().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Of these queues, those that are led or live here.
+    fn stats_among(&self, queues: &[QueueId]) -> Vec<OwnerStats> {
+        let stats = |id: &QueueId| self.stats_of(*id, self.queues.get(id)?);
+        let mut all: Vec<OwnerStats> = queues.iter().filter_map(stats).collect();
+        all.sort_by_key(|s| s.queue);
+        all
+    }
+
     pub fn stats(&self, only: Option<QueueId>) -> Vec<OwnerStats> {
         let mut all: Vec<OwnerStats> = match only {
             Some(id) => self
@@ -52,9 +112,10 @@ impl Owners {
         })
     }
 
-    /// Queues with a replica here that does not lead and, as far as it knows, has `node` in its group.
-    pub fn counting(&self, node: NodeId) -> Vec<QueueId> {
-        let counts = |(id, owned): (&QueueId, &Owned)| {
+    /// Of these queues, those with a replica that does not lead and, as far as it knows, has `node` in its group.
+    fn counting(&self, queues: &[QueueId], node: NodeId) -> Vec<QueueId> {
+        let counts = |id: &QueueId| {
+            let owned = self.queues.get(id)?;
             let follows = matches!(owned, Owned::Quorum(quorum) if !quorum.leads());
             let members = self
                 .host
@@ -64,21 +125,30 @@ impl Owners {
             let is_member = members.voters.contains(&node) || members.learners.contains(&node);
             is_member.then_some(*id)
         };
-        let mut all: Vec<QueueId> = self.queues.iter().filter_map(counts).collect();
+        let mut all: Vec<QueueId> = queues.iter().filter_map(counts).collect();
         all.sort_unstable();
         all
     }
 
-    /// Of queues that are led or live here, together.
-    pub fn totals(&self) -> QueueTotals {
-        let mut totals = QueueTotals::default();
-        for owned in self.queues.values() {
-            match owned {
-                Owned::Classic(classic) => totals.add(&classic.queue.stats()),
-                Owned::Quorum(quorum) if quorum.leads() => totals.add(&quorum.stats()),
-                Owned::Quorum(_) => {}
-            }
+    /// What a shard tells of these queues. `counting`: and which of them count this node.
+    pub fn told(&self, queues: &[QueueId], counting: Option<NodeId>) -> ShardStats {
+        ShardStats {
+            stats: self.stats_among(queues),
+            counting: counting.map_or(Vec::new(), |node| self.counting(queues, node)),
         }
+    }
+
+    /// Of queues that are led or live here, together: kept, not counted.
+    pub fn totals(&self) -> QueueTotals {
+        self.totals
+    }
+
+    /// The same, counted.
+    #[cfg(test)]
+    pub fn recount(&self) -> QueueTotals {
+        let mut totals = QueueTotals::default();
+        let all = self.queues.values().filter_map(Owned::stats);
+        all.for_each(|stats| totals.add(&stats));
         totals
     }
 

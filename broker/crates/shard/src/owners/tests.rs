@@ -124,3 +124,41 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
     owners.open_quorum(&other, true);
     assert!(owners.has_replica(other.id));
 }
+
+#[test]
+fn the_totals_are_those_of_the_queues() {
+    let mut owners = owners();
+    let classic = record(QueueKind::Classic);
+    owners.open_classic(&classic, &FIRST_SETTINGS);
+    let quorum = QueueRecord {
+        id: QueueId(8),
+        ..record(QueueKind::Quorum)
+    };
+    owners.open_quorum(&quorum, true);
+    let session = SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number: 1,
+    };
+    let builder = message::MessageBuilder {
+        protocol: message::Protocol::Amqp091,
+        durable: false,
+        priority: None,
+        ttl_ms: None,
+        received: env::WallTime(1),
+        exchange: "",
+        routing_keys: &["q"],
+        properties: &[],
+    };
+    let message = builder.build(1, [&b"x"[..]]).expect("a message");
+    for seq in 1..=3 {
+        let body = RequestBody::Publish(message.clone());
+        owners.step(classic.id, ToQueue::Request(Request { session, seq, body }));
+        owners.turn(&mut Vec::new());
+        assert_eq!(owners.totals(), owners.recount());
+    }
+    assert_eq!((owners.totals().queues, owners.totals().ready), (1, 3));
+    owners.remove(classic.id);
+    assert_eq!(owners.totals(), QueueTotals::default());
+    assert_eq!(owners.totals(), owners.recount());
+}

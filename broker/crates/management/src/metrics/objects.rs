@@ -1,0 +1,385 @@
+//! What is listed: a line for each queue, connection or channel and each figure. Lines are made while they are sent, a piece
+//! at a time: of 100,000 queues they would be a hundred megabytes.
+
+use super::{COUNTER, GAUGE, ask_own_queues};
+use crate::ask::Api;
+use crate::channels;
+use crate::error::ApiError;
+use crate::exposition::Page;
+use axum::body::Bytes;
+use control::{ChannelFacts, ConnectionFacts, ControlRequest, QueueFacts};
+use http_body::Frame;
+use metadata::Name;
+use queue::{QueueCounters, QueueStats};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Bytes that are made at a time.
+const PIECE: usize = 64 << 10;
+/// Queues whose names are looked up at a time.
+const NAMES: usize = 1_000;
+
+const COARSE: &str = "queue_coarse_metrics";
+const CONSUMERS: &str = "queue_consumer_count";
+const DELIVERY: &str = "queue_delivery_metrics";
+const QUEUES: &str = "queue_metrics";
+const CONNECTION_COARSE: &str = "connection_coarse_metrics";
+const CONNECTION: &str = "connection_metrics";
+const CHANNEL: &str = "channel_metrics";
+/// Families of metrics that `detailed` knows.
+pub(super) const FAMILIES: &[&str] = &[
+    COARSE,
+    CONSUMERS,
+    DELIVERY,
+    QUEUES,
+    CONNECTION_COARSE,
+    CONNECTION,
+    CHANNEL,
+];
+
+type OfQueue = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&QueueStats, &QueueCounters) -> u64,
+);
+
+const OF_QUEUE: &[OfQueue] = &[
+    (
+        COARSE,
+        "queue_messages_ready",
+        GAUGE,
+        "Messages ready to be delivered to consumers",
+        |s, _| s.ready,
+    ),
+    (
+        COARSE,
+        "queue_messages_unacked",
+        GAUGE,
+        "Messages delivered to consumers but not yet acknowledged",
+        |s, _| s.unacknowledged,
+    ),
+    (
+        COARSE,
+        "queue_messages",
+        GAUGE,
+        "Sum of ready and unacknowledged messages - total queue depth",
+        |s, _| s.ready + s.unacknowledged,
+    ),
+    (
+        QUEUES,
+        "queue_messages_bytes",
+        GAUGE,
+        "Size in bytes of ready and unacknowledged messages",
+        |s, _| s.bytes,
+    ),
+    (
+        CONSUMERS,
+        "queue_consumers",
+        GAUGE,
+        "Consumers on a queue",
+        |s, _| u64::from(s.consumers),
+    ),
+    (
+        DELIVERY,
+        "queue_messages_published_total",
+        COUNTER,
+        "Total number of messages published to a queue",
+        |_, c| c.publish,
+    ),
+    (
+        DELIVERY,
+        "queue_messages_delivered_ack_total",
+        COUNTER,
+        "Total number of messages delivered from a queue to consumers in manual acknowledgement mode",
+        |_, c| c.deliveries.deliver,
+    ),
+    (
+        DELIVERY,
+        "queue_get_ack_total",
+        COUNTER,
+        "Total number of messages fetched from a queue with basic.get in manual acknowledgement mode",
+        |_, c| c.deliveries.get,
+    ),
+    (
+        DELIVERY,
+        "queue_get_total",
+        COUNTER,
+        "Total number of messages fetched from a queue with basic.get in automatic acknowledgement mode",
+        |_, c| c.deliveries.get_no_ack,
+    ),
+    (
+        DELIVERY,
+        "queue_get_empty_total",
+        COUNTER,
+        "Total number of times basic.get operations fetched no message on a queue",
+        |_, c| c.deliveries.get_empty,
+    ),
+    (
+        DELIVERY,
+        "queue_messages_redelivered_total",
+        COUNTER,
+        "Total number of messages redelivered from a queue to consumers",
+        |_, c| c.deliveries.redeliver,
+    ),
+    (
+        DELIVERY,
+        "queue_messages_acked_total",
+        COUNTER,
+        "Total number of messages acknowledged by consumers on a queue",
+        |_, c| c.deliveries.ack,
+    ),
+];
+
+type OfConnection = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&ConnectionFacts) -> u64,
+);
+
+const OF_CONNECTION: &[OfConnection] = &[
+    (
+        CONNECTION_COARSE,
+        "connection_incoming_bytes_total",
+        COUNTER,
+        "Total number of bytes received on a connection",
+        |c| c.received_bytes,
+    ),
+    (
+        CONNECTION_COARSE,
+        "connection_outgoing_bytes_total",
+        COUNTER,
+        "Total number of bytes sent on a connection",
+        |c| c.sent_bytes,
+    ),
+    (
+        CONNECTION,
+        "connection_channels",
+        GAUGE,
+        "Channels on a connection",
+        |c| c.channels.len() as u64,
+    ),
+];
+
+type OfChannel = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&ChannelFacts) -> u64,
+);
+
+const OF_CHANNEL: &[OfChannel] = &[
+    ("channel_consumers", GAUGE, "Consumers on a channel", |c| {
+        u64::from(c.consumers)
+    }),
+    (
+        "channel_messages_unacked",
+        GAUGE,
+        "Delivered but not yet acknowledged messages",
+        |c| c.unacknowledged,
+    ),
+    (
+        "channel_messages_unconfirmed",
+        GAUGE,
+        "Published but not yet confirmed messages",
+        |c| c.unconfirmed,
+    ),
+    (
+        "channel_messages_uncommitted",
+        GAUGE,
+        "Messages received in a transaction but not yet committed",
+        |c| c.uncommitted,
+    ),
+    (
+        "channel_acks_uncommitted",
+        GAUGE,
+        "Message acknowledgements in a transaction not yet committed",
+        |c| c.acks_uncommitted,
+    ),
+    (
+        "channel_prefetch",
+        GAUGE,
+        "Total limit of unacknowledged messages for all consumers on a channel",
+        |c| u64::from(c.global_prefetch),
+    ),
+];
+
+struct Queue {
+    vhost: Name,
+    name: Name,
+    stats: QueueStats,
+    counters: QueueCounters,
+}
+
+/// Metrics with a sample for each object, as they are written.
+pub(super) struct Samples {
+    page: Page,
+    queues: Vec<Queue>,
+    connections: Vec<ConnectionFacts>,
+    /// Families that were asked for.
+    families: Vec<&'static str>,
+    /// The next metric, by its place in the tables one after the other, and the next object.
+    metric: usize,
+    object: usize,
+}
+
+impl Samples {
+    /// What is told of this node's objects, behind what `page` has already.
+    pub async fn gather(
+        api: &Api,
+        page: Page,
+        families: Vec<&'static str>,
+        vhosts: &[&str],
+    ) -> Result<Samples, ApiError> {
+        let asked = |family: &str| families.contains(&family);
+        let queues = match OF_QUEUE.iter().any(|(family, ..)| asked(family)) {
+            true => queues(api, vhosts).await?,
+            false => Vec::new(),
+        };
+        let clients = [CONNECTION_COARSE, CONNECTION, CHANNEL];
+        let connections = match clients.into_iter().any(asked) {
+            true => connections(api).await?,
+            false => Vec::new(),
+        };
+        Ok(Samples {
+            page,
+            queues,
+            connections,
+            families,
+            metric: 0,
+            object: 0,
+        })
+    }
+
+    /// The next piece of text; None: that was all.
+    pub fn piece(&mut self) -> Option<String> {
+        while self.page.len() < PIECE && self.advance() {}
+        let text = self.page.take();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// One object's samples, or the head of the next metric. False: there are no more.
+    fn advance(&mut self) -> bool {
+        let mut at = self.metric;
+        if let Some(metric) = OF_QUEUE.get(at) {
+            return self.of_queue(metric);
+        }
+        at -= OF_QUEUE.len();
+        if let Some(metric) = OF_CONNECTION.get(at) {
+            return self.of_connection(metric);
+        }
+        match OF_CHANNEL.get(at - OF_CONNECTION.len()) {
+            Some(metric) => self.of_channel(metric),
+            None => false,
+        }
+    }
+
+    /// Begins a metric that was asked for. False: it is done with, the next one is on.
+    fn begin(&mut self, family: &str, head: [&str; 3], objects: usize) -> bool {
+        if !self.families.contains(&family) || self.object == objects && objects > 0 {
+            (self.metric, self.object) = (self.metric + 1, 0);
+            return false;
+        }
+        if self.object == 0 {
+            let [name, kind, help] = head;
+            self.page.head(name, kind, help);
+        }
+        if objects == 0 {
+            self.metric += 1;
+            return false;
+        }
+        self.object += 1;
+        true
+    }
+
+    fn of_queue(&mut self, (family, name, kind, help, figure): &OfQueue) -> bool {
+        let at = self.object;
+        if self.begin(family, [name, kind, help], self.queues.len())
+            && let Some(queue) = self.queues.get(at)
+        {
+            let labels = [("vhost", &*queue.vhost), ("queue", &*queue.name)];
+            let value = figure(&queue.stats, &queue.counters);
+            self.page.sample(name, &labels, value);
+        }
+        true
+    }
+
+    fn of_connection(&mut self, (family, name, kind, help, figure): &OfConnection) -> bool {
+        let at = self.object;
+        if self.begin(family, [name, kind, help], self.connections.len())
+            && let Some(connection) = self.connections.get(at)
+        {
+            let labels = [("connection", &*connection.name)];
+            self.page.sample(name, &labels, figure(connection));
+        }
+        true
+    }
+
+    fn of_channel(&mut self, (name, kind, help, figure): &OfChannel) -> bool {
+        let at = self.object;
+        if self.begin(CHANNEL, [name, kind, help], self.connections.len())
+            && let Some(connection) = self.connections.get(at)
+        {
+            for channel in &connection.channels {
+                let called = channels::name(connection, channel);
+                self.page
+                    .sample(name, &[("channel", &called)], figure(channel));
+            }
+        }
+        true
+    }
+}
+
+impl http_body::Body for Samples {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.piece().map(|text| Ok(Frame::data(text.into()))))
+    }
+}
+
+/// Those that are led or live here, with their names.
+async fn queues(api: &Api, vhosts: &[&str]) -> Result<Vec<Queue>, ApiError> {
+    let mut named = Vec::new();
+    let mut facts = ask_own_queues(api).await?.into_iter();
+    loop {
+        let part: Vec<QueueFacts> = facts.by_ref().take(NAMES).collect();
+        if part.is_empty() {
+            return Ok(named);
+        }
+        let part = api
+            .read(move |tree| {
+                let queue = |facts: QueueFacts| {
+                    let record = tree.queue_by_id(facts.id)?;
+                    Some(Queue {
+                        vhost: record.vhost.clone(),
+                        name: record.name.clone(),
+                        stats: facts.stats?,
+                        counters: facts.counters,
+                    })
+                };
+                part.into_iter().filter_map(queue).collect::<Vec<_>>()
+            })
+            .await?;
+        let wanted = |q: &Queue| vhosts.is_empty() || vhosts.contains(&&*q.vhost);
+        named.extend(part.into_iter().filter(wanted));
+    }
+}
+
+/// Those of this node.
+async fn connections(api: &Api) -> Result<Vec<ConnectionFacts>, ApiError> {
+    let own = api.config().node;
+    let mut all = api
+        .ask(|reply| ControlRequest::Connections { reply })
+        .await?;
+    all.retain(|c| c.node == own);
+    Ok(all)
+}
