@@ -92,13 +92,33 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
         api.visible(call, vhost).await?;
     }
     let configured = api.config().cluster_name.clone();
-    let mut whole = api.read(move |tree| document(tree, &configured)).await?;
-    if let Some(vhost) = vhost {
-        part(&mut whole, vhost);
-        whole.insert("description".to_owned(), object!(""));
-        whole.insert("metadata".to_owned(), object!({}));
-    }
+    let (mut whole, cluster) = api
+        .read(move |tree| {
+            let name = parameters::cluster_name(tree, &configured);
+            (document(tree, &configured), name)
+        })
+        .await?;
+    let format = match vhost {
+        Some(vhost) => {
+            part(&mut whole, vhost);
+            whole.insert("description".to_owned(), object!(""));
+            whole.insert("metadata".to_owned(), object!({}));
+            whole.insert("original_vhost_name".to_owned(), object!(vhost));
+            "single_virtual_host"
+        }
+        None => {
+            whole.insert("original_cluster_name".to_owned(), object!(cluster));
+            "cluster"
+        }
+    };
+    let of = match vhost {
+        Some(vhost) => format!("virtual host '{vhost}'"),
+        None => format!("cluster '{cluster}'"),
+    };
+    let explanation = format!("Definitions of {of} from Posthorn {}", api.config().version);
     for (key, value) in [
+        ("rabbitmq_definition_format", format),
+        ("explanation", explanation.as_str()),
         ("rabbit_version", overview::SPEAKS_LIKE),
         ("rabbitmq_version", overview::SPEAKS_LIKE),
         ("product_name", "Posthorn"),

@@ -334,6 +334,8 @@ async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("DELETE", [name]) => nodes::forget(api, call, name).await,
         ("PUT", [name, "maintenance"]) => nodes::maintenance(api, call, name, true).await,
         ("DELETE", [name, "maintenance"]) => nodes::maintenance(api, call, name, false).await,
+        ("GET", [name, "log-levels"]) => nodes::show_log_levels(api, name).await,
+        ("PUT", [name, "log-levels"]) => nodes::set_log_level(api, call, name).await,
         ("PUT", [name, "memory-watermark"]) => nodes::memory_watermark(api, call, name).await,
         _ => nothing(),
     }

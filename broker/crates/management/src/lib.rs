@@ -44,6 +44,7 @@ mod vhosts;
 use axum::Router;
 use control::ControlRequest;
 use env::NodeId;
+use metadata::QueueKind;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +74,24 @@ impl std::fmt::Debug for Expiry {
     }
 }
 
+type SetLevel = dyn Fn(Option<&str>, &str) -> Result<(), String> + Send + Sync;
+type ShownLevels = dyn Fn() -> Vec<(&'static str, &'static str)> + Send + Sync;
+
+/// The levels of this node's log, until it ends.
+#[derive(Clone)]
+pub struct LogLevels {
+    /// Of a category, or of all; an error says what is known.
+    pub set: Arc<SetLevel>,
+    /// By category.
+    pub shown: Arc<ShownLevels>,
+}
+
+impl std::fmt::Debug for LogLevels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LogLevels")
+    }
+}
+
 /// Facts about this node that the API shows, and its limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -87,6 +106,8 @@ pub struct Config {
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in from loopback only (`loopback_users`).
     pub loopback_users: Vec<String>,
+    /// Of new vhosts that do not say theirs; None: classic.
+    pub default_queue_type: Option<QueueKind>,
     /// `management.max_connections`
     pub max_connections: usize,
     /// `management.request_timeout`: a request is answered by then.
@@ -95,6 +116,8 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// None: the watermark stays as configured.
     pub memory_watermark: Option<SetWatermark>,
+    /// None: they stay as configured.
+    pub log_levels: Option<LogLevels>,
     /// None: no certificates.
     pub certificates_expire: Option<Expiry>,
 }
@@ -113,10 +136,12 @@ impl Config {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
+            default_queue_type: None,
             max_connections: 1024,
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             memory_watermark: None,
+            log_levels: None,
             certificates_expire: None,
         }
     }

@@ -1,9 +1,11 @@
 //! `/api/nodes` and maintenance (C4, O3).
 
+use crate::LogLevels;
 use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
+use crate::json::Members;
 use crate::overview;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
@@ -122,6 +124,38 @@ pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answ
         ));
     };
     (set.0)(share);
+    no_content()
+}
+
+async fn log_levels<'a>(api: &'a Api, name: &str) -> Result<&'a LogLevels, ApiError> {
+    this_one(api, name).await?;
+    api.config()
+        .log_levels
+        .as_ref()
+        .ok_or_else(ApiError::not_found)
+}
+
+pub(crate) async fn show_log_levels(api: &Api, name: &str) -> Answer {
+    let levels = (log_levels(api, name).await?.shown)();
+    let shown = levels
+        .into_iter()
+        .map(|(category, level)| (category.to_owned(), object!(level)));
+    json(Json::Object(shown.collect()))
+}
+
+pub(crate) async fn set_log_level(api: &Api, call: &Call, name: &str) -> Answer {
+    let levels = log_levels(api, name).await?;
+    let body = call.object()?;
+    let body = Members(&body);
+    let level = body.required_text("level")?;
+    let category = body.text("category")?;
+    (levels.set)(category, level).map_err(ApiError::bad_request)?;
+    tracing::info!(
+        event = "log_level_changed",
+        category = category.unwrap_or("all"),
+        level,
+        by = &*call.user.name
+    );
     no_content()
 }
 

@@ -5,10 +5,11 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::json::Members;
+use crate::limits;
 use crate::nodes;
 use control::NodeFacts;
 use metadata::{Change, Name, PermissionRecord, QueueKind, VhostRecord};
-use serde_json::{Value as Json, json as object};
+use serde_json::{Map, Value as Json, json as object};
 use std::sync::Arc;
 
 /// As it stands in a definitions document.
@@ -24,6 +25,7 @@ pub(crate) fn definition(vhost: &VhostRecord) -> Json {
         "tags": tags,
         "default_queue_type": kind,
         "protected_from_deletion": vhost.protected,
+        "limits": Json::Object(limits::values(&vhost.limits)),
         "metadata": {
             "description": &*vhost.description,
             "tags": tags,
@@ -112,8 +114,11 @@ pub(crate) async fn declare(
     old: Option<&VhostRecord>,
 ) -> Result<(), ApiError> {
     let kind = default_type(body)?;
+    let there = find(api, name).await?;
+    // A new one that does not say gets the node's.
+    let kind = kind.or_else(|| api.config().default_queue_type.filter(|_| there.is_none()));
     api.change(change(name, body, old)?).await?;
-    let before = old.and_then(|v| v.default_queue_type);
+    let before = there.and_then(|v| v.default_queue_type);
     let quorum = kind.filter(|k| *k != QueueKind::Classic);
     if kind.is_some() && quorum != before {
         let change = Change::SetDefaultQueueType {
@@ -140,11 +145,15 @@ pub(crate) async fn protect(api: &Api, name: &str, on: bool) -> Answer {
 
 /// The vhost that a request describes; what it does not say stays as it was.
 fn change(name: &str, body: &Members<'_>, old: Option<&VhostRecord>) -> Result<Change, ApiError> {
-    let description: Name = match body.text("description")? {
+    let nothing = Map::new();
+    // In definitions files of RabbitMQ it is there, and there only.
+    let inner = body.0.get("metadata").and_then(Json::as_object);
+    let inner = Members(inner.unwrap_or(&nothing));
+    let description: Name = match body.text("description")?.or(inner.text("description")?) {
         Some(text) => text.into(),
         None => old.map_or_else(|| "".into(), |v| v.description.clone()),
     };
-    let tags = match body.words("tags")? {
+    let tags = match body.words("tags")?.or(inner.words("tags")?) {
         Some(tags) => tags,
         None => old.map_or_else(Vec::new, |v| v.tags.clone()),
     };

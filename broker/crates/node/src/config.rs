@@ -17,6 +17,7 @@ pub use values::{Listen, PeerAddress};
 pub use web_mqtt_keys::WebMqttConfig;
 
 use auth::Mechanism;
+use metadata::QueueKind;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -45,6 +46,8 @@ pub struct Config {
     pub default_user: String,
     pub default_pass: String,
     pub default_vhost: String,
+    /// Of the first vhost and of those made through this node that do not say theirs; None: classic.
+    pub default_queue_type: Option<QueueKind>,
     pub loopback_users: Vec<String>,
     /// None: nobody may.
     pub anonymous_user: Option<String>,
@@ -209,6 +212,7 @@ impl Default for Config {
             default_user: "guest".to_owned(),
             default_pass: "guest".to_owned(),
             default_vhost: "/".to_owned(),
+            default_queue_type: None,
             loopback_users: vec!["guest".to_owned()],
             anonymous_user: Some("guest".to_owned()),
             anonymous_pass: "guest".to_owned(),

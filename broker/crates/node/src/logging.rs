@@ -1,21 +1,220 @@
-//! The log: one line per event on standard error, events named by their field `event`.
+//! The log: one line per event on standard error, events named by their field `event`. Its levels can be changed while the
+//! process runs, all together or by category.
 
 use crate::config::LogConfig;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// What can have a level of its own, as RabbitMQ calls it where it has the same, and the crates that log it.
+const CATEGORIES: &[(&str, &[&str])] = &[
+    (
+        "connection",
+        &[
+            "reactor",
+            "session_amqp091",
+            "session_mqtt",
+            "session_websocket",
+            "tls",
+        ],
+    ),
+    ("queue", &["queue", "shard", "topics"]),
+    ("cluster", &["consensus", "node"]),
+    ("storage", &["segment", "wal"]),
+    ("http", &["management"]),
+];
+
+/// Levels as people name them (RabbitMQ's among them), and as the log does.
+const LEVELS: &[(&str, &str)] = &[
+    ("none", "off"),
+    ("critical", "error"),
+    ("error", "error"),
+    ("warning", "warn"),
+    ("warn", "warn"),
+    ("notice", "info"),
+    ("info", "info"),
+    ("debug", "debug"),
+    ("trace", "trace"),
+];
+
+type Apply = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+
+/// The process's log levels.
+pub struct Levels {
+    apply: Apply,
+    now: Mutex<Chosen>,
+}
+
+#[derive(Clone)]
+struct Chosen {
+    /// Of what has no level of its own.
+    all: &'static str,
+    categories: BTreeMap<&'static str, &'static str>,
+}
+
+impl Chosen {
+    fn filter(&self) -> Result<EnvFilter, String> {
+        let mut text = self.all.to_owned();
+        for (category, crates) in CATEGORIES {
+            if let Some(level) = self.categories.get(category) {
+                for name in *crates {
+                    text.push_str(&format!(",{name}={level}"));
+                }
+            }
+        }
+        EnvFilter::try_new(&text).map_err(|e| e.to_string())
+    }
+
+    fn shown(&self) -> Vec<(&'static str, &'static str)> {
+        let level = |category| *self.categories.get(category).unwrap_or(&self.all);
+        let each = CATEGORIES.iter().map(|(name, _)| (*name, level(name)));
+        std::iter::once(("default", self.all)).chain(each).collect()
+    }
+}
+
+fn level(name: &str) -> Result<&'static str, String> {
+    let known = LEVELS.iter().find(|(known, _)| *known == name);
+    known.map(|(_, level)| *level).ok_or_else(|| {
+        let known: Vec<&str> = LEVELS.iter().map(|(known, _)| *known).collect();
+        format!("log level '{name}' is not known: {}", known.join(", "))
+    })
+}
+
+fn category(name: &str) -> Result<&'static str, String> {
+    let known = CATEGORIES.iter().find(|(known, _)| *known == name);
+    known.map(|(known, _)| *known).ok_or_else(|| {
+        let known: Vec<&str> = CATEGORIES.iter().map(|(known, _)| *known).collect();
+        let known = known.join(", ");
+        format!("log category '{name}' is not known: {known}; all together without one")
+    })
+}
+
+impl Levels {
+    fn new(all: &'static str, apply: Apply) -> Levels {
+        let categories = BTreeMap::new();
+        Levels {
+            apply,
+            now: Mutex::new(Chosen { all, categories }),
+        }
+    }
+
+    /// From now on, until the process ends: of one category, or of all. What is not known is an error that names what is.
+    pub fn set(&self, of: Option<&str>, to: &str) -> Result<(), String> {
+        let to = level(to)?;
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = now.clone();
+        match of {
+            Some(of) => drop(next.categories.insert(category(of)?, to)),
+            None => {
+                next.all = to;
+                next.categories.clear();
+            }
+        }
+        (self.apply)(next.filter()?)?;
+        *now = next;
+        Ok(())
+    }
+
+    /// Each category with its level; `default` is what belongs to none.
+    pub fn shown(&self) -> Vec<(&'static str, &'static str)> {
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.shown()
+    }
+}
+
+fn reloading<S: 'static>(handle: Handle<EnvFilter, S>) -> Apply {
+    Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))
+}
+
 /// Sets the process's log up; once, before threads start.
-pub fn init(config: &LogConfig) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&config.level).map_err(|e| e.to_string())?;
+pub fn init(config: &LogConfig) -> Result<Arc<Levels>, String> {
+    let all = level(&config.level)?;
+    let filter = EnvFilter::try_new(all).map_err(|e| e.to_string())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_thread_names(true);
-    let set = if config.json {
-        builder.json().flatten_event(true).finish().try_init()
+    let (set, apply) = if config.json {
+        let builder = builder.json().flatten_event(true).with_filter_reloading();
+        let apply = reloading(builder.reload_handle());
+        (builder.finish().try_init(), apply)
     } else {
-        builder.finish().try_init()
+        let builder = builder.with_filter_reloading();
+        let apply = reloading(builder.reload_handle());
+        (builder.finish().try_init(), apply)
     };
-    set.map_err(|e| e.to_string())
+    set.map_err(|e| e.to_string())?;
+    Ok(Arc::new(Levels::new(all, apply)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels() -> (Levels, Arc<Mutex<Vec<String>>>) {
+        let applied = Arc::new(Mutex::new(Vec::new()));
+        let told = applied.clone();
+        let apply = move |filter: EnvFilter| {
+            told.lock().unwrap().push(filter.to_string());
+            Ok(())
+        };
+        (Levels::new("info", Box::new(apply)), applied)
+    }
+
+    #[test]
+    fn a_category_has_its_own_level_until_all_get_one() {
+        let (levels, applied) = levels();
+        levels.set(Some("storage"), "debug").unwrap();
+        levels.set(Some("http"), "none").unwrap();
+        let of = |name: &str| {
+            let shown = levels.shown();
+            let found = shown.iter().find(|(known, _)| *known == name);
+            found.map(|(_, level)| *level)
+        };
+        assert_eq!(of("default"), Some("info"));
+        assert_eq!((of("storage"), of("http")), (Some("debug"), Some("off")));
+        assert_eq!(of("queue"), Some("info"));
+        let last = applied.lock().unwrap().last().cloned().unwrap();
+        let mut parts: Vec<&str> = last.split(',').collect();
+        parts.sort_unstable();
+        assert_eq!(
+            parts,
+            ["info", "management=off", "segment=debug", "wal=debug"]
+        );
+        levels.set(None, "warning").unwrap();
+        assert!(levels.shown().iter().all(|(_, level)| *level == "warn"));
+        assert_eq!(applied.lock().unwrap().last().unwrap(), "warn");
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_with_what_is_and_changes_nothing() {
+        let (levels, applied) = levels();
+        let before = levels.shown();
+        let error = levels.set(None, "loud").unwrap_err();
+        assert!(
+            error.contains("'loud'") && error.contains("warning"),
+            "{error}"
+        );
+        let error = levels.set(Some("kitchen"), "info").unwrap_err();
+        assert!(
+            error.contains("'kitchen'") && error.contains("storage"),
+            "{error}"
+        );
+        assert!(levels.set(Some("http=trace,wal"), "info").is_err());
+        assert_eq!(levels.shown(), before);
+        assert!(applied.lock().unwrap().is_empty());
+    }
+
+    /// A crate that is renamed would drop out of its category unseen.
+    #[test]
+    fn categories_are_of_crates_that_there_are() {
+        let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        for name in CATEGORIES.iter().flat_map(|(_, names)| *names) {
+            let path = format!("{crates}/{}", name.replace('_', "-"));
+            assert!(std::path::Path::new(&path).is_dir(), "{path}");
+        }
+    }
 }

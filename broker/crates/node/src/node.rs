@@ -15,7 +15,7 @@ use crate::threads::{Notice, Threads, Wiring};
 use control::{ControlRequest, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
-use metadata::{NodeRecord, UserRecord};
+use metadata::{NodeRecord, QueueKind, UserRecord};
 use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits, StartCheck};
 use std::collections::BTreeSet;
@@ -54,6 +54,8 @@ pub struct ControlParts {
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in over loopback only.
     pub loopback_users: Vec<String>,
+    /// Of new vhosts that do not say theirs; None: classic.
+    pub default_queue_type: Option<QueueKind>,
     /// When the clients' listeners' certificates end, in seconds since 1970; None without TLS.
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     pub management: Option<TcpListener>,
@@ -396,6 +398,7 @@ impl Node {
                 tags: vec!["administrator".into()],
                 limits: Vec::new(),
             },
+            default_queue_type: self.config.default_queue_type,
         }))
     }
 
@@ -604,6 +607,7 @@ fn start_control(
             .filter_map(|(what, port)| Some((what.to_owned(), port?)))
             .collect(),
         loopback_users: config.loopback_users.clone(),
+        default_queue_type: config.default_queue_type,
         certificates_expire: clients.expiry(),
         cluster_name: config.cluster.name.clone(),
         management,

@@ -1,11 +1,21 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
-use management::{Config, Expiry, Node, SetWatermark};
+use management::{Config, Expiry, LogLevels, Node, SetWatermark};
 use node::ControlParts;
+use node::logging::Levels;
 use std::future::pending;
+use std::sync::Arc;
+
+fn log_levels(levels: Arc<Levels>) -> LogLevels {
+    let shown = levels.clone();
+    LogLevels {
+        set: Arc::new(move |category, level| levels.set(category, level)),
+        shown: Arc::new(move || shown.shown()),
+    }
+}
 
 /// Serves until the process ends; while the node stops, readiness says so.
-pub fn serve(parts: ControlParts) -> Result<(), String> {
+pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -17,6 +27,8 @@ pub fn serve(parts: ControlParts) -> Result<(), String> {
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
+    config.default_queue_type = parts.default_queue_type;
+    config.log_levels = Some(log_levels(levels));
     config.certificates_expire = Some(Expiry(parts.certificates_expire));
     let node: Node = parts.control;
     runtime.block_on(async move {

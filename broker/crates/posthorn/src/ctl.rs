@@ -186,6 +186,15 @@ pub enum Command {
     SetMemoryWatermark {
         fraction: f64,
     },
+    /// What the node that answers logs from now on, until it ends: of one category (connection, queue, cluster, storage, http)
+    /// or of all
+    SetLogLevel {
+        /// [CATEGORY] and one of none, error, warning, info, debug, trace
+        #[arg(num_args = 1..=2, required = true, value_name = "CATEGORY|LEVEL")]
+        words: Vec<String>,
+    },
+    /// What the node that answers logs
+    ListLogLevels,
     #[command(flatten)]
     Administration(administration::Administration),
     #[command(flatten)]
@@ -286,6 +295,7 @@ fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Fa
         Command::ListConnections(chosen) => lists::connections(client, output, &chosen.columns),
         Command::ListVhosts => lists::vhosts(client, output),
         Command::ListNodes => lists::nodes(client, output),
+        Command::ListLogLevels => lists::log_levels(client, output),
         Command::ListUsers => lists::users(client, output),
         Command::ListPermissions { user } => lists::permissions(client, output, user.as_deref()),
         Command::Administration(command) => administration::perform(client, output, command),

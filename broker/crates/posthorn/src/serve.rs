@@ -3,6 +3,7 @@
 use crate::control_plane;
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
 use node::config::{Config, ConfigErrors, Sources, load};
+use node::logging::Levels;
 use node::{NodeParts, Notice, ShardMaterial};
 use shard::ShardDriver;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
@@ -20,12 +21,15 @@ pub fn serve(args: ServeArgs) -> ExitCode {
             return ExitCode::from(EXIT_CONFIG);
         }
     };
-    if let Err(error) = node::logging::init(&config.log) {
-        eprintln!("log: {error}");
-        return ExitCode::from(EXIT_CONFIG);
-    }
+    let levels = match node::logging::init(&config.log) {
+        Ok(levels) => levels,
+        Err(error) => {
+            eprintln!("log: {error}");
+            return ExitCode::from(EXIT_CONFIG);
+        }
+    };
     end_on_panic();
-    match run(config, ready_file) {
+    match run(config, levels, ready_file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(event = "node.failed", error);
@@ -49,13 +53,17 @@ fn configuration(args: ServeArgs) -> Result<Config, ConfigErrors> {
     Ok(config)
 }
 
-fn run(config: Config, ready_file: Option<std::path::PathBuf>) -> Result<(), String> {
+fn run(
+    config: Config,
+    levels: Arc<Levels>,
+    ready_file: Option<std::path::PathBuf>,
+) -> Result<(), String> {
     let (notices, inbox) = channel();
     watch_signals(notices.clone()).map_err(|e| format!("signals: {e}"))?;
     let parts = NodeParts {
         config,
         make_shard: Arc::new(make_shard),
-        serve_control: Some(Box::new(control_plane::serve)),
+        serve_control: Some(Box::new(|parts| control_plane::serve(parts, levels))),
         ready_file,
     };
     node::run(parts, (notices, inbox)).map_err(|e| e.to_string())

@@ -20,6 +20,7 @@ struct Fake {
     readiness: Option<String>,
     maintenance: bool,
     watermark: Option<f64>,
+    log_level: Option<(Option<String>, String)>,
     changed: Vec<MemberChange>,
     /// A second node, which is down.
     second: bool,
@@ -212,7 +213,7 @@ impl Node {
         }
         let fake = Arc::new(Mutex::new(fake));
         let shared = fake.clone();
-        let watched = fake.clone();
+        let (watched, levelled) = (fake.clone(), fake.clone());
         let node: management::Node = Arc::new(move |r| shared.lock().unwrap().serve(r));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -225,6 +226,7 @@ impl Node {
             let mut config = management::Config::new(NodeId(1), "c-0");
             let set = move |share| watched.lock().unwrap().watermark = Some(share);
             config.memory_watermark = Some(management::SetWatermark(Arc::new(set)));
+            config.log_levels = Some(log_levels(levelled));
             runtime.block_on(async {
                 let app = management::router(node, config.clone()).unwrap();
                 let wait = async move {
@@ -470,6 +472,39 @@ fn the_memory_watermark_of_the_node_that_answers() {
         assert_ne!(set(fraction).0, 0, "{fraction}");
     }
     assert_eq!(node.fake.lock().unwrap().watermark, Some(0.4));
+}
+
+fn log_levels(fake: Arc<Mutex<Fake>>) -> management::LogLevels {
+    let set = move |category: Option<&str>, level: &str| {
+        if level == "loud" {
+            return Err("log level 'loud' is not known: info, debug".to_owned());
+        }
+        let category = category.map(str::to_owned);
+        fake.lock().unwrap().log_level = Some((category, level.to_owned()));
+        Ok(())
+    };
+    management::LogLevels {
+        set: Arc::new(set),
+        shown: Arc::new(|| vec![("default", "info"), ("http", "debug")]),
+    }
+}
+
+#[test]
+fn what_the_node_that_answers_logs() {
+    let node = Node::start();
+    let level = || node.fake.lock().unwrap().log_level.clone();
+    node.ctl(&["set_log_level", "debug"]).ok();
+    assert_eq!(level(), Some((None, "debug".to_owned())));
+    node.ctl(&["set_log_level", "http", "error"]).ok();
+    assert_eq!(level(), Some((Some("http".to_owned()), "error".to_owned())));
+    let Said(code, _, error) = node.ctl(&["set_log_level", "loud"]);
+    assert!(
+        code != 0 && error.contains("not known: info, debug"),
+        "{error}"
+    );
+    assert_ne!(node.ctl(&["set_log_level"]).0, 0);
+    let shown = node.ctl(&["list_log_levels"]).ok();
+    assert!(shown.contains("http") && shown.contains("debug"), "{shown}");
 }
 
 #[test]

@@ -348,6 +348,13 @@ impl Core {
             let name = feature.name.into();
             self.ask(Change::EnableFeature { name }, Asker::Nobody);
         }
+        if let Some(kind) = founding.default_queue_type {
+            let change = Change::SetDefaultQueueType {
+                vhost: "/".into(),
+                kind: Some(kind),
+            };
+            self.ask(change, Asker::Nobody);
+        }
     }
 
     /// A linked node wants to be a member of the cluster, now or when it is possible.

@@ -1,7 +1,7 @@
 //! What a node gives each of its shards when it makes it.
 
 use env::{Incarnation, NodeId};
-use metadata::{Name, NodeRecord, UserRecord};
+use metadata::{Name, NodeRecord, QueueKind, UserRecord};
 use std::collections::BTreeMap;
 use wal::{GroupId, RecoveredGroup};
 
@@ -63,6 +63,8 @@ pub struct Founding {
     pub nodes: Vec<NodeRecord>,
     /// `default_user` with its password hashed.
     pub user: UserRecord,
+    /// Of the first vhost's queues (`default_queue_type`); None: classic.
+    pub default_queue_type: Option<QueueKind>,
 }
 
 /// Bounds of what clients may make a shard hold. Each has a key in the configuration.

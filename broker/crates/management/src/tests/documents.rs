@@ -11,7 +11,7 @@ const OF_RABBITMQ: &str = r#"{
     {"name": "external", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": [], "limits": {}}
   ],
   "vhosts": [
-    {"name": "/", "description": "Default virtual host", "metadata": {"description": "Default virtual host", "tags": []}, "tags": []},
+    {"name": "/", "limits": [], "metadata": {"description": "Default virtual host", "tags": ["first"], "default_queue_type": "undefined"}},
     {"name": "v", "description": "", "tags": [], "default_queue_type": "quorum",
      "metadata": {"description": "", "tags": [], "default_queue_type": "quorum"}}
   ],
@@ -47,6 +47,19 @@ fn a_file_of_rabbitmq_is_imported() {
     }
     assert_eq!(server.get("/api/cluster-name"), json!({"name": "orders"}));
     assert_eq!(server.get("/api/vhosts/v")["default_queue_type"], "quorum");
+    let first = server.get("/api/vhosts/%2F");
+    assert_eq!(
+        (
+            &first["description"],
+            &first["tags"],
+            &first["default_queue_type"]
+        ),
+        (
+            &json!("Default virtual host"),
+            &json!(["first"]),
+            &json!("classic")
+        )
+    );
     assert_eq!(
         server.get("/api/vhost-limits"),
         json!([{"vhost": "v", "value": {"max-connections": 100, "max-queues": 50}}])
@@ -85,6 +98,27 @@ fn a_file_of_rabbitmq_is_imported() {
         );
     }
     assert!(left["rabbitmq_version"].is_string() && left.get("operator_policies").is_none());
+    // And every field that RabbitMQ writes.
+    for field in document.as_object().unwrap().keys() {
+        assert!(left.get(field).is_some(), "{field}");
+    }
+    for list in [
+        "users",
+        "vhosts",
+        "permissions",
+        "topic_permissions",
+        "policies",
+        "queues",
+        "exchanges",
+        "bindings",
+    ] {
+        let fields = document[list][0].as_object().unwrap().keys();
+        let ours = left[list][0].as_object().unwrap();
+        fields.for_each(|f| assert!(ours.contains_key(f), "{list}: {f}"));
+    }
+    assert_eq!(left["rabbitmq_definition_format"], "cluster");
+    let limits = |v: &Json| v["name"] == "v" && v["limits"]["max-queues"] == 50;
+    assert!(left["vhosts"].as_array().unwrap().iter().any(limits));
 }
 
 #[test]
@@ -288,4 +322,78 @@ fn logins_are_counted_and_passwords_hashed() {
     );
     assert_eq!(gone.status, 204);
     assert_eq!(server.ask("GET", "/api/users/hashed", None).status, 404);
+}
+
+#[test]
+fn a_new_vhost_has_the_nodes_default_queue_type_unless_it_says_its_own() {
+    let server = Server::start_with(|c| c.default_queue_type = Some(QueueKind::Quorum));
+    let kind =
+        |vhost: &str| server.get(&format!("/api/vhosts/{vhost}"))["default_queue_type"].clone();
+    assert_eq!(server.put("/api/vhosts/v", json!({})), 201);
+    assert_eq!(kind("v"), "quorum");
+    assert_eq!(
+        server.put("/api/vhosts/w", json!({"default_queue_type": "classic"})),
+        201
+    );
+    assert_eq!(kind("w"), "classic");
+    // One that is there stays as it is.
+    assert_eq!(
+        server.put("/api/vhosts/w", json!({"description": "more"})),
+        204
+    );
+    assert_eq!(server.put("/api/vhosts/%2F", json!({})), 204);
+    assert_eq!(
+        (kind("w"), kind("%2F")),
+        (json!("classic"), json!("classic"))
+    );
+    let declared = server.put("/api/queues/v/q", json!({}));
+    assert_eq!(
+        (declared, &server.get("/api/queues/v/q")["type"]),
+        (201, &json!("quorum"))
+    );
+}
+
+#[test]
+fn log_levels_are_set_and_shown_on_the_node_itself() {
+    let levels = Arc::new(Mutex::new(Vec::new()));
+    let told = levels.clone();
+    let server = Server::start_with(move |c| {
+        let set = move |category: Option<&str>, level: &str| {
+            if level == "loud" {
+                return Err("log level 'loud' is not known".to_owned());
+            }
+            told.lock()
+                .unwrap()
+                .push((category.map(str::to_owned), level.to_owned()));
+            Ok(())
+        };
+        c.log_levels = Some(crate::LogLevels {
+            set: Arc::new(set),
+            shown: Arc::new(|| vec![("default", "info"), ("queue", "debug")]),
+        });
+    });
+    let path = "/api/nodes/c-0/log-levels";
+    assert_eq!(server.put(path, json!({"level": "debug"})), 204);
+    assert_eq!(
+        server.put(path, json!({"level": "error", "category": "http"})),
+        204
+    );
+    assert_eq!(
+        server.get(path),
+        json!({"default": "info", "queue": "debug"})
+    );
+    let bad = server.ask("PUT", path, Some(json!({"level": "loud"})));
+    assert_eq!(
+        (bad.status, bad.reason()),
+        (400, "log level 'loud' is not known")
+    );
+    assert_eq!(server.put(path, json!({})), 400);
+    assert_eq!(
+        server.put("/api/nodes/c-1/log-levels", json!({"level": "debug"})),
+        400
+    );
+    let expected = [(None, "debug"), (Some("http"), "error")];
+    let expected =
+        expected.map(|(c, l): (Option<&str>, &str)| (c.map(str::to_owned), l.to_owned()));
+    assert_eq!(*levels.lock().unwrap(), expected);
 }

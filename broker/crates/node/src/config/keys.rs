@@ -5,6 +5,7 @@ use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
 use super::web_mqtt_keys::WEB_MQTT_KEYS;
 use super::{AuthFiles, Config};
+use metadata::QueueKind;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -112,6 +113,20 @@ const KEYS: &[Key] = &[
         default: "/",
         doc: "Virtual host of clients that cannot name one.",
         set: |c, _, v| filled(v).map(|n| c.default_vhost = n),
+    },
+    Key {
+        name: "default_queue_type",
+        accepts: "classic or quorum",
+        default: "classic",
+        doc: "Type of queues that do not say theirs, of new virtual hosts that do not say theirs either: the first one, when the cluster is formed, and those that are made through this node. It can be changed for each virtual host.",
+        set: |c, _, v| {
+            c.default_queue_type = match v {
+                "classic" => None,
+                "quorum" => Some(QueueKind::Quorum),
+                _ => return None,
+            };
+            Some(())
+        },
     },
     Key {
         name: "loopback_users",

@@ -30,6 +30,7 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
             Ok(format!("Closed connection '{name}'"))
         }
         Command::Maintenance { state } => maintenance(client, *state),
+        Command::SetLogLevel { words } => set_log_level(client, words),
         Command::SetMemoryWatermark { fraction } => {
             let node = answering(client)?;
             let body = json!({"relative": fraction});
@@ -216,9 +217,22 @@ fn policy(client: &Client, command: &Command) -> Said {
 }
 
 /// The name of the node that answers: some things are asked of the node itself.
-fn answering(client: &Client) -> Said {
+pub(super) fn answering(client: &Client) -> Said {
     let overview = client.get(&["overview"])?;
     Ok(overview["node"].as_str().unwrap_or_default().to_owned())
+}
+
+fn set_log_level(client: &Client, words: &[String]) -> Said {
+    let (category, level) = match words {
+        [category, level] => (Some(category), level),
+        [level] => (None, level),
+        _ => return Err(Failure::Usage("set_log_level [CATEGORY] LEVEL".to_owned())),
+    };
+    let node = answering(client)?;
+    let body = json!({"category": category, "level": level});
+    client.put(&["nodes", &node, "log-levels"], &body)?;
+    let what = category.map_or("everything", String::as_str);
+    Ok(format!("Node '{node}' logs {what} at level {level}"))
 }
 
 fn maintenance(client: &Client, state: OnOff) -> Said {

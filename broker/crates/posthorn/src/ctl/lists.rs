@@ -23,6 +23,16 @@ pub(crate) fn status(client: &Client, output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
+pub(crate) fn log_levels(client: &Client, output: &Output) -> Result<(), Failure> {
+    let node = super::changes::answering(client)?;
+    let levels = client.get(&["nodes", &node, "log-levels"])?;
+    let all = levels.as_object().into_iter().flatten();
+    let shown = all.map(|(category, level)| json!({"category": category, "level": level}));
+    let columns: &[Column] = &[("category", &["category"]), ("level", &["level"])];
+    output.list(&Json::Array(shown.collect()), columns);
+    Ok(())
+}
+
 /// All checks are made; the first that fails does not hide the others. That queues need this node is worth knowing
 /// before stopping it, but no illness.
 pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {

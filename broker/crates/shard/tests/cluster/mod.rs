@@ -467,6 +467,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
                 tags: vec!["administrator".into()],
                 limits: Vec::new(),
             },
+            default_queue_type: None,
         }),
         seed: id,
         loopback_users: Vec::new(),

@@ -194,6 +194,7 @@ fn founding(identities: &Identities) -> Result<shard::Founding, String> {
             tags: vec!["administrator".into()],
             limits: Vec::new(),
         },
+        default_queue_type: None,
     })
 }
 
