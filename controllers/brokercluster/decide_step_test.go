@@ -3,7 +3,14 @@
 
 package brokercluster
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+)
 
 func TestDecideStep(t *testing.T) {
 	var (
@@ -43,6 +50,32 @@ func TestDecideStep(t *testing.T) {
 	for _, c := range cases {
 		if got := decideStep(c.decision, c.state); got.String() != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// TestAStepIsKnownWhileItsDrainGoesOn: the attempt that began the drain may not have been able to write the status.
+func TestAStepIsKnownWhileItsDrainGoesOn(t *testing.T) {
+	now := time.Now()
+	s := &scope{Reconciler: &Reconciler{Now: func() time.Time { return now }}}
+	earlier := metav1.NewTime(now.Add(-time.Hour))
+	for _, c := range []struct {
+		decision    rollDecision
+		before      posthornv1.RolloutStatus
+		step        string
+		sinceBefore bool
+	}{
+		{rollDecision{rollDrain, "c-2", reasonOutdated}, posthornv1.RolloutStatus{}, "c-2", false},
+		{rollDecision{rollWait, "c-2", reasonDraining}, posthornv1.RolloutStatus{}, "c-2", false},
+		{rollDecision{rollWait, "c-2", reasonDraining}, posthornv1.RolloutStatus{Step: "c-2", StepSince: &earlier}, "c-2", true},
+		{rollDecision{rollReplace, "c-1", reasonDrained}, posthornv1.RolloutStatus{Step: "c-2", StepSince: &earlier}, "c-1", false},
+		{rollDecision{rollWait, "c-1", reasonQuorumCritical}, posthornv1.RolloutStatus{Step: "c-2", StepSince: &earlier}, "c-2", true},
+	} {
+		s.decision = c.decision
+		var rollout posthornv1.RolloutStatus
+		s.setStep(&rollout, &c.before)
+		if rollout.Step != c.step || rollout.StepSince == nil || rollout.StepSince.Equal(&earlier) != c.sinceBefore {
+			t.Errorf("%v after %+v: %+v", c.decision, c.before, rollout)
 		}
 	}
 }

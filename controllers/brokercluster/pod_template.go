@@ -134,10 +134,11 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: "prometheus", ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
 		},
-		Resources:      inputs.Resources,
-		StartupProbe:   probe("/livez", 2, 150),
+		Resources: inputs.Resources,
+		// A roll waits for these at each node: they ask often, and bear as much as if they asked seldom.
+		StartupProbe:   probe("/livez", 1, 300),
 		LivenessProbe:  probe("/livez", 10, 6),
-		ReadinessProbe: probe("/readyz", 3, 2),
+		ReadinessProbe: probe("/readyz", 1, 6),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: configVolume, MountPath: configDir, ReadOnly: true},
 			{Name: dataVolume, MountPath: dataDir},

@@ -44,6 +44,9 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// behind is after how long a cluster is looked at again that the cache had an old version of.
+const behind = 200 * time.Millisecond
+
 // Reconciler makes and keeps clusters.
 type Reconciler struct {
 	Client client.Client
@@ -99,6 +102,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	s.setStatus(failure)
 	patchErr := r.patchStatus(ctx, &cluster, before)
+	if apierrors.IsConflict(patchErr) {
+		s.lookAgain(behind)
+		patchErr = nil
+	}
 	if _, stalled := isTerminal(failure); stalled {
 		failure = nil
 	}
@@ -113,7 +120,9 @@ func (r *Reconciler) patchStatus(ctx context.Context, cluster, before *posthornv
 	if reflect.DeepEqual(cluster.Status, before.Status) {
 		return nil
 	}
-	if err := r.Client.Status().Patch(ctx, cluster, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+	// Only over what was read: the status remembers what a roll has come to, and a patch over a newer one would leave parts of both.
+	over := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, cluster, over); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("writing the status: %w", err)
 	}
 	return nil

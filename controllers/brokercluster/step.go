@@ -61,8 +61,9 @@ func (s *scope) setStep(rollout, before *posthornv1.RolloutStatus) {
 	if before != nil && before.TargetRevision == rollout.TargetRevision {
 		rollout.Step, rollout.StepSince, rollout.TimedOut = before.Step, before.StepSince, before.TimedOut || s.step.TimedOut
 	}
-	begins := s.decision.Action == rollDrain || s.decision.Action == rollReplace
-	if begins && rollout.Step != s.decision.Pod {
+	// A drain that goes on may be news: the status that told of its start may not have been written.
+	goesOn := s.decision.Action == rollDrain || s.decision.Action == rollReplace || s.decision.Reason == reasonDraining
+	if goesOn && rollout.Step != s.decision.Pod {
 		now := metav1.NewTime(s.Now())
 		rollout.Step, rollout.StepSince = s.decision.Pod, &now
 	}

@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -25,6 +24,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/broker/brokertest"
 	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/lagging"
 	"posthorn.io/posthorn/internal/topology"
 )
 
@@ -54,18 +54,9 @@ func TestAStatusIsOfOneAttempt(t *testing.T) {
 			Data:       map[string][]byte{"username": []byte("admin"), "password": []byte("secret")},
 		},
 	).WithIndex(&posthornv1.Policy{}, "posthorn.io/identity", func(client.Object) []string { return []string{"mq/c|weak"} }).Build()
-	var old *posthornv1.Policy
-	cached := interceptor.NewClient(base, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, wanted client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if into, is := o.(*posthornv1.Policy); is && old != nil {
-				old.DeepCopyInto(into)
-				return nil
-			}
-			return c.Get(ctx, wanted, o, opts...)
-		},
-	})
+	cache := lagging.New(base)
 	r := &topology.Reconciler[*posthornv1.Policy]{
-		Client: cached, Live: base, Scheme: scheme, Events: events.NewFakeRecorder(10), Kind: policy.Kind{},
+		Client: cache, Live: base, Scheme: scheme, Events: events.NewFakeRecorder(10), Kind: policy.Kind{},
 		Brokers: &connect.Connector{Secrets: base, Resolver: one{server.URL()}, Transport: broker.NewTransport(), Now: time.Now},
 		Resync:  time.Minute, ForgetBound: time.Minute, Now: time.Now,
 	}
@@ -98,14 +89,14 @@ func TestAStatusIsOfOneAttempt(t *testing.T) {
 		t.Fatalf("%+v", now)
 	}
 	server.SetPolicy(broker.UserPolicies, broker.Policy{Vhost: "/", Name: "strong", Pattern: "^o", ApplyTo: "queues", Priority: 9, Definition: map[string]any{"max-length": 2.0}})
-	old = before
+	cache.Show(before)
 	if result := look(); result.RequeueAfter > time.Second {
 		t.Errorf("looked at again only after %s", result.RequeueAfter)
 	}
 	if now := stored().Status; now.MatchedQueues+int32(len(now.ShadowedBy)) != 1 {
 		t.Errorf("parts of two attempts: %d matched, shadowed by %v", now.MatchedQueues, now.ShadowedBy)
 	}
-	old = nil
+	cache.Show(nil)
 	look()
 	if now := stored().Status; now.MatchedQueues != 0 || len(now.ShadowedBy) != 1 {
 		t.Errorf("%+v", now)

@@ -1,0 +1,87 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package brokercluster
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/lagging"
+	"posthorn.io/posthorn/internal/names"
+)
+
+// TestAStatusIsNotWrittenOverANewerOne lets the cache be behind: what an attempt finds that was given an old version of the
+// cluster must not be mixed with what the one before has written.
+func TestAStatusIsNotWrittenOverANewerOne(t *testing.T) {
+	ctx := context.Background()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), posthornv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	cluster := testCluster()
+	cluster.Spec.Paused = true
+	key := client.ObjectKeyFromObject(cluster)
+	base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(cluster).WithObjects(cluster).Build()
+	cache := lagging.New(base)
+	r := &Reconciler{
+		Client: cache, Scheme: scheme, Events: events.NewFakeRecorder(10), Resync: time.Minute, Now: time.Now,
+		Brokers: &connect.Connector{Secrets: base, Resolver: connect.DNS{}, Now: time.Now},
+	}
+	look := func() reconcile.Result {
+		t.Helper()
+		result, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	stored := func() *posthornv1.BrokerCluster {
+		t.Helper()
+		found := &posthornv1.BrokerCluster{}
+		if err := base.Get(ctx, key, found); err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	look()
+	behind := stored()
+	if behind.Status.Phase != posthornv1.PhasePaused || behind.Status.Replicas != 0 {
+		t.Fatalf("%+v", behind.Status)
+	}
+	newer := stored()
+	newer.Status.Rollout = &posthornv1.RolloutStatus{Step: "c-2", TimedOut: true}
+	if err := base.Status().Update(ctx, newer); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "c-0", Labels: names.Selector("c")}}
+	if err := base.Create(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	cache.Show(behind)
+	if result := look(); result.RequeueAfter > time.Second {
+		t.Errorf("looked at again only after %s", result.RequeueAfter)
+	}
+	if now := stored().Status; !reflect.DeepEqual(now, newer.Status) {
+		t.Errorf("parts of two attempts: %+v", now)
+	}
+	cache.Show(nil)
+	look()
+	if now := stored().Status; now.Replicas != 1 || now.Rollout == nil {
+		t.Errorf("%+v", now)
+	}
+}
