@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -47,13 +48,27 @@ func readBinding(dir string, getenv func(string) string) (binding, error) {
 	return b, nil
 }
 
+// connectTimeout is long enough for a node that lives; handshakeTimeout leaves a broker the time that
+// it takes to refuse a password.
+const (
+	connectTimeout   = time.Second
+	handshakeTimeout = 5 * time.Second
+)
+
 // dial opens a connection. The short times make a dead node show in seconds.
 func (b binding) dial(name string) (*amqp.Connection, error) {
 	u := url.URL{Scheme: "amqp", User: url.UserPassword(b.username, b.password), Host: b.host + ":" + b.port}
 	return amqp.DialConfig(u.String(), amqp.Config{
-		Vhost:      b.vhost,
-		Heartbeat:  2 * time.Second,
-		Dial:       amqp.DefaultDial(3 * time.Second),
+		Vhost:     b.vhost,
+		Heartbeat: 2 * time.Second,
+		Dial: func(network, address string) (net.Conn, error) {
+			connection, err := net.DialTimeout(network, address, connectTimeout)
+			if err != nil {
+				return nil, err
+			}
+			// Until the handshake is over no heartbeat shows that the other side is gone; the library takes this back then.
+			return connection, connection.SetDeadline(time.Now().Add(handshakeTimeout))
+		},
 		Properties: amqp.Table{"connection_name": name},
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"posthorn.io/posthorn/test/demoapp/history"
@@ -86,7 +87,7 @@ func TestWrongUsageIsRefused(t *testing.T) {
 		"run --window 0", "run --window 70000", "run --size -1", "run --rate -1", "run --nonsense", "run --binding /nonexistent",
 	} {
 		var out, errs bytes.Buffer
-		if code := run(context.Background(), strings.Fields(args), &out, &errs); code != exitUsage {
+		if code := run(context.Background(), nil, strings.Fields(args), &out, &errs); code != exitUsage {
 			t.Errorf("%q: exit %d", args, code)
 		}
 		if errs.Len() == 0 || strings.Contains(out.String(), "RESULT") {
@@ -104,6 +105,27 @@ func TestSharesAddUp(t *testing.T) {
 		if sum != c[0] {
 			t.Errorf("%v adds up to %d", c, sum)
 		}
+	}
+}
+
+func TestEnoughIsEnough(t *testing.T) {
+	told := make(chan struct{})
+	close(told)
+	p := &publisher{count: 100, next: 5, window: 1, interval: time.Hour, enough: told}
+	if err := p.continueWith(t.Context(), session{}, nil, nil); err != nil || p.count != 5 {
+		t.Errorf("%v, %d messages to send", err, p.count)
+	}
+	// What was sent and is not confirmed is waited for.
+	p = &publisher{count: 100, next: 5, window: 1, interval: time.Hour, enough: told, pending: []int{4}, history: history.New(), stats: newStats(&bytes.Buffer{}, 100)}
+	for number := range 5 {
+		if err := p.history.Sent(0, number); err != nil {
+			t.Fatal(err)
+		}
+	}
+	confirms := make(chan amqp.Confirmation, 1)
+	confirms <- amqp.Confirmation{Ack: true}
+	if err := p.continueWith(t.Context(), session{}, confirms, nil); err != nil || p.count != 5 || len(p.pending) != 0 {
+		t.Errorf("%v, %d messages to send, %v not confirmed", err, p.count, p.pending)
 	}
 }
 

@@ -28,6 +28,8 @@ publish   sends the messages and writes what was confirmed to the --ledger
 consume   takes messages off the queue and judges them against the --ledger
 run       both in one process, one after the other (or together: --overlap)
 
+On SIGUSR1 it publishes no more, and goes on as if all messages were published.
+
 Output, a line each: PROGRESS {json} every second, RECONNECT {json}, HALFWAY when half
 of the messages are confirmed, and at the end RESULT {json}.
 Exit status: 0 all is well; 1 messages were lost, changed, invented or out of order, or
@@ -61,12 +63,16 @@ type options struct {
 	settle     time.Duration
 	overlap    bool
 	declare    bool
+	// enough is closed when nothing more is to be published.
+	enough <-chan struct{}
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	enough, heard := signal.NotifyContext(ctx, syscall.SIGUSR1)
+	defer heard()
+	os.Exit(run(ctx, enough.Done(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -114,8 +120,9 @@ func (o options) check(rest int) error {
 	return nil
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, enough <-chan struct{}, args []string, stdout, stderr io.Writer) int {
 	o, err := parse(args, stderr)
+	o.enough = enough
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
@@ -222,7 +229,7 @@ func publishAll(ctx context.Context, cancel context.CancelCauseFunc, o options, 
 	var publishing sync.WaitGroup
 	for i := range o.publishers {
 		p := &publisher{id: i, count: share(o.messages, o.publishers, i), window: o.window, size: o.size,
-			queue: o.queue, run: runID, history: h, stats: s}
+			queue: o.queue, run: runID, history: h, stats: s, enough: o.enough}
 		if o.rate > 0 {
 			p.interval = time.Duration(float64(o.publishers) / o.rate * float64(time.Second))
 		}

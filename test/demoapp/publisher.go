@@ -22,6 +22,7 @@ type publisher struct {
 	run      string
 	history  *history.History
 	stats    *stats
+	enough   <-chan struct{} // closed when nothing more is to be sent; nil once that is known
 
 	next    int                // first message that was never sent
 	pending []int              // sent and without a confirm, in the order of sending
@@ -79,6 +80,8 @@ func (p *publisher) continueWith(ctx context.Context, s session, confirms <-chan
 				return errClosed
 			}
 			return err
+		case <-p.enough:
+			p.count, p.enough = p.next, nil
 		case c, open := <-confirms:
 			if !open {
 				confirms = nil // closed tells why
