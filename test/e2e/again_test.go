@@ -15,13 +15,10 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-const againCluster = "again"
-
 // makeAgain deletes a cluster whose volumes stay, and makes it again: the broker on them lets the operator
 // in, and has what it had.
 func makeAgain() {
-	cluster := newCluster()
-	cluster.Name, cluster.Spec.Replicas, cluster.Spec.Storage.WhenDeleted = againCluster, 1, "Retain"
+	startSingles()
 	DeferCleanup(func() {
 		for _, object := range []client.Object{
 			&posthornv1.BrokerCluster{ObjectMeta: meta(againCluster)},
@@ -31,8 +28,7 @@ func makeAgain() {
 			Expect(client.IgnoreNotFound(k8s.Delete(ctx, object))).To(Succeed())
 		}
 	})
-	first := cluster.DeepCopy()
-	Expect(k8s.Create(ctx, first)).To(Succeed())
+	first := singleCluster(againCluster)
 	becomesReady(first)
 	q := newQueue("kept")
 	q.Spec.ClusterRef.Name, q.Spec.ReclaimPolicy = againCluster, posthornv1.ReclaimRetain
@@ -49,7 +45,7 @@ func makeAgain() {
 			return apierrors.IsNotFound(k8s.Get(ctx, client.ObjectKeyFromObject(child), child))
 		}).Should(BeTrue(), "%T %s goes with its cluster", child, child.GetName())
 	}
-	second := cluster.DeepCopy()
+	second := singleCluster(againCluster)
 	Expect(k8s.Create(ctx, second)).To(Succeed())
 	becomesReady(second)
 	pod := brokerPod(againCluster + "-0")

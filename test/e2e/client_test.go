@@ -6,9 +6,11 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -19,14 +21,18 @@ import (
 )
 
 // clientTimeout bounds what one client does.
-const clientTimeout = 170 * time.Second
+const clientTimeout = lifecycleTimeout
+
+// endless is more than a client can publish in its time: it goes on until it is told that it is enough.
+const endless = 1_000_000
 
 // work is what a client pod is to do.
 type work struct {
 	command  string // run, publish or consume
 	queue    string
-	messages int
+	messages int // endless: until enough is called
 	rate     int
+	pubs     int      // publishers; the client's own number when 0
 	overlap  bool     // consume while publishing
 	declare  bool     // declare the queue
 	secret   string   // service binding; the application's user when empty
@@ -85,6 +91,9 @@ func clientPod(name string, w work) *corev1.Pod {
 	args := []string{w.command, "--binding", "/binding", "--queue", w.queue, "--timeout", clientTimeout.String()}
 	if w.messages > 0 {
 		args = append(args, "--messages", strconv.Itoa(w.messages), "--rate", strconv.Itoa(w.rate))
+	}
+	if w.pubs > 0 {
+		args = append(args, "--publishers", strconv.Itoa(w.pubs))
 	}
 	if w.overlap {
 		args = append(args, "--overlap")
@@ -212,14 +221,6 @@ func (c *clientRun) stillPublishes() {
 	Expect(count).To(BeNumerically("<", c.work.messages), "client %s was done too early", c.name)
 }
 
-// running says whether the client still works.
-func (c *clientRun) running() bool {
-	GinkgoHelper()
-	pod, err := c.pod()
-	Expect(err).NotTo(HaveOccurred())
-	return pod.Status.Phase == corev1.PodRunning
-}
-
 // result is the client's judgement, and whether it is good.
 func (c *clientRun) result() verdict {
 	GinkgoHelper()
@@ -243,10 +244,35 @@ func (c *clientRun) keptItsWord() verdict {
 	Expect([]int{v.Lost, v.Reordered, v.Phantoms, v.Corrupted, v.Unconfirmed}).To(HaveEach(0), "lost, reordered, phantoms, corrupted, unconfirmed")
 	Expect(v.OK).To(BeTrue())
 	if c.work.command == "run" {
-		Expect(v.Confirmed).To(Equal(c.work.messages))
-		Expect(v.Arrived).To(Equal(c.work.messages))
+		Expect(v.Arrived).To(Equal(v.Confirmed))
+		if c.work.messages != endless {
+			Expect(v.Confirmed).To(Equal(c.work.messages))
+		}
 	}
 	return v
+}
+
+// moreConfirmed waits until so many more messages are confirmed than there are now.
+func (c *clientRun) moreConfirmed(count int) {
+	GinkgoHelper()
+	now, err := c.confirmed()
+	Expect(err).NotTo(HaveOccurred())
+	c.confirmedAtLeast(now + count)
+}
+
+// enough lets the client publish no more, and demands that it kept its word.
+func (c *clientRun) enough() verdict {
+	GinkgoHelper()
+	pod, err := c.pod()
+	Expect(err).NotTo(HaveOccurred())
+	if pod.Status.Phase != corev1.PodRunning {
+		c.keptItsWord()
+		Fail(c.name + " ended before it was told to")
+	}
+	process, err := strconv.Atoi(filepath.Base(processOf(&pod)))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(syscall.Kill(process, syscall.SIGUSR1)).To(Succeed())
+	return c.keptItsWord()
 }
 
 // ended waits for the client's end, and returns its exit code and all it said.

@@ -62,7 +62,8 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("keep every confirmed message while the leader's node is cut off", keepMessagesThroughCutOfLeader)
 		It("keep every confirmed message while the leader's pod is deleted", keepMessagesThroughDeletionOfLeader)
 		It("keep every confirmed message while a follower's node is cut off", keepMessagesThroughCutOfFollower)
-		It("are replaced one at a time under load when the image changes", rollUnderLoad)
+		It("are replaced one at a time under load when the version changes, also when the image is mended on the way", rollUnderLoad)
+		It("hold a roll up while a queue needs one of them, name it, and let the spec be taken back", waitForQuorum)
 		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
 		It("lose their disks one after the other and no message with them", replaceEveryDisk)
 		It("sleep and wake with their messages", sleepAndWake)
@@ -81,6 +82,8 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("what the user has no permission for", refuseWithoutPermission)
 		It("an unknown setting of a new cluster, in its status", reportUnknownSetting)
 	})
+
+	It("go with their namespace and all that is in it within two minutes, those that run and those that do not", deleteNamespace)
 })
 
 // newWorkQueue makes a queue for one spec, and takes it away after it.

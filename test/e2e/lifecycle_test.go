@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -75,7 +76,7 @@ func rotatePassword() {
 	Expect(k8s.Get(ctx, key, &user)).To(Succeed())
 	version := user.Status.CredentialVersion
 	old := newBinding("old-password", "provider", "posthorn")
-	connected := start("rotate-connected", work{command: "run", queue: "rotated", messages: 6000, rate: 600, overlap: true})
+	connected := start("rotate-connected", work{command: "run", queue: "rotated", messages: endless, rate: 600, overlap: true})
 	connected.confirmedAtLeast(600)
 	binding := &corev1.Secret{ObjectMeta: meta(appUser + "-binding")}
 	Expect(k8s.Get(ctx, client.ObjectKeyFromObject(binding), binding)).To(Succeed())
@@ -87,18 +88,18 @@ func rotatePassword() {
 		g.Expect(user.Status.CredentialVersion).NotTo(Equal(version))
 	}).Should(Succeed(), "the operator takes the new password up")
 	becomesReady(newUser())
-	connected.stillPublishes()
-	connected.keptItsWord()
+	connected.moreConfirmed(600)
+	Expect(connected.enough().Reconnects).To(BeZero())
 	// Every node knows the new one, by and by.
 	Eventually(func() int {
-		code, _ := start(fmt.Sprintf("old-password-%d", time.Now().UnixMilli()), work{command: "run", queue: "rotated", messages: 10, rate: 10, secret: old}).ended()
+		code, _ := start(fmt.Sprintf("old-password-%d", time.Now().UnixMilli()), work{command: "run", queue: "rotated", messages: 10, rate: 10, pubs: 1, secret: old}).ended()
 		return code
 	}).Should(Equal(exitRefused))
 	start("rotate-new", work{command: "run", queue: "rotated", messages: 100, rate: 100}).keptItsWord()
 }
 
 // shrinkUnderLoad makes the cluster five and three again, with a queue that has a member on each of the
-// five: clients publish and consume until the last node is gone.
+// five: a client publishes and consumes until the last node is gone.
 func shrinkUnderLoad() {
 	resize := func(nodes, members int32) {
 		Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) {
@@ -106,6 +107,8 @@ func shrinkUnderLoad() {
 		})).To(Succeed())
 	}
 	newWorkQueue("shrunk")
+	c := start("shrunk", work{command: "run", queue: "shrunk", messages: endless, rate: 400, overlap: true})
+	startSingles()
 	resize(5, 5)
 	DeferCleanup(func() {
 		resize(replicas, 0)
@@ -117,32 +120,16 @@ func shrinkUnderLoad() {
 	Eventually(func() ([]string, error) { q, err := queueOf("shrunk"); return q.Members, err }).WithTimeout(lifecycleTimeout).Should(HaveLen(5))
 	say("five nodes, five members")
 	resize(replicas, replicas)
-	shrunk := func() bool {
+	began := time.Now()
+	Eventually(func() (int, error) {
 		pods, err := brokerPods()
-		Expect(err).NotTo(HaveOccurred())
-		return len(pods) == replicas && operatorContent() == nil
-	}
-	underLoad("shrunk", shrunk)
+		return len(pods), errors.Join(err, operatorContent())
+	}).WithTimeout(lifecycleTimeout).Should(Equal(replicas))
+	say("three again after %.1fs", time.Since(began).Seconds())
+	c.moreConfirmed(400)
+	c.enough()
 	q, err := queueOf("shrunk")
 	Expect(err).NotTo(HaveOccurred())
 	Expect(q.Members).To(ConsistOf(memberNames()))
 	becomesWhole("shrunk")
-}
-
-// underLoad lets one client after the other publish and consume until something is done, and demands
-// that each kept its word.
-func underLoad(queue string, done func() bool) {
-	GinkgoHelper()
-	began := time.Now()
-	for run := 1; ; run++ {
-		c := start(fmt.Sprintf("%s-%d", queue, run), work{command: "run", queue: queue, messages: 6000, rate: 400, overlap: true})
-		over := false
-		Eventually(func() bool { over = over || done(); return over || !c.running() }).WithTimeout(clientTimeout).Should(BeTrue())
-		c.keptItsWord()
-		if over {
-			say("done under load in %.1fs", time.Since(began).Seconds())
-			return
-		}
-		Expect(time.Since(began)).To(BeNumerically("<", lifecycleTimeout), "%s: %v", queue, currentCluster().Status.Scaling)
-	}
 }

@@ -80,7 +80,7 @@ func newBinding(name, entry, value string) string {
 
 func refuseWrongPassword() {
 	secret := newBinding("wrong-password", "password", "not-the-password")
-	code, said := start("wrong-password", work{command: "run", queue: mainQueue, messages: 10, rate: 10, secret: secret}).ended()
+	code, said := start("wrong-password", work{command: "run", queue: mainQueue, messages: 10, rate: 10, pubs: 1, secret: secret}).ended()
 	Expect(code).To(Equal(exitRefused), said)
 	Expect(said).To(ContainSubstring("403"))
 	// HTTP says no, too.
@@ -111,13 +111,11 @@ func refuseWithoutPermission() {
 
 // reportUnknownSetting makes a cluster of one with a setting that no broker knows, and mends it.
 func reportUnknownSetting() {
-	cluster := newCluster()
-	cluster.Name, cluster.Spec.Replicas = "odd", 1
-	cluster.Spec.Config = map[string]posthornv1.ConfigValue{"no.such_setting": "1"}
-	Expect(k8s.Create(ctx, cluster)).To(Succeed())
-	DeferCleanup(func() { Expect(k8s.Delete(ctx, cluster)).To(Succeed()) })
-	Eventually(readiness(cluster)).Should(And(HavePrefix("False "), ContainSubstring("odd-0: ")))
-	Eventually(func() string { return lastWords("odd-0") }).Should(ContainSubstring("no.such_setting"))
+	startSingles()
+	cluster := singleCluster(oddCluster)
+	pod := oddCluster + "-0"
+	Eventually(readiness(cluster)).Should(And(HavePrefix("False "), ContainSubstring(pod+": "), ContainSubstring(unknownSetting)))
+	Eventually(func() string { return lastWords(pod) }).Should(ContainSubstring(unknownSetting))
 	say("%s", readiness(cluster)())
 	Eventually(func() error {
 		var now posthornv1.BrokerCluster
@@ -129,7 +127,7 @@ func reportUnknownSetting() {
 	}).Should(Succeed())
 	Eventually(readiness(cluster)).Should(HavePrefix("True "), "mended by the spec alone")
 	var secret corev1.Secret
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret("odd")}, &secret)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(oddCluster)}, &secret)).To(Succeed())
 	Expect(string(secret.Type)).To(Equal(names.BindingType))
 	Expect(secret.Data).To(And(HaveKey("host"), HaveKey("port"), HaveKey("username"), HaveKey("password"), HaveKey("uri")))
 }

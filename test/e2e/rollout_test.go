@@ -90,18 +90,28 @@ func (r *rollRecord) take(event watch.Event) {
 	r.mostDown = max(r.mostDown, down)
 }
 
-// rollUnderLoad changes the image under load: clients publish and consume until the last pod is new.
+// Versions that the images are given in the spec; a step from one to the next is a step of minor versions.
+const (
+	version     = "0.1.0"
+	nextVersion = "0.2.0"
+	// badImage cannot be pulled: nothing listens there.
+	badImage = "127.0.0.1:1/posthorn:none"
+)
+
+// rollUnderLoad changes version and image under load. The image it is given first is not there, and is mended
+// in the spec alone. A client publishes and consumes until the last pod is new.
 func rollUnderLoad() {
 	newWorkQueue("rolled")
 	record := recordRoll()
-	messages := 6000
-	c := start("roll-1", work{command: "run", queue: "rolled", messages: messages, rate: 400, overlap: true})
+	c := start("roll", work{command: "run", queue: "rolled", messages: endless, rate: 400, overlap: true})
 	c.confirmedAtLeast(400)
+	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Image, spec.Version = badImage, nextVersion })).To(Succeed())
+	Eventually(readiness(newCluster())).Should(And(HavePrefix("False Rolling: "), MatchRegexp(clusterName+"-2: (ErrImagePull|ImagePullBackOff)")))
+	say("%s", readiness(newCluster())())
 	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Image = nextImage })).To(Succeed())
 	say("the image changes to %s", nextImage)
-	start0 := time.Now()
-	var told []string
-	rolled := func() bool {
+	began, told := time.Now(), []string{}
+	Eventually(func() bool {
 		cluster := currentCluster()
 		if r := cluster.Status.Rollout; r != nil {
 			if line := r.Reason + " " + r.WaitingFor; len(told) == 0 || told[len(told)-1] != line {
@@ -109,24 +119,13 @@ func rollUnderLoad() {
 				say("status.rollout: %s", line)
 			}
 		}
-		ready := apimeta.FindStatusCondition(cluster.Status.Conditions, posthornv1.ConditionReady)
-		return cluster.Status.ObservedGeneration == cluster.Generation && ready != nil && ready.Status == metav1.ConditionTrue &&
-			cluster.Status.Rollout == nil && cluster.Status.CurrentVersion == cluster.Status.TargetVersion && len(told) > 0
-	}
-	for run := 2; ; run++ {
-		// One client after the other, until the roll is over.
-		Eventually(func() bool { return rolled() || !c.running() }).WithTimeout(clientTimeout).Should(BeTrue())
-		if rolled() {
-			break
-		}
-		Expect(time.Since(start0)).To(BeNumerically("<", 3*time.Minute), "the roll does not end: %v", told)
-		c.keptItsWord()
-		c = start(fmt.Sprintf("roll-%d", run), work{command: "run", queue: "rolled", messages: messages, rate: 400, overlap: true})
-	}
-	say("rolled in %.1fs", time.Since(start0).Seconds())
-	c.keptItsWord()
+		return cluster.Status.CurrentVersion == nextVersion && operatorContent() == nil
+	}).WithTimeout(lifecycleTimeout).Should(BeTrue(), "%v", &told)
+	say("rolled in %.1fs", time.Since(began).Seconds())
+	c.moreConfirmed(400)
+	c.enough()
 	seen := record()
-	Expect(seen.replaced).To(Equal([]string{"c-2", "c-1", "c-0"}), "each once, the highest ordinal first")
+	Expect(seen.replaced).To(Equal([]string{"c-2", "c-2", "c-1", "c-0"}), "each once, the highest ordinal first and again for the bad image")
 	Expect(seen.mostDown).To(Equal(1), "never two at once")
 	pods, err := brokerPods()
 	Expect(err).NotTo(HaveOccurred())
@@ -138,12 +137,66 @@ func rollUnderLoad() {
 			To(BeTrue(), "status.rollout told of %s: %v", name, told)
 	}
 	becomesWhole("rolled")
+	refuseOtherVersions(pods)
+}
+
+// refuseOtherVersions asks for versions that the cluster must not go to from where it is.
+func refuseOtherVersions(before []corev1.Pod) {
+	GinkgoHelper()
+	for wanted, reason := range map[string]string{version: "Downgrade", "0.4.0": "VersionSkipped"} {
+		Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Version, spec.Image = wanted, image })).To(Succeed())
+		Eventually(readiness(newCluster())).Should(HavePrefix("False " + reason + ": "))
+	}
+	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Version, spec.Image = nextVersion, nextImage })).To(Succeed())
+	Eventually(operatorContent).Should(Succeed())
+	for i := range before {
+		Expect(brokerPod(before[i].Name).UID).To(Equal(before[i].UID), "nobody was replaced for a refused version")
+	}
+}
+
+// waitForQuorum begins a roll while a queue has two members: it would be without a majority with either of them away. The
+// roll names it and takes neither, until the spec is taken back.
+func waitForQuorum() {
+	q := newQueue("pair")
+	q.Spec.Replicas = 2
+	Expect(k8s.Create(ctx, q)).To(Succeed())
+	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, newQueue("pair")))).To(Succeed()) })
+	becomesReady(q)
+	var members []string
+	Eventually(func() ([]string, error) {
+		found, err := queueOf("pair")
+		members = found.Members
+		return found.Online, err
+	}).Should(HaveLen(2))
+	needed := map[string]types.UID{}
+	for _, name := range members {
+		needed[name] = brokerPod(name).UID
+	}
+	setConfig := func(config map[string]posthornv1.ConfigValue) error {
+		return changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Config = config })
+	}
+	Expect(setConfig(map[string]posthornv1.ConfigValue{"heartbeat": "61"})).To(Succeed())
+	DeferCleanup(func() { Expect(setConfig(nil)).To(Succeed()) })
+	Eventually(func(g Gomega) {
+		cluster := currentCluster()
+		g.Expect(cluster.Status.Rollout).NotTo(BeNil())
+		g.Expect(cluster.Status.Rollout.Reason).To(Equal("QuorumCritical"))
+		g.Expect(cluster.Status.Rollout.WaitingFor).To(Equal(slices.Max(members)))
+		g.Expect(cluster.Status.Rollout.Queues).To(Equal([]string{"/pair"}))
+		g.Expect(apimeta.IsStatusConditionTrue(cluster.Status.Conditions, posthornv1.ConditionUpgradeBlocked)).To(BeTrue())
+		g.Expect(apimeta.IsStatusConditionFalse(cluster.Status.Conditions, posthornv1.ConditionQuorumSafe)).To(BeTrue())
+	}).Should(Succeed())
+	Expect(setConfig(nil)).To(Succeed())
+	Eventually(operatorContent).Should(Succeed())
+	for name, uid := range needed {
+		Expect(brokerPod(name).UID).To(Equal(uid), "%s was needed", name)
+	}
 }
 
 // stopAtWrongSetting gives running brokers a setting that they do not know.
 func stopAtWrongSetting() {
 	newWorkQueue("settings")
-	c := start("wrong-setting", work{command: "run", queue: "settings", messages: 6000, rate: 300, overlap: true})
+	c := start("wrong-setting", work{command: "run", queue: "settings", messages: endless, rate: 300, overlap: true})
 	c.confirmedAtLeast(300)
 	before, err := brokerPods()
 	Expect(err).NotTo(HaveOccurred())
@@ -168,7 +221,8 @@ func stopAtWrongSetting() {
 	say("the setting is taken back")
 	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Config = nil })).To(Succeed())
 	becomesWhole("settings")
-	c.keptItsWord()
+	c.moreConfirmed(300)
+	c.enough()
 	for _, pod := range before[:2] {
 		Expect(brokerPod(pod.Name).UID).To(Equal(pod.UID), "only the broken pod was replaced")
 	}

@@ -16,22 +16,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/names"
 )
 
-const secureCluster = "secure"
-
 // takeTLSOnly makes a second cluster that has no port without TLS: the kubelet's probes and the operator
 // get through all the same. Then its authority is replaced, and nobody is restarted for that.
 func takeTLSOnly() {
-	cluster := newCluster()
-	cluster.Name, cluster.Spec.Replicas = secureCluster, 1
-	cluster.Spec.TLS = &posthornv1.TLSSpec{DisablePlaintext: true}
-	Expect(k8s.Create(ctx, cluster)).To(Succeed())
-	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, cluster))).To(Succeed()) })
-	becomesReady(cluster)
+	startSingles()
+	becomesReady(singleCluster(secureCluster))
 	hasQueue("first")
 	pod := brokerPod(secureCluster + "-0")
 	for _, port := range []int{names.PortAMQP, names.PortManagement} {

@@ -48,7 +48,7 @@ func newCluster() *posthornv1.BrokerCluster {
 	return &posthornv1.BrokerCluster{
 		ObjectMeta: meta(clusterName),
 		Spec: posthornv1.BrokerClusterSpec{
-			Replicas: replicas, Image: image,
+			Replicas: replicas, Image: image, Version: version,
 			Protocols: []posthornv1.Protocol{posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT},
 			Storage:   posthornv1.StorageSpec{Size: resource.MustParse("1Gi"), WhenDeleted: "Delete"},
 		},
