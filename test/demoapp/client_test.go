@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -126,6 +128,38 @@ func TestEnoughIsEnough(t *testing.T) {
 	confirms <- amqp.Confirmation{Ack: true}
 	if err := p.continueWith(t.Context(), session{}, confirms, nil); err != nil || p.count != 5 || len(p.pending) != 0 {
 		t.Errorf("%v, %d messages to send, %v not confirmed", err, p.count, p.pending)
+	}
+}
+
+func TestNobodyConnectsWhenAllIsOver(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	b := binding{host: host, port: port, username: "u", password: "p", vhost: "/"}
+	if err := keepConnected(ctx, b, "late", newStats(&bytes.Buffer{}, 1), nil); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	defer listener.Close()
+	// The first one is this one.
+	own, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	first, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if first.RemoteAddr().String() != own.LocalAddr().String() {
+		t.Errorf("%s connected", first.RemoteAddr())
 	}
 }
 

@@ -22,7 +22,10 @@ type session struct {
 // keepConnected runs work on ever new sessions until it returns nil, ctx ends, or
 // the broker refuses us in a way that trying again cannot mend.
 func keepConnected(ctx context.Context, b binding, name string, s *stats, work func(context.Context, session) error) error {
-	for attempt := 0; ; attempt++ {
+	for {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		err := once(ctx, b, name, work)
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
