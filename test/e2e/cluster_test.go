@@ -71,6 +71,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("become five and three again under load, and no message is lost", shrinkUnderLoad)
 	})
 
+	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
 	It("are joined by one that is deleted and made again over its volume", makeAgain)
 	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
 
@@ -83,7 +84,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("an unknown setting of a new cluster, in its status", reportUnknownSetting)
 	})
 
-	It("go with their namespace and all that is in it within two minutes, those that run and those that do not", deleteNamespace)
+	It("see that namespace gone within two minutes, the broker that ran in it and the one that never did", namespaceWent)
 })
 
 // newWorkQueue makes a queue for one spec, and takes it away after it.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -37,6 +38,23 @@ func startRecorder() {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+			}
+		}
+	}()
+}
+
+// startEventLog writes every Event of the namespace that is a warning to a file.
+func startEventLog() {
+	GinkgoHelper()
+	out, err := os.Create(filepath.Join(artifacts, "warnings.log"))
+	Expect(err).NotTo(HaveOccurred())
+	watcher, err := k8s.Watch(ctx, &corev1.EventList{}, client.InNamespace(namespace))
+	Expect(err).NotTo(HaveOccurred())
+	go func() {
+		defer func() { _ = out.Close() }()
+		for event := range watcher.ResultChan() {
+			if e, is := event.Object.(*corev1.Event); is && e.Type == corev1.EventTypeWarning {
+				_, _ = fmt.Fprintf(out, "%s %s/%s %s: %s\n", time.Now().UTC().Format(time.RFC3339), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
 			}
 		}
 	}()

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -12,23 +13,28 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
 )
 
-// Clusters of one node, each with a spec of its own.
+// Clusters of one node, each with a spec of its own; the last two are in a namespace that goes.
 const (
 	againCluster   = "again"
 	secureCluster  = "secure"
 	oddCluster     = "odd"
+	servingCluster = "serving"
 	silentCluster  = "silent"
 	unknownSetting = "no.such_setting"
 )
 
-// namespaceBound is how long a namespace may take to go.
-const namespaceBound = 2 * time.Minute
+const (
+	goingNamespace = "e2e-going"
+	// namespaceBound is how long a namespace may take to go.
+	namespaceBound = 2 * time.Minute
+)
 
 func singleCluster(name string) *posthornv1.BrokerCluster {
 	cluster := newCluster()
@@ -38,41 +44,79 @@ func singleCluster(name string) *posthornv1.BrokerCluster {
 		cluster.Spec.Storage.WhenDeleted = "Retain"
 	case secureCluster:
 		cluster.Spec.TLS = &posthornv1.TLSSpec{DisablePlaintext: true}
-	case oddCluster, silentCluster:
+	case oddCluster:
 		cluster.Spec.Config = map[string]posthornv1.ConfigValue{unknownSetting: "1"}
+	case silentCluster:
+		cluster.Spec.Config = map[string]posthornv1.ConfigValue{unknownSetting: "1"}
+		cluster.Namespace = goingNamespace
+	case servingCluster:
+		cluster.Namespace = goingNamespace
 	}
 	return cluster
+}
+
+// inGoing are objects of a cluster in the namespace that goes, each to be deleted in the broker with it.
+func inGoing(cluster string) (*posthornv1.Queue, *posthornv1.Policy, *posthornv1.User) {
+	q, p, u := newQueue(cluster), newPolicy(), newUser()
+	p.Name, u.Name = cluster, cluster
+	q.Namespace, p.Namespace, u.Namespace = goingNamespace, goingNamespace, goingNamespace
+	q.Spec.ClusterRef.Name, p.Spec.ClusterRef.Name, u.Spec.ClusterRef.Name = cluster, cluster, cluster
+	return q, p, u
 }
 
 // startSingles makes them all, once: they come up while something else is waited for.
 var startSingles = sync.OnceFunc(func() {
 	GinkgoHelper()
-	for _, name := range []string{againCluster, secureCluster, oddCluster, silentCluster} {
+	makeNamespace(goingNamespace)
+	for _, name := range []string{againCluster, secureCluster, oddCluster, servingCluster, silentCluster} {
 		Expect(k8s.Create(ctx, singleCluster(name))).To(Succeed())
 	}
-	// It waits for a broker that never answers.
-	q := newQueue(silentCluster)
-	q.Spec.ClusterRef.Name = silentCluster
-	Expect(k8s.Create(ctx, q)).To(Succeed())
+	for _, cluster := range []string{servingCluster, silentCluster} {
+		q, p, u := inGoing(cluster)
+		for _, object := range []client.Object{q, p, u} {
+			Expect(k8s.Create(ctx, object)).To(Succeed())
+		}
+	}
 })
 
-// deleteNamespace deletes everything at once: a cluster that serves and what is in it, and a cluster that never
-// started with a queue that it would have to be asked to delete.
+// going is told when the namespace is gone, and when it was deleted.
+var going = struct {
+	since time.Time
+	gone  chan time.Time
+}{gone: make(chan time.Time, 1)}
+
+// deleteNamespace deletes everything in a namespace at once: a cluster that serves and what is in it, and a cluster that
+// never started and what it would have to be asked to delete.
 func deleteNamespace() {
 	startSingles()
-	q := newQueue(silentCluster)
-	Eventually(func() ([]string, error) {
-		err := k8s.Get(ctx, client.ObjectKeyFromObject(q), q)
-		return q.Finalizers, err
-	}).Should(ContainElement(names.Finalizer))
-	Expect(readiness(q)()).To(HavePrefix("False "))
-	Expect(readiness(newQueue(mainQueue))()).To(HavePrefix("True "))
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	began := time.Now()
+	q, p, u := inGoing(servingCluster)
+	for _, object := range []client.Object{q, p, u} {
+		becomesReady(object)
+	}
+	q, p, u = inGoing(silentCluster)
+	for _, object := range []client.Object{q, p, u} {
+		Eventually(readiness(object)).Should(HavePrefix("False "))
+		Expect(object.GetFinalizers()).To(ContainElement(names.Finalizer), "%T waits for its broker", object)
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: goingNamespace}}
 	Expect(k8s.Delete(ctx, ns)).To(Succeed())
-	Eventually(func() (bool, error) {
-		err := k8s.Get(ctx, client.ObjectKeyFromObject(ns), ns)
-		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
-	}).WithTimeout(namespaceBound).Should(BeTrue(), "the namespace is gone: %v", &ns.Status.Conditions)
-	say("the namespace was gone after %.1fs", time.Since(began).Seconds())
+	going.since = time.Now()
+	go func() {
+		key := client.ObjectKeyFromObject(ns)
+		_ = wait.PollUntilContextCancel(ctx, polling, true, func(ctx context.Context) (bool, error) {
+			return apierrors.IsNotFound(k8s.Get(ctx, key, &corev1.Namespace{})), nil
+		})
+		going.gone <- time.Now()
+	}()
+}
+
+// namespaceWent waits for the end of what deleteNamespace began.
+func namespaceWent() {
+	if going.since.IsZero() {
+		Skip("it was not deleted")
+	}
+	var gone time.Time
+	Eventually(going.gone).WithTimeout(namespaceBound).Should(Receive(&gone))
+	say("the namespace was gone after %.1fs", gone.Sub(going.since).Seconds())
+	Expect(gone.Sub(going.since)).To(BeNumerically("<", namespaceBound))
 }

@@ -87,8 +87,9 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	Expect(os.MkdirAll(artifacts, 0o755)).To(Succeed())
 	DeferCleanup(cancel)
-	makeNamespace()
+	makeNamespace(namespace)
 	startRecorder()
+	startEventLog()
 })
 
 var _ = BeforeEach(func() { say("-- %s", CurrentSpecReport().LeafNodeText) })

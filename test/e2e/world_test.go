@@ -31,16 +31,16 @@ func meta(name string) metav1.ObjectMeta {
 }
 
 // makeNamespace makes the namespace anew. What an interrupted run left is removed first.
-func makeNamespace() {
+func makeNamespace(name string) {
 	GinkgoHelper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	Expect(client.IgnoreNotFound(k8s.Delete(ctx, ns))).To(Succeed())
 	fresh := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
 	Eventually(func() error { return k8s.Create(ctx, fresh.DeepCopy()) }).Should(Succeed())
 	Eventually(func() error {
-		return k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "default"}, &corev1.ServiceAccount{})
+		return k8s.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
 	}).Should(Succeed(), "pods are refused until the namespace has its service account")
 }
 
