@@ -1,122 +1,102 @@
-// Command bench measures the broker under other people's load generators. What it prints holds on a noisy machine as far as
-// it can: broker processor time per million messages, medians over interleaved rounds.
+// Command bench measures the broker under other people's load generators, and other people's brokers beside it. What it prints holds on a
+// noisy machine as far as it can: broker processor time per million messages, medians over rounds in which the brokers take turns.
 package main
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"slices"
-	"text/tabwriter"
+	"strings"
+
+	"posthorn.io/posthorn/test/bench/peers"
 )
 
 func main() {
-	rounds := flag.Int("rounds", 3, "rounds; every workload once in each")
-	scale := flag.Float64("scale", 1, "of the number of messages")
+	rounds := flag.Int("rounds", 0, "rounds; every broker once in each (3, with peers 5)")
+	seconds := flag.Float64("seconds", 5, "how long a step is to take; the first trial of each broker tells how many messages that is")
+	rate := flag.Float64("rate", 0, "messages a second in workloads with a pace (half of what the slowest broker can)")
+	names := flag.String("peers", "", "other brokers, as make bench-peers installs them: "+strings.Join(peers.Names(), ",")+", or all that are installed")
 	file := flag.String("json", "", "file for all results, as JSON")
-	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: test/bench/run [FLAGS] [WORKLOAD...]   all of them when none is named; workloads:")
-		for _, w := range workloads {
-			fmt.Fprintf(os.Stderr, "  %-24s %s\n", w.name, w.about)
-		}
-		flag.PrintDefaults()
-	}
+	against := flag.String("against", "", "file of a run before, to compare with")
+	markdown := flag.String("markdown", "", "file for the tables, as Markdown")
+	svg := flag.String("svg", "", "file for a plot, as SVG")
+	note := flag.String("note", "", "what else the machine did, for the files")
+	show := flag.String("show", "", "measure nothing; show the results of this file")
+	flag.Usage = usage
 	flag.Parse()
-	chosen, err := choose(flag.Args())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
+	out := outputs{json: *file, against: *against, markdown: *markdown, svg: *svg}
+	var err error
+	if *show != "" {
+		var r run
+		if r, err = read(*show); err == nil {
+			err = out.write(r)
+		}
+	} else {
+		err = all(flag.Args(), plan{rounds: *rounds, seconds: *seconds, rate: *rate}, *names, *note, out)
 	}
-	if err := measure(chosen, *rounds, *scale, *file); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func choose(names []string) ([]workload, error) {
-	if len(names) == 0 {
-		return workloads, nil
+func usage() {
+	fmt.Fprintln(os.Stderr, "usage: test/bench/run [FLAGS] [WORKLOAD...]   those without * when none is named; workloads:")
+	for _, w := range workloads {
+		mark := " "
+		if w.byName {
+			mark = "*"
+		}
+		fmt.Fprintf(os.Stderr, " %s%-24s %s\n", mark, w.name, w.about)
 	}
+	flag.PrintDefaults()
+}
+
+func choose(names []string) ([]workload, error) {
 	var chosen []workload
+	for _, w := range workloads {
+		if slices.Contains(names, w.name) || len(names) == 0 && !w.byName {
+			chosen = append(chosen, w)
+		}
+	}
 	for _, name := range names {
-		at := slices.IndexFunc(workloads, func(w workload) bool { return w.name == name })
-		if at < 0 {
+		if !slices.ContainsFunc(workloads, func(w workload) bool { return w.name == name }) {
 			return nil, fmt.Errorf("no workload %q; -help lists them", name)
 		}
-		chosen = append(chosen, workloads[at])
 	}
 	return chosen, nil
 }
 
-func measure(chosen []workload, rounds int, scale float64, file string) error {
-	program, perfTest := os.Getenv("POSTHORN"), os.Getenv("PERF_TEST")
-	if program == "" || perfTest == "" {
-		return fmt.Errorf("POSTHORN (the program) and PERF_TEST (its libraries) are not set: use test/bench/run")
-	}
-	var all []result
-	for round := range rounds {
-		for _, w := range chosen {
-			fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, w.name)
-			results, err := w.run(program, perfTest, scale)
-			if err != nil {
-				return err
-			}
-			all = append(all, results...)
-		}
-	}
-	table(all)
-	if file == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(all, "", "  ")
+func all(workloads []string, p plan, others, note string, out outputs) error {
+	chosen, err := choose(workloads)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(text, '\n'), 0o644)
-}
-
-// Medians, and the least and the most of what decides.
-func table(all []result) {
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "workload\tstep\tbroker\tCPU s per million (least to most)\tclient's\tmessages/s\tp99 ms\tMB written\tpeak MB")
-	type key struct{ workload, step, broker string }
-	var keys []key
-	groups := map[key][]result{}
-	for _, r := range all {
-		k := key{r.Workload, r.Step, r.Broker}
-		if groups[k] == nil {
-			keys = append(keys, k)
+	p.program, p.tools = os.Getenv("POSTHORN"), tools{perfTest: os.Getenv("PERF_TEST"), peers: os.Getenv("PEERS_DIR")}
+	if p.program == "" || p.tools.perfTest == "" || p.tools.peers == "" {
+		return fmt.Errorf("POSTHORN (the program), PERF_TEST (its libraries) and PEERS_DIR are not set: use test/bench/run")
+	}
+	if others != "" {
+		if p.peers, err = peers.Choose(strings.Split(others, ","), p.tools.peers); err != nil {
+			return err
 		}
-		groups[k] = append(groups[k], r)
 	}
-	for _, k := range keys {
-		g := groups[k]
-		cpu := sorted(g, func(r result) float64 { return r.CPU })
-		fmt.Fprintf(out, "%s\t%s\t%s\t%.2f (%.2f to %.2f)\t%.1f\t%.0f\t%.1f\t%.0f\t%.0f\n", k.workload, k.step, k.broker,
-			median(cpu), cpu[0], cpu[len(cpu)-1],
-			median(sorted(g, func(r result) float64 { return r.Client })),
-			median(sorted(g, func(r result) float64 { return r.Rate })),
-			median(sorted(g, func(r result) float64 { return r.P99 / 1000 })),
-			median(sorted(g, func(r result) float64 { return float64(r.Written) / 1e6 })),
-			median(sorted(g, func(r result) float64 { return float64(r.Peak) / 1e6 })))
+	switch {
+	case p.rounds > 0:
+	case len(p.peers) > 0:
+		p.rounds = 5
+	default:
+		p.rounds = 3
 	}
-	out.Flush()
-}
-
-func sorted(results []result, of func(result) float64) []float64 {
-	var values []float64
-	for _, r := range results {
-		values = append(values, of(r))
+	r := newRun(note)
+	for _, w := range chosen {
+		fmt.Fprintf(os.Stderr, "%s\n", w.name)
+		results, versions, err := p.measure(w)
+		if err != nil {
+			return err
+		}
+		r.add(results, versions)
 	}
-	slices.Sort(values)
-	return values
-}
-
-func median(sorted []float64) float64 {
-	middle := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[middle]
-	}
-	return (sorted[middle-1] + sorted[middle]) / 2
+	return out.write(r)
 }

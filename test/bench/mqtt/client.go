@@ -18,13 +18,20 @@ const (
 	publish  = 3
 	puback   = 4
 	suback   = 9
+	pingresp = 13
 	patience = time.Minute
+
+	// Bytes: more is not read.
+	packetMax = 1 << 20
 )
 
 // Client is a connection.
 type Client struct {
 	net net.Conn
 	in  *bufio.Reader
+	buf []byte
+	// Acknowledgements not sent yet.
+	acknowledge []byte
 }
 
 // Dial connects as guest, and says with what session: one that ends with the connection, or one that is kept.
@@ -80,7 +87,7 @@ func (c *Client) Subscribe(filter string, qos byte) error {
 // Close is no DISCONNECT.
 func (c *Client) Close() error { return c.net.Close() }
 
-// A Message is ready to be sent; of QoS 1 it has packet identifier 1.
+// A Message is ready to be sent.
 type Message []byte
 
 // NewMessage makes one of so many bytes.
@@ -92,59 +99,61 @@ func NewMessage(topic string, qos byte, size int) Message {
 	return packet(publish<<4|qos<<1, append(body, make([]byte, size)...))
 }
 
-// Publish sends a message of QoS 1 so often, each when the one before is acknowledged.
-func (c *Client) Publish(m Message, times int) error {
-	for range times {
-		if _, err := c.net.Write(m); err != nil {
-			return err
-		}
+// Body is what the message says, its last so many bytes.
+func (m Message) Body(size int) []byte { return m[len(m)-size:] }
+
+// setIdentifier gives a message of QoS 1 a packet identifier, which stands before its body.
+func (m Message) setIdentifier(id uint16, size int) {
+	binary.BigEndian.PutUint16(m[len(m)-size-2:], id)
+}
+
+// Ping returns when the broker has read all that was sent before.
+func (c *Client) Ping() error {
+	if _, err := c.net.Write([]byte{12 << 4, 0}); err != nil {
+		return err
+	}
+	_, err := c.expect(pingresp)
+	return err
+}
+
+// Acknowledged waits for acknowledgements of messages of QoS 1 and returns how many have come: one at least.
+func (c *Client) Acknowledged() (int, error) {
+	count := 0
+	for count == 0 || c.in.Buffered() >= 4 {
 		if _, err := c.expect(puback); err != nil {
-			return err
+			return count, err
 		}
+		count++
 	}
-	return nil
+	return count, nil
 }
 
-// Stream sends a message of QoS 0 so often, as fast as the broker reads, some in each write.
-func (c *Client) Stream(m Message, times int) error {
-	const together = 16
-	var piece []byte
-	for range together {
-		piece = append(piece, m...)
+// Take reads a message and acknowledges one of QoS 1. What it says is good until the next call.
+func (c *Client) Take() ([]byte, error) {
+	kind, body, err := c.read()
+	if err != nil {
+		return nil, err
 	}
-	for ; times > 0; times -= together {
-		if _, err := c.net.Write(piece[:min(times, together)*len(m)]); err != nil {
-			return err
-		}
+	if kind>>4 != publish || len(body) < 2 {
+		return nil, fmt.Errorf("packet %d where messages were expected", kind>>4)
 	}
-	return nil
-}
-
-// Take reads messages until so many have come, or one has come with nothing in it, and acknowledges those of QoS 1. It returns how many came.
-func (c *Client) Take(times int) (int, error) {
-	for got := 0; got < times; got++ {
-		kind, body, err := c.read()
-		if err != nil {
-			return got, err
+	after := 2 + int(binary.BigEndian.Uint16(body))
+	if kind&6 != 0 {
+		if len(body) < after+2 {
+			return nil, errors.New("a PUBLISH is cut off")
 		}
-		if kind>>4 != publish || len(body) < 2 {
-			return got, fmt.Errorf("packet %d where messages were expected", kind>>4)
-		}
-		after := 2 + int(binary.BigEndian.Uint16(body))
-		if kind&6 != 0 {
-			if len(body) < after+2 {
-				return got, errors.New("a PUBLISH is cut off")
-			}
-			if _, err := c.net.Write([]byte{puback << 4, 2, body[after], body[after+1]}); err != nil {
-				return got, err
-			}
-			after += 2
-		}
-		if len(body) == after {
-			return got, nil
-		}
+		c.acknowledge = append(c.acknowledge, puback<<4, 2, body[after], body[after+1])
+		after += 2
 	}
-	return times, nil
+	if len(body) < after {
+		return nil, errors.New("a PUBLISH is cut off")
+	}
+	// What has come together is acknowledged together.
+	if len(c.acknowledge) > 0 && c.in.Buffered() == 0 {
+		_, err = c.net.Write(c.acknowledge)
+		c.acknowledge = c.acknowledge[:0]
+	}
+	return body[after:], err
 }
 
 func (c *Client) expect(want byte) ([]byte, error) {
@@ -157,8 +166,10 @@ func (c *Client) expect(want byte) ([]byte, error) {
 
 // The body is good until the next call.
 func (c *Client) read() (byte, []byte, error) {
-	if err := c.net.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return 0, nil, err
+	if c.in.Buffered() == 0 {
+		if err := c.net.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return 0, nil, err
+		}
 	}
 	kind, err := c.in.ReadByte()
 	if err != nil {
@@ -168,7 +179,13 @@ func (c *Client) read() (byte, []byte, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	body := make([]byte, size)
+	if size > packetMax {
+		return 0, nil, fmt.Errorf("a packet of %d bytes", size)
+	}
+	if uint64(cap(c.buf)) < size {
+		c.buf = make([]byte, size)
+	}
+	body := c.buf[:size]
 	_, err = io.ReadFull(c.in, body)
 	return kind, body, err
 }

@@ -1,53 +1,100 @@
 package mqtt
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Load is pairs of a publisher and a subscriber, each with a topic of their own. With QoS 1 a publisher has one message in flight; with
-// QoS 0 it sends as fast as the broker reads.
+// Load is pairs of a publisher and a subscriber, each with a topic of their own.
 type Load struct {
 	Pairs int
 	QoS   byte
 	// Kept sessions: the messages go through queues.
 	Kept bool
-	// Bytes of a message.
+	// Bytes of a message: eight at least.
 	Size int
+	// Messages of QoS 1 that a publisher may have not acknowledged; 0 is 1.
+	Window int
 }
 
-// Outcome is what came of a load.
+// Outcome is what came of a run.
 type Outcome struct {
-	// Messages that arrived.
-	Messages int
-	Took     time.Duration
+	// Messages that were sent, and that arrived.
+	Sent, Messages int
+	Took           time.Duration
+	// Microseconds from when a message was to be sent to its arrival, nil where it was not measured. Of a load with a pace that is the time
+	// that the pace says, also for a publisher that is late because the broker has not acknowledged yet.
+	Latency *hdrhistogram.Histogram
 }
 
-type pair struct{ publisher, subscriber *Client }
+// A Rig is a load that is connected.
+type Rig struct {
+	load  Load
+	pairs []pair
+	// Runs up to now.
+	runs  uint32
+	began time.Time
+}
 
-// Run connects, and sends and takes so many messages, all pairs together.
-func (l Load) Run(address string, messages int) (Outcome, error) {
-	pairs := make([]pair, l.Pairs)
-	for i := range pairs {
+type pair struct {
+	publisher, subscriber *Client
+	topic                 string
+	latency               *hdrhistogram.Histogram
+}
+
+// Connect connects all clients and subscribes.
+func (l Load) Connect(address string) (*Rig, error) {
+	r := &Rig{load: l, began: time.Now()}
+	for i := range l.Pairs {
+		p := pair{topic: fmt.Sprintf("bench/%d", i), latency: histogram()}
 		var err error
-		if pairs[i].subscriber, err = Dial(address, fmt.Sprintf("subscriber-%d", i), !l.Kept); err != nil {
-			return Outcome{}, err
+		if p.subscriber, err = Dial(address, fmt.Sprintf("subscriber-%d", i), !l.Kept); err == nil {
+			err = p.subscriber.Subscribe(p.topic, l.QoS)
 		}
-		defer pairs[i].subscriber.Close()
-		if err := pairs[i].subscriber.Subscribe(topic(i), 1); err != nil {
-			return Outcome{}, err
+		if err == nil {
+			p.publisher, err = Dial(address, fmt.Sprintf("publisher-%d", i), true)
 		}
-		if pairs[i].publisher, err = Dial(address, fmt.Sprintf("publisher-%d", i), true); err != nil {
-			return Outcome{}, err
+		r.pairs = append(r.pairs, p)
+		if err != nil {
+			r.Close()
+			return nil, err
 		}
-		defer pairs[i].publisher.Close()
 	}
-	each := messages / l.Pairs
+	return r, nil
+}
+
+// Close closes all connections.
+func (r *Rig) Close() {
+	for _, p := range r.pairs {
+		if p.subscriber != nil {
+			p.subscriber.Close()
+		}
+		if p.publisher != nil {
+			p.publisher.Close()
+		}
+	}
+}
+
+// From 1 microsecond to 5 minutes, to 1 %.
+func histogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, (5 * time.Minute).Microseconds(), 2)
+}
+
+// Run sends and takes so many messages, all pairs together: rate in each second, or with 0 as many as the broker takes.
+func (r *Rig) Run(messages int, rate float64) (Outcome, error) {
+	r.runs++
+	each := max(1, messages/len(r.pairs))
+	outcome := Outcome{Sent: each * len(r.pairs)}
+	if r.load.QoS > 0 || rate > 0 {
+		outcome.Latency = histogram()
+	}
 	began := time.Now()
 	var wait sync.WaitGroup
 	var lock sync.Mutex
-	var outcome Outcome
 	var failure error
 	note := func(got int, err error) {
 		lock.Lock()
@@ -57,31 +104,159 @@ func (l Load) Run(address string, messages int) (Outcome, error) {
 			failure = err
 		}
 	}
-	for i, p := range pairs {
-		wait.Go(func() { note(0, l.publish(p.publisher, topic(i), each)) })
+	for i, p := range r.pairs {
+		p.latency.Reset()
+		pace := pace{began: r.began}
+		if rate > 0 {
+			pace.every = time.Duration(float64(len(r.pairs)) / rate * float64(time.Second))
+			pace.next = time.Since(r.began) + pace.every*time.Duration(i)/time.Duration(len(r.pairs))
+		}
+		over := make(chan struct{})
+		wait.Go(func() { note(0, r.publish(p, each, pace, over)) })
 		wait.Go(func() {
-			got, err := p.subscriber.Take(each + 1)
-			note(got, err)
+			defer close(over)
+			note(r.take(p, each, outcome.Latency != nil))
 		})
 	}
 	wait.Wait()
 	outcome.Took = time.Since(began)
-	if failure == nil && l.QoS > 0 && outcome.Messages != each*l.Pairs {
-		failure = fmt.Errorf("%d of %d messages arrived", outcome.Messages, each*l.Pairs)
+	for _, p := range r.pairs {
+		if outcome.Latency != nil {
+			outcome.Latency.Merge(p.latency)
+		}
 	}
 	return outcome, failure
 }
 
-// The last message is empty, and never dropped.
-func (l Load) publish(c *Client, topic string, times int) error {
-	send := c.Publish
-	if l.QoS == 0 {
-		send = c.Stream
+// publish ends when the subscriber has what there is.
+func (r *Rig) publish(p pair, times int, pace pace, over <-chan struct{}) error {
+	m := NewMessage(p.topic, r.load.QoS, r.load.Size)
+	switch {
+	case r.load.QoS > 0:
+		return r.window(p.publisher, m, times, pace)
+	case pace.every > 0:
+		if err := paced(p.publisher, m, r.load.Size, times, pace); err != nil {
+			return err
+		}
+	default:
+		if err := stream(p.publisher, m, times); err != nil {
+			return err
+		}
 	}
-	if err := send(NewMessage(topic, l.QoS, l.Size), times); err != nil {
-		return err
+	// The end may be dropped like every message of QoS 0: then it is told again.
+	end := NewMessage(p.topic, 0, endSize)
+	binary.BigEndian.PutUint32(end.Body(endSize), r.runs)
+	for {
+		if err := p.publisher.Ping(); err != nil {
+			return err
+		}
+		if _, err := p.publisher.net.Write(end); err != nil {
+			return err
+		}
+		select {
+		case <-over:
+			return nil
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	return c.Publish(NewMessage(topic, 1, 0), 1)
 }
 
-func topic(i int) string { return fmt.Sprintf("bench/%d", i) }
+// endSize is the size of the message of QoS 0 that says that a run is over: the run's number.
+const endSize = 4
+
+// window sends messages of QoS 1, with at most so many not acknowledged.
+func (r *Rig) window(c *Client, m Message, times int, pace pace) error {
+	window := max(1, r.load.Window)
+	under, id := 0, uint16(0)
+	for times > 0 || under > 0 {
+		for times > 0 && under < window {
+			id = id%uint16(window) + 1
+			m.setIdentifier(id, r.load.Size)
+			pace.stamp(m.Body(r.load.Size))
+			if _, err := c.net.Write(m); err != nil {
+				return err
+			}
+			times--
+			under++
+		}
+		got, err := c.Acknowledged()
+		if err != nil {
+			return err
+		}
+		under -= got
+	}
+	return nil
+}
+
+// paced sends messages of QoS 0 when they are due.
+func paced(c *Client, m Message, size, times int, pace pace) error {
+	for range times {
+		pace.stamp(m.Body(size))
+		if _, err := c.net.Write(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stream sends messages of QoS 0 as fast as the broker reads, some in each write.
+func stream(c *Client, m Message, times int) error {
+	const together = 16
+	var piece []byte
+	for range together {
+		piece = append(piece, m...)
+	}
+	for ; times > 0; times -= together {
+		if _, err := c.net.Write(piece[:min(times, together)*len(m)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take counts messages: of QoS 1 until all have come, of QoS 0 until the run's end.
+func (r *Rig) take(p pair, times int, measured bool) (int, error) {
+	got := 0
+	for r.load.QoS == 0 || got < times {
+		body, err := p.subscriber.Take()
+		if err != nil {
+			return got, fmt.Errorf("%d of %d messages arrived: %w", got, times, err)
+		}
+		if len(body) == endSize {
+			if binary.BigEndian.Uint32(body) == r.runs {
+				break
+			}
+			continue // of a run before
+		}
+		got++
+		if measured && len(body) >= 8 {
+			sent := time.Duration(binary.BigEndian.Uint64(body))
+			_ = p.latency.RecordValue(max(1, (time.Since(r.began) - sent).Microseconds()))
+		}
+	}
+	return got, nil
+}
+
+// A pace says when messages are to be sent, in time since the beginning.
+type pace struct {
+	began time.Time
+	every time.Duration
+	next  time.Duration
+}
+
+// stamp waits until the next message is due and writes the time that its latency counts from: now, if that was waited for, since a
+// client's clock is not the broker's fault; when it was due, if the client comes late.
+func (p *pace) stamp(body []byte) {
+	now := time.Since(p.began)
+	if p.every > 0 {
+		due := p.next
+		p.next += p.every
+		if due > now {
+			time.Sleep(due - now)
+			now = time.Since(p.began)
+		} else {
+			now = due
+		}
+	}
+	binary.BigEndian.PutUint64(body, uint64(now))
+}

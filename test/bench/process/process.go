@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -17,7 +18,8 @@ const Patience = 5 * time.Minute
 
 // Broker is one broker under measurement: a directory, and a process on ports of its own.
 type Broker struct {
-	Name string
+	Name    string
+	Version string
 	// Dir holds the log and the file that says that the broker is ready.
 	Dir string
 	// Ports by name: amqp, management, prometheus.
@@ -48,7 +50,45 @@ func New(program string, arguments ...string) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{Name: "posthorn", Dir: dir, program: program, arguments: arguments}, nil
+	return &Broker{Name: "posthorn", Version: version(program), Dir: dir, program: program, arguments: arguments}, nil
+}
+
+func version(program string) string {
+	out, _ := exec.Command(program, "--version").Output()
+	return strings.TrimPrefix(strings.TrimSpace(string(out)), "posthorn ")
+}
+
+// A Foreign is somebody else's broker: how it is run in a directory of its own, which is removed with it.
+type Foreign struct {
+	Name, Version string
+	Dir           string
+	Ports         map[string]int
+	Command       *exec.Cmd
+	// Serves tells whether it serves clients.
+	Serves func() error
+}
+
+// Start starts it and returns when it serves clients.
+func (f Foreign) Start() (*Broker, error) {
+	b := &Broker{Name: f.Name, Version: f.Version, Dir: f.Dir, Ports: f.Ports, cmd: f.Command}
+	if err := b.spawn(); err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(Patience); ; time.Sleep(50 * time.Millisecond) {
+		err := f.Serves()
+		if err == nil {
+			return b, nil
+		}
+		select {
+		case <-b.over:
+			return nil, fmt.Errorf("%s has ended; its log is %s", b.Name, b.Log())
+		default:
+		}
+		if time.Now().After(end) {
+			b.Kill()
+			return nil, fmt.Errorf("%s does not serve after %s (%w); its log is %s", b.Name, Patience, err, b.Log())
+		}
+	}
 }
 
 // Data is where the broker keeps what it must not lose.
@@ -69,13 +109,21 @@ func (b *Broker) Launch() error {
 		"--set", "prometheus.tcp.port=127.0.0.1:0",
 	}
 	b.cmd = exec.Command(b.program, append(all, b.arguments...)...)
+	return b.spawn()
+}
+
+// Its process ends with this one.
+func (b *Broker) spawn() error {
 	log, err := os.OpenFile(b.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	b.cmd.Stdout, b.cmd.Stderr = log, log
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if b.cmd.SysProcAttr == nil {
+		b.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	b.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	if err := b.cmd.Start(); err != nil {
 		return err
 	}

@@ -11,12 +11,15 @@ import (
 	"time"
 )
 
-// Usage is what a process has used up to now.
+// Usage is what a process and all that descend from it have used up to now.
 type Usage struct {
-	CPU      time.Duration
-	Written  uint64 // bytes to disk
-	Peak     uint64 // resident bytes, the most at any time
-	Resident uint64 // resident bytes now
+	CPU time.Duration
+	// Bytes to disk.
+	Written uint64
+	// Resident bytes, the most at any time since the start or the last ResetPeak; of several processes the sum.
+	Peak uint64
+	// Resident bytes now.
+	Resident uint64
 }
 
 // USER_HZ: what /proc counts processor time in, the same on every Linux.
@@ -24,15 +27,32 @@ const ticksPerSecond = 100
 
 // Usage reads /proc; see proc(5).
 func (b *Broker) Usage() (Usage, error) {
-	proc := filepath.Join("/proc", strconv.Itoa(b.cmd.Process.Pid))
-	stat, err := os.ReadFile(filepath.Join(proc, "stat"))
+	var sum Usage
+	for at, pid := range b.Processes() {
+		one, err := usage(pid)
+		if err != nil {
+			if at == 0 {
+				return Usage{}, err
+			}
+			continue // it has just ended
+		}
+		sum.CPU += one.CPU
+		sum.Written += one.Written
+		sum.Peak += one.Peak
+		sum.Resident += one.Resident
+	}
+	return sum, nil
+}
+
+func usage(pid string) (Usage, error) {
+	proc := filepath.Join("/proc", pid)
+	fields, err := stat(proc)
 	if err != nil {
 		return Usage{}, err
 	}
-	// Fields 14 and 15 of proc(5); the name in field 2 may hold anything.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	// Fields 14 to 17 of proc(5): its own time, and that of children that ended.
 	var ticks uint64
-	for _, field := range fields[11:13] {
+	for _, field := range fields[11:15] {
 		n, err := strconv.ParseUint(field, 10, 64)
 		if err != nil {
 			return Usage{}, err
@@ -44,6 +64,52 @@ func (b *Broker) Usage() (Usage, error) {
 	u.Peak = counter(filepath.Join(proc, "status"), "VmHWM:") << 10
 	u.Resident = counter(filepath.Join(proc, "status"), "VmRSS:") << 10
 	return u, nil
+}
+
+// The fields of proc(5) from the third on; the name, the second, may hold anything.
+func stat(proc string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(proc, "stat"))
+	if err != nil {
+		return nil, err
+	}
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])), nil
+}
+
+// Processes are the ids of the broker's process and of all that descend from it, parents before their children.
+func (b *Broker) Processes() []string {
+	children := map[string][]string{}
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range all {
+		if fields, err := stat(proc); err == nil {
+			children[fields[1]] = append(children[fields[1]], filepath.Base(proc))
+		}
+	}
+	found := []string{strconv.Itoa(b.cmd.Process.Pid)}
+	for at := 0; at < len(found); at++ {
+		found = append(found, children[found[at]]...)
+	}
+	return found
+}
+
+// ResetPeak lets Peak begin anew; see proc(5) on clear_refs.
+func (b *Broker) ResetPeak() {
+	for _, pid := range b.Processes() {
+		_ = os.WriteFile(filepath.Join("/proc", pid, "clear_refs"), []byte("5"), 0)
+	}
+}
+
+// Pause stops the broker's processes as they are, so that they take nothing from another that is measured.
+func (b *Broker) Pause() { b.signal(syscall.SIGSTOP) }
+
+// Resume lets them go on.
+func (b *Broker) Resume() { b.signal(syscall.SIGCONT) }
+
+func (b *Broker) signal(s syscall.Signal) {
+	for _, pid := range b.Processes() {
+		if n, err := strconv.Atoi(pid); err == nil {
+			_ = syscall.Kill(n, s)
+		}
+	}
 }
 
 // A number behind its name in a file of /proc; 0 where the kernel does not tell it.

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"posthorn.io/posthorn/test/bench/mqtt"
+	"posthorn.io/posthorn/test/bench/process"
+	"posthorn.io/posthorn/test/bench/wire"
+)
+
+// A load is what clients do to a broker.
+type load interface {
+	connect(b *process.Broker, t tools) (connected, error)
+}
+
+// connected is a load with its clients, if they stay from run to run.
+type connected interface {
+	// run sends and takes so many messages, at so many in each second or, with 0, as fast as it goes. Of the outcome it knows messages,
+	// rate, latencies, and the client's seconds: those of all messages.
+	run(messages int, rate float64) (result, error)
+	close()
+}
+
+// patience is how long one run of somebody else's program may take.
+const patience = 5 * time.Minute
+
+// tools are directories.
+type tools struct {
+	// PerfTest's libraries.
+	perfTest string
+	// What peers/install has installed.
+	peers string
+}
+
+// perfTest has PerfTest's arguments, with %d for the number of messages.
+type perfTest struct{ arguments string }
+
+type perfTestOn struct {
+	perfTest
+	java []string
+}
+
+func (p perfTest) connect(b *process.Broker, t tools) (connected, error) {
+	return perfTestOn{p, []string{"-cp", filepath.Join(t.perfTest, "*"), "com.rabbitmq.perf.PerfTest",
+		"--uri", "amqp://guest:guest@" + b.Address(), "--id", "bench"}}, nil
+}
+
+func (p perfTestOn) close() {}
+
+func (p perfTestOn) run(messages int, rate float64) (result, error) {
+	words := strings.Fields(fmt.Sprintf(p.arguments, messages))
+	if rate > 0 {
+		words = append(words, "--rate", strconv.Itoa(int(rate)))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "java", append(p.java, words...)...)
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return result{}, fmt.Errorf("PerfTest: %w\n%s", err, out)
+	}
+	took := time.Since(began)
+	r := result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     averageRate(string(out), float64(messages)/took.Seconds()),
+		Client:   spent(cmd).Seconds(),
+	}
+	r.Median, r.P95, r.P99 = latencies(string(out))
+	return r, nil
+}
+
+// The processor time of a program that has ended.
+func spent(cmd *exec.Cmd) time.Duration {
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+}
+
+var (
+	average = regexp.MustCompile(`(sending|receiving) rate avg: ([0-9]+) (?:msg|messages)/s`)
+	delays  = regexp.MustCompile(`consumer latency [^\n]*95th/99th ([0-9./]+) (µs|ms)`)
+)
+
+// The slower of PerfTest's own averages; otherwise that of the whole run, the start of Java included.
+func averageRate(out string, whole float64) float64 {
+	slowest := 0.0
+	for _, m := range average.FindAllStringSubmatch(out, -1) {
+		n, _ := strconv.ParseFloat(m[2], 64)
+		if n > 0 && (slowest == 0 || n < slowest) {
+			slowest = n
+		}
+	}
+	if slowest == 0 {
+		return whole
+	}
+	return slowest
+}
+
+// The consumers' median, 95th and 99th percentile in microseconds, as PerfTest has them of a whole run; 0 where it has none.
+func latencies(out string) (median, p95, p99 float64) {
+	all := delays.FindAllStringSubmatch(out, -1)
+	if len(all) == 0 {
+		return 0, 0, 0
+	}
+	last := all[len(all)-1]
+	var values []float64
+	for text := range strings.SplitSeq(last[1], "/") {
+		n, _ := strconv.ParseFloat(text, 64)
+		if last[2] == "ms" {
+			n *= 1000
+		}
+		values = append(values, n)
+	}
+	if len(values) != 5 {
+		return 0, 0, 0
+	}
+	return values[1], values[3], values[4]
+}
+
+// ownMQTT is a client of our own: PerfTest knows no MQTT.
+type ownMQTT struct{ mqtt.Load }
+
+type ownMQTTOn struct{ *mqtt.Rig }
+
+func (l ownMQTT) connect(b *process.Broker, _ tools) (connected, error) {
+	rig, err := l.Connect(fmt.Sprintf("127.0.0.1:%d", b.Ports["mqtt"]))
+	return ownMQTTOn{rig}, err
+}
+
+func (l ownMQTTOn) close() { l.Close() }
+
+func (l ownMQTTOn) run(messages int, rate float64) (result, error) {
+	before := ownCPU()
+	outcome, err := l.Run(messages, rate)
+	if err != nil {
+		return result{}, err
+	}
+	r := result{
+		Messages: outcome.Messages,
+		Sent:     outcome.Sent,
+		Rate:     float64(outcome.Messages) / outcome.Took.Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}
+	if h := outcome.Latency; h != nil {
+		r.Median, r.P95, r.P99 = float64(h.ValueAtPercentile(50)), float64(h.ValueAtPercentile(95)), float64(h.ValueAtPercentile(99))
+		r.P999, r.Longest = float64(h.ValueAtPercentile(99.9)), float64(h.Max())
+	}
+	return r, nil
+}
+
+func ownCPU() time.Duration {
+	var usage syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// ownAMQP is the client of bench-storage, one publisher and one consumer of a durable classic queue.
+type ownAMQP struct {
+	queue       string
+	unconfirmed int
+	prefetch    uint16
+}
+
+type ownAMQPOn struct {
+	ownAMQP
+	publisher, consumer *wire.Conn
+}
+
+func (l ownAMQP) connect(b *process.Broker, _ tools) (connected, error) {
+	on := ownAMQPOn{ownAMQP: l}
+	var err error
+	if on.publisher, err = wire.Dial(b.Address()); err != nil {
+		return nil, err
+	}
+	if err = on.publisher.Declare(l.queue, "classic"); err == nil {
+		err = on.publisher.Confirms()
+	}
+	if err == nil {
+		on.consumer, err = wire.Dial(b.Address())
+	}
+	if err == nil {
+		err = on.consumer.Consume(l.queue, "bench", l.prefetch)
+	}
+	if err != nil {
+		on.close()
+		return nil, err
+	}
+	return on, nil
+}
+
+func (l ownAMQPOn) close() {
+	l.publisher.Close()
+	if l.consumer != nil {
+		l.consumer.Close()
+	}
+}
+
+func (l ownAMQPOn) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	before, began := ownCPU(), time.Now()
+	taken := make(chan error, 1)
+	go func() { taken <- l.consumer.Take(messages, int(l.prefetch)) }()
+	if err := l.publisher.Publish(wire.NewMessage(l.queue, 12), messages, l.unconfirmed); err != nil {
+		return result{}, err
+	}
+	if err := <-taken; err != nil {
+		return result{}, err
+	}
+	return result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     float64(messages) / time.Since(began).Seconds(),
+		Client:   (ownCPU() - before).Seconds(),
+	}, nil
+}
+
+// mosquittoTools are the programs that come with mosquitto: one pair, QoS 1, 20 in flight.
+type mosquittoTools struct{}
+
+type mosquittoToolsOn struct{ root, port string }
+
+func (mosquittoTools) connect(b *process.Broker, t tools) (connected, error) {
+	root := filepath.Join(t.peers, "debian")
+	if _, err := os.Stat(filepath.Join(root, "usr/bin/mosquitto_pub")); err != nil {
+		return nil, fmt.Errorf("mosquitto_pub is not installed: make bench-peers")
+	}
+	return mosquittoToolsOn{root, strconv.Itoa(b.Ports["mqtt"])}, nil
+}
+
+func (mosquittoToolsOn) close() {}
+
+func (m mosquittoToolsOn) command(ctx context.Context, program string, words ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "chroot", append([]string{m.root, "/usr/bin/" + program, "-h", "127.0.0.1", "-p", m.port, "-u", "guest", "-P", "guest",
+		"-V", "mqttv311", "-q", "1", "-t", "bench/tools"}, words...)...)
+}
+
+func (m mosquittoToolsOn) run(messages int, rate float64) (result, error) {
+	if rate > 0 {
+		return result{}, fmt.Errorf("this load has no pace")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	// A session that is kept has its subscription as soon as its client is back, which can be seen from outside.
+	session := []string{"-c", "-i", "tools"}
+	if err := m.command(ctx, "mosquitto_sub", append(session, "-E")...).Run(); err != nil {
+		return result{}, fmt.Errorf("mosquitto_sub: %w", err)
+	}
+	idle := m.established()
+	subscriber := m.command(ctx, "mosquitto_sub", append(session, "-C", strconv.Itoa(messages))...)
+	if err := subscriber.Start(); err != nil {
+		return result{}, err
+	}
+	for end := time.Now().Add(10 * time.Second); m.established() <= idle; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return result{}, fmt.Errorf("mosquitto_sub does not connect")
+		}
+	}
+	publisher := m.command(ctx, "mosquitto_pub", "-l")
+	publisher.Stdin = io.LimitReader(endless("hello world!\n"), int64(messages)*int64(len("hello world!\n")))
+	began := time.Now()
+	if err := publisher.Run(); err != nil {
+		return result{}, fmt.Errorf("mosquitto_pub: %w", err)
+	}
+	if err := subscriber.Wait(); err != nil {
+		return result{}, fmt.Errorf("mosquitto_sub: %w", err)
+	}
+	return result{
+		Messages: messages,
+		Sent:     messages,
+		Rate:     float64(messages) / time.Since(began).Seconds(),
+		Client:   (spent(publisher) + spent(subscriber)).Seconds(),
+	}, nil
+}
+
+// How many connections the broker's port has.
+func (m mosquittoToolsOn) established() int {
+	port, _ := strconv.Atoi(m.port)
+	text, _ := os.ReadFile("/proc/net/tcp")
+	// The local address, the remote one, and the state; see proc(5).
+	return len(regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]{8}:%04X [0-9A-F:]{13} 01 `, port)).FindAll(text, -1))
+}
+
+// endless is a text again and again.
+type endless string
+
+func (e endless) Read(to []byte) (int, error) {
+	n := 0
+	for n+len(e) <= len(to) {
+		n += copy(to[n:], e)
+	}
+	return n, nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"posthorn.io/posthorn/test/bench/process"
+)
+
+// A syncCount is a perf that counts the broker's calls that sync files. It makes every call of every process somewhat dearer, so it runs in
+// trials only.
+type syncCount struct {
+	cmd *exec.Cmd
+	out *bytes.Buffer
+}
+
+// countSyncs begins; nil where perf is not there.
+func countSyncs(b *process.Broker) *syncCount {
+	c := &syncCount{out: &bytes.Buffer{}}
+	const calls = "syscalls:sys_enter_fsync,syscalls:sys_enter_fdatasync,syscalls:sys_enter_msync"
+	c.cmd = exec.Command("perf", "stat", "-x", ",", "-e", calls, "-p", strings.Join(b.Processes(), ","))
+	c.cmd.Stderr = c.out
+	if c.cmd.Start() != nil {
+		return nil
+	}
+	return c
+}
+
+// end says how many there were for each thousand messages; nil where that is not known.
+func (c *syncCount) end(messages int) *float64 {
+	if c == nil {
+		return nil
+	}
+	_ = c.cmd.Process.Signal(syscall.SIGINT)
+	_ = c.cmd.Wait()
+	calls, ok := counted(c.out.String())
+	if !ok || messages == 0 {
+		return nil
+	}
+	each := calls * 1000 / float64(messages)
+	return &each
+}
+
+// counted adds up the lines of perf stat -x: value, unit, event and more.
+func counted(out string) (float64, bool) {
+	sum, lines := 0.0, 0
+	for line := range strings.Lines(out) {
+		fields := strings.Split(line, ",")
+		if len(fields) < 3 || !strings.HasPrefix(fields[2], "syscalls:") {
+			continue
+		}
+		n, err := strconv.ParseFloat(fields[0], 64)
+		if err != nil {
+			return 0, false // "<not supported>"
+		}
+		sum += n
+		lines++
+	}
+	return sum, lines > 0
+}
