@@ -51,9 +51,13 @@ sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 	@$(CARGO) build -q --release $(BROKER) -p sim
 	@$(CARGO_TARGET_DIR)/release/sim $(if $(SEEDS),--seeds $(SEEDS),--seed $(or $(SEED),1))
 
-.PHONY: bench bench-storage faults
-bench: ## CPU per million messages under RabbitMQ's PerfTest; ROUNDS=3, WORKLOAD=name for one (test/bench/run -help)
-	@test/bench/run -rounds $(or $(ROUNDS),3) $(WORKLOAD)
+.PHONY: bench bench-peers bench-storage faults
+bench: ## what messages cost: CPU, rate, latency, bytes; PEERS=all or names for others beside us, ROUNDS=n, WORKLOAD=name (test/bench/run -help)
+	@test/bench/run $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(PEERS),-peers $(PEERS)) -json $(CARGO_TARGET_DIR)/messages.json \
+	  -against docs/messages.json $(WORKLOAD)
+
+bench-peers: ## other people's brokers for bench PEERS=..., into the cache: RabbitMQ, mosquitto, NATS, HiveMQ CE, Artemis
+	@test/bench/peers/install $(PEERS)
 
 bench-storage: ## what storage costs, in some ten minutes: group commit, restart, depth, disk, idle groups; SCENARIO=name for one
 	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn -p benches

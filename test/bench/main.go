@@ -97,6 +97,9 @@ func all(workloads []string, p plan, others, note string, out outputs) error {
 			return err
 		}
 		r.add(results, versions)
+		if err := out.keep(r); err != nil {
+			return err
+		}
 	}
 	return out.write(r)
 }

@@ -115,16 +115,22 @@ func client(r result) float64 { return r.Client }
 // outputs are files; empty is none.
 type outputs struct{ json, against, markdown, svg string }
 
+// keep writes what there is up to now: a run is long.
+func (o outputs) keep(r run) error {
+	if o.json == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(o.json, append(text, '\n'), 0o644)
+}
+
 func (o outputs) write(r run) error {
 	r.table(os.Stdout)
-	if o.json != "" {
-		text, err := json.MarshalIndent(r, "", " ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(o.json, append(text, '\n'), 0o644); err != nil {
-			return err
-		}
+	if err := o.keep(r); err != nil {
+		return err
 	}
 	if o.against != "" {
 		before, err := read(o.against)

@@ -136,7 +136,7 @@ var workloads = []workload{
 		protocol: "mqtt", byName: true, settings: mqttSettings, demand: peers.Demand{Patient: true}, kept: inMemory,
 		steps: []step{
 			{"mosquitto_pub", mosquittoTools{}, 20_000, false},
-			{"ours", ownMQTT{mqtt.Load{Pairs: 1, QoS: 1, Size: 12, Window: 20}}, 20_000, false},
+			{"ours", ownMQTT{mqtt.Load{Pairs: 1, QoS: 1, Size: 12, Window: 20, Kept: true}}, 20_000, false},
 		},
 	},
 }

@@ -66,6 +66,7 @@ var counts = []int{1_000, 5_000, 10_000, 19_000}
 
 func main() {
 	together := flag.Int("together", 64, "connections that are opened at a time")
+	nodes := flag.Int("nodes", 1, "of a cluster; all connections are to the first, the others are looked at too")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: connections [FLAGS] [KIND...]   all of them when none is named; kinds:")
 		for _, k := range kinds {
@@ -74,24 +75,24 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if err := run(flag.Args(), *together); err != nil {
+	if err := run(flag.Args(), *together, *nodes); err != nil {
 		fmt.Fprintln(os.Stderr, "connections:", err)
 		os.Exit(1)
 	}
 }
 
-func run(names []string, together int) error {
+func run(names []string, together, nodes int) error {
 	program := os.Getenv("POSTHORN")
 	if program == "" {
 		return fmt.Errorf("POSTHORN (the program) is not set")
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "kind\tconnections\tMB resident\tbytes each, since the line before\tCPU ms per thousand\tconnects/s")
+	fmt.Fprintln(out, "kind\tconnections\tMB resident\tbytes each, since the line before\tCPU ms per thousand\tconnects/s\ton each other node: bytes\tCPU ms per thousand")
 	for _, k := range kinds {
 		if len(names) > 0 && !contains(names, k.name) {
 			continue
 		}
-		if err := k.measure(program, together, out); err != nil {
+		if err := k.measure(program, together, nodes, out); err != nil {
 			return fmt.Errorf("%s: %w", k.name, err)
 		}
 		out.Flush()
@@ -108,7 +109,7 @@ func contains(names []string, name string) bool {
 	return false
 }
 
-func (k kind) measure(program string, together int, out io.Writer) error {
+func (k kind) measure(program string, together, nodes int, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "posthorn-connections.")
 	if err != nil {
 		return err
@@ -117,13 +118,18 @@ func (k kind) measure(program string, together int, out io.Writer) error {
 	if err := certificate(dir); err != nil {
 		return err
 	}
-	b, err := process.Start(program,
-		"--set", "mqtt.listeners.tcp.default=127.0.0.1:0", "--set", "mqtt.listeners.ssl.default=127.0.0.1:0",
-		"--set", "ssl_options.certfile="+filepath.Join(dir, "cert.pem"), "--set", "ssl_options.keyfile="+filepath.Join(dir, "key.pem"))
+	settings := []string{"--set", "mqtt.listeners.tcp.default=127.0.0.1:0", "--set", "mqtt.listeners.ssl.default=127.0.0.1:0",
+		"--set", "ssl_options.certfile=" + filepath.Join(dir, "cert.pem"), "--set", "ssl_options.keyfile=" + filepath.Join(dir, "key.pem")}
+	brokers, err := start(program, nodes, settings)
 	if err != nil {
 		return err
 	}
-	defer b.Remove()
+	defer func() {
+		for _, b := range brokers {
+			b.Remove()
+		}
+	}()
+	b := brokers[0]
 	address := fmt.Sprintf("127.0.0.1:%d", b.Ports[k.port])
 	open := make([]io.Closer, 0, counts[len(counts)-1])
 	defer func() {
@@ -131,7 +137,7 @@ func (k kind) measure(program string, together int, out io.Writer) error {
 			c.Close()
 		}
 	}()
-	before, err := b.Usage()
+	before, away, err := look(brokers)
 	if err != nil {
 		return err
 	}
@@ -143,17 +149,44 @@ func (k kind) measure(program string, together int, out io.Writer) error {
 			return err
 		}
 		took := time.Since(began)
-		after, err := settled(b)
+		after, awayAfter, err := look(brokers)
 		if err != nil {
 			return err
 		}
 		n := float64(count - from)
-		fmt.Fprintf(out, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.0f\n", k.name, count, float64(after.Resident)/1e6,
+		fmt.Fprintf(out, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\n", k.name, count, float64(after.Resident)/1e6,
 			(float64(after.Resident)-float64(before.Resident))/n,
-			(after.CPU-before.CPU).Seconds()*1e6/n, n/took.Seconds())
-		before = after
+			(after.CPU-before.CPU).Seconds()*1e6/n, n/took.Seconds(), (awayAfter.bytes-away.bytes)/n, (awayAfter.seconds-away.seconds)*1e6/n)
+		before, away = after, awayAfter
 	}
 	return nil
+}
+
+func start(program string, nodes int, settings []string) ([]*process.Broker, error) {
+	if nodes > 1 {
+		return process.Cluster(program, nodes, settings...)
+	}
+	b, err := process.Start(program, settings...)
+	return []*process.Broker{b}, err
+}
+
+// others is what a node uses that has none of the connections: the mean of such nodes.
+type others struct{ bytes, seconds float64 }
+
+// look tells what the first uses, and what the others do.
+func look(brokers []*process.Broker) (process.Usage, others, error) {
+	first, err := settled(brokers[0])
+	var mean others
+	for _, b := range brokers[1:] {
+		if err != nil {
+			break
+		}
+		var usage process.Usage
+		usage, err = settled(b)
+		mean.bytes += float64(usage.Resident) / float64(len(brokers)-1)
+		mean.seconds += usage.CPU.Seconds() / float64(len(brokers)-1)
+	}
+	return first, mean, err
 }
 
 // more opens connections until there are so many.

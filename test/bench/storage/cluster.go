@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -22,60 +21,13 @@ const maxAnswer = 16 << 20
 
 // cluster starts three nodes on loopback.
 func (r *report) cluster() ([]*process.Broker, error) {
-	ports, err := free(nodes)
-	if err != nil {
-		return nil, err
-	}
-	var peers []string
-	for _, port := range ports {
-		peers = append(peers, fmt.Sprintf("127.0.0.1:%d", port))
-	}
-	var all []*process.Broker
-	for n := range nodes {
-		b, err := process.New(r.program, sets([]string{
-			fmt.Sprintf("cluster.node=n%d", n+1), "cluster.advertised_host=127.0.0.1",
-			"cluster.listener=" + peers[n], "cluster.peers=" + strings.Join(peers, ","),
-		})...)
-		if err == nil {
-			err = b.Launch()
-		}
-		if err != nil {
-			remove(all)
-			return nil, err
-		}
-		all = append(all, b)
-	}
-	for _, b := range all {
-		if err := b.Wait(); err != nil {
-			remove(all)
-			return nil, err
-		}
-		if err := b.Serves(); err != nil {
-			remove(all)
-			return nil, err
-		}
-	}
-	return all, nil
+	return process.Cluster(r.program, nodes)
 }
 
 func remove(all []*process.Broker) {
 	for _, b := range all {
 		b.Remove()
 	}
-}
-
-// free finds ports of loopback that nobody listens on.
-func free(count int) ([]int, error) {
-	var ports []int
-	for range count {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 var client = &http.Client{Timeout: 10 * time.Second}
