@@ -26,8 +26,8 @@ pub(crate) struct Connection {
     pub protocol: ClientProtocol,
     /// Its TLS. None: it has none, or it is over.
     pub secure: Option<Box<Secure>>,
-    /// Bytes without the end of their frame; empty (and without an allocation) between frames.
-    pub partial: BytesMut,
+    /// Bytes without the end of their frame; None between frames.
+    pub partial: Option<Box<BytesMut>>,
     /// Tells this connection from an earlier one in the same slot.
     pub serial: u64,
     /// Bytes read and thrown away while lingering.
@@ -65,7 +65,7 @@ impl Connection {
             socket,
             protocol,
             secure,
-            partial: BytesMut::new(),
+            partial: None,
             serial,
             discarded: 0,
             phase,
@@ -86,7 +86,7 @@ impl Connection {
             Phase::Serving => {
                 self.standing == Standing::Open
                     && !self.glutted
-                    && (self.readable || (self.resume && !self.partial.is_empty()))
+                    && (self.readable || (self.resume && self.partial.is_some()))
             }
             Phase::Flushing => false,
             Phase::Shaking | Phase::Lingering => self.readable,
@@ -106,11 +106,11 @@ impl Connection {
     /// Keeps what a step left over, without holding a large buffer for it.
     pub fn keep(&mut self, rest: BytesMut) {
         self.partial = if rest.is_empty() {
-            BytesMut::new()
+            None
         } else if rest.len() < COMPACT_FROM / 2 && rest.capacity() > COMPACT_FROM {
-            BytesMut::from(&rest[..])
+            Some(Box::new(BytesMut::from(&rest[..])))
         } else {
-            rest
+            Some(Box::new(rest))
         };
     }
 }

@@ -3,7 +3,6 @@
 use crate::connection::Phase;
 use crate::event_loop::{CLOSE_TIMEOUT, ShardLoop};
 use crate::sockets::READS_PER_TURN;
-use bytes::BytesMut;
 use shard::ConnectionKey;
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
@@ -28,7 +27,7 @@ impl ShardLoop {
         };
         let known = connection.is_known();
         connection.phase = Phase::Lingering;
-        connection.partial = BytesMut::new();
+        connection.partial = None;
         connection.secure = None;
         let shut = connection.socket.shutdown(Shutdown::Write);
         if known {
@@ -98,7 +97,7 @@ impl ShardLoop {
     }
 
     fn remove(&mut self, key: usize) {
-        if let Some(mut connection) = self.connections.try_remove(key) {
+        if let Some(mut connection) = self.connections.remove(key) {
             // Closing the descriptor would do it too.
             let _ = self.poll.registry().deregister(&mut connection.socket);
         }

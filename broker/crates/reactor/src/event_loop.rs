@@ -12,7 +12,7 @@ use crate::wake::Wake;
 use env::{Clock, Time};
 use mio::{Events, Interest, Poll, Token};
 use shard::{Effect, ShardDriver};
-use slab::Slab;
+use slots::Slab;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;

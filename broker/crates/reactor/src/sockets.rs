@@ -162,8 +162,7 @@ impl ShardLoop {
         };
         // Without it the socket still works.
         let _ = socket.set_nodelay(true);
-        let entry = self.connections.vacant_entry();
-        let key = entry.key();
+        let key = self.connections.vacant_key();
         if let Err(error) =
             self.poll
                 .registry()
@@ -174,7 +173,8 @@ impl ShardLoop {
         }
         self.next_serial += 1;
         let shaking = secure.is_some();
-        entry.insert(Connection::new(socket, protocol, self.next_serial, secure));
+        let connection = Connection::new(socket, protocol, self.next_serial, secure);
+        self.connections.insert(connection);
         if shaking {
             let at = self.now + self.config.tls_handshake;
             self.shaking.push_back((at, key, self.next_serial));
@@ -265,7 +265,7 @@ impl ShardLoop {
         };
         if std::mem::take(&mut connection.resume)
             && connection.standing == Standing::Open
-            && !connection.partial.is_empty()
+            && connection.partial.is_some()
         {
             self.received(key, BytesMut::new());
         }
@@ -275,11 +275,12 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let mut input = if connection.partial.is_empty() {
-            bytes
-        } else {
-            connection.partial.extend_from_slice(&bytes);
-            std::mem::take(&mut connection.partial)
+        let mut input = match connection.partial.take() {
+            None => bytes,
+            Some(mut partial) => {
+                partial.extend_from_slice(&bytes);
+                *partial
+            }
         };
         let standing = self.driver.received(ConnectionKey(key), &mut input);
         if standing == Standing::Open && input.len() > self.config.max_partial {

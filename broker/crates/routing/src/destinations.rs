@@ -1,8 +1,7 @@
-//! Sets of destinations: small ones inline, large ones (a fanout to 100,000 queues) as a tree.
+//! Sets of destinations: one inline, some in a list, many (a fanout to 100,000 queues) as a tree.
 
 use crate::Handle;
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,29 +10,35 @@ pub(crate) type NameMap<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
 /// From this many on a tree is used: adding and removing stay logarithmic.
 const MANY: usize = 16;
 
-/// Destinations with how often each was added.
-#[derive(Clone, Debug)]
+/// Destinations with how often each was added. Most are none or one, and there may be millions of these.
+#[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::box_collection,
+    reason = "most sets are small and in nodes of a trie"
+)]
 pub(crate) enum Destinations<D> {
-    Few(SmallVec<[(D, u32); 1]>),
-    Many(BTreeMap<D, u32>),
-}
-
-impl<D> Default for Destinations<D> {
-    fn default() -> Self {
-        Destinations::Few(SmallVec::new())
-    }
+    #[default]
+    None,
+    /// Added once.
+    One(D),
+    Few(Box<Vec<(D, u32)>>),
+    Many(Box<BTreeMap<D, u32>>),
 }
 
 impl<D: Handle> Destinations<D> {
     pub(crate) fn is_empty(&self) -> bool {
-        match self {
-            Destinations::Few(few) => few.is_empty(),
-            Destinations::Many(many) => many.is_empty(),
-        }
+        matches!(self, Destinations::None)
     }
 
     pub(crate) fn add(&mut self, to: D) {
         match self {
+            Destinations::None => *self = Destinations::One(to),
+            Destinations::One(one) => {
+                let mut few = Vec::with_capacity(2);
+                few.push((*one, 1));
+                *self = Destinations::Few(Box::new(few));
+                self.add(to);
+            }
             Destinations::Few(few) => {
                 if let Some((_, times)) = few.iter_mut().find(|(d, _)| *d == to) {
                     *times += 1;
@@ -42,7 +47,7 @@ impl<D: Handle> Destinations<D> {
                 } else {
                     let mut many: BTreeMap<D, u32> = few.drain(..).collect();
                     many.insert(to, 1);
-                    *self = Destinations::Many(many);
+                    *self = Destinations::Many(Box::new(many));
                 }
             }
             Destinations::Many(many) => *many.entry(to).or_insert(0) += 1,
@@ -51,33 +56,43 @@ impl<D: Handle> Destinations<D> {
 
     /// False when it was not there.
     pub(crate) fn remove(&mut self, to: D) -> bool {
-        match self {
+        let (times, left) = match self {
+            Destinations::None => return false,
+            Destinations::One(one) if *one != to => return false,
+            Destinations::One(_) => (0, 0),
             Destinations::Few(few) => {
                 let Some(at) = few.iter().position(|(d, _)| *d == to) else {
                     return false;
                 };
-                if few[at].1 > 1 {
-                    few[at].1 -= 1;
-                } else {
+                few[at].1 -= 1;
+                let times = few[at].1;
+                if times == 0 {
                     few.remove(at);
                 }
-                true
+                (times, few.len())
             }
             Destinations::Many(many) => {
                 let Some(times) = many.get_mut(&to) else {
                     return false;
                 };
                 *times -= 1;
-                if *times == 0 {
+                let times = *times;
+                if times == 0 {
                     many.remove(&to);
                 }
-                true
+                (times, many.len())
             }
+        };
+        if (times, left) == (0, 0) {
+            *self = Destinations::None;
         }
+        true
     }
 
     pub(crate) fn each(&self, out: &mut Vec<D>) {
         match self {
+            Destinations::None => {}
+            Destinations::One(one) => out.push(*one),
             Destinations::Few(few) => out.extend(few.iter().map(|(d, _)| *d)),
             Destinations::Many(many) => out.extend(many.keys().copied()),
         }

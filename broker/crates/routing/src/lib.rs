@@ -8,6 +8,7 @@ mod destinations;
 mod hashed;
 mod headers;
 mod topic;
+mod words;
 
 use destinations::{Destinations, NameMap};
 use hashed::Hashed;

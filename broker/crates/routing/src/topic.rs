@@ -4,18 +4,16 @@
 //! bindings (R4). Keys with many `#` cannot make it explode: a `#` node is looked at once per position.
 
 use crate::Handle;
-use crate::destinations::{Destinations, NameMap};
-use hashbrown::{HashMap, HashSet};
+use crate::destinations::Destinations;
+use crate::words::{HASH, STAR, Words};
+use hashbrown::{HashSet, HashTable};
+use slots::Slab;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::hash::BuildHasher;
 
 type Fixed = foldhash::fast::FixedState;
 
 const ROOT: u32 = 0;
-/// Interned numbers of the two wildcards; words start after them.
-const STAR: u32 = 0;
-const HASH: u32 = 1;
-const FIRST_WORD: u32 = 2;
 /// No node.
 const NONE: u32 = u32::MAX;
 
@@ -44,33 +42,27 @@ impl<D> Node<D> {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Word {
-    number: u32,
-    /// Edges with it.
-    uses: u32,
+fn edge_hash(parent: u32, word: u32) -> u64 {
+    Fixed::default().hash_one((parent, word))
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct TopicTrie<D> {
-    nodes: Vec<Node<D>>,
-    free_nodes: Vec<u32>,
-    edges: HashMap<(u32, u32), u32, Fixed>,
-    words: NameMap<Word>,
-    /// By number less FIRST_WORD.
-    texts: Vec<Option<Arc<str>>>,
-    free_words: Vec<u32>,
+    nodes: Slab<Node<D>>,
+    /// Children by plain words: their numbers, found by what stands in the nodes.
+    edges: HashTable<u32>,
+    words: Words,
 }
 
 impl<D> Default for TopicTrie<D> {
     fn default() -> Self {
+        let mut nodes = Slab::new();
+        // It is the first: ROOT.
+        nodes.insert(Node::new(NONE, NONE));
         TopicTrie {
-            nodes: vec![Node::new(NONE, NONE)],
-            free_nodes: Vec::new(),
-            edges: HashMap::default(),
-            words: NameMap::default(),
-            texts: Vec::new(),
-            free_words: Vec::new(),
+            nodes,
+            edges: HashTable::new(),
+            words: Words::default(),
         }
     }
 }
@@ -81,25 +73,29 @@ impl<D: Handle> TopicTrie<D> {
         for text in split(key) {
             at = self.child_or_new(at, text);
         }
-        self.nodes[at as usize].destinations.add(to);
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.destinations.add(to);
+        }
     }
 
     pub(crate) fn remove(&mut self, key: &str, to: D) -> bool {
         let mut at = ROOT;
         for text in split(key) {
-            match self.word(text).and_then(|word| self.child(at, word)) {
+            let word = self.words.of_binding(text);
+            match word.and_then(|word| self.child(at, word)) {
                 Some(next) => at = next,
                 None => return false,
             }
         }
-        let removed = self.nodes[at as usize].destinations.remove(to);
+        let node = self.nodes.get_mut(at as usize);
+        let removed = node.is_some_and(|node| node.destinations.remove(to));
         self.prune(at);
         removed
     }
 
     pub(crate) fn route(&self, key: &str, out: &mut Vec<D>) {
         let words: SmallVec<[Option<u32>; 16]> =
-            split(key).map(|text| self.plain_word(text)).collect();
+            split(key).map(|text| self.words.of_message(text)).collect();
         let mut walk: SmallVec<[(u32, usize); 16]> = SmallVec::new();
         let mut seen: HashSet<(u32, usize), Fixed> = HashSet::default();
         walk.push((ROOT, 0));
@@ -127,25 +123,19 @@ impl<D: Handle> TopicTrie<D> {
             }
             if node.plain > 0
                 && let Some(word) = word
-                && let Some(next) = self.edges.get(&(at, *word))
+                && let Some(next) = self.edge(at, *word)
             {
-                walk.push((*next, position + 1));
+                walk.push((next, position + 1));
             }
         }
     }
 
-    /// The number of a word of a binding key.
-    fn word(&self, text: &str) -> Option<u32> {
-        match text {
-            "*" => Some(STAR),
-            "#" => Some(HASH),
-            _ => self.plain_word(text),
-        }
-    }
-
-    /// The number of a word of a message's key, where `*` and `#` are words like others (and bound by nobody).
-    fn plain_word(&self, text: &str) -> Option<u32> {
-        self.words.get(text).map(|w| w.number)
+    fn edge(&self, at: u32, word: u32) -> Option<u32> {
+        let found = self.edges.find(edge_hash(at, word), |child| {
+            let child = self.nodes.get(*child as usize);
+            child.is_some_and(|child| (child.parent, child.word) == (at, word))
+        });
+        found.copied()
     }
 
     fn child(&self, at: u32, word: u32) -> Option<u32> {
@@ -153,85 +143,44 @@ impl<D: Handle> TopicTrie<D> {
         match word {
             STAR => (node.star != NONE).then_some(node.star),
             HASH => (node.hash != NONE).then_some(node.hash),
-            _ => self.edges.get(&(at, word)).copied(),
+            _ => self.edge(at, word),
         }
     }
 
     fn child_or_new(&mut self, at: u32, text: &str) -> u32 {
-        if let Some(there) = self.word(text).and_then(|word| self.child(at, word)) {
+        let word = self.words.of_binding(text);
+        if let Some(there) = word.and_then(|word| self.child(at, word)) {
             return there;
         }
-        let word = self.use_word(text);
-        let new = Node::new(at, word);
-        let child = match self.free_nodes.pop() {
-            Some(free) => {
-                self.nodes[free as usize] = new;
-                free
-            }
-            None => {
-                self.nodes.push(new);
-                (self.nodes.len() - 1) as u32
-            }
+        let word = self.words.add(text);
+        // Fewer than 2^32 nodes fit in any memory.
+        let child = self.nodes.insert(Node::new(at, word)) as u32;
+        let Some(node) = self.nodes.get_mut(at as usize) else {
+            return child;
         };
-        let node = &mut self.nodes[at as usize];
         match word {
             STAR => node.star = child,
             HASH => node.hash = child,
             _ => {
                 node.plain += 1;
-                self.edges.insert((at, word), child);
+                let nodes = &self.nodes;
+                let hash_of = |child: &u32| {
+                    let child = nodes.get(*child as usize);
+                    child.map_or(0, |child| edge_hash(child.parent, child.word))
+                };
+                let hash = edge_hash(at, word);
+                self.edges.insert_unique(hash, child, hash_of);
             }
         }
         child
     }
 
-    fn use_word(&mut self, text: &str) -> u32 {
-        match text {
-            "*" => return STAR,
-            "#" => return HASH,
-            _ => {}
-        }
-        if let Some(word) = self.words.get_mut(text) {
-            word.uses += 1;
-            return word.number;
-        }
-        let text: Arc<str> = text.into();
-        let number = match self.free_words.pop() {
-            Some(free) => {
-                self.texts[(free - FIRST_WORD) as usize] = Some(text.clone());
-                free
-            }
-            None => {
-                self.texts.push(Some(text.clone()));
-                self.texts.len() as u32 - 1 + FIRST_WORD
-            }
-        };
-        self.words.insert(text, Word { number, uses: 1 });
-        number
-    }
-
-    fn unuse_word(&mut self, number: u32) {
-        let Some(slot) = self.texts.get_mut((number - FIRST_WORD) as usize) else {
-            return;
-        };
-        let Some(text) = slot.clone() else {
-            return;
-        };
-        let Some(word) = self.words.get_mut(&text) else {
-            return;
-        };
-        word.uses -= 1;
-        if word.uses == 0 {
-            *slot = None;
-            self.words.remove(&text);
-            self.free_words.push(number);
-        }
-    }
-
     /// Removes this node and those above it that lead nowhere any more.
     fn prune(&mut self, mut at: u32) {
         while at != ROOT {
-            let node = &self.nodes[at as usize];
+            let Some(node) = self.nodes.get(at as usize) else {
+                return;
+            };
             let needed = !node.destinations.is_empty()
                 || node.plain > 0
                 || node.star != NONE
@@ -240,16 +189,22 @@ impl<D: Handle> TopicTrie<D> {
                 return;
             }
             let (parent, word) = (node.parent, node.word);
+            let Some(above) = self.nodes.get_mut(parent as usize) else {
+                return;
+            };
             match word {
-                STAR => self.nodes[parent as usize].star = NONE,
-                HASH => self.nodes[parent as usize].hash = NONE,
+                STAR => above.star = NONE,
+                HASH => above.hash = NONE,
                 _ => {
-                    self.nodes[parent as usize].plain -= 1;
-                    self.edges.remove(&(parent, word));
-                    self.unuse_word(word);
+                    above.plain -= 1;
+                    let hash = edge_hash(parent, word);
+                    if let Ok(edge) = self.edges.find_entry(hash, |child| *child == at) {
+                        edge.remove();
+                    }
+                    self.words.remove(word);
                 }
             }
-            self.free_nodes.push(at);
+            self.nodes.remove(at as usize);
             at = parent;
         }
     }
@@ -346,7 +301,7 @@ mod tests {
                 prop_assert!(trie.remove(&key, to));
             }
             // Nothing is left behind.
-            prop_assert_eq!(trie.free_nodes.len() + 1, trie.nodes.len());
+            prop_assert_eq!(trie.nodes.len(), 1);
             prop_assert!(trie.edges.is_empty() && trie.words.is_empty());
         }
     }

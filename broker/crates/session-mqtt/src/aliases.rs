@@ -7,6 +7,12 @@ use codec_mqtt::Reason;
 pub(crate) struct Inbound(Vec<Option<Box<str>>>);
 
 impl Inbound {
+    pub const NONE: Inbound = Inbound(Vec::new());
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The topic of a publish: what it names, or what its alias stands for.
     pub fn resolve<'a>(
         &'a mut self,
@@ -42,10 +48,7 @@ impl Inbound {
 
 /// Ours. The first topics get one each.
 #[derive(Debug)]
-pub(crate) struct Outbound {
-    topics: Vec<Box<str>>,
-    maximum: u16,
-}
+pub(crate) struct Outbound(Vec<Box<str>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Alias {
@@ -57,28 +60,26 @@ pub(crate) enum Alias {
 }
 
 impl Outbound {
-    pub fn new(maximum: u16) -> Outbound {
-        Outbound {
-            topics: Vec::new(),
-            maximum,
-        }
+    pub const NONE: Outbound = Outbound(Vec::new());
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
-    pub fn of(&self, topic: &str) -> Alias {
-        if self.maximum == 0 {
+    /// `maximum`: what the client takes.
+    pub fn of(&self, topic: &str, maximum: u16) -> Alias {
+        if maximum == 0 {
             return Alias::None;
         }
         let number = |at: usize| at as u16 + 1;
-        match self.topics.iter().position(|known| **known == *topic) {
+        match self.0.iter().position(|known| **known == *topic) {
             Some(at) => Alias::Known(number(at)),
-            None if self.topics.len() < usize::from(self.maximum) => {
-                Alias::New(number(self.topics.len()))
-            }
+            None if self.0.len() < usize::from(maximum) => Alias::New(number(self.0.len())),
             None => Alias::None,
         }
     }
 
     pub fn told(&mut self, topic: &str) {
-        self.topics.push(topic.into());
+        self.0.push(topic.into());
     }
 }

@@ -1,10 +1,10 @@
 //! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
 
 use crate::link::{Cx, DelayedWill, Link};
+use crate::publish;
 use crate::session::{Failure, MqttSession, Outcome, Phase};
-use crate::state::ClientState;
+use crate::state::{ClientState, Kept};
 use crate::stored::queue_name;
-use crate::{aliases, publish};
 use auth::Credentials;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
 use metadata::Tree;
@@ -28,8 +28,12 @@ impl MqttSession {
         }
         let (vhost, credentials) = self.credentials(connect)?;
         let mut link = self.new_link(connect, cx)?;
-        link.vhost = vhost.as_str().into();
-        link.user = credentials.user.as_str().into();
+        let tree = cx.broker.tree();
+        // The tree's own names, if it has them.
+        let known = tree.vhost(&vhost).map(|known| known.name.clone());
+        link.vhost = known.unwrap_or_else(|| vhost.into());
+        let known = tree.user(&credentials.user).map(|known| known.name.clone());
+        link.user = known.unwrap_or_else(|| credentials.user.as_str().into());
         self.keep_alive = connect.keep_alive;
         self.link = Some(Box::new(link));
         match self.verify(&credentials, cx)? {
@@ -48,7 +52,7 @@ impl MqttSession {
 
     /// Which vhost and user a client means. `vhost:user` names both: RabbitMQ's custom; the last colon counts.
     fn credentials(&self, connect: &Connect<'_>) -> Result<(String, Credentials), Failure> {
-        let settings = &self.config.settings;
+        let settings = &self.settings;
         let Some(name) = connect.user_name else {
             let anonymous = settings.anonymous.clone().ok_or_else(|| {
                 Failure::new(Reason::BadUserNameOrPassword, "a user name is needed")
@@ -62,7 +66,7 @@ impl MqttSession {
     }
 
     fn new_link(&self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Result<Link, Failure> {
-        let settings = &self.config.settings;
+        let settings = &self.settings;
         let limits = &settings.limits;
         let properties = &connect.properties;
         let five = connect.version.is_5();
@@ -101,52 +105,45 @@ impl MqttSession {
             assigned,
             clean_start: connect.clean_start,
             session_expiry,
-            expiry_asked: (five && asked != session_expiry).then_some(asked),
+            expiry_cut: five && asked != session_expiry,
             will: connect
                 .will
                 .as_ref()
                 .and_then(|will| publish::will(will, &settings.exchange, cx))
-                .map(|(will, delay)| DelayedWill { will, delay }),
+                .map(|(will, delay)| Box::new(DelayedWill { will, delay })),
             subscriber: None,
-            state: ClientState::new(settings.clone()),
+            state: ClientState::default(),
             stored: None,
             present: false,
-            retaining: 0,
             open: false,
             no_local: false,
             pending: None,
             quota: properties
                 .receive_maximum
-                .map_or(limits.prefetch, |n| n.get().min(limits.prefetch))
-                .into(),
+                .map_or(limits.prefetch, |n| n.get().min(limits.prefetch)),
+            aliases: properties
+                .topic_alias_maximum
+                .unwrap_or(0)
+                .min(limits.topic_aliases),
             packet: properties
                 .maximum_packet_size
-                .map_or(usize::MAX, |n| n.get() as usize),
-            aliases_in: aliases::Inbound::default(),
-            aliases_out: aliases::Outbound::new(
-                properties
-                    .topic_alias_maximum
-                    .unwrap_or(0)
-                    .min(limits.topic_aliases),
-            ),
-            unconfirmed: Default::default(),
+                .map_or(u32::MAX, NonZeroU32::get),
             next_seq: 1,
+            traffic: None,
             published: false,
             consumes: false,
             alarm: cx.broker.publishers_blocked().is_some(),
             behind: false,
             busy: false,
             unread: 0,
-            writable: None,
-            routes: Vec::new(),
-            identifiers: Vec::new(),
         })
     }
 
     fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
         let Credentials { user, password } = credentials;
+        let peer = cx.broker.peer();
         let refused = |why: &str| {
-            tracing::warn!(peer = %self.config.peer, user, why, "MQTT login refused");
+            tracing::warn!(%peer, user, why, "MQTT login refused");
             wrong_password()
         };
         if password.is_empty() {
@@ -154,8 +151,8 @@ impl MqttSession {
         }
         let hash = cx.broker.tree().user(user).and_then(|u| u.password.clone());
         let hash = hash.ok_or_else(|| refused("no such user, or it has no password"))?;
-        let mut at_home = self.config.settings.loopback_users.iter();
-        if !self.config.peer_is_loopback && at_home.any(|name| **name == **user) {
+        let mut at_home = self.settings.loopback_users.iter();
+        if !self.peer_is_loopback && at_home.any(|name| **name == **user) {
             return Err(refused("the user can only connect via localhost"));
         }
         Ok(cx.broker.verify(user, &hash, password))
@@ -215,7 +212,11 @@ impl MqttSession {
         match hub.claim(&link.vhost, &link.client_id, number, link.clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
             Claim::Granted { subscriber, state } => {
-                let kept = state.and_then(|state| state.into_any().downcast::<ClientState>().ok());
+                // The same name once.
+                if let Some(client_id) = hub.client_id(subscriber) {
+                    link.client_id = client_id;
+                }
+                let kept = state.and_then(|state| state.into_any().downcast::<Kept>().ok());
                 self.phase = Phase::Opening;
                 match link.open_session(subscriber, kept.map(|kept| *kept), cx) {
                     Ok(true) => self.run(cx),
@@ -255,7 +256,7 @@ impl Link {
         let limits = &self.settings.limits;
         let properties = match self.version {
             Version::V5 => Properties {
-                session_expiry: self.expiry_asked.map(|_| self.session_expiry),
+                session_expiry: self.expiry_cut.then_some(self.session_expiry),
                 assigned_client_id: self.assigned.then_some(&*self.client_id),
                 topic_alias_maximum: (limits.topic_aliases > 0).then_some(limits.topic_aliases),
                 maximum_packet_size: u32::try_from(limits.packet).ok().and_then(NonZeroU32::new),

@@ -5,6 +5,7 @@ use crate::link::{Cx, Link};
 use crate::session::{Failure, Outcome};
 use crate::state::{Inflight, Owed, Waiting, quality};
 use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
+use smallvec::SmallVec;
 use topics::{Delivery, Envelope};
 
 /// What goes with one sending of a message.
@@ -25,7 +26,7 @@ impl Link {
             self.deliver_unacknowledged(&delivery, &envelope, cx);
             return Ok(());
         }
-        if !self.state.wait(delivery) {
+        if !self.state.wait(delivery, &self.settings.limits) {
             let text = "too many messages wait for this client";
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
@@ -67,9 +68,10 @@ impl Link {
         if !self.open {
             return;
         }
+        let quota = usize::from(self.quota);
         let mut outstanding = self.state.outstanding();
         let again = self.state.inflight.len() > outstanding;
-        while again && outstanding < self.quota && self.has_room(cx) {
+        while again && outstanding < quota && self.has_room(cx) {
             // What is the queue's comes from there first.
             let mut all = self.state.inflight.iter();
             let Some(at) = all.position(|i| !i.sent && !i.awaits_return()) else {
@@ -77,7 +79,7 @@ impl Link {
             };
             outstanding += usize::from(self.send_again(at, cx));
         }
-        while outstanding < self.quota && self.state.has_waiting() && self.has_room(cx) {
+        while outstanding < quota && self.state.has_waiting() && self.has_room(cx) {
             if !self.state.has_id() {
                 return;
             }
@@ -213,10 +215,9 @@ impl Link {
         cx: &mut Cx<'_>,
     ) -> bool {
         let message = &delivery.message;
-        let alias = self.aliases_out.of(envelope.topic);
-        self.identifiers.clear();
+        let alias = self.aliases_out.of(envelope.topic, self.aliases);
         let named = delivery.hits.iter().map(|hit| hit.identifier);
-        self.identifiers.extend(named.filter(|&id| id != 0));
+        let identifiers: SmallVec<[u32; 8]> = named.filter(|&id| id != 0).collect();
         let as_published = delivery.hits.iter().any(|hit| hit.retain_as_published);
         let forward = Forward {
             dup: sending.dup,
@@ -233,12 +234,12 @@ impl Link {
                 Alias::Known(number) | Alias::New(number) => Some(number),
                 Alias::None => None,
             },
-            subscription_identifiers: &self.identifiers,
+            subscription_identifiers: &identifiers,
             kept: envelope.kept,
         };
         let payload = message.body_len();
         // [MQTT-3.1.2-24]
-        if forward.wire_len(self.version, payload) > self.packet.min(MAX_PACKET) {
+        if forward.wire_len(self.version, payload) > self.max_packet().min(MAX_PACKET) {
             return false;
         }
         forward.encode_head(self.version, payload, cx.out.tail());

@@ -3,6 +3,7 @@
 use crate::link::{Cx, Link};
 use crate::publish::publish_will;
 use crate::session::{Failure, MqttSession, Outcome, Phase};
+use crate::state::Kept;
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
 use env::Time;
@@ -39,8 +40,11 @@ impl MqttSession {
     /// Says why, where the client can be told, and ends.
     pub(crate) fn fail(&mut self, failure: Failure, cx: &mut Cx<'_>) {
         let Failure { reason, text } = failure;
-        tracing::info!(peer = %self.config.peer, reason = reason.text(), text, "MQTT connection ends");
-        let room = self.link.as_ref().map_or(usize::MAX, |link| link.packet);
+        tracing::info!(peer = %cx.broker.peer(), reason = reason.text(), text, "MQTT connection ends");
+        let room = self
+            .link
+            .as_ref()
+            .map_or(usize::MAX, |link| link.max_packet());
         let told = Properties {
             reason_string: Some(&text),
             ..Properties::default()
@@ -75,7 +79,7 @@ impl MqttSession {
 
     /// Ends without a word.
     pub(crate) fn end_silently(&mut self, why: &str, cx: &mut Cx<'_>) {
-        tracing::info!(peer = %self.config.peer, why, "MQTT connection ends");
+        tracing::info!(peer = %cx.broker.peer(), why, "MQTT connection ends");
         self.leave(false, cx);
     }
 
@@ -112,6 +116,7 @@ impl Link {
         let now = cx.broker.now();
         let will = self.will.take().filter(|_| !said_goodbye);
         let delayed = will.and_then(|delayed| {
+            let delayed = *delayed;
             // The session's end comes first if it is earlier [MQTT-3.1.2-8].
             match delayed.delay.min(self.session_expiry) {
                 0 => {
@@ -122,12 +127,16 @@ impl Link {
             }
         });
         self.forget_unconfirmed();
-        self.leave_queue(self.session_expiry == 0, cx);
+        let queue = self.leave_queue(self.session_expiry == 0, cx);
         self.state.rewind();
         let leave = match self.session_expiry {
             0 => Leave::default(),
             seconds => Leave {
-                state: Some(Box::new(self.state)),
+                state: Some(Box::new(Kept {
+                    state: self.state,
+                    queue,
+                    settings: self.settings,
+                })),
                 until: (seconds < u32::MAX).then(|| after(now, seconds)),
                 will: delayed,
             },

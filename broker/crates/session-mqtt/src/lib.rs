@@ -23,6 +23,7 @@ mod settings;
 mod state;
 mod stored;
 mod subscribe;
+mod traffic;
 
 pub use from_amqp::from_amqp091;
 pub use publish::publish_will;

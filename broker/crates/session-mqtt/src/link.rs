@@ -1,14 +1,14 @@
 //! A client whose CONNECT was understood.
 
+use crate::Settings;
 use crate::session::Failure;
-use crate::state::ClientState;
+use crate::state::{ClientState, Kept};
 use crate::stored::{Stored, queue_name};
 use crate::subscribe::Pending;
-use crate::{Settings, aliases};
+use crate::traffic::Traffic;
 use codec_mqtt::{Qos, Reason, Version};
-use metadata::{Name, QueueId, Right, Tree};
+use metadata::{Name, Right, Tree};
 use session::{Broker, Outbox, Tally};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use topics::SubscriberId;
 
@@ -65,6 +65,7 @@ pub(crate) struct Unconfirmed {
     pub lonely: bool,
 }
 
+/// What a client is. Small while it is idle; the rest is in [`Traffic`], which it derefs to.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub settings: Arc<Settings>,
@@ -77,9 +78,9 @@ pub(crate) struct Link {
     pub clean_start: bool,
     /// Seconds; `u32::MAX`: for ever.
     pub session_expiry: u32,
-    /// What the client asked for, where that is not what it gets.
-    pub expiry_asked: Option<u32>,
-    pub will: Option<DelayedWill>,
+    /// The client asked for more.
+    pub expiry_cut: bool,
+    pub will: Option<Box<DelayedWill>>,
     /// Once the client id is its own.
     pub subscriber: Option<SubscriberId>,
     pub state: ClientState,
@@ -87,8 +88,6 @@ pub(crate) struct Link {
     pub stored: Option<Box<Stored>>,
     /// The session was there before.
     pub present: bool,
-    /// Retained messages on their way to the cluster.
-    pub retaining: u16,
     /// CONNACK is out.
     pub open: bool,
     /// A subscription does not want what this client publishes.
@@ -96,13 +95,14 @@ pub(crate) struct Link {
     /// Subscriptions on their way to the metadata group.
     pub pending: Option<Box<Pending>>,
     /// Unacknowledged messages at most.
-    pub quota: usize,
-    /// Bytes of a packet that the client takes.
-    pub packet: usize,
-    pub aliases_in: aliases::Inbound,
-    pub aliases_out: aliases::Outbound,
-    pub unconfirmed: VecDeque<Unconfirmed>,
+    pub quota: u16,
+    /// Topic aliases that the client takes.
+    pub aliases: u16,
+    /// See [`Link::max_packet`].
+    pub packet: u32,
+    /// Of the next publish that queues or other hubs answer. Never used twice: an answer that comes late must not pass for another's.
     pub next_seq: u64,
+    pub traffic: Option<Box<Traffic>>,
     /// It has published on this connection: an alarm stops it.
     pub published: bool,
     /// It counts as a consumer: it has subscriptions.
@@ -115,15 +115,14 @@ pub(crate) struct Link {
     pub busy: bool,
     /// Messages of QoS 0 written since the client kept up.
     pub unread: u32,
-    /// The state of the tree in which the user was found to have the right to publish.
-    pub writable: Option<u64>,
-    /// Scratch for routing.
-    pub routes: Vec<QueueId>,
-    /// The same for subscription identifiers.
-    pub identifiers: Vec<u32>,
 }
 
 impl Link {
+    /// Bytes of a packet that the client takes.
+    pub fn max_packet(&self) -> usize {
+        usize::try_from(self.packet).unwrap_or(usize::MAX)
+    }
+
     pub fn is_5(&self) -> bool {
         self.version.is_5()
     }
@@ -155,14 +154,15 @@ impl Link {
 
     /// Whether the user has the right to publish with this routing key. The exchange's part is remembered.
     pub fn may_publish(&mut self, tree: &Tree, key: &str) -> bool {
-        let exchange = &self.settings.exchange;
         let applied = tree.applied();
         if self.writable != Some(applied) {
+            let exchange = &self.settings.exchange;
             if !tree.permitted(&self.user, &self.vhost, Right::Write, exchange) {
                 return false;
             }
             self.writable = Some(applied);
         }
+        let exchange = &self.settings.exchange;
         tree.topic_permitted(&self.user, &self.vhost, exchange, Right::Write, key)
     }
 
@@ -188,7 +188,7 @@ impl Link {
     pub fn open_session(
         &mut self,
         subscriber: SubscriberId,
-        kept: Option<ClientState>,
+        kept: Option<Kept>,
         cx: &mut Cx<'_>,
     ) -> Result<bool, Failure> {
         self.subscriber = Some(subscriber);
@@ -214,7 +214,7 @@ impl Link {
         let unknown_past = kept.is_none();
         self.present = !unknown_past;
         if let Some(kept) = kept {
-            self.state = kept;
+            self.state = kept.state;
         }
         if self.stored.is_some() || record.is_some() {
             self.state.ids.keep_low(self.settings.limits.prefetch);

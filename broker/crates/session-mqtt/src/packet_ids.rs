@@ -7,12 +7,16 @@
 use std::collections::BTreeSet;
 
 #[derive(Debug)]
+#[expect(
+    clippy::box_collection,
+    reason = "few sessions have it, and each has its size"
+)]
 pub(crate) struct PacketIds {
     last: u16,
     /// The highest one.
     highest: u16,
-    /// Released for an earlier life, and PUBCOMP has not come.
-    releasing: BTreeSet<u16>,
+    /// Released for an earlier life, and PUBCOMP has not come. None: there are none.
+    releasing: Option<Box<BTreeSet<u16>>>,
 }
 
 impl Default for PacketIds {
@@ -20,7 +24,7 @@ impl Default for PacketIds {
         PacketIds {
             last: 0,
             highest: u16::MAX,
-            releasing: BTreeSet::new(),
+            releasing: None,
         }
     }
 }
@@ -34,32 +38,44 @@ impl PacketIds {
 
     /// What another life of the node may have used is not used again before it is released.
     pub fn release_all(&mut self) {
-        self.releasing = (1..=self.highest).collect();
+        self.releasing = Some(Box::new((1..=self.highest).collect()));
     }
 
     /// Those that PUBREL has to go out for.
     pub fn releasing(&self) -> impl Iterator<Item = u16> {
-        self.releasing.iter().copied()
+        self.releasing.iter().flat_map(|all| all.iter().copied())
     }
 
     /// PUBCOMP has come. Whether it is for one of [`PacketIds::releasing`].
     pub fn was_released(&mut self, id: u16) -> bool {
-        self.releasing.remove(&id)
+        let Some(releasing) = &mut self.releasing else {
+            return false;
+        };
+        let was = releasing.remove(&id);
+        if releasing.is_empty() {
+            self.releasing = None;
+        }
+        was
+    }
+
+    fn is_releasing(&self, id: u16) -> bool {
+        let releasing = self.releasing.as_ref();
+        releasing.is_some_and(|releasing| releasing.contains(&id))
     }
 
     /// Whether [`PacketIds::next`] has one; `count` are in use.
     pub fn has_free(&self, count: usize, in_use: impl Fn(u16) -> bool) -> bool {
-        if self.releasing.is_empty() && count < self.highest.into() {
+        if self.releasing.is_none() && count < self.highest.into() {
             return true;
         }
-        (1..=self.highest).any(|id| !in_use(id) && !self.releasing.contains(&id))
+        (1..=self.highest).any(|id| !in_use(id) && !self.is_releasing(id))
     }
 
     /// One that is not in use. None: the client has to answer first.
     pub fn next(&mut self, in_use: impl Fn(u16) -> bool) -> Option<u16> {
         for _ in 0..self.highest {
             self.last = self.last % self.highest + 1;
-            if !in_use(self.last) && !self.releasing.contains(&self.last) {
+            if !in_use(self.last) && !self.is_releasing(self.last) {
                 return Some(self.last);
             }
         }

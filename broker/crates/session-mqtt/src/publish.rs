@@ -234,6 +234,9 @@ impl Link {
 
     /// The connection ends while queues have not answered for these: rather twice than not at all.
     pub(crate) fn forget_unconfirmed(&mut self) {
+        if self.unconfirmed.is_empty() {
+            return;
+        }
         while let Some(publish) = self.unconfirmed.pop_front() {
             self.forget(publish.qos, publish.packet_id);
         }

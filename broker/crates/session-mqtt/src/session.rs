@@ -1,7 +1,7 @@
 //! The connection: packets in, notices in, time; and how they are told apart.
 
 use crate::link::{Cx, Link, OPENING};
-use crate::settings::SessionConfig;
+use crate::settings::{SessionConfig, Settings};
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
     DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, parse_frame,
@@ -9,6 +9,7 @@ use codec_mqtt::{
 use env::Time;
 use metadata::{Done, Refused};
 use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,8 @@ pub(crate) enum Phase {
 /// An MQTT connection as a state machine. Small while it is idle: what a client is goes into a box of its own.
 #[derive(Debug)]
 pub struct MqttSession {
-    pub(crate) config: SessionConfig,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) peer_is_loopback: bool,
     pub(crate) phase: Phase,
     pub(crate) version: Version,
     /// Seconds; 0: none.
@@ -67,7 +69,8 @@ impl MqttSession {
     pub fn new(config: SessionConfig, now: Time) -> MqttSession {
         let login = config.settings.limits.login;
         MqttSession {
-            config,
+            settings: config.settings,
+            peer_is_loopback: config.peer_is_loopback,
             phase: Phase::Connecting,
             version: Version::V311,
             keep_alive: 0,
@@ -112,7 +115,7 @@ impl MqttSession {
     fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
         let mut at = 0;
         while self.phase != Phase::Ended && !self.is_paused() {
-            let limits = &self.config.settings.limits;
+            let limits = &self.settings.limits;
             let max = match self.phase {
                 Phase::Running => limits.packet,
                 _ => limits.packet_unauthenticated,
@@ -176,6 +179,8 @@ impl MqttSession {
             Packet::Unsubscribe(unsubscribe) => link.unsubscribe(&unsubscribe, cx),
             Packet::PingReq => {
                 encode_pingresp(cx.out.tail());
+                // Whoever pings has nothing else to do.
+                link.rest();
                 Ok(())
             }
             Packet::Disconnect(disconnect) => self.disconnected(&disconnect, cx),
@@ -357,6 +362,9 @@ impl Session for MqttSession {
             let cx = &mut Cx::new(broker, out);
             self.on_time(cx);
             cx.flush_tally(self.protocol());
+        }
+        if let Some(link) = self.link.as_deref_mut() {
+            link.rest();
         }
         self.standing()
     }

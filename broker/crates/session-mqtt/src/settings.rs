@@ -2,7 +2,6 @@
 
 use auth::Credentials;
 use metadata::Name;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,8 +88,6 @@ impl Default for Settings {
 /// What a session is told when its connection is accepted.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
-    /// The other side, for logs.
-    pub peer: SocketAddr,
     /// Users that may log in from loopback only depend on it.
     pub peer_is_loopback: bool,
     pub settings: Arc<Settings>,

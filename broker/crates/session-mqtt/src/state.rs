@@ -1,11 +1,12 @@
 //! What of a client's session outlives its connection (section 4.1), but for its subscriptions, which the hub has.
 
-use crate::Settings;
 use crate::packet_ids::PacketIds;
+use crate::{Limits, Settings};
 use codec_mqtt::Qos;
 use metadata::QueueId;
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use topics::{Delivery, Envelope, Parked};
 
@@ -50,19 +51,55 @@ pub(crate) struct Waiting {
     pub dup: bool,
 }
 
-#[derive(Debug)]
+/// It derefs to what is there only while messages are under way.
+#[derive(Debug, Default)]
 pub(crate) struct ClientState {
-    settings: Arc<Settings>,
+    pub ids: PacketIds,
+    under_way: Option<Box<UnderWay>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
     /// In the order in which they were sent.
     pub inflight: VecDeque<Inflight>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    pub ids: PacketIds,
+}
+
+static NOTHING: UnderWay = UnderWay {
+    received: BTreeSet::new(),
+    inflight: VecDeque::new(),
+    waiting: VecDeque::new(),
+    waiting_bytes: 0,
+};
+
+impl Deref for ClientState {
+    type Target = UnderWay;
+
+    fn deref(&self) -> &UnderWay {
+        self.under_way.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+impl DerefMut for ClientState {
+    fn deref_mut(&mut self) -> &mut UnderWay {
+        self.under_way.get_or_insert_default()
+    }
+}
+
+/// A session without its connection.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub state: ClientState,
     /// The queue that the session had when its connection ended.
     pub queue: Option<QueueId>,
+    pub settings: Arc<Settings>,
 }
+
+/// Room for messages that wait which a client keeps when none does.
+const KEPT_ROOM: usize = 64;
 
 /// The QoS a message goes out with: the best that a subscription allows, and no better than it was published with
 /// [MQTT-3.8.4-8], [MQTT-3.3.4-2].
@@ -72,21 +109,15 @@ pub(crate) fn quality(delivery: &Delivery, envelope: &Envelope<'_>) -> Qos {
 }
 
 impl ClientState {
-    pub fn new(settings: Arc<Settings>) -> ClientState {
-        ClientState {
-            settings,
-            received: BTreeSet::new(),
-            inflight: VecDeque::new(),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            ids: PacketIds::default(),
-            queue: None,
-        }
+    /// Gives back what is not needed while nothing is under way.
+    pub fn rest(&mut self) {
+        let over =
+            |u: &UnderWay| u.received.is_empty() && u.inflight.is_empty() && u.waiting.is_empty();
+        self.under_way.take_if(|under_way| over(under_way));
     }
 
     /// Puts a message of QoS 1 or 2 behind the others. False: there is no room.
-    pub fn wait(&mut self, delivery: Delivery) -> bool {
-        let limits = &self.settings.limits;
+    pub fn wait(&mut self, delivery: Delivery, limits: &Limits) -> bool {
         let size = delivery.message.as_bytes().len();
         if self.waiting.len() >= limits.waiting_messages
             || self.waiting_bytes + size > limits.waiting_bytes
@@ -124,7 +155,7 @@ impl ClientState {
     pub fn next_waiting(&mut self) -> Option<Waiting> {
         let next = self.waiting.pop_front()?;
         self.waiting_bytes -= next.delivery.message.as_bytes().len();
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && self.waiting.capacity() > KEPT_ROOM {
             self.waiting = VecDeque::new();
         }
         Some(next)
@@ -142,7 +173,7 @@ impl ClientState {
     }
 
     pub fn new_id(&mut self) -> Option<u16> {
-        let inflight = &self.inflight;
+        let inflight = &self.under_way.as_deref().unwrap_or(&NOTHING).inflight;
         self.ids
             .next(|id| inflight.iter().any(|i| i.packet_id == id))
     }
@@ -159,22 +190,26 @@ impl ClientState {
 
     /// The connection is over: everything will have to be sent again, and what is the queue's has gone back there.
     pub fn rewind(&mut self) {
-        for inflight in &mut self.inflight {
+        let Some(under_way) = self.under_way.as_deref_mut() else {
+            return;
+        };
+        for inflight in &mut under_way.inflight {
             inflight.sent = false;
             if let Owed::Queue(_) = inflight.owed {
                 inflight.owed = Owed::Return;
             }
         }
-        self.waiting.retain(|w| w.owed.is_none());
-        let sizes = self
+        under_way.waiting.retain(|w| w.owed.is_none());
+        let sizes = under_way
             .waiting
             .iter()
             .map(|w| w.delivery.message.as_bytes().len());
-        self.waiting_bytes = sizes.sum();
+        under_way.waiting_bytes = sizes.sum();
+        self.rest();
     }
 }
 
-impl Parked for ClientState {
+impl Parked for Kept {
     fn deliver(&mut self, delivery: Delivery) -> bool {
         let properties = delivery.message.properties();
         let Ok(envelope) = Envelope::read(&properties) else {
@@ -183,7 +218,7 @@ impl Parked for ClientState {
         match quality(&delivery, &envelope) {
             // Need not be kept (section 4.5); RabbitMQ keeps them, mosquitto does not.
             Qos::AtMostOnce => true,
-            _ => self.wait(delivery),
+            _ => self.state.wait(delivery, &self.settings.limits),
         }
     }
 

@@ -219,7 +219,7 @@ impl Link {
         let spec = ConsumerSpec {
             tag: self.client_id.as_ref().into(),
             channel: 0,
-            prefetch: u32::try_from(self.quota).unwrap_or(u32::MAX),
+            prefetch: self.quota.into(),
             no_ack: false,
             exclusive: false,
             priority: 0,
@@ -340,27 +340,22 @@ impl Link {
     }
 
     /// The connection ends: what the client has not acknowledged goes back, before another connection asks for it. `over`: so
-    /// does the session.
-    pub(crate) fn leave_queue(&mut self, over: bool, cx: &mut Cx<'_>) {
+    /// does the session. The queue that it had.
+    pub(crate) fn leave_queue(&mut self, over: bool, cx: &mut Cx<'_>) -> Option<QueueId> {
         self.flush_settled(cx);
-        let Some(stored) = self.stored.take() else {
-            return;
-        };
-        let Some(queue) = stored.queue else {
-            return;
-        };
+        let stored = self.stored.take()?;
+        let queue = stored.queue?;
         if stored.consuming {
             let consumer = CONSUMER;
             cx.broker.request(queue, RequestBody::Leave { consumer });
         }
-        let Some(record) = cx.broker.tree().queue_by_id(queue).cloned() else {
-            return;
-        };
-        match over {
-            true => self.delete_queue(0, &record, cx),
-            false => self.set_expiry(&record, cx),
+        let record = cx.broker.tree().queue_by_id(queue).cloned();
+        match (over, record) {
+            (true, Some(record)) => self.delete_queue(0, &record, cx),
+            (false, Some(record)) => self.set_expiry(&record, cx),
+            (_, None) => {}
         }
-        self.state.queue = Some(queue);
+        Some(queue)
     }
 
     pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut Cx<'_>) {

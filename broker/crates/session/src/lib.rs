@@ -5,16 +5,18 @@
 #![forbid(unsafe_code)]
 
 mod counts;
+mod outbox;
 
 pub use counts::{ChannelDetails, Publishes, SessionDetails, Tally};
+pub use outbox::{BY_REFERENCE, Outbox, Spares, Stamp};
 pub use queue::Deliveries;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
 use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
 use queue::{Answer, ConsumerId, Delivery, Reject, RequestBody};
-use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// The session's own word for a publish: the queue hands it back when the message is safe or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +41,10 @@ pub enum Pace {
 /// The node as a session sees it. Calls never block; answers come as [`Notice`]s, in order per queue.
 pub trait Broker {
     fn id(&self) -> SessionId;
+    /// The other side of the connection, for logs.
+    fn peer(&self) -> SocketAddr {
+        SocketAddr::from(([0, 0, 0, 0], 0))
+    }
     fn now(&self) -> Time;
     fn wall(&self) -> WallTime;
     /// Random, unguessable enough for server-made names.
@@ -229,183 +235,5 @@ pub trait Session: Send {
     /// More facts, and those of its channels.
     fn details(&self) -> SessionDetails {
         SessionDetails::default()
-    }
-}
-
-/// Bytes for the client: small ones copied together, large ones by reference, flushed with one writev.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    done: VecDeque<Bytes>,
-    tail: BytesMut,
-    len: usize,
-    /// How many tails have been closed.
-    closed: u64,
-    /// Bytes taken from here so far.
-    sent: u64,
-}
-
-/// A place in an [`Outbox`]; equal stamps: nothing was written or taken in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    closed: u64,
-    tail: usize,
-}
-
-/// Bodies from this size on are sent by reference.
-pub const BY_REFERENCE: usize = 4096;
-
-impl Outbox {
-    /// The end of what goes out, for encoders.
-    pub fn tail(&mut self) -> &mut BytesMut {
-        &mut self.tail
-    }
-
-    pub fn push(&mut self, bytes: Bytes) {
-        if bytes.len() < BY_REFERENCE {
-            self.tail.extend_from_slice(&bytes);
-        } else {
-            self.close_tail();
-            self.len += bytes.len();
-            self.done.push_back(bytes);
-        }
-    }
-
-    fn close_tail(&mut self) {
-        if !self.tail.is_empty() {
-            self.len += self.tail.len();
-            self.closed += 1;
-            self.done.push_back(self.tail.split().freeze());
-        }
-    }
-
-    /// Where writing goes on. While the stamp stays the same, what was written last may still be changed in
-    /// [`Outbox::tail`]: that is how confirms that come one by one leave as one.
-    pub fn stamp(&self) -> Stamp {
-        Stamp {
-            closed: self.closed,
-            tail: self.tail.len(),
-        }
-    }
-
-    /// Bytes taken from here so far, by whoever wrote them to the client.
-    pub fn sent(&self) -> u64 {
-        self.sent
-    }
-
-    /// Bytes not yet taken.
-    pub fn len(&self) -> usize {
-        self.len + self.tail.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Puts bytes in front of what was written when there were `at` bytes ([`Outbox::len`]), of which nothing has been taken since.
-    pub fn insert(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(at) = at.checked_sub(self.len) {
-            let end = self.tail.len();
-            let at = at.min(end);
-            self.tail.extend_from_slice(bytes);
-            self.tail.copy_within(at..end, at + bytes.len());
-            if let Some(room) = self.tail.get_mut(at..at + bytes.len()) {
-                room.copy_from_slice(bytes);
-            }
-            return;
-        }
-        let mut behind = self.len - at;
-        let mut place = self.done.len();
-        // What is written in one step is at the end.
-        while let Some(piece) = place.checked_sub(1).and_then(|i| self.done.get_mut(i)) {
-            if piece.len() > behind {
-                let after = piece.split_off(piece.len() - behind);
-                if !after.is_empty() {
-                    self.done.insert(place, after);
-                }
-                break;
-            }
-            behind -= piece.len();
-            place -= 1;
-        }
-        self.len += bytes.len();
-        self.done.insert(place, Bytes::copy_from_slice(bytes));
-    }
-
-    /// The pieces in order, for writev; then [`Outbox::consume`] what was written.
-    pub fn pieces(&mut self) -> &VecDeque<Bytes> {
-        self.close_tail();
-        &self.done
-    }
-
-    pub fn consume(&mut self, mut written: usize) {
-        self.len -= written.min(self.len);
-        self.sent += written as u64;
-        while written > 0 {
-            let Some(first) = self.done.front_mut() else {
-                return;
-            };
-            if first.len() > written {
-                let _ = first.split_to(written);
-                return;
-            }
-            written -= first.len();
-            self.done.pop_front();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_go_in_front_of_what_was_written_since() {
-        let large = vec![b'L'; BY_REFERENCE];
-        for by_reference in [false, true] {
-            for waits in [&b""[..], b"before"] {
-                let mut out = Outbox::default();
-                out.tail().extend_from_slice(waits);
-                let before = out.len();
-                let mut written = Vec::from(*b"one");
-                out.tail().extend_from_slice(b"one");
-                if by_reference {
-                    out.push(Bytes::from(large.clone()));
-                    written.extend_from_slice(&large);
-                }
-                out.tail().extend_from_slice(b"two");
-                written.extend_from_slice(b"two");
-                out.insert(before, b"<header>");
-                let all: Vec<u8> = out.pieces().iter().flatten().copied().collect();
-                assert_eq!(all, [waits, b"<header>", &written].concat());
-                assert_eq!(out.len(), all.len());
-            }
-        }
-        let mut out = Outbox::default();
-        out.push(Bytes::from(large.clone()));
-        let before = out.len();
-        out.push(Bytes::from(large.clone()));
-        out.insert(before, b"-");
-        let all: Vec<u8> = out.pieces().iter().flatten().copied().collect();
-        assert_eq!(all, [&large[..], b"-", &large].concat());
-    }
-
-    #[test]
-    fn a_stamp_changes_with_every_write_and_every_take() {
-        let mut out = Outbox::default();
-        out.tail().extend_from_slice(b"one");
-        let stamp = out.stamp();
-        assert_eq!(out.stamp(), stamp);
-        out.tail().extend_from_slice(b"two");
-        assert_ne!(out.stamp(), stamp);
-        let stamp = out.stamp();
-        assert_eq!(out.pieces().len(), 1);
-        out.tail().extend_from_slice(b"onetwo");
-        assert_eq!(out.len(), 12);
-        assert_ne!(out.stamp(), stamp, "as long, but not the same bytes");
-        let stamp = out.stamp();
-        out.push(Bytes::from(vec![0; BY_REFERENCE]));
-        assert_ne!(out.stamp(), stamp);
-        out.consume(12 + BY_REFERENCE);
-        assert!(out.is_empty());
     }
 }

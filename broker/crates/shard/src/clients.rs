@@ -1,6 +1,7 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
 use crate::core::{Core, FixedState};
+use crate::sessions::key_of;
 use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
@@ -411,9 +412,9 @@ impl Core {
 
     /// The session is over: its queues are told, and forgotten when they know.
     pub fn session_gone(&mut self, number: u64) {
-        if let Some(login) = self.logins.remove(&number) {
+        if let Some(channels) = self.accounts.log_out(key_of(number)) {
             self.tallies.connections_closed += 1;
-            self.tallies.channels_closed += u64::from(login.channels);
+            self.tallies.channels_closed += u64::from(channels);
         }
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;

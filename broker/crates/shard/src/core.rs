@@ -1,5 +1,6 @@
 //! Everything of a shard but its client connections: what a session reaches through [`session::Broker`].
 
+use crate::accounts::Accounts;
 use crate::apply::Introduction;
 use crate::clients::Clients;
 use crate::config::ShardConfig;
@@ -90,15 +91,7 @@ pub struct Core {
     /// Where that has newer retained messages than the tree.
     pub ahead: Ahead,
     /// Sessions of this shard that are logged in, for users' limits.
-    pub logins: HashMap<u64, Login, FixedState>,
-}
-
-/// Whose a session is, and how much it uses of what users are limited in.
-pub struct Login {
-    pub user: String,
-    /// Empty until it has opened one.
-    pub vhost: String,
-    pub channels: u32,
+    pub accounts: Accounts,
 }
 
 impl Core {

@@ -4,6 +4,7 @@
 //! [`Effect`]s. A shard never blocks, but for reads of entries that have left memory.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod answers;
 mod apply;
 mod clients;
@@ -12,6 +13,7 @@ mod core;
 mod critical;
 mod dead_letter;
 mod directory;
+mod entrance;
 mod errands;
 mod frame;
 mod hubs;
@@ -33,6 +35,7 @@ mod stats;
 mod topics;
 mod turn;
 mod view;
+mod wakes;
 
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig, ShardLimits};
 pub use logins::{Check, CheckId, StartCheck};

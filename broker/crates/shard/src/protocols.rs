@@ -78,7 +78,6 @@ impl Protocols {
     fn mqtt(&self, info: &ConnectionInfo, now: Time) -> MqttSession {
         let config = session_mqtt::SessionConfig {
             peer_is_loopback: is_loopback(info),
-            peer: info.peer,
             settings: self.mqtt.clone(),
         };
         MqttSession::new(config, now)

@@ -1,13 +1,15 @@
 //! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
 
+use crate::entrance::{Entrance, Peer};
 use crate::listings::channel_counts;
+use crate::wakes::{NEVER, Wakes};
 use crate::{ConnectionInfo, ConnectionKey};
 use control::{ChannelFacts, ConnectionFacts};
 use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
-use session::{Outbox, Session, Standing};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use session::{Outbox, Session, Spares, Standing};
+use slots::Slots;
+use std::sync::Arc;
 
 /// The key that the control plane's own session has in its number; no driver reaches it.
 pub const CONTROL_KEY: u64 = KEY_MASK;
@@ -29,7 +31,8 @@ pub fn shard_of_session(id: SessionId) -> u16 {
     (id.number >> 56) as u16
 }
 
-fn key_of(number: u64) -> usize {
+/// The key of its connection.
+pub fn key_of(number: u64) -> usize {
     (number & KEY_MASK) as usize
 }
 
@@ -37,20 +40,21 @@ pub struct Slot {
     pub number: u64,
     pub session: Box<dyn Session>,
     pub outbox: Outbox,
-    pub standing: Standing,
-    pub info: ConnectionInfo,
+    pub entrance: Arc<Entrance>,
     pub connected: WallTime,
     /// Bytes that the session has taken.
     pub received: u64,
+    /// When [`Wakes`] has it, in its own unit.
+    pub wake: u32,
+    pub peer: Peer,
+    pub standing: Standing,
     /// `Effect::Flush` is owed.
     pub dirty: bool,
-    /// The wake-up noted in `Sessions::wakes`.
-    pub wake: Option<Time>,
 }
 
 impl Slot {
     pub fn name(&self) -> String {
-        format!("{} -> {}", self.info.peer, self.info.local)
+        format!("{} -> {}", self.peer.address(), self.entrance.local)
     }
 
     pub fn facts(&self, node: NodeId) -> ConnectionFacts {
@@ -80,9 +84,9 @@ impl Slot {
             protocol: info.protocol.to_owned(),
             client_name: info.client_name,
             client_properties: control::json::object(&details.client_properties),
-            peer: self.info.peer.to_string(),
-            local: self.info.local.to_string(),
-            tls: self.info.tls.is_some(),
+            peer: self.peer.address().to_string(),
+            local: self.entrance.local.to_string(),
+            tls: self.entrance.tls.is_some(),
             state: details.state.to_owned(),
             connected_ms: self.connected.0,
             heartbeat_s: details.heartbeat_s,
@@ -98,10 +102,11 @@ impl Slot {
 
 #[derive(Default)]
 pub struct Sessions {
-    slots: Vec<Option<Slot>>,
+    slots: Slots<Slot>,
     serial: u32,
-    live: usize,
-    wakes: BinaryHeap<Reverse<(Time, u64)>>,
+    wakes: Wakes,
+    /// For outboxes that have something in them.
+    pub spares: Spares,
 }
 
 impl Sessions {
@@ -113,84 +118,74 @@ impl Sessions {
     }
 
     pub fn insert(&mut self, key: ConnectionKey, slot: Slot) {
-        if self.slots.len() <= key.0 {
-            self.slots.resize_with(key.0 + 1, || None);
-        }
-        self.live += 1;
-        self.slots[key.0] = Some(slot);
+        self.slots.put(key.0, slot);
     }
 
     pub fn get(&mut self, key: ConnectionKey) -> Option<&mut Slot> {
-        self.slots.get_mut(key.0)?.as_mut()
+        self.slots.get_mut(key.0)
+    }
+
+    /// A connection with the buffers for what it may write.
+    pub fn enter(&mut self, key: ConnectionKey) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(key.0)?;
+        self.spares.lend(&mut slot.outbox);
+        Some(slot)
+    }
+
+    /// Undoes [`Sessions::enter`] where nothing is to be written, and notes when the session wants to be woken.
+    pub fn leave(&mut self, key: ConnectionKey) {
+        let Some(slot) = self.slots.get_mut(key.0) else {
+            return;
+        };
+        self.spares.take_back(&mut slot.outbox);
+        if let Some(time) = slot.session.wake_at() {
+            self.wakes.note(&mut slot.wake, time, key.0);
+        }
     }
 
     /// By number: None when that session is gone, whoever has its key now.
     pub fn by_number(&mut self, number: u64) -> Option<(ConnectionKey, &mut Slot)> {
         let key = key_of(number);
-        let slot = self
-            .slots
-            .get_mut(key)?
-            .as_mut()
-            .filter(|s| s.number == number)?;
+        let slot = self.slots.get_mut(key).filter(|s| s.number == number)?;
         Some((ConnectionKey(key), slot))
     }
 
     pub fn remove(&mut self, key: ConnectionKey) -> Option<Slot> {
-        let slot = self.slots.get_mut(key.0)?.take();
-        self.live -= usize::from(slot.is_some());
-        slot
+        self.slots.take(key.0)
     }
 
     pub fn len(&self) -> usize {
-        self.live
+        self.slots.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.live == 0
+        self.slots.is_empty()
     }
 
     /// The earliest wake-up that any session asked for; it may have moved to later since.
     pub fn wake_at(&self) -> Option<Time> {
-        self.wakes.peek().map(|Reverse((time, _))| *time)
-    }
-
-    /// Takes note when a session wants to be woken earlier than it is to be. A wake-up that moved to later is found
-    /// when the old one fires, so that a step costs no search.
-    pub fn note_wake(&mut self, key: ConnectionKey) {
-        let Some(slot) = self.slots.get_mut(key.0).and_then(Option::as_mut) else {
-            return;
-        };
-        let Some(time) = slot.session.wake_at() else {
-            return;
-        };
-        if slot.wake.is_none_or(|w| time < w) {
-            slot.wake = Some(time);
-            self.wakes.push(Reverse((time, slot.number)));
-        }
+        self.wakes.first()
     }
 
     /// Sessions that are to be ticked now; each is noted again by the step that follows.
     pub fn due(&mut self, now: Time) -> Vec<ConnectionKey> {
         let mut due = Vec::new();
-        while let Some(Reverse((time, number))) = self.wakes.peek().copied() {
-            if time > now {
-                break;
-            }
-            self.wakes.pop();
-            if let Some((key, slot)) = self.by_number(number).filter(|(_, s)| s.wake == Some(time))
-            {
-                slot.wake = None;
-                due.push(key);
+        while let Some((time, keys)) = self.wakes.take(now) {
+            for key in keys {
+                let slot = self.slots.get_mut(key as usize);
+                // Another one may have the key now, or have asked to be woken earlier since.
+                if let Some(slot) = slot.filter(|slot| slot.wake == time) {
+                    slot.wake = NEVER;
+                    due.push(ConnectionKey(key as usize));
+                }
             }
         }
         due
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionKey, &mut Slot)> {
-        self.slots
-            .iter_mut()
-            .enumerate()
-            .filter_map(|(k, s)| Some((ConnectionKey(k), s.as_mut()?)))
+        let all = self.slots.iter_mut();
+        all.map(|(key, slot)| (ConnectionKey(key), slot))
     }
 }
 

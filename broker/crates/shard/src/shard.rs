@@ -2,6 +2,7 @@
 //! to do, and leaves as effects.
 
 use crate::core::Core;
+use crate::entrance::{Entrances, Peer};
 use crate::frame::{AlarmReason, Frame};
 use crate::listings::Gathered;
 use crate::members::Plan;
@@ -10,6 +11,7 @@ use crate::protocols::Protocols;
 use crate::sessions::{Sessions, Slot};
 use crate::stats::ShardStats;
 use crate::view::View;
+use crate::wakes::NEVER;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -27,6 +29,7 @@ pub struct Shard {
     core: Core,
     protocols: Protocols,
     sessions: Sessions,
+    entrances: Entrances,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
 }
@@ -37,6 +40,7 @@ impl Shard {
             protocols: Protocols::new(&core.config),
             core,
             sessions: Sessions::default(),
+            entrances: Entrances::default(),
             dirty: Vec::new(),
             shutting_down: false,
         }
@@ -56,7 +60,7 @@ impl Shard {
         key: ConnectionKey,
         f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing,
     ) -> Standing {
-        let Some(slot) = self.sessions.get(key) else {
+        let Some(slot) = self.sessions.enter(key) else {
             return Standing::Closing;
         };
         let had = slot.outbox.len();
@@ -64,7 +68,7 @@ impl Shard {
         let mut view = View {
             core: &mut self.core,
             number: slot.number,
-            peer: slot.info.peer,
+            peer: slot.peer,
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         let after = slot.standing;
@@ -72,7 +76,7 @@ impl Shard {
             slot.dirty = true;
             self.dirty.push(key);
         }
-        self.sessions.note_wake(key);
+        self.sessions.leave(key);
         after
     }
 
@@ -353,15 +357,16 @@ impl ShardDriver for Shard {
             number,
             session,
             outbox: Outbox::default(),
-            standing: Standing::Open,
-            info,
+            entrance: self.entrances.of(&info),
             connected: self.core.wall,
             received: 0,
+            wake: NEVER,
+            peer: Peer::new(info.peer),
+            standing: Standing::Open,
             dirty: false,
-            wake: None,
         };
         self.sessions.insert(connection, slot);
-        self.sessions.note_wake(connection);
+        self.sessions.leave(connection);
         if self.core.draining {
             self.step(connection, |s, view, out| {
                 s.notice(Notice::Shutdown, view, out)
@@ -397,7 +402,7 @@ impl ShardDriver for Shard {
         let mut view = View {
             core: &mut self.core,
             number: slot.number,
-            peer: slot.info.peer,
+            peer: slot.peer,
         };
         slot.session.gone(&mut view);
         self.core.session_gone(slot.number);

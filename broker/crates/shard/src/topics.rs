@@ -1,6 +1,7 @@
 //! What reaches MQTT clients other than from MQTT clients, and what they leave behind.
 
 use crate::core::Core;
+use crate::entrance::Peer;
 use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
 use message::Message;
@@ -101,7 +102,7 @@ impl Core {
     pub fn publish_will(&mut self, vhost: &str, will: topics::Will) {
         let mut view = View {
             number: self.control_session(),
-            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            peer: Peer::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             core: self,
         };
         session_mqtt::publish_will(&mut view, vhost, will);

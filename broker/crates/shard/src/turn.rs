@@ -1,7 +1,8 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
+use crate::accounts::Accounts;
 use crate::config::{RecoveredShard, ShardConfig};
-use crate::core::{Core, Login};
+use crate::core::Core;
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
@@ -12,6 +13,7 @@ use crate::logins::Logins;
 use crate::members::Members;
 use crate::outgoing::Outgoing;
 use crate::owners::{ForMetadata, ForShard, Owners};
+use crate::sessions::key_of;
 use crate::shard::{Shard, same_shard};
 use crate::{Effect, clients::Clients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
@@ -97,7 +99,7 @@ impl Shard {
             members: Members::default(),
             deleting: BTreeSet::new(),
             reconcile_at: now,
-            logins: HashMap::default(),
+            accounts: Accounts::default(),
             config,
         };
         core.end_earlier_lives();
@@ -301,18 +303,12 @@ impl Core {
     /// Whether this user may open one more connection here (O5). Counted per shard and node, so a cluster-wide limit is
     /// a limit per shard so far.
     pub fn admit(&mut self, number: u64, user: &str) -> Result<(), u64> {
-        if let Some(limit) = self.user_limit(user, "max-connections") {
-            let there = self.logins.values().filter(|l| l.user == user).count();
-            if there as u64 >= limit {
-                return Err(limit);
-            }
+        if let Some(limit) = self.user_limit(user, "max-connections")
+            && self.accounts.connections_of(user) >= limit
+        {
+            return Err(limit);
         }
-        let login = Login {
-            user: user.to_owned(),
-            vhost: String::new(),
-            channels: 0,
-        };
-        self.logins.insert(number, login);
+        self.accounts.log_in(key_of(number), user);
         self.tallies.connections_opened += 1;
         Ok(())
     }
@@ -323,39 +319,31 @@ impl Core {
             .tree
             .vhost(vhost)
             .and_then(|v| v.limit("max-connections"))
+            && self.accounts.connections_to(vhost) >= limit
         {
-            let there = self.logins.values().filter(|l| l.vhost == vhost).count();
-            if there as u64 >= limit {
-                return Err(limit);
-            }
+            return Err(limit);
         }
-        if let Some(login) = self.logins.get_mut(&number) {
-            vhost.clone_into(&mut login.vhost);
-        }
+        self.accounts.open_vhost(key_of(number), vhost);
         Ok(())
     }
 
     pub fn open_channel(&mut self, number: u64) -> Result<(), u64> {
-        let Some(login) = self.logins.get(&number) else {
+        let Some(user) = self.accounts.user_of(key_of(number)) else {
             return Ok(());
         };
-        if let Some(limit) = self.user_limit(&login.user, "max-channels") {
-            let own = self.logins.values().filter(|l| l.user == login.user);
-            let there: u64 = own.map(|l| u64::from(l.channels)).sum();
-            if there >= limit {
-                return Err(limit);
-            }
+        if let Some(limit) = self.user_limit(user, "max-channels")
+            && self.accounts.channels_of(user) >= limit
+        {
+            return Err(limit);
         }
-        if let Some(login) = self.logins.get_mut(&number) {
-            login.channels += 1;
+        if self.accounts.count_channel(key_of(number), true) {
             self.tallies.channels_opened += 1;
         }
         Ok(())
     }
 
     pub fn close_channel(&mut self, number: u64) {
-        if let Some(login) = self.logins.get_mut(&number) {
-            login.channels = login.channels.saturating_sub(1);
+        if self.accounts.count_channel(key_of(number), false) {
             self.tallies.channels_closed += 1;
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::directory::Asker;
+use crate::entrance::Peer;
 use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree};
@@ -12,12 +13,16 @@ use std::net::SocketAddr;
 pub struct View<'a> {
     pub core: &'a mut Core,
     pub number: u64,
-    pub peer: SocketAddr,
+    pub peer: Peer,
 }
 
 impl Broker for View<'_> {
     fn id(&self) -> SessionId {
         self.core.session(self.number)
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.peer.address()
     }
 
     fn now(&self) -> Time {
@@ -136,7 +141,7 @@ impl Broker for View<'_> {
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
-        let client = (self.number, self.peer);
+        let client = (self.number, self.peer.address());
         let core = &mut *self.core;
         core.passwords
             .verify(core.now, client, user, (hash, password))

@@ -1,7 +1,9 @@
 //! The hub: who is here, who is away, and what each is told.
 
 mod claims;
+mod clients;
 mod elsewhere;
+mod filters;
 mod owner;
 mod publish;
 mod queues;
@@ -13,10 +15,12 @@ use crate::hubs::{HubLimits, Hubs};
 use crate::retained::Retained;
 use crate::routes::{Matches, Routes};
 use crate::{Delivery, SubscriberId, Subscription};
+use clients::Clients;
 use env::{Time, WallTime};
+use filters::Filters;
 use hashbrown::HashMap;
 use message::Message;
-use slab::Slab;
+use slots::Slab;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -171,24 +175,25 @@ impl std::ops::AddAssign for Heard {
 }
 
 enum Seat {
-    Connected {
-        session: u64,
-        /// Who claims it next.
-        waiting: Option<u64>,
-    },
-    Away {
-        /// None: its connection was on another shard or in another life of the node.
-        state: Option<Box<dyn Parked>>,
-        until: Option<Time>,
-        will: Option<(Time, Will)>,
-    },
+    /// By this session.
+    Connected(u64),
+    Away(Box<Away>),
+}
+
+/// A client that is not connected.
+#[derive(Default)]
+struct Away {
+    /// None: its connection was on another shard or in another life of the node.
+    state: Option<Box<dyn Parked>>,
+    until: Option<Time>,
+    will: Option<(Time, Will)>,
 }
 
 struct Subscriber {
     vhost: Arc<str>,
     client: Arc<str>,
     seat: Seat,
-    filters: BTreeMap<Box<str>, Subscription>,
+    filters: Filters,
     /// The number of the queue that has its messages of QoS 1 and 2; 0: none has.
     queue: u64,
     /// Of the holding of its client id; 0: this hub does not hold it.
@@ -197,7 +202,7 @@ struct Subscriber {
 
 #[derive(Default)]
 struct Vhost {
-    clients: ByName<SubscriberId>,
+    clients: Clients,
     routes: Routes,
     retained: Retained,
 }
@@ -206,6 +211,8 @@ pub struct Hub {
     limits: Limits,
     vhosts: ByName<Vhost>,
     subscribers: Slab<Subscriber>,
+    /// Sessions that claim what a connected client has, and come next.
+    waiting: BTreeMap<SubscriberId, u64>,
     /// When something is due for a client that is away.
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<Output>,
@@ -236,6 +243,7 @@ impl Hub {
             limits,
             vhosts: ByName::default(),
             subscribers: Slab::new(),
+            waiting: BTreeMap::new(),
             timers: BTreeSet::new(),
             outputs: VecDeque::new(),
             found: Matches::default(),
@@ -256,10 +264,21 @@ impl Hub {
         self.outputs.pop_front()
     }
 
+    /// Who has this client id in a vhost, connected or away.
+    fn client(&self, vhost: &str, client: &str) -> Option<SubscriberId> {
+        let there = self.vhosts.get(vhost)?;
+        there.clients.find(client, &self.subscribers)
+    }
+
+    /// A client's id, as the hub has it: who keeps this one shares its memory.
+    pub fn client_id(&self, subscriber: SubscriberId) -> Option<Arc<str>> {
+        let entry = self.subscribers.get(subscriber.0 as usize)?;
+        Some(entry.client.clone())
+    }
+
     /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.
     pub fn claim(&mut self, vhost: &str, client: &str, session: u64, clean: bool) -> Claim {
-        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
-        let known = known.copied();
+        let known = self.client(vhost, client);
         let entry = known.and_then(|known| self.subscribers.get_mut(known.0 as usize));
         let held = entry.as_ref().map_or(0, |entry| entry.stamp);
         let yielding = known.is_some_and(|known| self.claims.yielding.contains_key(&known));
@@ -269,13 +288,8 @@ impl Hub {
                 None => Claim::Wait,
             };
         }
-        if let Some(entry) = entry
-            && let Seat::Connected {
-                session: has,
-                waiting,
-            } = &mut entry.seat
-        {
-            let leaves = waiting.replace(session).unwrap_or(*has);
+        if let (Some(subscriber), Some(Seat::Connected(has))) = (known, entry.map(|e| &e.seat)) {
+            let leaves = self.waiting.insert(subscriber, session).unwrap_or(*has);
             self.outputs
                 .push_back(Output::TakenOver { session: leaves });
             return Claim::Wait;
@@ -312,16 +326,11 @@ impl Hub {
             return claim;
         }
         entry.stamp = stamp;
-        let seat = Seat::Connected {
-            session,
-            waiting: None,
-        };
-        let Some(was) = self.change_seat(subscriber, seat) else {
+        let was = self.change_seat(subscriber, Seat::Connected(session));
+        let Some(Seat::Away(away)) = was else {
             return Claim::Wait;
         };
-        let Seat::Away { state, until, will } = was else {
-            return Claim::Wait;
-        };
+        let Away { state, until, will } = *away;
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
         Claim::Granted { subscriber, state }
@@ -341,22 +350,18 @@ impl Hub {
             Some((name, _)) => name.clone(),
             None => vhost.into(),
         };
-        let client: Arc<str> = client.into();
         let key = self.subscribers.insert(Subscriber {
             vhost: vhost.clone(),
-            client: client.clone(),
-            seat: Seat::Connected {
-                session,
-                waiting: None,
-            },
-            filters: BTreeMap::new(),
+            client: client.into(),
+            seat: Seat::Connected(session),
+            filters: Filters::default(),
             queue: 0,
             stamp,
         });
         // Fewer than 2^32 clients fit in any memory.
         let subscriber = SubscriberId(key as u32);
         let there = self.vhosts.entry(vhost).or_default();
-        there.clients.insert(client, subscriber);
+        there.clients.insert(subscriber, &self.subscribers);
         Claim::Granted {
             subscriber,
             state: None,
@@ -365,12 +370,10 @@ impl Hub {
 
     /// A session that waits for a client id gives up.
     pub fn withdraw(&mut self, vhost: &str, client: &str, session: u64) {
-        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
-        let entry = known.and_then(|id| self.subscribers.get_mut(id.0 as usize));
-        if let Some(Seat::Connected { waiting, .. }) = entry.map(|entry| &mut entry.seat)
-            && *waiting == Some(session)
+        if let Some(subscriber) = self.client(vhost, client)
+            && self.waiting.get(&subscriber) == Some(&session)
         {
-            *waiting = None;
+            self.waiting.remove(&subscriber);
         }
         self.ask_no_more(vhost, client, session);
     }
@@ -380,9 +383,10 @@ impl Hub {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
-        let Seat::Connected { session, waiting } = entry.seat else {
+        let Seat::Connected(session) = entry.seat else {
             return;
         };
+        let waiting = self.waiting.remove(&subscriber);
         let id = ClientId {
             vhost: entry.vhost.clone(),
             client: entry.client.clone(),
@@ -391,12 +395,12 @@ impl Hub {
             Some(mut state) if self.parked < self.limits.parked => {
                 self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
                 let timer = due(leave.until, &leave.will);
-                let seat = Seat::Away {
+                let away = Away {
                     state: Some(state),
                     until: leave.until,
                     will: leave.will,
                 };
-                self.change_seat(subscriber, seat);
+                self.change_seat(subscriber, Seat::Away(Box::new(away)));
                 self.parked += 1;
                 self.timers.extend(timer.map(|at| (at, subscriber)));
             }
@@ -421,18 +425,19 @@ impl Hub {
     /// Its session is over: its will is published, its subscriptions go.
     fn forget(&mut self, subscriber: SubscriberId) {
         self.count_all(subscriber, false);
-        let Some(entry) = self.subscribers.try_remove(subscriber.0 as usize) else {
+        let Some(entry) = self.subscribers.remove(subscriber.0 as usize) else {
             return;
         };
         self.let_go((&entry.vhost, &entry.client), entry.stamp);
         if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
-            vhost.clients.remove(&entry.client);
-            for (filter, subscription) in &entry.filters {
-                vhost.routes.remove(filter, subscriber, *subscription);
+            vhost.clients.remove(&entry.client, subscriber);
+            for (filter, subscription) in entry.filters.iter() {
+                vhost.routes.remove(filter, subscriber, subscription);
             }
         }
         self.subscriptions -= entry.filters.len();
-        if let Seat::Away { until, will, .. } = entry.seat {
+        if let Seat::Away(away) = entry.seat {
+            let Away { until, will, .. } = *away;
             self.parked -= 1;
             self.stop_timer(subscriber, due(until, &will));
             let vhost = entry.vhost;
@@ -450,8 +455,8 @@ impl Hub {
         let filters = std::mem::take(&mut entry.filters);
         self.subscriptions -= filters.len();
         if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
-            for (filter, subscription) in &filters {
-                vhost.routes.remove(filter, subscriber, *subscription);
+            for (filter, subscription) in filters.iter() {
+                vhost.routes.remove(filter, subscriber, subscription);
             }
         }
     }
@@ -469,14 +474,8 @@ impl Hub {
         let Some(vhost) = self.vhosts.get_mut(&entry.vhost) else {
             return false;
         };
-        let old = match entry.filters.get_mut(filter) {
-            Some(there) => Some(std::mem::replace(there, subscription)),
-            None => {
-                entry.filters.insert(filter.into(), subscription);
-                self.subscriptions += 1;
-                None
-            }
-        };
+        let old = entry.filters.insert(filter, subscription);
+        self.subscriptions += usize::from(old.is_none());
         if old == Some(subscription) {
             return true;
         }
@@ -566,7 +565,7 @@ impl Hub {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return true;
         };
-        let Some(&subscription) = entry.filters.get(filter) else {
+        let Some(subscription) = entry.filters.get(filter) else {
             return true;
         };
         let Some(vhost) = self.vhosts.get(&entry.vhost) else {
@@ -610,7 +609,7 @@ impl Hub {
         let away: Vec<SubscriberId> = self
             .subscribers
             .iter()
-            .filter(|(_, s)| &*s.vhost == vhost && matches!(s.seat, Seat::Away { .. }))
+            .filter(|(_, s)| &*s.vhost == vhost && matches!(s.seat, Seat::Away(_)))
             .map(|(key, _)| SubscriberId(key as u32))
             .collect();
         for subscriber in away {
@@ -645,9 +644,10 @@ impl Hub {
             let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
                 continue;
             };
-            let Seat::Away { until, will, .. } = &mut entry.seat else {
+            let Seat::Away(away) = &mut entry.seat else {
                 continue;
             };
+            let Away { until, will, .. } = &mut **away;
             if until.is_some_and(|until| until <= now) {
                 self.forget(subscriber);
                 continue;

@@ -45,7 +45,7 @@ struct Interest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     One(SubscriberId),
-    Group(usize),
+    Group(u32),
     Hub(HubId, Interest),
 }
 
@@ -235,7 +235,7 @@ impl Routes {
                     }
                 }
                 Target::Group(index) => {
-                    if let Some(group) = self.groups.get_mut(index) {
+                    if let Some(group) = self.groups.get_mut(index as usize) {
                         let pick = group.pick(durable, seats);
                         pick.into_iter().for_each(|p| found.picked(p, &group.name));
                     }
@@ -300,7 +300,7 @@ impl Routes {
         }
         for route in &self.scratch {
             if let Target::Group(index) = route.to
-                && let Some(group) = self.groups.get(index)
+                && let Some(group) = self.groups.get(index as usize)
             {
                 found.extend(group.subscriptions_of(who));
             }
@@ -340,7 +340,8 @@ fn one(who: SubscriberId, route: &Route) -> Found {
 
 fn group_route(group: usize, filter: &str) -> Route {
     Route {
-        to: Target::Group(group),
+        // Fewer than 2^32 groups fit in any memory.
+        to: Target::Group(group as u32),
         subscription: Subscription::default(),
         wild: is_wild(filter),
     }

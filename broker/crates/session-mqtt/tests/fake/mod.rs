@@ -372,7 +372,6 @@ impl World {
 
     pub fn open_from(&mut self, version: Version, peer_is_loopback: bool) -> usize {
         let config = SessionConfig {
-            peer: "127.0.0.1:9".parse().unwrap(),
             peer_is_loopback,
             settings: self.settings.clone(),
         };

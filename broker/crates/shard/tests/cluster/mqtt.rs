@@ -23,6 +23,108 @@ impl Cluster {
     }
 }
 
+/// Clients that connect, perhaps subscribe, and then do nothing; and a socket for each that takes everything at once.
+pub struct Crowd {
+    at: usize,
+    keys: Vec<ConnectionKey>,
+    input: BytesMut,
+    heard: usize,
+}
+
+/// So many do something before anything is settled.
+const TOGETHER: usize = 64;
+
+impl Crowd {
+    pub fn new(at: usize) -> Crowd {
+        Crowd {
+            at,
+            keys: Vec::new(),
+            input: BytesMut::new(),
+            heard: 0,
+        }
+    }
+
+    /// Clean sessions of 3.1.1, until there are so many.
+    pub fn grow(&mut self, cluster: &mut Cluster, count: usize) {
+        for number in self.keys.len()..count {
+            let key = cluster.connect(self.at, ClientProtocol::Mqtt);
+            self.keys.push(key);
+            let connect = Connect {
+                version: Version::V311,
+                clean_start: true,
+                keep_alive: 60,
+                properties: Properties::default(),
+                client_id: &format!("c{number}"),
+                will: None,
+                user_name: Some("guest"),
+                password: Some(b"guest"),
+            };
+            self.send(cluster, key, &Packet::Connect(connect));
+            if number % TOGETHER == 0 {
+                cluster.settle();
+            }
+        }
+        cluster.settle();
+    }
+
+    /// A subscription of QoS 1 each, of those from the given number on.
+    pub fn subscribe(
+        &mut self,
+        cluster: &mut Cluster,
+        from: usize,
+        filter: impl Fn(usize) -> String,
+    ) {
+        for number in from..self.keys.len() {
+            let mut raw = BytesMut::new();
+            let options = SubscribeOptions {
+                qos: Qos::AtLeastOnce,
+                ..SubscribeOptions::default()
+            };
+            Filters::put(&mut raw, &filter(number), options);
+            let subscribe = Subscribe {
+                packet_id: 1,
+                properties: Properties::default(),
+                filters: Filters::new(&raw, Version::V311),
+            };
+            self.send(cluster, self.keys[number], &Packet::Subscribe(subscribe));
+        }
+        cluster.settle();
+    }
+
+    fn send(&mut self, cluster: &mut Cluster, key: ConnectionKey, packet: &Packet<'_>) {
+        self.input.clear();
+        packet.encode(Version::V311, &mut self.input);
+        cluster.nodes[self.at].shard.received(key, &mut self.input);
+        self.take(cluster, key);
+    }
+
+    /// The socket of one of them takes what there is.
+    pub fn hear(&mut self, cluster: &mut Cluster, number: usize) {
+        self.take(cluster, self.keys[number]);
+    }
+
+    fn take(&mut self, cluster: &mut Cluster, key: ConnectionKey) {
+        let shard = &mut cluster.nodes[self.at].shard;
+        if let Some((outbox, _)) = shard.outbox(key) {
+            let len = outbox.len();
+            if len > 0 {
+                outbox.pieces();
+                outbox.consume(len);
+                self.heard += len;
+                shard.drained(key);
+            }
+        }
+    }
+
+    /// Bytes that all of them got since this was asked last.
+    pub fn heard(&mut self, cluster: &mut Cluster) -> usize {
+        for number in 0..self.keys.len() {
+            self.hear(cluster, number);
+        }
+        std::mem::take(&mut self.heard)
+    }
+}
+
 impl MqttClient {
     /// Connected under that client id, with its session kept for that many seconds.
     pub fn new(

@@ -42,7 +42,7 @@ impl Hub {
 
     /// What is held here, and chosen by its vhost and client, is to be told to its owner.
     fn hold_untold(&mut self, chosen: impl Fn(&Claims, (&str, &str)) -> bool) {
-        for (key, subscriber) in &self.subscribers {
+        for (key, subscriber) in self.subscribers.iter() {
             let id = (&*subscriber.vhost, &*subscriber.client);
             if subscriber.stamp != 0 && chosen(&self.claims, id) {
                 self.claims.untold.insert(SubscriberId(key as u32));
@@ -233,8 +233,7 @@ impl Hub {
         {
             return Some((None, stamp));
         }
-        let clients = &self.vhosts.get(&*id.vhost)?.clients;
-        let subscriber = *clients.get(&*id.client)?;
+        let subscriber = self.client(&id.vhost, &id.client)?;
         let stamp = self.subscribers.get(subscriber.0 as usize)?.stamp;
         (stamp != 0).then_some((Some(subscriber), stamp))
     }
@@ -272,16 +271,17 @@ impl Hub {
 
     /// Tells a client that is connected to leave. False: it is away.
     fn must_leave(&mut self, subscriber: SubscriberId, yielding: Yielding) -> bool {
-        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+        let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return false;
         };
-        let Seat::Connected { session, waiting } = &mut entry.seat else {
+        let Seat::Connected(session) = entry.seat else {
             return false;
         };
         let told = self.claims.yielding.entry(subscriber).or_default();
         if told.is_empty() {
             // Who waits here has come before whom the owner speaks for.
-            for session in [Some(*session), waiting.take()].into_iter().flatten() {
+            let next = self.waiting.remove(&subscriber);
+            for session in [Some(session), next].into_iter().flatten() {
                 self.outputs.push_back(Output::TakenOver { session });
             }
         }
@@ -306,25 +306,22 @@ impl Hub {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return;
         };
-        if matches!(entry.seat, Seat::Connected { .. }) {
+        if matches!(entry.seat, Seat::Connected(_)) {
             return;
         }
         // It has come back: no will [MQTT-3.1.3-9].
-        let nobody = Seat::Away {
-            state: None,
-            until: None,
-            will: None,
-        };
-        if let Some(Seat::Away { until, will, .. }) = self.change_seat(subscriber, nobody) {
-            self.stop_timer(subscriber, super::due(until, &will));
+        let nobody = Seat::Away(Box::default());
+        if let Some(Seat::Away(was)) = self.change_seat(subscriber, nobody) {
+            self.stop_timer(subscriber, super::due(was.until, &was.will));
         }
         // Its queue may still be chosen for what it shares, from here as from everywhere.
         let shares = |filter: &str| matches!(codec_mqtt::shared(filter), Ok(Some(_)));
         let (queue, filters) = match self.subscribers.get(subscriber.0 as usize) {
-            Some(entry) => (entry.queue, entry.filters.keys()),
+            Some(entry) => (entry.queue, entry.filters.iter()),
             None => return,
         };
-        let own: Vec<Box<str>> = filters.filter(|f| !shares(f)).cloned().collect();
+        let own = filters.filter(|(f, _)| !shares(f)).map(|(f, _)| f.into());
+        let own: Vec<Box<str>> = own.collect();
         for filter in own {
             self.unsubscribe(subscriber, &filter);
         }

@@ -10,7 +10,7 @@ use crate::routes::{Seating, Seats};
 use crate::{Envelope, Place, SubscriberId, Subscription};
 use codec_mqtt::Qos;
 use env::{Incarnation, NodeId};
-use slab::Slab;
+use slots::Slab;
 use std::sync::Arc;
 
 /// How often a message goes on to another hub because the member of a group that it was for had left.
@@ -143,10 +143,10 @@ impl Hub {
     /// messages are in no queue.
     fn tell_missed(&mut self) {
         for (_, entry) in self.subscribers.iter() {
-            let acknowledged = |s: &Subscription| s.qos != Qos::AtMostOnce;
-            if let Seat::Connected { session, .. } = entry.seat
+            let acknowledged = |(_, s): (&str, Subscription)| s.qos != Qos::AtMostOnce;
+            if let Seat::Connected(session) = entry.seat
                 && entry.queue == 0
-                && entry.filters.values().any(acknowledged)
+                && entry.filters.iter().any(acknowledged)
             {
                 self.outputs.push_back(Output::Missed { session });
             }
@@ -224,8 +224,8 @@ impl Hub {
         let Some(entry) = self.subscribers.get(index(who)) else {
             return;
         };
-        for (filter, subscription) in &entry.filters {
-            if let Some((key, class)) = counts_as(entry, filter, *subscription) {
+        for (filter, subscription) in entry.filters.iter() {
+            if let Some((key, class)) = counts_as(entry, filter, subscription) {
                 own.count(key, class, more);
             }
         }
@@ -268,8 +268,8 @@ impl Seats for Whereabouts<'_> {
         };
         let stored = entry.queue != 0;
         match (&entry.seat, self.hubs.seats.get(&entry.queue)) {
-            (Seat::Connected { .. }, _) => Seating::Here { stored },
-            (Seat::Away { .. }, Some(hub)) if stored => Seating::Elsewhere(*hub),
+            (Seat::Connected(_), _) => Seating::Here { stored },
+            (Seat::Away(_), Some(hub)) if stored => Seating::Elsewhere(*hub),
             _ => Seating::Away,
         }
     }
@@ -281,7 +281,7 @@ impl Seats for Whereabouts<'_> {
 
 /// What other hubs are told because of a subscription: what the client's queue does not get for it.
 fn counts_as(entry: &Subscriber, filter: &str, wants: Subscription) -> Option<(Key, Class)> {
-    let connected = matches!(entry.seat, Seat::Connected { .. });
+    let connected = matches!(entry.seat, Seat::Connected(_));
     let (stored, at_most_once) = (entry.queue != 0, wants.qos == Qos::AtMostOnce);
     let shared = matches!(codec_mqtt::shared(filter), Ok(Some(_)));
     let vhost = entry.vhost.clone();

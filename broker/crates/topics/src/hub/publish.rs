@@ -113,15 +113,16 @@ impl Hub {
                 retained: false,
             };
             match &mut entry.seat {
-                Seat::Connected { session, .. } => self.outputs.push_back(Output::Deliver {
+                Seat::Connected(session) => self.outputs.push_back(Output::Deliver {
                     session: *session,
                     delivery,
                 }),
-                Seat::Away {
-                    state: Some(state), ..
-                } => self.not_kept += u64::from(!state.deliver(delivery)),
-                // Of QoS 0: need not be kept (section 4.5).
-                Seat::Away { state: None, .. } => {}
+                Seat::Away(away) => {
+                    // Without a state of QoS 0: need not be kept (section 4.5).
+                    if let Some(state) = &mut away.state {
+                        self.not_kept += u64::from(!state.deliver(delivery));
+                    }
+                }
             }
         }
         receivers

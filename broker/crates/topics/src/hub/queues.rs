@@ -33,12 +33,11 @@ impl Hub {
     /// A client's queue is gone, and with it the session, unless a connection has that: it hears itself.
     pub fn queue_gone(&mut self, vhost: &str, client: &str, queue: u64) {
         self.ending.remove(&queue);
-        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
-        let Some(&subscriber) = known else {
+        let Some(subscriber) = self.client(vhost, client) else {
             return;
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
-        if entry.is_some_and(|e| e.queue == queue && matches!(e.seat, Seat::Away { .. })) {
+        if entry.is_some_and(|e| e.queue == queue && matches!(e.seat, Seat::Away(_))) {
             self.forget(subscriber);
         }
     }
@@ -52,39 +51,33 @@ impl Hub {
         filter: &str,
         subscription: Subscription,
     ) {
-        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
-        let subscriber = match known {
-            Some(&known) => known,
+        let subscriber = match self.client(vhost, client) {
+            Some(known) => known,
             None => {
                 let Claim::Granted { subscriber, .. } = self.seat_new(vhost, client, 0, 0) else {
                     return;
                 };
                 if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {
                     entry.queue = queue;
-                    entry.seat = Seat::Away {
-                        state: None,
-                        until: None,
-                        will: None,
-                    };
+                    entry.seat = Seat::Away(Box::default());
                     self.parked += 1;
                 }
                 subscriber
             }
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
-        if entry.is_some_and(|e| e.queue == queue && matches!(e.seat, Seat::Away { .. })) {
+        if entry.is_some_and(|e| e.queue == queue && matches!(e.seat, Seat::Away(_))) {
             self.subscribe(subscriber, filter, subscription);
         }
     }
 
     /// Undoes [`Hub::adopt`] for one filter.
     pub fn disown(&mut self, (vhost, client): (&str, &str), filter: &str) {
-        let known = self.vhosts.get(vhost).and_then(|v| v.clients.get(client));
-        let Some(&subscriber) = known else {
+        let Some(subscriber) = self.client(vhost, client) else {
             return;
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
-        if entry.is_some_and(|e| matches!(e.seat, Seat::Away { .. })) {
+        if entry.is_some_and(|e| matches!(e.seat, Seat::Away(_))) {
             self.unsubscribe(subscriber, filter);
         }
     }
@@ -92,7 +85,7 @@ impl Hub {
     /// A client's subscription with this filter.
     pub fn subscription(&self, subscriber: SubscriberId, filter: &str) -> Option<Subscription> {
         let entry = self.subscribers.get(subscriber.0 as usize)?;
-        entry.filters.get(filter).copied()
+        entry.filters.get(filter)
     }
 
     /// Appends a client's subscriptions that a topic belongs to; those that are shared only when there are no others.
@@ -118,7 +111,7 @@ impl Hub {
                     Ok(Some(s)) => shared && codec_mqtt::matches(s.filter, topic),
                     _ => !shared && codec_mqtt::matches(filter, topic),
                 })
-                .map(|(_, subscription)| *subscription),
+                .map(|(_, subscription)| subscription),
             );
             if !found.is_empty() {
                 return;

@@ -1,0 +1,96 @@
+//! The words of binding keys, each once, under small numbers.
+
+use hashbrown::HashTable;
+use slots::Slab;
+use std::hash::BuildHasher;
+
+/// Interned numbers of the two wildcards; words start after them.
+pub(crate) const STAR: u32 = 0;
+pub(crate) const HASH: u32 = 1;
+const FIRST: u32 = 2;
+
+#[derive(Clone, Debug)]
+struct Word {
+    text: Box<str>,
+    /// Edges with it.
+    uses: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Words {
+    /// By number less FIRST.
+    words: Slab<Word>,
+    numbers: HashTable<u32>,
+}
+
+fn hash(text: &str) -> u64 {
+    foldhash::fast::FixedState::default().hash_one(text)
+}
+
+fn text_of(words: &Slab<Word>, number: u32) -> &str {
+    let word = words.get((number - FIRST) as usize);
+    word.map_or("", |word| &word.text)
+}
+
+impl Words {
+    /// The number of a word of a binding key.
+    pub(crate) fn of_binding(&self, text: &str) -> Option<u32> {
+        match text {
+            "*" => Some(STAR),
+            "#" => Some(HASH),
+            _ => self.of_message(text),
+        }
+    }
+
+    /// The number of a word of a message's key, where `*` and `#` are words like others (and bound by nobody).
+    pub(crate) fn of_message(&self, text: &str) -> Option<u32> {
+        let same = |number: &u32| text_of(&self.words, *number) == text;
+        self.numbers.find(hash(text), same).copied()
+    }
+
+    /// The number of a word that one more edge has.
+    pub(crate) fn add(&mut self, text: &str) -> u32 {
+        if let Some(number) = self.of_binding(text) {
+            if let Some(word) = self.word(number) {
+                word.uses += 1;
+            }
+            return number;
+        }
+        let word = Word {
+            text: text.into(),
+            uses: 1,
+        };
+        // Fewer than 2^32 words fit in any memory.
+        let number = self.words.insert(word) as u32 + FIRST;
+        let words = &self.words;
+        let hash_of = |number: &u32| hash(text_of(words, *number));
+        self.numbers.insert_unique(hash(text), number, hash_of);
+        number
+    }
+
+    /// None for wildcards.
+    fn word(&mut self, number: u32) -> Option<&mut Word> {
+        self.words.get_mut(number.checked_sub(FIRST)? as usize)
+    }
+
+    /// An edge with it is gone.
+    pub(crate) fn remove(&mut self, number: u32) {
+        let Some(word) = self.word(number) else {
+            return;
+        };
+        word.uses -= 1;
+        if word.uses > 0 {
+            return;
+        }
+        let hash = hash(&word.text);
+        if let Ok(entry) = self.numbers.find_entry(hash, |n| *n == number) {
+            entry.remove();
+        }
+        self.words.remove((number - FIRST) as usize);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.words.is_empty()
+    }
+}

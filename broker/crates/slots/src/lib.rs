@@ -1,0 +1,149 @@
+//! Tables by number that grow a block at a time. What is in them is never moved, no more than a block of each is unused, and
+//! a block that is empty again is given back: so a million entries cost a million times one of them.
+#![forbid(unsafe_code)]
+
+mod slab;
+
+pub use slab::Slab;
+
+/// Entries of a block.
+const BLOCK: usize = 128;
+
+#[derive(Clone, Debug)]
+struct Block<T> {
+    /// Of length [`BLOCK`], or 0 when nothing is in it.
+    entries: Box<[Option<T>]>,
+    live: usize,
+}
+
+impl<T> Default for Block<T> {
+    fn default() -> Self {
+        Block {
+            entries: Box::default(),
+            live: 0,
+        }
+    }
+}
+
+/// Values under numbers that the caller chooses; small ones, for the blocks below the highest have an entry of 24 bytes each.
+#[derive(Clone, Debug)]
+pub struct Slots<T> {
+    blocks: Vec<Block<T>>,
+    len: usize,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots {
+            blocks: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T> Slots<T> {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn get(&self, key: usize) -> Option<&T> {
+        let block = self.blocks.get(key / BLOCK)?;
+        block.entries.get(key % BLOCK)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
+        let block = self.blocks.get_mut(key / BLOCK)?;
+        block.entries.get_mut(key % BLOCK)?.as_mut()
+    }
+
+    /// Puts a value under a number; what was there before.
+    pub fn put(&mut self, key: usize, value: T) -> Option<T> {
+        let at = key / BLOCK;
+        if self.blocks.len() <= at {
+            self.blocks.resize_with(at + 1, Block::default);
+        }
+        let block = self.blocks.get_mut(at)?;
+        if block.entries.is_empty() {
+            block.entries = (0..BLOCK).map(|_| None).collect();
+        }
+        let before = block.entries.get_mut(key % BLOCK)?.replace(value);
+        if before.is_none() {
+            block.live += 1;
+            self.len += 1;
+        }
+        before
+    }
+
+    pub fn take(&mut self, key: usize) -> Option<T> {
+        let block = self.blocks.get_mut(key / BLOCK)?;
+        let taken = block.entries.get_mut(key % BLOCK)?.take()?;
+        block.live -= 1;
+        self.len -= 1;
+        // The first one stays, for those who come and go one by one.
+        if block.live == 0 && key >= BLOCK {
+            block.entries = Box::default();
+        }
+        Some(taken)
+    }
+
+    /// By number.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        let blocks = self.blocks.iter().enumerate();
+        blocks.flat_map(|(at, block)| {
+            let entries = block.entries.iter().enumerate();
+            entries.filter_map(move |(i, entry)| Some((at * BLOCK + i, entry.as_ref()?)))
+        })
+    }
+
+    /// By number.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        let blocks = self.blocks.iter_mut().enumerate();
+        blocks.flat_map(|(at, block)| {
+            let entries = block.entries.iter_mut().enumerate();
+            entries.filter_map(move |(i, entry)| Some((at * BLOCK + i, entry.as_mut()?)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn they_are_a_map(steps in proptest::collection::vec((0usize..1000, any::<Option<u16>>()), 0..400)) {
+            let mut slots = Slots::default();
+            let mut model = BTreeMap::new();
+            for (key, value) in steps {
+                match value {
+                    Some(value) => prop_assert_eq!(slots.put(key, value), model.insert(key, value)),
+                    None => prop_assert_eq!(slots.take(key), model.remove(&key)),
+                }
+                prop_assert_eq!(slots.get(key), model.get(&key));
+                prop_assert_eq!(slots.get_mut(key), model.get_mut(&key));
+                prop_assert_eq!(slots.len(), model.len());
+            }
+            prop_assert!(slots.iter().eq(model.iter().map(|(k, v)| (*k, v))));
+            prop_assert!(slots.iter_mut().eq(model.iter_mut().map(|(k, v)| (*k, v))));
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_empty_again_are_given_back() {
+        let mut slots = Slots::default();
+        for key in 0..10 * BLOCK {
+            slots.put(key, key);
+        }
+        for key in 0..10 * BLOCK {
+            slots.take(key);
+        }
+        let held: usize = slots.blocks.iter().map(|b| b.entries.len()).sum();
+        assert_eq!((held, slots.len()), (BLOCK, 0));
+    }
+}

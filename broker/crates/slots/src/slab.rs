@@ -1,0 +1,104 @@
+//! A table that chooses the numbers.
+
+use crate::Slots;
+
+/// Values under numbers that it chooses: one that was given back last, or the next.
+#[derive(Clone, Debug)]
+pub struct Slab<T> {
+    slots: Slots<T>,
+    /// Below `next`.
+    free: Vec<u32>,
+    next: u32,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Slab {
+            slots: Slots::default(),
+            free: Vec::new(),
+            next: 0,
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    pub fn new() -> Slab<T> {
+        Slab::default()
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The number that [`Slab::insert`] would choose.
+    pub fn vacant_key(&self) -> usize {
+        self.free.last().map_or(self.next, |free| *free) as usize
+    }
+
+    pub fn insert(&mut self, value: T) -> usize {
+        let key = self.free.pop().unwrap_or_else(|| {
+            // Fewer than 2^32 values fit in any memory.
+            self.next += 1;
+            self.next - 1
+        });
+        self.slots.put(key as usize, value);
+        key as usize
+    }
+
+    pub fn remove(&mut self, key: usize) -> Option<T> {
+        let removed = self.slots.take(key)?;
+        if self.slots.is_empty() {
+            self.free = Vec::new();
+            self.next = 0;
+        } else {
+            self.free.push(key as u32);
+        }
+        Some(removed)
+    }
+
+    pub fn get(&self, key: usize) -> Option<&T> {
+        self.slots.get(key)
+    }
+
+    pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
+        self.slots.get_mut(key)
+    }
+
+    /// By number.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
+        self.slots.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_used_again() {
+        let mut slab = Slab::new();
+        let keys: Vec<usize> = (0..300).map(|n| slab.insert(n)).collect();
+        assert_eq!(keys, (0..300).collect::<Vec<_>>());
+        assert_eq!(
+            (slab.remove(7), slab.remove(7), slab.remove(9)),
+            (Some(7), None, Some(9))
+        );
+        assert_eq!(slab.vacant_key(), 9);
+        assert_eq!(
+            (slab.insert(1), slab.insert(2), slab.insert(3)),
+            (9, 7, 300)
+        );
+        assert_eq!((slab.len(), slab.get(7)), (301, Some(&2)));
+        assert_eq!(slab.get_mut(300), Some(&mut 3));
+        let all: Vec<usize> = slab.iter().map(|(key, _)| key).collect();
+        for key in all {
+            slab.remove(key);
+        }
+        assert!(slab.is_empty());
+        assert_eq!(slab.insert(0), 0);
+    }
+}
