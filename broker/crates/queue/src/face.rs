@@ -93,6 +93,15 @@ impl Output {
         }
     }
 
+    /// Adds all that another one holds.
+    pub fn append(&mut self, other: &mut Output) {
+        self.events.append(&mut other.events);
+        self.dead.append(&mut other.dead);
+        self.kept_dead.append(&mut other.kept_dead);
+        self.faults.append(&mut other.faults);
+        self.gone = self.gone.take().or(other.gone.take());
+    }
+
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
             && self.dead.is_empty()

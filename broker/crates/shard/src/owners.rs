@@ -342,7 +342,7 @@ impl Owners {
         self.said.by(queue, |said| {
             said.events.append(&mut out.events);
             said.faults.append(&mut out.faults);
-            said.gone = out.gone.take();
+            said.gone = said.gone.take().or(out.gone.take());
         });
     }
 

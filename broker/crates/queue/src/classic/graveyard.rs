@@ -3,7 +3,7 @@
 //! Memory: where they are, and of a few the message, so that one that is taken at once is not read again.
 
 use super::shelf::{Item, Shelf};
-use crate::{DeadReason, Output};
+use crate::DeadReason;
 use message::Message;
 use std::collections::VecDeque;
 
@@ -72,9 +72,9 @@ impl Graveyard {
 
 impl Shelf {
     /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. With that the queue is done with them.
-    pub fn take_dead(&mut self, most: usize, most_bytes: usize, out: &mut Output) {
+    pub fn take_dead(&mut self, most: usize, most_bytes: usize) {
         let mut room = most_bytes;
-        while out.dead.len() < most && room > 0 {
+        while self.output.dead.len() < most && room > 0 {
             let Some(grave) = self.graveyard.dig() else {
                 return;
             };
@@ -86,7 +86,7 @@ impl Shelf {
             match message {
                 Ok(message) => {
                     room = room.saturating_sub(message.as_bytes().len());
-                    out.dead.push((grave.reason, message));
+                    self.output.dead.push((grave.reason, message));
                 }
                 Err(error) => self.note(Err(error)),
             }

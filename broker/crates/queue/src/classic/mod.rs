@@ -136,6 +136,7 @@ impl ClassicQueue {
 
     /// The queue is deleted: its consumers are told, its files removed.
     pub fn destroy(&mut self, out: &mut Output) {
+        self.adopt(out);
         if !self.checkout.deleted {
             self.checkout.end(&mut self.shelf);
         }
@@ -150,32 +151,39 @@ impl ClassicQueue {
 
     /// Writes everything that is not written, for a clean stop.
     pub fn write_all(&mut self, out: &mut Output) -> io::Result<()> {
+        self.adopt(out);
+        let written = self.write_rest();
+        self.finish(out);
+        written
+    }
+
+    fn write_rest(&mut self) -> io::Result<()> {
         self.shelf.write()?;
         self.shelf.segments.flush_acks()?;
         self.shelf.segments.rest();
         self.write_at = None;
         self.acks_at = None;
-        self.finish(out);
         Ok(())
     }
 
     /// A node cannot be reached: its consumers get nothing, and what they hold goes to others.
     pub fn peer_down(&mut self, at: Moment, node: NodeId, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         self.checkout.suspect_node(&mut self.shelf, node);
         self.serve();
         self.finish(out);
     }
 
     pub fn peer_up(&mut self, at: Moment, node: NodeId, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         self.checkout.trust_node(node);
         self.serve();
         self.finish(out);
     }
 
-    /// The beginning of every call.
-    fn begin(&mut self, at: Moment) {
+    /// The beginning of every call, as [`finish`](Self::finish) is the end.
+    fn begin(&mut self, at: Moment, out: &mut Output) {
+        self.adopt(out);
         self.at = at;
         self.shelf.wall = at.wall;
         if self.expire_at.is_some_and(|expires| expires <= at.wall) {
@@ -190,12 +198,12 @@ impl ClassicQueue {
 
     /// Dead messages for the shard to pass on: `most` of them and about so many bytes, in [`Output::dead`].
     pub fn take_dead(&mut self, at: Moment, most: usize, most_bytes: usize, out: &mut Output) {
-        self.begin(at);
-        self.shelf.take_dead(most, most_bytes, out);
+        self.begin(at, out);
+        self.shelf.take_dead(most, most_bytes);
         self.finish(out);
     }
 
-    fn request(&mut self, request: Request, out: &mut Output) {
+    fn request(&mut self, request: Request) {
         let Request { session, seq, body } = request;
         match self.checkout.admit(&mut self.shelf, session, seq) {
             Admission::Apply if begins_anew(seq) => {
@@ -209,9 +217,11 @@ impl ClassicQueue {
                 return;
             }
             Admission::Gap { expected } => {
-                return out.event(session, Event::Expecting { expected });
+                return self.shelf.event(session, Event::Expecting { expected });
             }
-            Admission::Closed => return out.event(session, Event::Applied { up_to: seq }),
+            Admission::Closed => {
+                return self.shelf.event(session, Event::Applied { up_to: seq });
+            }
             Admission::Ignore => return,
         }
         self.dirty.insert(session);
@@ -221,7 +231,7 @@ impl ClassicQueue {
                 let clock = self.uptime_ms();
                 self.checkout.close(&mut self.shelf, session, clock);
                 self.unsafe_yet.remove(&session);
-                out.event(session, Event::Applied { up_to: seq });
+                self.shelf.event(session, Event::Applied { up_to: seq });
             }
             body => {
                 let clock = self.uptime_ms();
@@ -325,7 +335,7 @@ impl ClassicQueue {
         }
     }
 
-    /// The end of every call: what the shelf left goes out, and clocks are set.
+    /// The end of every call: what the shelf put out goes out, and clocks are set.
     fn finish(&mut self, out: &mut Output) {
         self.expire_at = None;
         if self.shelf.may_expire {
@@ -338,10 +348,15 @@ impl ClassicQueue {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
         self.dirty.append(&mut self.shelf.safer);
-        let left = &mut self.shelf.output;
-        out.events.append(&mut left.events);
-        out.faults.append(&mut left.faults);
-        out.gone = out.gone.take().or(left.gone.take());
+        std::mem::swap(out, &mut self.shelf.output);
+    }
+
+    /// What the shelf puts out joins what is in `out` already: deliveries of several calls become one event.
+    fn adopt(&mut self, out: &mut Output) {
+        std::mem::swap(out, &mut self.shelf.output);
+        if !out.is_empty() {
+            self.shelf.output.append(out);
+        }
     }
 
     /// Tells sessions how far they are safe.
@@ -372,9 +387,9 @@ impl ClassicQueue {
 
 impl Queue for ClassicQueue {
     fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         match item {
-            ToQueue::Request(request) => self.request(request, out),
+            ToQueue::Request(request) => self.request(request),
             ToQueue::Resume(r) => {
                 let shelf = &mut self.shelf;
                 if !self.checkout.resume(shelf, r.session, r.consumer, r.next) {
@@ -393,7 +408,7 @@ impl Queue for ClassicQueue {
     }
 
     fn tick(&mut self, at: Moment, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         let due = |when: Option<Time>| when.is_some_and(|when| when <= at.now);
         if due(self.write_at) {
             self.write();
@@ -415,7 +430,7 @@ impl Queue for ClassicQueue {
     }
 
     fn flush(&mut self, at: Moment, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         if self.write_at.is_some_and(|when| when <= at.now) {
             self.write();
         }
@@ -439,7 +454,7 @@ impl Queue for ClassicQueue {
     }
 
     fn session_gone(&mut self, at: Moment, session: SessionId, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         let clock = self.uptime_ms();
         self.checkout.close(&mut self.shelf, session, clock);
         self.unsafe_yet.remove(&session);
@@ -448,7 +463,7 @@ impl Queue for ClassicQueue {
     }
 
     fn node_gone(&mut self, at: Moment, gone: GoneNode, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         self.checkout.gone_node(&mut self.shelf, gone);
         let over = |s: &SessionId| s.node == gone.node && s.incarnation < gone.before;
         self.unsafe_yet.retain(|session, _| !over(session));
@@ -457,9 +472,9 @@ impl Queue for ClassicQueue {
     }
 
     fn configure(&mut self, at: Moment, settings: &QueueSettings, out: &mut Output) {
-        self.begin(at);
+        self.begin(at, out);
         if self.settings == *settings {
-            return;
+            return self.finish(out);
         }
         self.settings = settings.clone();
         self.shelf.message_ttl_ms = settings.message_ttl_ms;

@@ -5,7 +5,9 @@ use queue::{Event, Output, SessionId};
 
 #[derive(Default)]
 pub struct Said {
+    /// What `speaker` has said since another one spoke: said in one go, deliveries are one event.
     out: Output,
+    speaker: QueueId,
     events: Vec<(SessionId, QueueId, Event)>,
     gone: Option<String>,
 }
@@ -14,7 +16,19 @@ impl Said {
     /// Whatever `f` puts out is said by this queue. There is no other way to an output: what one queue left there would go out
     /// under the next one's name, and confirm messages that it does not have.
     pub fn by<R>(&mut self, queue: QueueId, f: impl FnOnce(&mut Output) -> R) -> R {
-        let result = f(&mut self.out);
+        if self.speaker != queue {
+            self.hear();
+            self.speaker = queue;
+        }
+        f(&mut self.out)
+    }
+
+    /// Takes down what the speaker has said.
+    fn hear(&mut self) {
+        if self.out.is_empty() {
+            return;
+        }
+        let queue = self.speaker;
         for addressed in self.out.events.drain(..) {
             self.events
                 .push((addressed.session, queue, addressed.event));
@@ -26,15 +40,16 @@ impl Said {
             self.gone
                 .get_or_insert_with(|| format!("queue {}: {gone}", queue.0));
         }
-        result
     }
 
     /// Files of a queue are gone: this node has to end.
     pub fn take_gone(&mut self) -> Option<String> {
+        self.hear();
         self.gone.take()
     }
 
     pub fn take(&mut self) -> Vec<(SessionId, QueueId, Event)> {
+        self.hear();
         std::mem::take(&mut self.events)
     }
 }
