@@ -213,7 +213,8 @@ async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>
 
 pub(crate) async fn between(api: &Api, call: &Call, pair: &Pair) -> Answer {
     api.visible(call, &pair.vhost).await?;
-    answer(found(api, pair).await?)
+    // Of what is not there, there are none: RabbitMQ's answer.
+    answer(Some(found(api, pair).await?.unwrap_or_default()))
 }
 
 /// The binding with this properties key, or 404.

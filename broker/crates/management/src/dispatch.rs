@@ -354,7 +354,7 @@ async fn definition_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -
 async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     call.administrator()?;
     match (method, path) {
-        ("GET", ["users"]) => users::list(api).await,
+        ("GET", ["users"]) => users::list(api, call).await,
         ("GET", ["users", "without-permissions"]) => users::without_permissions(api).await,
         ("POST", ["users", "bulk-delete"]) => users::bulk_delete(api, call).await,
         ("GET", ["users", name]) => users::get(api, name).await,

@@ -57,6 +57,7 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
             let port = port.parse::<u16>();
             let port = port.map_err(|_| ApiError::bad_request("Invalid port"))?;
             listener(
+                listeners,
                 listeners.iter().any(|(_, p)| *p == port),
                 "port",
                 &port.to_string(),
@@ -70,6 +71,7 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
                 other => other,
             };
             listener(
+                listeners,
                 listeners.iter().any(|(p, _)| p == wanted),
                 "protocol",
                 protocol,
@@ -79,7 +81,8 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
     }
 }
 
-fn listener(there: bool, kind: &str, wanted: &str) -> Answer {
+/// Whether there is a listener; what there is instead.
+fn listener(listeners: &[(String, u16)], there: bool, kind: &str, wanted: &str) -> Answer {
     if there {
         let shown: Json = match wanted.parse::<u16>() {
             Ok(port) if kind == "port" => object!(port),
@@ -87,10 +90,21 @@ fn listener(there: bool, kind: &str, wanted: &str) -> Answer {
         };
         return json(object!({"status": "ok", kind: shown}));
     }
+    let (known, others): (&str, Vec<Json>) = match kind {
+        "port" => (
+            "ports",
+            listeners.iter().map(|(_, port)| object!(port)).collect(),
+        ),
+        _ => (
+            "protocols",
+            listeners.iter().map(|(name, _)| object!(name)).collect(),
+        ),
+    };
     Ok(failed(object!({
         "status": "failed",
         "reason": "No active listener",
         "missing": wanted.parse::<u16>().map_or_else(|_| object!(wanted), |port| object!(port)),
+        known: others,
     })))
 }
 

@@ -1,12 +1,12 @@
 //! `/api/nodes` and maintenance (C4, O3).
 
-use crate::LogLevels;
 use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::json::Members;
 use crate::overview;
+use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use control::{ControlRequest, Forgetting, MembershipRequest, NodeFacts};
@@ -22,7 +22,20 @@ fn auth_mechanisms() -> Json {
     Json::Array(shown.to_vec())
 }
 
-fn show(node: &NodeFacts) -> Json {
+/// Of RabbitMQ's plugins those that do what is built in here: tools look for them.
+fn plugins(config: &Config) -> Vec<&'static str> {
+    let listens = |what: &str| config.listeners.iter().any(|(name, _)| name.contains(what));
+    let with = [
+        ("web-mqtt", "rabbitmq_web_mqtt"),
+        ("mqtt", "rabbitmq_mqtt"),
+        ("prometheus", "rabbitmq_prometheus"),
+    ];
+    let with = with.into_iter().filter(|(listener, _)| listens(listener));
+    let with = with.map(|(_, plugin)| plugin);
+    std::iter::once("rabbitmq_management").chain(with).collect()
+}
+
+fn show(node: &NodeFacts, config: &Config) -> Json {
     let mut shown = object!({
         "name": node.name,
         "type": "disc",
@@ -37,6 +50,7 @@ fn show(node: &NodeFacts) -> Json {
         "exchange_types": overview::exchange_types(),
         "auth_mechanisms": auth_mechanisms(),
         "applications": [],
+        "enabled_plugins": plugins(config),
         "contexts": [],
         "cluster_links": [],
     });
@@ -56,7 +70,9 @@ pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     call.monitor()?;
     let nodes = facts(api).await?;
-    json(Json::Array(nodes.iter().map(show).collect()))
+    json(Json::Array(
+        nodes.iter().map(|n| show(n, api.config())).collect(),
+    ))
 }
 
 /// A node by its name. One that came back under a new identity and its former self share a name: the running one counts.
@@ -69,7 +85,7 @@ pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     call.monitor()?;
-    json(show(&find(api, name).await?))
+    json(show(&find(api, name).await?, api.config()))
 }
 
 /// Forgets a node that left or is drained. 202: its replicas are moved, and its vote is taken, first; ask again.

@@ -7,6 +7,7 @@ use crate::entropy;
 use crate::error::ApiError;
 use crate::json::Members;
 use crate::limits;
+use crate::page::Window;
 use auth::{HashAlgorithm, PasswordHash, SALT_LEN};
 use message::Value;
 use metadata::{Change, Name, UserRecord};
@@ -16,6 +17,8 @@ use std::sync::Arc;
 
 /// Longest password taken.
 const MAX_PASSWORD: usize = 1024;
+/// Characters of Base64 of RabbitMQ's salt of 4 bytes and a hash of 64.
+const SHA512_TEXT: usize = 92;
 
 pub(crate) fn show(user: &UserRecord) -> Json {
     let password = user.password.as_ref();
@@ -37,11 +40,11 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<UserRecord>>, ApiError
     api.read(move |tree| tree.user(&name).cloned()).await
 }
 
-pub(crate) async fn list(api: &Api) -> Answer {
-    let users: Vec<_> = api.read(|tree| tree.users().cloned().collect()).await?;
-    json(Json::Array(
-        users.iter().map(|u: &Arc<_>| show(u)).collect(),
-    ))
+pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
+    let window = Window::of(&call.query)?;
+    let users: Vec<Arc<UserRecord>> = api.read(|tree| tree.users().cloned().collect()).await?;
+    let (part, cut) = window.cut(users, |u| &u.name)?;
+    Ok(cut.respond(part.iter().map(|u| show(u)).collect()))
 }
 
 pub(crate) async fn get(api: &Api, name: &str) -> Answer {
@@ -112,8 +115,11 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
         )),
         (None, Some("")) => Ok(None),
         (None, Some(hash)) => {
-            // RabbitMQ's definitions files without an algorithm mean this one.
-            let algorithm = algorithm.unwrap_or(HashAlgorithm::Sha256);
+            // RabbitMQ's files and clients may not say: by its length it is one of these two.
+            let algorithm = algorithm.unwrap_or(match hash.len() {
+                SHA512_TEXT => HashAlgorithm::Sha512,
+                _ => HashAlgorithm::Sha256,
+            });
             let parsed = PasswordHash::from_text(algorithm, hash);
             let parsed = parsed.map_err(|e| ApiError::bad_request(e.to_string()))?;
             Ok(Some(parsed))

@@ -32,7 +32,7 @@ pub(crate) fn definition(vhost: &VhostRecord) -> Json {
             "default_queue_type": kind,
             "protected_from_deletion": vhost.protected,
         },
-        "tracing": false,
+        "tracing": vhost.traced,
     })
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn declare(
     // A new one that does not say gets the node's.
     let kind = kind.or_else(|| api.config().default_queue_type.filter(|_| there.is_none()));
     api.change(change(name, body, old)?).await?;
-    let before = there.and_then(|v| v.default_queue_type);
+    let before = there.as_ref().and_then(|v| v.default_queue_type);
     let quorum = kind.filter(|k| *k != QueueKind::Classic);
     if kind.is_some() && quorum != before {
         let change = Change::SetDefaultQueueType {
@@ -126,6 +126,13 @@ pub(crate) async fn declare(
             kind: quorum,
         };
         api.change(change).await?;
+    }
+    if !matches!(body.0.get("tracing"), None | Some(Json::Null)) {
+        let vhost = name.into();
+        let on = body.flag("tracing", false)?;
+        if on != there.as_ref().is_some_and(|v| v.traced) {
+            api.change(Change::TraceVhost { vhost, on }).await?;
+        }
     }
     if body.flag("protected_from_deletion", false)? {
         api.change(Change::ProtectVhost {

@@ -220,6 +220,7 @@ impl Tree {
             }
         }
         self.retained.remove_vhost(name);
+        self.find_traced();
         self.events.push(TreeEvent::VhostRemoved(name.clone()));
         Ok(Done::Changed)
     }

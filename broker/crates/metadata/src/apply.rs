@@ -65,6 +65,7 @@ impl Tree {
                 value,
             } => self.set_vhost_limit(vhost, limit, *value),
             Change::ProtectVhost { vhost, on } => self.protect_vhost(vhost, *on),
+            Change::TraceVhost { vhost, on } => self.trace_vhost(vhost, *on),
             Change::PutGlobalParameter { name, value } => self.put_global_parameter(name, value),
             Change::DeleteGlobalParameter { name } => self.delete_global_parameter(name),
             Change::EnableFeature { name } => self.enable_feature(name),

@@ -28,8 +28,14 @@ pub const MQTT_CLUSTER: Feature = Feature {
     description: "MQTT: subscriptions and client ids of connections count on every node",
 };
 
+/// A change of the tree that came with it.
+pub const VHOST_TRACING: Feature = Feature {
+    name: "vhost_tracing",
+    description: "Tracing of virtual hosts (amq.rabbitmq.trace)",
+};
+
 /// All of them, by name.
-pub const KNOWN: &[Feature] = &[MQTT_CLUSTER, MQTT_STATE, RUNTIME_PARAMETERS];
+pub const KNOWN: &[Feature] = &[MQTT_CLUSTER, MQTT_STATE, RUNTIME_PARAMETERS, VHOST_TRACING];
 
 impl Tree {
     pub fn feature_enabled(&self, name: &str) -> bool {

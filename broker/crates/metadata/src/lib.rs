@@ -310,6 +310,11 @@ pub enum Change {
         topic: Name,
         message: Option<Bytes>,
     },
+    /// What is published and delivered in a vhost is told to its trace exchange.
+    TraceVhost {
+        vhost: Name,
+        on: bool,
+    },
     /// A feature flag ([`features`]); there is no way back.
     EnableFeature {
         name: Name,

@@ -147,7 +147,7 @@ pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result
                 PolicyScope::User => "policy",
                 PolicyScope::Operator => "operator policy",
             };
-            return refuse(format!("'{name}' is not a recognised {kind} setting"));
+            return refuse(format!("'{name}' is not recognised as {kind} setting"));
         };
         if !key.takes.accepts(value) {
             return refuse(format!("{} is not a valid {}", show(value), key.what));

@@ -22,6 +22,8 @@ pub struct Tree {
     pub(crate) applied: u64,
     pub(crate) cluster: Name,
     pub(crate) vhosts: Map<Vhost>,
+    /// A vhost is traced. Follows from them.
+    pub(crate) traces: bool,
     pub(crate) queues: HashMap<QueueId, Queue, FixedState>,
     /// Exchanges by the number that routing uses for them.
     pub(crate) exchange_names: HashMap<u64, (Name, Name), FixedState>,
@@ -59,6 +61,8 @@ pub struct VhostRecord {
     pub limits: Vec<(Name, i64)>,
     /// It cannot be deleted.
     pub protected: bool,
+    /// Its trace exchange gets copies of what is published and delivered.
+    pub traced: bool,
 }
 
 #[derive(Clone, Debug)]

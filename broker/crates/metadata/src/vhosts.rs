@@ -1,7 +1,7 @@
 //! Settings of vhosts: the default queue type, limits, protection from deletion.
 
 use crate::apply::no_vhost;
-use crate::features::RUNTIME_PARAMETERS;
+use crate::features::{RUNTIME_PARAMETERS, VHOST_TRACING};
 use crate::tree::VhostRecord;
 use crate::{Done, Name, QueueKind, Refused, Tree};
 use message::{Table, Value};
@@ -73,6 +73,22 @@ impl Tree {
 
     pub(crate) fn protect_vhost(&mut self, vhost: &Name, on: bool) -> Result<Done, Refused> {
         self.change_vhost(vhost, |v| v.protected = on)
+    }
+
+    pub(crate) fn trace_vhost(&mut self, vhost: &Name, on: bool) -> Result<Done, Refused> {
+        self.needs(VHOST_TRACING)?;
+        let done = self.change_vhost(vhost, |v| v.traced = on);
+        self.find_traced();
+        done
+    }
+
+    /// Whether any vhost is traced: asked for every message.
+    pub fn traces(&self) -> bool {
+        self.traces
+    }
+
+    pub(crate) fn find_traced(&mut self) {
+        self.traces = self.vhosts.values().any(|v| v.record.traced);
     }
 
     pub(crate) fn set_vhost_limit(

@@ -113,6 +113,9 @@ pub enum Command {
         #[arg(long, default_value = "")]
         description: String,
     },
+    /// Copies what is published and delivered in a vhost to its exchange amq.rabbitmq.trace
+    TraceOn(At),
+    TraceOff(At),
     /// Deletes a vhost and all that is in it
     DeleteVhost {
         name: String,

@@ -423,7 +423,7 @@ fn policies_vhosts_and_listings() {
     let bad = node.ctl(&["set_policy", "bad", "^o", "{\"max-lenght\": 9}"]);
     assert!(
         bad.2
-            .contains("'max-lenght' is not a recognised policy setting"),
+            .contains("'max-lenght' is not recognised as policy setting"),
         "{}",
         bad.2
     );
@@ -472,6 +472,21 @@ fn the_memory_watermark_of_the_node_that_answers() {
         assert_ne!(set(fraction).0, 0, "{fraction}");
     }
     assert_eq!(node.fake.lock().unwrap().watermark, Some(0.4));
+}
+
+#[test]
+fn a_vhost_is_traced_and_one_that_is_not_there_is_not_made() {
+    let node = Node::start();
+    let traced = || {
+        let fake = node.fake.lock().unwrap();
+        fake.tree.vhost("/").unwrap().traced
+    };
+    node.ctl(&["trace_on", "-p", "/"]).ok();
+    assert!(traced());
+    node.ctl(&["trace_off"]).ok();
+    assert!(!traced());
+    assert_ne!(node.ctl(&["trace_on", "-p", "nowhere"]).0, 0);
+    assert!(!node.fake.lock().unwrap().tree.vhost_exists("nowhere"));
 }
 
 fn log_levels(fake: Arc<Mutex<Fake>>) -> management::LogLevels {

@@ -143,6 +143,9 @@ impl Channel {
         };
         cx.send(self.number, &method);
         send_content(self.number, delivery, link, cx.out);
+        if cx.broker.tree().traces() {
+            link.trace_delivery(self.number, queue, delivery, cx);
+        }
         let origin = Origin {
             queue,
             consumer,
@@ -231,6 +234,9 @@ impl Channel {
         cx.send(self.number, &method);
         send_content(self.number, delivery, link, cx.out);
         self.count_got(origin.queue, no_ack, delivery.redelivered, link, cx);
+        if cx.broker.tree().traces() {
+            link.trace_delivery(self.number, origin.queue, delivery, cx);
+        }
         // Without acknowledgement the queue's side has settled it: it is only one.
         if !no_ack {
             self.owe(origin, true, link, cx);

@@ -26,6 +26,7 @@ mod names;
 mod publish;
 mod replies;
 mod topology;
+pub mod trace;
 mod transaction;
 mod unacked;
 mod unknown;

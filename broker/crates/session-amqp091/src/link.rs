@@ -8,9 +8,10 @@ use codec_amqp091::{Method, encode_method};
 use env::{Time, WallTime};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use message::Message;
 use metadata::{Name, QueueKind};
-use queue::{ConsumerId, Outcome, QueueId, RequestBody};
-use session::{Broker, Outbox, RequestSeq, Tally};
+use queue::{ConsumerId, Delivery, Outcome, QueueId, RequestBody};
+use session::{Broker, Outbox, RequestSeq, Tally, Trace, Traced};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -246,6 +247,37 @@ impl Link {
             outcome,
             ids: vec![(from, to)],
         });
+    }
+
+    /// A vhost is traced: maybe this one.
+    #[cold]
+    pub fn trace(&self, channel: u16, message: &Message, what: Trace<'_>, cx: &mut Cx<'_>) {
+        cx.broker.trace(&Traced {
+            vhost: &self.vhost,
+            user: &self.user,
+            channel,
+            message,
+            what,
+        });
+    }
+
+    /// The same of a delivery.
+    #[cold]
+    pub fn trace_delivery(
+        &self,
+        channel: u16,
+        queue: QueueId,
+        delivery: &Delivery,
+        cx: &mut Cx<'_>,
+    ) {
+        let Some(record) = cx.broker.tree().queue_by_id(queue).cloned() else {
+            return;
+        };
+        let what = Trace::Delivered {
+            queue: &record.name,
+            redelivered: delivery.redelivered,
+        };
+        self.trace(channel, &delivery.message, what, cx);
     }
 
     /// Counts something; the node hears of it at the end of the step.

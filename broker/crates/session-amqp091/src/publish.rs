@@ -11,7 +11,7 @@ use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{ExchangeRecord, Right};
 use routing::{Envelope, Origin, Property};
-use session::{Outbox, Pace, PublishTag, Publishes};
+use session::{Outbox, Pace, PublishTag, Publishes, Trace};
 use smallvec::SmallVec;
 
 pub(crate) fn publish(
@@ -52,6 +52,10 @@ pub(crate) fn dispatch(
         send_return(channel.number, &message, link, cx.out);
     }
     count(channel, routed as u64, mandatory, link);
+    if cx.broker.tree().traces() {
+        let what = Trace::Published { routes: &routes };
+        link.trace(channel.number, &message, what, cx);
+    }
     let answers = routes.len() + heard.awaited + usize::from(heard.refused);
     if let Some(settled) = channel.confirms.publish(answers, size) {
         channel.count_confirm(settled, link);

@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use topics::{Delivery, Envelope};
 
 /// What goes with one sending of a message.
-struct Sending {
-    qos: Qos,
+pub(crate) struct Sending {
+    pub qos: Qos,
     packet_id: u16,
-    dup: bool,
+    pub dup: bool,
 }
 
 impl Link {
@@ -246,6 +246,9 @@ impl Link {
         cx.out.push(message.body());
         if let Alias::New(_) = alias {
             self.aliases_out.told(envelope.topic);
+        }
+        if cx.broker.tree().traces() {
+            self.trace_delivery(message, sending, cx);
         }
         true
     }

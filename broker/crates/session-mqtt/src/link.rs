@@ -1,14 +1,16 @@
 //! A client whose CONNECT was understood.
 
 use crate::Settings;
+use crate::deliver::Sending;
 use crate::session::Failure;
 use crate::state::{ClientState, Kept};
 use crate::stored::{Stored, queue_name};
 use crate::subscribe::Pending;
 use crate::traffic::Traffic;
 use codec_mqtt::{Qos, Reason, Version};
+use message::Message;
 use metadata::{Name, Right, Tree};
-use session::{Broker, Outbox, Tally};
+use session::{Broker, Outbox, Tally, Trace, Traced};
 use std::sync::Arc;
 use topics::SubscriberId;
 
@@ -125,6 +127,30 @@ impl Link {
 
     pub fn is_5(&self) -> bool {
         self.version.is_5()
+    }
+
+    /// A vhost is traced: maybe this one.
+    #[cold]
+    pub fn trace(&self, message: &Message, what: Trace<'_>, cx: &mut Cx<'_>) {
+        cx.broker.trace(&Traced {
+            vhost: &self.vhost,
+            user: &self.user,
+            channel: 0,
+            message,
+            what,
+        });
+    }
+
+    /// The same of a delivery, under the name that RabbitMQ has for the client's queue.
+    #[cold]
+    pub fn trace_delivery(&self, message: &Message, sending: &Sending, cx: &mut Cx<'_>) {
+        let which = u8::from(sending.qos != Qos::AtMostOnce);
+        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id);
+        let what = Trace::Delivered {
+            queue: &queue,
+            redelivered: sending.dup,
+        };
+        self.trace(message, what, cx);
     }
 
     /// It is a consumer as long as it has subscriptions.

@@ -7,7 +7,7 @@ use codec_mqtt::{Ack, AckKind, Publish, Qos, Reason};
 use message::{Message, Table};
 use metadata::{QueueId, Refused, Tree};
 use routing::{Envelope as Shown, Origin};
-use session::{Broker, Pace, PublishTag};
+use session::{Broker, Pace, PublishTag, Trace};
 use std::sync::Arc;
 use topics::{EnvelopeBuilder, Heard, Publisher};
 
@@ -137,6 +137,10 @@ impl Link {
             self.behind |= cx.broker.publish(queue, tag, message.clone()) == Pace::Behind;
         }
         let left = routes.len();
+        if cx.broker.tree().traces() {
+            let what = Trace::Published { routes: &routes };
+            self.trace(&message, what, cx);
+        }
         self.routes = routes;
         let reached = (heard.receivers + left) as u64;
         cx.count(|t| {

@@ -118,6 +118,8 @@ pub trait Broker {
             "nothing is retained in vhost '{vhost}' here"
         )))
     }
+    /// Something happened to a message while a vhost is traced ([`Tree::traces`]): those who trace this one hear of it.
+    fn trace(&mut self, _traced: &Traced<'_>) {}
     /// Whether this is the password of `user`. A session asks for one at a time.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let _ = user;
@@ -126,6 +128,25 @@ pub trait Broker {
             false => Verdict::Wrong,
         }
     }
+}
+
+/// What the firehose tells of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Traced<'a> {
+    pub vhost: &'a str,
+    pub user: &'a str,
+    /// 0: the protocol has no channels.
+    pub channel: u16,
+    pub message: &'a Message,
+    pub what: Trace<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Trace<'a> {
+    /// To these queues.
+    Published { routes: &'a [QueueId] },
+    /// From the queue of this name.
+    Delivered { queue: &'a str, redelivered: bool },
 }
 
 /// What a node says to a password at once.

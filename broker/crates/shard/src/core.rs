@@ -7,6 +7,7 @@ use crate::config::ShardConfig;
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
+use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
 use crate::listings::{Listings, Tallies};
@@ -59,6 +60,7 @@ pub struct Core {
     pub listings: Listings,
     pub tallies: Tallies,
     pub errands: Errands,
+    pub firehose: Firehose,
     pub effects: Vec<Effect>,
     /// For queues of this shard, from sessions of this shard.
     pub requests: VecDeque<(QueueId, ToQueue)>,

@@ -17,6 +17,8 @@ pub const CONTROL_KEY: u64 = KEY_MASK;
 pub const DEAD_LETTER_KEY: u64 = KEY_MASK - 1;
 /// The same for messages that the control plane publishes and gets.
 pub const ERRAND_KEY: u64 = KEY_MASK - 2;
+/// The same for copies of messages that are traced.
+pub const FIREHOSE_KEY: u64 = KEY_MASK - 3;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
 const SERIAL_MASK: u64 = (1 << 32) - 1;

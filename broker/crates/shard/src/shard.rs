@@ -69,6 +69,7 @@ impl Shard {
             core: &mut self.core,
             number: slot.number,
             peer: slot.peer,
+            local: slot.entrance.local,
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         let after = slot.standing;
@@ -121,6 +122,7 @@ impl Shard {
                 worked = true;
             }
             for number in self.core.clients.take_relieved() {
+                self.core.firehose_relieved(number);
                 if let Some((key, _)) = self.sessions.by_number(number) {
                     self.step(key, |s, view, out| s.notice(Notice::Relieved, view, out));
                     worked = true;
@@ -403,6 +405,7 @@ impl ShardDriver for Shard {
             core: &mut self.core,
             number: slot.number,
             peer: slot.peer,
+            local: slot.entrance.local,
         };
         slot.session.gone(&mut view);
         self.core.session_gone(slot.number);

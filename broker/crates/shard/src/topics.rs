@@ -103,6 +103,7 @@ impl Core {
         let mut view = View {
             number: self.control_session(),
             peer: Peer::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            local: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             core: self,
         };
         session_mqtt::publish_will(&mut view, vhost, will);

@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
+use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
 use crate::listings::{Listings, Tallies};
@@ -82,6 +83,7 @@ impl Shard {
             listings: Listings::default(),
             tallies: Tallies::default(),
             errands: Errands::default(),
+            firehose: Firehose::default(),
             effects: Vec::new(),
             requests: VecDeque::new(),
             events: VecDeque::new(),

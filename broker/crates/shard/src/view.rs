@@ -7,13 +7,14 @@ use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree};
 use queue::{ConsumerId, RequestBody};
-use session::{Broker, Pace, PublishTag, RequestSeq, Tally, Verdict};
+use session::{Broker, Pace, PublishTag, RequestSeq, Tally, Traced, Verdict};
 use std::net::SocketAddr;
 
 pub struct View<'a> {
     pub core: &'a mut Core,
     pub number: u64,
     pub peer: Peer,
+    pub local: SocketAddr,
 }
 
 impl Broker for View<'_> {
@@ -138,6 +139,10 @@ impl Broker for View<'_> {
     ) -> Result<(), Refused> {
         let place = (vhost, topic);
         self.core.retain(self.number, token, place, message)
+    }
+
+    fn trace(&mut self, traced: &Traced<'_>) {
+        self.core.trace((self.peer.address(), self.local), traced);
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {

@@ -198,7 +198,7 @@ fn policies_take_effect_on_queues() {
         ),
         (
             json!({"pattern": "x", "definition": {"max-lenght": 1}}),
-            "'max-lenght' is not a recognised policy setting",
+            "'max-lenght' is not recognised as policy setting",
         ),
         (
             json!({"pattern": "x", "definition": {"max-length": "1"}}),

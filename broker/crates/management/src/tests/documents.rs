@@ -205,7 +205,8 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
         [
             ("mqtt_cluster", "enabled"),
             ("mqtt_state", "enabled"),
-            ("runtime_parameters", "enabled")
+            ("runtime_parameters", "enabled"),
+            ("vhost_tracing", "enabled"),
         ]
     );
     let enable = |name: &str| {
@@ -396,4 +397,70 @@ fn log_levels_are_set_and_shown_on_the_node_itself() {
     let expected =
         expected.map(|(c, l): (Option<&str>, &str)| (c.map(str::to_owned), l.to_owned()));
     assert_eq!(*levels.lock().unwrap(), expected);
+}
+
+#[test]
+fn tracing_is_a_vhosts_field() {
+    let server = Server::start();
+    let traced = |vhost: &str| server.get(&format!("/api/vhosts/{vhost}"))["tracing"].clone();
+    assert_eq!(traced("%2F"), false);
+    assert_eq!(server.put("/api/vhosts/%2F", json!({"tracing": true})), 204);
+    assert_eq!(
+        server.put("/api/vhosts/%2F", json!({"description": "x"})),
+        204
+    );
+    assert_eq!(traced("%2F"), true, "what is not said stays");
+    assert_eq!(server.put("/api/vhosts/v", json!({"tracing": true})), 201);
+    let document = server.get("/api/definitions");
+    assert!(
+        document["vhosts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|v| v["tracing"] == true)
+    );
+    assert_eq!(
+        server.put("/api/vhosts/%2F", json!({"tracing": false})),
+        204
+    );
+    assert_eq!((traced("%2F"), traced("v")), (json!(false), json!(true)));
+    assert_eq!(server.put("/api/vhosts/v", json!({"tracing": 3})), 400);
+}
+
+/// What RabbitMQ's own command line relies on.
+#[test]
+fn rabbitmqadmin_finds_what_it_looks_for() {
+    let server = Server::start_with(|c| c.listeners.push(("mqtt".into(), 1883)));
+    let page = server.get("/api/users?page=1&page_size=50");
+    assert_eq!(
+        (&page["item_count"], &page["items"][0]["name"]),
+        (&json!(1), &json!("guest"))
+    );
+    // A hash whose algorithm nobody names is known by its length.
+    let hash = base64::engine::general_purpose::STANDARD.encode([7; 68]);
+    let user = json!({"password_hash": hash, "tags": ""});
+    assert_eq!(server.put("/api/users/long", user), 201);
+    let user = server.get("/api/users/long");
+    assert_eq!(user["hashing_algorithm"], "rabbit_password_hashing_sha512");
+    assert_eq!(
+        server.get("/api/bindings/%2F/e/nowhere/q/nothing"),
+        json!([])
+    );
+    let failed = |path: &str| {
+        server
+            .ask("GET", &format!("/api/health/checks/{path}"), None)
+            .body
+    };
+    let protocol = failed("protocol-listener/stomp");
+    assert_eq!(
+        (&protocol["missing"], &protocol["protocols"]),
+        (&json!("stomp"), &json!(["amqp", "mqtt"]))
+    );
+    let port = failed("port-listener/9");
+    assert_eq!(
+        (&port["missing"], &port["ports"]),
+        (&json!(9), &json!([5672, 1883]))
+    );
+    let plugins = &server.get("/api/nodes/c-0")["enabled_plugins"];
+    assert_eq!(plugins, &json!(["rabbitmq_management", "rabbitmq_mqtt"]));
 }

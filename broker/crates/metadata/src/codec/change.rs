@@ -70,6 +70,7 @@ changes! {
     45 = EnableFeature { name };
     46 = SetQueueExpires { id, expires_ms };
     47 = Retain { vhost, topic, message };
+    48 = TraceVhost { vhost, on };
     |
     4 = PutUser;
     6 = PutPermission;

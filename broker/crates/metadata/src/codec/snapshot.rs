@@ -6,8 +6,10 @@ use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueKind, QueueR
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// Written when messages are retained: they came with it. Older programs in the cluster read the one before.
-const VERSION: u8 = 3;
+/// Written when a vhost is traced, which came with it. Older programs in the cluster read the one before.
+const VERSION: u8 = 4;
+/// Written when messages are retained and no vhost is traced: they came with it.
+const THIRD: u8 = 3;
 /// What follows the vhosts' contents came with it.
 const SECOND: u8 = 2;
 /// Still read.
@@ -73,7 +75,12 @@ impl Tree {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
         let has_retained = self.all_retained().next().is_some();
-        out.put_u8(if has_retained { VERSION } else { SECOND });
+        let version = match (self.traces, has_retained) {
+            (true, _) => VERSION,
+            (false, true) => THIRD,
+            (false, false) => SECOND,
+        };
+        out.put_u8(version);
         self.applied.put(&mut out);
         self.cluster.put(&mut out);
         put_all(&mut out, self.nodes().collect());
@@ -105,10 +112,15 @@ impl Tree {
         zones.put(&mut out);
         let forgotten: Vec<_> = self.forgotten.iter().map(|(n, i)| (*n, *i)).collect();
         forgotten.put(&mut out);
-        if has_retained {
+        if version >= THIRD {
             let all = self.all_retained();
             let owned = all.map(|(v, t, m)| (v.clone(), (t.clone(), m.clone())));
             owned.collect::<Vec<_>>().put(&mut out);
+        }
+        if version >= VERSION {
+            let traced = self.vhosts().into_iter().filter(|v| v.traced);
+            let names: Vec<Name> = traced.map(|v| v.name.clone()).collect();
+            names.put(&mut out);
         }
         out.freeze()
     }
@@ -171,6 +183,14 @@ impl Tree {
                 }
                 tree.retained.set(&vhost, &topic, message);
             }
+        }
+        if version > THIRD {
+            for vhost in from.get::<Vec<Name>>()? {
+                let record = tree.vhosts.get_mut(&vhost).map(|v| &mut v.record);
+                let record = record.ok_or(DecodeError::Inconsistent("vhost"))?;
+                Arc::make_mut(record).traced = true;
+            }
+            tree.find_traced();
         }
         from.end()?;
         tree.events.clear();

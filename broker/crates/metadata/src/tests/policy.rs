@@ -167,7 +167,7 @@ fn bad_policies_are_refused() {
         (policy("p", "", &[]), "no policy provided"),
         (
             policy("p", "", &[("max-lenght", Value::I64(1))]),
-            "'max-lenght' is not a recognised policy setting",
+            "'max-lenght' is not recognised as policy setting",
         ),
         (
             policy("p", "", &[("max-length", Value::I64(-1))]),
@@ -190,7 +190,7 @@ fn bad_policies_are_refused() {
                 scope: PolicyScope::Operator,
                 ..policy("p", "", &[("alternate-exchange", Value::from("x"))])
             },
-            "'alternate-exchange' is not a recognised operator policy setting",
+            "'alternate-exchange' is not recognised as operator policy setting",
         ),
     ];
     for (record, want) in cases {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::features::RUNTIME_PARAMETERS;
+use crate::features::{RUNTIME_PARAMETERS, VHOST_TRACING};
 
 fn enabled() -> Log {
     let mut log = Log::new();
@@ -166,9 +166,44 @@ fn a_snapshot_of_the_first_version_is_read() {
     let old = Tree::restore(&first).unwrap();
     assert!(!old.feature_enabled(RUNTIME_PARAMETERS.name));
     assert!(old.queue("/", "q").is_some());
-    first[0] = 4;
+    first[0] = 5;
     assert!(matches!(
         Tree::restore(&first),
-        Err(DecodeError::Version(4))
+        Err(DecodeError::Version(5))
     ));
+}
+
+#[test]
+fn a_vhost_is_traced_until_it_is_not_or_is_gone() {
+    let mut log = enabled();
+    log.refused(trace("/", true));
+    let before = log.tree.snapshot();
+    log.ok(Change::EnableFeature {
+        name: name(VHOST_TRACING.name),
+    });
+    assert_eq!(log.tree.snapshot()[0], before[0], "older programs read it");
+    log.refused(trace("nowhere", true));
+    assert!(!log.tree.traces());
+    assert_eq!(log.ok(trace("/", true)), Done::Changed);
+    assert_eq!(log.ok(trace("/", true)), Done::AsBefore);
+    let restored = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert!(restored.traces() && restored.vhost("/").unwrap().traced);
+    assert_eq!(restored.digest(), log.tree.digest());
+    log.ok(trace("/", false));
+    assert!(!log.tree.traces());
+    log.ok(Change::PutVhost {
+        name: name("v"),
+        description: name(""),
+        tags: Vec::new(),
+    });
+    log.ok(trace("v", true));
+    log.ok(Change::DeleteVhost { name: name("v") });
+    assert!(!log.tree.traces());
+}
+
+fn trace(vhost: &str, on: bool) -> Change {
+    Change::TraceVhost {
+        vhost: name(vhost),
+        on,
+    }
 }

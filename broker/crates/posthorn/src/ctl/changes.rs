@@ -19,6 +19,8 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
             let answered = client.put(&["vhosts", name], &json!({"description": description}))?;
             Ok(format!("{} vhost '{name}'", made(answered.status)))
         }
+        Command::TraceOn(at) => trace(client, &at.vhost, true),
+        Command::TraceOff(at) => trace(client, &at.vhost, false),
         Command::DeleteVhost { name } => {
             client.delete(&["vhosts", name], "")?;
             Ok(format!("Deleted vhost '{name}' and all that was in it"))
@@ -220,6 +222,14 @@ fn policy(client: &Client, command: &Command) -> Said {
 pub(super) fn answering(client: &Client) -> Said {
     let overview = client.get(&["overview"])?;
     Ok(overview["node"].as_str().unwrap_or_default().to_owned())
+}
+
+fn trace(client: &Client, vhost: &str, on: bool) -> Said {
+    // A PUT would make a vhost that is not there.
+    client.get(&["vhosts", vhost])?;
+    client.put(&["vhosts", vhost], &json!({"tracing": on}))?;
+    let word = if on { "is" } else { "is not" };
+    Ok(format!("Virtual host '{vhost}' {word} traced"))
 }
 
 fn set_log_level(client: &Client, words: &[String]) -> Said {

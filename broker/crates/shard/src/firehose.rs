@@ -1,0 +1,85 @@
+//! The firehose: copies of what is published and delivered in a virtual host that is traced, to whoever has bound to its
+//! trace exchange.
+
+use crate::core::Core;
+use crate::sessions::{FIREHOSE_KEY, number};
+use message::{Table, Value};
+use session::{Pace, PublishTag, Trace, Traced};
+use std::net::SocketAddr;
+
+/// As RabbitMQ calls it. What it is given itself is not traced.
+const EXCHANGE: &str = "amq.rabbitmq.trace";
+
+#[derive(Default)]
+pub struct Firehose {
+    /// A queue of those who trace does not keep up: copies are left out until it has caught up.
+    behind: bool,
+}
+
+impl Core {
+    fn firehose_session(&self) -> u64 {
+        number(self.config.index, 0, FIREHOSE_KEY)
+    }
+
+    /// No queue of those who trace is behind any more.
+    pub fn firehose_relieved(&mut self, session: u64) {
+        if session == self.firehose_session() {
+            self.firehose.behind = false;
+        }
+    }
+
+    /// Tells those who trace. At most once: nobody waits for it.
+    pub fn trace(&mut self, (peer, local): (SocketAddr, SocketAddr), traced: &Traced<'_>) {
+        let message = traced.message;
+        if self.firehose.behind || message.exchange() == EXCHANGE || !self.is_traced(traced.vhost) {
+            return;
+        }
+        let key = match traced.what {
+            Trace::Published { .. } => format!("publish.{}", message.exchange()),
+            Trace::Delivered { queue, .. } => format!("deliver.{queue}"),
+        };
+        let mut routes = Vec::new();
+        let headers = Table::default;
+        self.tree.route(
+            traced.vhost,
+            EXCHANGE,
+            &[key.as_str()],
+            &headers,
+            &mut routes,
+        );
+        if routes.is_empty() {
+            return;
+        }
+        let mut more = Table::default();
+        if let Trace::Delivered { redelivered, .. } = traced.what {
+            more.set("redelivered", Value::I32(redelivered.into()));
+        }
+        more.set("vhost", Value::from(traced.vhost));
+        more.set("connection", Value::from(&*format!("{peer} -> {local}")));
+        more.set("channel", Value::I32(traced.channel.into()));
+        more.set("user", Value::from(traced.user));
+        if let Trace::Published { routes } = traced.what {
+            let names = routes.iter().filter_map(|id| self.tree.queue_by_id(*id));
+            let names = names.map(|record| Value::from(&*record.name));
+            more.set("routed_queues", Value::Array(names.collect()));
+        }
+        let node = self.config.name.clone();
+        let Some(copy) =
+            session_amqp091::trace::copy(message, (EXCHANGE, key.as_str()), &node, more)
+        else {
+            return;
+        };
+        let nobody = PublishTag { channel: 0, tag: 0 };
+        for queue in routes {
+            let pace = self.publish(self.firehose_session(), queue, nobody, copy.clone());
+            if pace == Pace::Behind {
+                tracing::warn!(event = "firehose_behind", vhost = traced.vhost);
+                self.firehose.behind = true;
+            }
+        }
+    }
+
+    fn is_traced(&self, vhost: &str) -> bool {
+        self.tree.vhost(vhost).is_some_and(|v| v.traced)
+    }
+}
