@@ -49,6 +49,7 @@ pub(crate) struct Clients {
     listeners: [(ClientProtocol, Transport, Listen); 6],
     tls: Option<Arc<tls::Server>>,
     management: Option<Arc<tls::Server>>,
+    prometheus: Option<Arc<tls::Server>>,
     certificates: Vec<tls::Watched>,
 }
 
@@ -70,10 +71,13 @@ impl Clients {
         let tls = load(listeners.iter().any(secure), config.tls.options())?;
         let management = config.management_tls != Listen::None;
         let management = load(management, config.management_options())?;
+        let prometheus = config.prometheus_tls != Listen::None;
+        let prometheus = load(prometheus, config.prometheus_options())?;
         Ok(Clients {
             listeners,
             tls,
             management,
+            prometheus,
             certificates,
         })
     }
@@ -122,9 +126,15 @@ impl Clients {
         self.management.clone()
     }
 
+    /// Of metrics, where they have one.
+    pub fn prometheus(&self) -> Option<Arc<tls::Server>> {
+        self.prometheus.clone()
+    }
+
     /// When the first of the certificates ends, in seconds since 1970; None when there is no TLS.
     pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
-        let servers: Vec<_> = self.tls.iter().chain(&self.management).cloned().collect();
+        let http = self.management.iter().chain(&self.prometheus);
+        let servers: Vec<_> = self.tls.iter().chain(http).cloned().collect();
         Arc::new(move || servers.iter().map(|server| server.expires()).min())
     }
 

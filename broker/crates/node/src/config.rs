@@ -36,6 +36,9 @@ pub struct Config {
     pub web_mqtt: WebMqttConfig,
     pub tls: TlsConfig,
     pub management_tls: Listen,
+    pub prometheus_tls: Listen,
+    /// Certificate and key of metrics, where they have their own.
+    pub prometheus_files: TlsConfig,
     /// What is missing in it is that of `tls`.
     pub management_files: TlsConfig,
     /// By their numbers; empty: the usual ones.
@@ -159,7 +162,15 @@ impl Config {
 
     /// Of the HTTP API, which knows users by their passwords only.
     pub fn management_options(&self) -> tls::Options {
-        let own = &self.management_files;
+        self.http_options(&self.management_files)
+    }
+
+    /// Of metrics, which nobody logs in to.
+    pub fn prometheus_options(&self) -> tls::Options {
+        self.http_options(&self.prometheus_files)
+    }
+
+    fn http_options(&self, own: &TlsConfig) -> tls::Options {
         let files = TlsConfig {
             certfile: own.certfile.clone().or_else(|| self.tls.certfile.clone()),
             keyfile: own.keyfile.clone().or_else(|| self.tls.keyfile.clone()),
@@ -193,6 +204,8 @@ impl Default for Config {
             web_mqtt: WebMqttConfig::default(),
             tls: TlsConfig::default(),
             management_tls: Listen::None,
+            prometheus_tls: Listen::None,
+            prometheus_files: TlsConfig::default(),
             management_files: TlsConfig::default(),
             mechanisms: BTreeMap::new(),
             management: Listen::loopback(15672),

@@ -61,6 +61,7 @@ pub struct ControlParts {
     pub management: Option<TcpListener>,
     /// The same with TLS.
     pub management_tls: Option<(TcpListener, Arc<tls::Server>)>,
+    pub prometheus_tls: Option<(TcpListener, Arc<tls::Server>)>,
     pub prometheus: Option<TcpListener>,
     /// To shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
@@ -86,7 +87,7 @@ pub enum NodeError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("ssl_options or management.ssl: {0}")]
+    #[error("ssl_options, management.ssl or prometheus.ssl: {0}")]
     ClientTls(#[from] tls::FileError),
     #[error("{what}: {error}")]
     Io {
@@ -582,11 +583,13 @@ fn start_control(
     let management = addresses::bind_alone("management", config.management)?;
     let secure = addresses::bind_alone("management/ssl", config.management_tls)?;
     let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
+    let watched = addresses::bind_alone("prometheus/ssl", config.prometheus_tls)?;
     let mut ports = Vec::new();
     for (what, listener) in [
         ("management", &management),
         ("management/ssl", &secure),
         ("prometheus", &prometheus),
+        ("prometheus/ssl", &watched),
     ] {
         if let Some(listener) = listener {
             ports.push((what, listener.local_addr().map_err(io_error("listener"))?));
@@ -598,6 +601,7 @@ fn start_control(
         ("http", listening_port(management.as_ref())),
         ("https", listening_port(secure.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
+        ("https/prometheus", listening_port(watched.as_ref())),
     ];
     let parts = ControlParts {
         node,
@@ -612,6 +616,7 @@ fn start_control(
         cluster_name: config.cluster.name.clone(),
         management,
         management_tls: secure.zip(clients.management()),
+        prometheus_tls: watched.zip(clients.prometheus()),
         prometheus,
         control: Arc::new(move |request| door.ask(request)),
         set_memory_watermark: Arc::new(move |share| {

@@ -66,7 +66,21 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
                 }
             }
         };
-        let ended: Result<((), (), ()), String> = tokio::try_join!(api, secure, metrics);
+        let secure_metrics = async {
+            match parts.prometheus_tls {
+                None => pending().await,
+                Some((listener, tls)) => {
+                    let app = management::prometheus(node.clone(), config.clone())
+                        .map_err(|e| e.to_string())?;
+                    let served = management::serve_tls(listener, tls, app, &config, pending());
+                    served
+                        .await
+                        .map_err(|e| format!("prometheus with TLS: {e}"))
+                }
+            }
+        };
+        let ended: Result<((), (), (), ()), String> =
+            tokio::try_join!(api, secure, metrics, secure_metrics);
         ended.map(|_| ())
     })
 }

@@ -166,9 +166,18 @@ fn the_http_api_speaks_tls() -> Result<()> {
     let settings = [
         "management.ssl.port=127.0.0.1:0",
         "management.tcp.port=none",
+        "prometheus.ssl.port=127.0.0.1:0",
+        "prometheus.tcp.port=none",
     ];
     let node = Node::start(&scratch, &fixture, &settings)?;
     assert!(address(&node.ready, "management").is_err());
+    assert!(address(&node.ready, "prometheus").is_err());
+    let config = Arc::new(fixture.client_of(rustls::ALL_VERSIONS, None)?);
+    let mut stream = node.secure_to("prometheus/ssl", &config)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    assert!(page.contains("rabbitmq_build_info"), "{page}");
     let ask = |stream: &mut dyn client::Stream| -> Result<String> {
         // guest:guest
         stream.write_all(

@@ -256,8 +256,19 @@ fn tls_together(config: &Config) -> Vec<String> {
             }
         }
     }
-    if config.management_tls != Listen::None {
-        let own = &config.management_files;
+    let http = [
+        (
+            "management.ssl",
+            config.management_tls,
+            &config.management_files,
+        ),
+        (
+            "prometheus.ssl",
+            config.prometheus_tls,
+            &config.prometheus_files,
+        ),
+    ];
+    for (key, _, own) in http.iter().filter(|h| h.1 != Listen::None) {
         let both = [
             ("certfile", &own.certfile, &tls.certfile),
             ("keyfile", &own.keyfile, &tls.keyfile),
@@ -265,13 +276,12 @@ fn tls_together(config: &Config) -> Vec<String> {
         for (name, own, shared) in both {
             if own.is_none() && shared.is_none() {
                 wrong.push(format!(
-                    "`management.ssl.port` needs `management.ssl.{name}` or `ssl_options.{name}`"
+                    "`{key}.port` needs `{key}.{name}` or `ssl_options.{name}`"
                 ));
             }
         }
         if own.certfile.is_some() != own.keyfile.is_some() {
-            let text = "`management.ssl.certfile` and `management.ssl.keyfile` go together";
-            wrong.push(text.to_owned());
+            wrong.push(format!("`{key}.certfile` and `{key}.keyfile` go together"));
         }
     }
     if tls.verify_peer && tls.cacertfile.is_none() {
@@ -540,6 +550,10 @@ mod tests {
             (
                 &["management.ssl.port=0", "ssl_options.certfile=/x"],
                 "`management.ssl.port` needs `management.ssl.keyfile`",
+            ),
+            (
+                &["prometheus.ssl.port=0"],
+                "`prometheus.ssl.port` needs `prometheus.ssl.certfile`",
             ),
             (
                 &[

@@ -175,4 +175,25 @@ pub const TLS_KEYS: &[Key] = &[
         doc: "PEM of its private key; without it `ssl_options.keyfile`.",
         set: |c, _, v| path(v).map(|p| c.management_files.keyfile = Some(p)),
     },
+    Key {
+        name: "prometheus.ssl.port",
+        accepts: LISTEN,
+        default: "none",
+        doc: "Metrics with TLS, by convention 15691. Without TLS none: `prometheus.tcp.port = none`.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.prometheus_tls = l),
+    },
+    Key {
+        name: "prometheus.ssl.certfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of its certificate, as `ssl_options.certfile`, which it is without this.",
+        set: |c, _, v| path(v).map(|p| c.prometheus_files.certfile = Some(p)),
+    },
+    Key {
+        name: "prometheus.ssl.keyfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of its private key; without it `ssl_options.keyfile`.",
+        set: |c, _, v| path(v).map(|p| c.prometheus_files.keyfile = Some(p)),
+    },
 ];
