@@ -1,0 +1,81 @@
+//! docs/log-events.md lists the names of all events that the program logs. UPDATE=1 writes it anew.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(dir).unwrap();
+    for path in entries.map(|e| e.unwrap().path()) {
+        if path.is_dir() && !path.ends_with("tests") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Name and level of each event of a file: the macro is the last one that begins before the name.
+fn events(text: &str) -> Vec<(String, &'static str)> {
+    let named = text.match_indices("event = \"");
+    let named = named.filter_map(|(at, word)| {
+        let name = text[at + word.len()..].split('"').next()?;
+        let begun = |level: &&str| text[..at].rfind(&format!("{level}!("));
+        let level = LEVELS.into_iter().max_by_key(begun)?;
+        Some((name.to_owned(), level))
+    });
+    named.collect()
+}
+
+fn reference() -> String {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut all = BTreeSet::new();
+    for entry in std::fs::read_dir(&crates).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut files = Vec::new();
+        // The simulator is no part of the program.
+        if path.join("src").is_dir() && name != "sim" {
+            sources(&path.join("src"), &mut files);
+        }
+        for file in files {
+            let text = std::fs::read_to_string(file).unwrap();
+            let found = events(&text).into_iter();
+            all.extend(found.map(|(event, level)| (event, level, name.clone())));
+        }
+    }
+    let mut text = String::from(
+        "# Events in the log\n\nThe field `event` names what happened; names stay, texts may change. Made from the sources: \
+         `UPDATE=1 cargo test -p posthorn --test log_events`.\n\n| event | level | of |\n|---|---|---|\n",
+    );
+    for (event, level, of) in all {
+        text.push_str(&format!("| `{event}` | {level} | {of} |\n"));
+    }
+    text
+}
+
+#[test]
+fn the_list_of_events_is_complete() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/log-events.md");
+    let found = reference();
+    assert!(
+        found.contains("| `node.failed` | error | posthorn |"),
+        "{found}"
+    );
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&file, &found).unwrap();
+    }
+    let written = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        written == found,
+        "docs/log-events.md is not what the sources say: UPDATE=1 writes it"
+    );
+}
+
+#[test]
+fn the_macro_before_the_name_tells_the_level() {
+    let text = "info!(x); tracing::warn!(\n event = \"a.b\", y); error!(event = \"c\")";
+    let expected = [("a.b".to_owned(), "warn"), ("c".to_owned(), "error")];
+    assert_eq!(events(text), expected);
+}

@@ -1,0 +1,1 @@
+//! Nothing: the manifest pins the client whose own tests are run.
