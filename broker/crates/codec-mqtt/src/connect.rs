@@ -41,8 +41,8 @@ impl<'a> Connect<'a> {
         let mut from = Reader::new(body);
         let version = version(&mut from)?;
         let flags = from.u8()?;
-        // [MQTT-3.1.2-3]
-        if flags & RESERVED != 0 {
+        // [MQTT-3.1.2-3]; 3.1 does not use the bit.
+        if flags & RESERVED != 0 && version != Version::V31 {
             return Err(DecodeError::ReservedBit);
         }
         // [MQTT-3.1.2-11], [MQTT-3.1.2-13]

@@ -1,11 +1,13 @@
 //! The fixed header (section 2.1): where a packet begins and ends.
 
-use crate::DecodeError;
 use crate::field::{self, MAX_VARIABLE, put_measured};
+use crate::{DecodeError, Version};
 use bytes::{BufMut, BytesMut};
 
 /// The longest packet that the format can hold, header included.
 pub const MAX_PACKET: usize = MAX_VARIABLE + 5;
+
+const DUP: u8 = 0b1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -59,6 +61,18 @@ impl PacketKind {
         }
     }
 
+    /// Whether a packet of this version may have these flags. 3.1 has DUP on more packets than PUBLISH (its section 2.1).
+    pub(crate) fn allows(self, flags: u8, version: Version) -> bool {
+        let fixed = self.flags();
+        match (self, version) {
+            (
+                PacketKind::PubRel | PacketKind::Subscribe | PacketKind::Unsubscribe,
+                Version::V31,
+            ) => fixed == Some(flags & !DUP),
+            _ => fixed.is_none_or(|must| must == flags),
+        }
+    }
+
     pub(crate) fn first_byte(self) -> u8 {
         (self as u8) << 4 | self.flags().unwrap_or(0)
     }
@@ -94,7 +108,8 @@ pub fn parse_frame(bytes: &[u8], max: usize) -> Result<Option<Frame<'_>>, Decode
     let bits = first >> 4;
     let kind = PacketKind::from_bits(bits).ok_or(DecodeError::UnknownKind(bits))?;
     let flags = first & 0x0F;
-    if kind.flags().is_some_and(|must| must != flags) {
+    // What may be right in 3.1 is seen when the packet is decoded.
+    if !kind.allows(flags, Version::V31) {
         return Err(DecodeError::Flags(kind, flags));
     }
     let Some(length) = field::variable(rest)? else {

@@ -35,6 +35,9 @@ impl<'a> Packet<'a> {
         if frame.overlong && version.is_5() && frame.kind != PacketKind::Connect {
             return Err(DecodeError::LengthEncoding);
         }
+        if !frame.kind.allows(frame.flags, version) {
+            return Err(DecodeError::Flags(frame.kind, frame.flags));
+        }
         let ack = |kind| Ack::decode(kind, body, version).map(Packet::Ack);
         match frame.kind {
             PacketKind::Publish => Publish::decode(frame.flags, body, version).map(Packet::Publish),

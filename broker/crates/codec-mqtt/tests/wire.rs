@@ -118,6 +118,28 @@ fn protocol_names_and_levels() {
 }
 
 #[test]
+fn dup_stands_on_more_packets_in_3_1() {
+    // Its section 2.1. 3.1.1: [MQTT-2.2.2-1]
+    for raw in [
+        &[0x6A, 2, 0, 1][..],
+        &[0x8A, 6, 0, 1, 0, 1, b'a', 0],
+        &[0xAA, 5, 0, 1, 0, 1, b'a'],
+    ] {
+        let frame = parse_frame(raw, 100).unwrap().unwrap();
+        assert!(Packet::decode(&frame, Version::V31).is_ok());
+        for version in [Version::V311, Version::V5] {
+            let flags = DecodeError::Flags(frame.kind, 0b1010);
+            assert_eq!(Packet::decode(&frame, version), Err(flags));
+        }
+    }
+    // And it has no use for the lowest bit of CONNECT's own flags.
+    let name = [0x10, 15, 0, 6, b'M', b'Q', b'I', b's', b'd', b'p', 3];
+    let raw = [&name[..], &[1, 0, 0, 0, 1, b'c']].concat();
+    let frame = parse_frame(&raw, 100).unwrap().unwrap();
+    assert!(Packet::decode(&frame, Version::V31).is_ok());
+}
+
+#[test]
 fn the_header_is_judged_before_the_body_has_come() {
     // [MQTT-2.1.3-1], [MQTT-3.6.1-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
     for (first, kind) in [

@@ -76,6 +76,7 @@ impl Link {
             true => Reason::Success,
             false => Reason::PacketIdentifierNotFound,
         };
+        self.owed = self.owed.saturating_sub(1);
         Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.out.tail());
     }
 }

@@ -6,10 +6,11 @@ use crate::session::{Failure, MqttSession, Outcome, Phase};
 use crate::state::{ClientState, Kept};
 use crate::stored::queue_name;
 use auth::Credentials;
+use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
 use metadata::Tree;
 use session::Verdict;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use topics::Claim;
 
@@ -34,7 +35,7 @@ impl MqttSession {
         link.vhost = known.unwrap_or_else(|| vhost.into());
         let known = tree.user(&credentials.user).map(|known| known.name.clone());
         link.user = known.unwrap_or_else(|| credentials.user.as_str().into());
-        self.keep_alive = connect.keep_alive;
+        self.keep_alive = self.agree_on_keep_alive(connect)?;
         self.link = Some(Box::new(link));
         match self.verify(&credentials, cx)? {
             Verdict::Right => self.welcome(cx),
@@ -63,6 +64,20 @@ impl MqttSession {
         let password = connect.password.unwrap_or_default().to_vec();
         let user = user.to_owned();
         Ok((vhost.to_owned(), Credentials { user, password }))
+    }
+
+    /// Seconds; 0: none. Clients before 5.0 cannot be told another than theirs, and are refused as mosquitto does.
+    fn agree_on_keep_alive(&self, connect: &Connect<'_>) -> Result<u16, Failure> {
+        let longest = self.settings.limits.keep_alive;
+        let asked = connect.keep_alive;
+        if longest == 0 || (1..=longest).contains(&asked) {
+            return Ok(asked);
+        }
+        if !connect.version.is_5() {
+            let text = format!("a keep alive of at most {longest} seconds is needed");
+            return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+        }
+        Ok(longest)
     }
 
     fn new_link(&self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Result<Link, Failure> {
@@ -128,6 +143,7 @@ impl MqttSession {
             packet: properties
                 .maximum_packet_size
                 .map_or(u32::MAX, NonZeroU32::get),
+            owed: 0,
             next_seq: 1,
             traffic: None,
             published: false,
@@ -231,8 +247,9 @@ impl MqttSession {
     pub(crate) fn run(&mut self, cx: &mut Cx<'_>) {
         self.phase = Phase::Running;
         self.deadline = None;
-        if let Some(link) = self.link.as_deref_mut() {
-            link.accept(cx);
+        let accepted = self.link.as_deref_mut();
+        if accepted.is_some_and(|link| !link.accept(self.keep_alive, cx)) {
+            self.end_silently("CONNACK is larger than the client takes", cx);
         }
     }
 
@@ -250,33 +267,52 @@ impl MqttSession {
 }
 
 impl Link {
-    /// CONNACK, and what is left over from the last connection.
-    fn accept(&mut self, cx: &mut Cx<'_>) {
+    /// CONNACK, and what is left over from the last connection. False: the client takes no packet of that size [MQTT-3.1.2-24].
+    fn accept(&mut self, keep_alive: u16, cx: &mut Cx<'_>) -> bool {
+        let mut packet = BytesMut::new();
+        // What is there is said where there is room: it goes without saying.
+        let fits = [Some(true), None].into_iter().any(|available| {
+            packet.clear();
+            let accepted = ConnAck {
+                session_present: self.present,
+                reason: Reason::Success,
+                properties: self.terms(keep_alive, available),
+            };
+            accepted.encode(self.version, &mut packet);
+            packet.len() <= self.max_packet()
+        });
+        if !fits {
+            return false;
+        }
+        cx.out.tail().extend_from_slice(&packet);
         self.open = true;
-        let limits = &self.settings.limits;
-        let properties = match self.version {
-            Version::V5 => Properties {
-                session_expiry: self.expiry_cut.then_some(self.session_expiry),
-                assigned_client_id: self.assigned.then_some(&*self.client_id),
-                topic_alias_maximum: (limits.topic_aliases > 0).then_some(limits.topic_aliases),
-                maximum_packet_size: u32::try_from(limits.packet).ok().and_then(NonZeroU32::new),
-                retain_available: Some(true),
-                wildcard_subscription_available: Some(true),
-                subscription_identifier_available: Some(true),
-                shared_subscription_available: Some(true),
-                ..Properties::default()
-            },
-            _ => Properties::default(),
-        };
-        let accepted = ConnAck {
-            session_present: self.present,
-            reason: Reason::Success,
-            properties,
-        };
-        accepted.encode(self.version, cx.out.tail());
         self.count_consumer(cx);
         self.release_earlier_life(cx);
         self.send_waiting(cx);
+        true
+    }
+
+    /// What a client of 5.0 is told with its CONNACK; `available`: of features that every client has.
+    fn terms(&self, keep_alive: u16, available: Option<bool>) -> Properties<'_> {
+        if !self.is_5() {
+            return Properties::default();
+        }
+        let limits = &self.settings.limits;
+        // [MQTT-3.2.2-21]: where it is the longest, the client may have asked for another.
+        let shortened = limits.keep_alive > 0 && keep_alive == limits.keep_alive;
+        Properties {
+            session_expiry: self.expiry_cut.then_some(self.session_expiry),
+            assigned_client_id: self.assigned.then_some(&*self.client_id),
+            server_keep_alive: shortened.then_some(keep_alive),
+            receive_maximum: NonZeroU16::new(limits.receive),
+            topic_alias_maximum: (limits.topic_aliases > 0).then_some(limits.topic_aliases),
+            maximum_packet_size: u32::try_from(limits.packet).ok().and_then(NonZeroU32::new),
+            retain_available: available,
+            wildcard_subscription_available: available,
+            subscription_identifier_available: available,
+            shared_subscription_available: available,
+            ..Properties::default()
+        }
     }
 }
 

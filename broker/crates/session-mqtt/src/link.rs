@@ -98,6 +98,8 @@ pub(crate) struct Link {
     pub pending: Option<Box<Pending>>,
     /// Unacknowledged messages at most.
     pub quota: u16,
+    /// Publishes of QoS 1 and 2 of this connection that await their last answer (5.0).
+    pub owed: u16,
     /// Topic aliases that the client takes.
     pub aliases: u16,
     /// See [`Link::max_packet`].

@@ -51,6 +51,7 @@ impl Link {
             }
             return Ok(());
         }
+        self.owe(qos, id)?;
         let key = topics::key_of(topic);
         if !self.may_publish(cx.broker.tree(), &key) {
             let text = format!("the user may not publish to '{topic}'");
@@ -86,6 +87,20 @@ impl Link {
             waits = 1;
         }
         self.route(topic, &key, (qos, id), waits, message, cx)
+    }
+
+    /// A client of 5.0 has one more publish open, and not more than it was told it may [MQTT-3.3.4-8].
+    fn owe(&mut self, qos: Qos, id: u16) -> Outcome {
+        if qos == Qos::AtMostOnce || !self.is_5() {
+            return Ok(());
+        }
+        if self.owed >= self.settings.limits.receive {
+            self.forget(qos, id);
+            let text = "more publishes are open than the Receive Maximum";
+            return Err(Failure::new(Reason::ReceiveMaximumExceeded, text));
+        }
+        self.owed += 1;
+        Ok(())
     }
 
     /// The cluster has what the client retained, or not. False: the token is another change's.
@@ -220,6 +235,9 @@ impl Link {
             Qos::AtLeastOnce => AckKind::PubAck,
             Qos::ExactlyOnce => AckKind::PubRec,
         };
+        if reason.is_error() || qos == Qos::AtLeastOnce {
+            self.owed = self.owed.saturating_sub(1);
+        }
         if reason.is_error() {
             // [MQTT-4.3.3-9]
             self.forget(qos, id);

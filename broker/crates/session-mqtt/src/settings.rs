@@ -16,6 +16,10 @@ pub struct Limits {
     pub login: Duration,
     /// Unacknowledged messages to the client at most (`mqtt.prefetch`); its Receive Maximum may be lower.
     pub prefetch: u16,
+    /// Publishes of QoS 1 and 2 that a client of 5.0 may have open, told as Receive Maximum; not 0.
+    pub receive: u16,
+    /// The longest keep alive, in seconds (`mqtt.max_keep_alive_seconds`); 0: any, and none.
+    pub keep_alive: u16,
     /// Topic aliases in each direction at most (`mqtt.topic_alias_maximum`); 0: none.
     pub topic_aliases: u16,
     /// Messages of QoS 0 that a client who does not read may have waiting (`mqtt.mailbox_soft_limit`); 0: no bound here.
@@ -43,6 +47,8 @@ impl Default for Limits {
             packet: 16 << 20,
             login: Duration::from_secs(10),
             prefetch: 10,
+            receive: 4096,
+            keep_alive: 0,
             topic_aliases: 16,
             mailbox: 200,
             session_expiry: 86_400,

@@ -6,7 +6,7 @@ use codec_mqtt::{Packet, Properties, Qos, Reason, Version, parse_frame};
 use fake::{World, will};
 use session::{Notice, Verdict};
 use session_mqtt::{Limits, Settings};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::time::Duration;
 
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
@@ -271,6 +271,42 @@ fn a_client_that_is_silent_is_disconnected() {
 }
 
 #[test]
+fn keep_alives_have_a_longest() {
+    // [MQTT-3.2.2-21]
+    let mut w = World::new(Settings {
+        limits: Limits {
+            keep_alive: 60,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    });
+    for (asked, told) in [(59, None), (60, Some(60)), (61, Some(60)), (0, Some(60))] {
+        let c = w.open(Version::V5);
+        w.connect(c, |connect| connect.keep_alive = asked);
+        let raw = w.bytes(c);
+        let frame = parse_frame(&raw, 1000).unwrap().unwrap();
+        let Ok(Packet::ConnAck(ack)) = Packet::decode(&frame, Version::V5) else {
+            panic!("no CONNACK");
+        };
+        assert_eq!(ack.properties.server_keep_alive, told, "{asked}");
+        if told.is_some() {
+            w.after(Duration::from_millis(89_900));
+            assert_eq!(w.said(c), [""; 0], "{asked}");
+            w.after(Duration::from_millis(100));
+            assert_eq!(w.said(c), ["DISCONNECT 0x8d", "END"], "{asked}");
+        }
+    }
+    // Others cannot be told.
+    for version in [Version::V31, Version::V311] {
+        for (asked, code) in [(60, 0), (61, 2), (0, 2)] {
+            let c = w.open(version);
+            w.connect(c, |connect| connect.keep_alive = asked);
+            assert_eq!(w.bytes(c), [0x20, 2, 0, code]);
+        }
+    }
+}
+
+#[test]
 fn packets_have_a_largest_size() {
     let limits = Limits {
         packet_unauthenticated: 100,
@@ -313,6 +349,7 @@ fn connack_tells_what_the_server_decided() {
     };
     let expected = Properties {
         session_expiry: Some(86_400),
+        receive_maximum: NonZeroU16::new(4096),
         topic_alias_maximum: Some(16),
         maximum_packet_size: NonZeroU32::new(16 << 20),
         retain_available: Some(true),
@@ -323,6 +360,24 @@ fn connack_tells_what_the_server_decided() {
     };
     // [MQTT-3.2.2-9], [MQTT-3.1.2-28]: no Maximum QoS, no response information.
     assert_eq!((ack.reason, ack.properties), (Reason::Success, expected));
+}
+
+#[test]
+fn connack_is_no_larger_than_the_client_takes() {
+    // [MQTT-3.1.2-24]
+    let connack = |size| {
+        let mut w = World::default();
+        let c = w.open(Version::V5);
+        w.connect(c, |connect| {
+            connect.properties.maximum_packet_size = NonZeroU32::new(size)
+        });
+        (w.bytes(c).len(), w.is_closed(c))
+    };
+    assert_eq!(connack(24), (24, false));
+    // Without what goes without saying.
+    assert_eq!(connack(23), (16, false));
+    assert_eq!(connack(16), (16, false));
+    assert_eq!(connack(15), (0, true));
 }
 
 #[test]

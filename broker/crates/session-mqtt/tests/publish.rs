@@ -174,6 +174,43 @@ fn a_publish_that_a_queue_refused_is_not_acknowledged() {
 }
 
 #[test]
+fn a_publisher_has_no_more_open_than_it_was_told_it_may() {
+    // [MQTT-3.3.4-7]
+    let mut w = World::new(Settings {
+        limits: Limits {
+            receive: 2,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    });
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "a", Qos::AtMostOnce);
+    let p = w.client(Version::V5, "p");
+    // What is answered is open no longer; what comes again under its identifier is no other.
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    for id in [2, 3, 3] {
+        w.publish(p, "a", Qos::ExactlyOnce, id, "x");
+    }
+    w.ack(p, AckKind::PubRel, 2, Reason::Success);
+    w.ack(p, AckKind::PubRel, 9, Reason::Success);
+    for id in [4, 5] {
+        w.publish(p, "a", Qos::ExactlyOnce, id, "x");
+    }
+    w.publish(p, "a", Qos::AtMostOnce, 0, "y");
+    assert_eq!(w.said(s).len(), 6);
+    w.said(p);
+    w.publish(p, "a", Qos::AtLeastOnce, 6, "z");
+    assert_eq!(w.said(p), ["DISCONNECT 0x93", "END"]);
+    assert_eq!(w.said(s), [""; 0]);
+    // Of others nothing was asked.
+    let p = w.client(Version::V311, "q");
+    for id in 1..10 {
+        w.publish(p, "a", Qos::ExactlyOnce, id, "x");
+    }
+    assert_eq!(w.said(p).len(), 9);
+}
+
+#[test]
 fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
     let mut w = World::default();
     w.node.queue("q", "a");

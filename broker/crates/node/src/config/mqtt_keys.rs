@@ -105,6 +105,13 @@ pub const MQTT_KEYS: &[Key] = &[
         set: |c, _, v| seconds(v).map(|n| c.mqtt.limits.session_expiry = n),
     },
     Key {
+        name: "mqtt.max_keep_alive_seconds",
+        accepts: "0 to 65535",
+        default: "0",
+        doc: "The longest keep alive that MQTT clients may have: those of 5.0 are told it, others that ask for a longer one or none are refused. 0: any.",
+        set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.mqtt.limits.keep_alive = n),
+    },
+    Key {
         name: "mqtt.topic_alias_maximum",
         accepts: "0 to 65535",
         default: "16",
