@@ -253,17 +253,17 @@ fn files_that_cannot_be_used_are_named_at_start() -> Result<()> {
         (
             format!("ssl_options.certfile={missing}"),
             1,
-            "ssl_options or management.ssl: {}/nowhere.pem: No such file",
+            "ssl_options, management.ssl or prometheus.ssl: {}/nowhere.pem: No such file",
         ),
         (
             format!("ssl_options.keyfile={ca}"),
             1,
-            "ssl_options or management.ssl: {}/ca.pem: ",
+            "ssl_options, management.ssl or prometheus.ssl: {}/ca.pem: ",
         ),
         (
             format!("ssl_options.certfile={ca}"),
             1,
-            "ssl_options or management.ssl: {}/key.pem: not the key of the certificate in {}/ca.pem",
+            "ssl_options, management.ssl or prometheus.ssl: {}/key.pem: not the key of the certificate in {}/ca.pem",
         ),
         (
             "ssl_options.fail_if_no_peer_cert=true".to_owned(),

@@ -2,6 +2,7 @@
 
 mod figures;
 mod leading;
+mod owned;
 mod reading;
 mod said;
 #[cfg(test)]
@@ -18,9 +19,9 @@ use consensus::{
 use control::QueueTotals;
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, NodeId, Time};
-use figures::Counted;
 use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
+use owned::{Classic, Counted, Owned, Quorum};
 use queue::classic::ClassicQueue;
 use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue};
 use queue::{
@@ -30,7 +31,6 @@ use queue::{
 use reading::{Damage, commands};
 use said::Said;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 const METADATA: GroupId = GroupId(0);
@@ -47,46 +47,6 @@ const FIRST_SETTINGS: QueueSettings = QueueSettings {
     max_priority: None,
     dead_letter: DeadLettering::Off,
 };
-
-struct Classic {
-    queue: ClassicQueue,
-    auto_delete: bool,
-    /// It had a consumer: an auto-delete queue goes with the last one.
-    used: bool,
-    counted: Counted,
-}
-
-struct Quorum {
-    queue: QuorumQueue,
-    counted: Counted,
-}
-
-impl Deref for Quorum {
-    type Target = QuorumQueue;
-    fn deref(&self) -> &QuorumQueue {
-        &self.queue
-    }
-}
-
-impl DerefMut for Quorum {
-    fn deref_mut(&mut self) -> &mut QuorumQueue {
-        &mut self.queue
-    }
-}
-
-enum Owned {
-    Classic(Box<Classic>),
-    Quorum(Box<Quorum>),
-}
-
-impl Owned {
-    fn queue(&mut self) -> &mut dyn Queue {
-        match self {
-            Owned::Classic(q) => &mut q.queue,
-            Owned::Quorum(q) => &mut q.queue,
-        }
-    }
-}
 
 /// What the consensus host has for the shard itself.
 pub enum ForShard {

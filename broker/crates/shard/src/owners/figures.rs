@@ -7,49 +7,7 @@ use consensus::{GroupId, RaftHost};
 use control::QueueTotals;
 use env::NodeId;
 use metadata::QueueId;
-use queue::{ConsumerInfo, Queue, QueueStats};
-
-/// What a queue has added to the totals.
-#[derive(Default)]
-pub struct Counted(Option<QueueStats>);
-
-impl Counted {
-    pub fn set(&mut self, stats: Option<QueueStats>, totals: &mut QueueTotals) {
-        if self.0 == stats {
-            return;
-        }
-        if let Some(before) = &self.0 {
-            totals.remove(before);
-        }
-        if let Some(stats) = &stats {
-            totals.add(stats);
-        }
-        self.0 = stats;
-    }
-}
-
-impl Owned {
-    /// None: it is not led here.
-    fn stats(&self) -> Option<QueueStats> {
-        match self {
-            Owned::Classic(classic) => Some(classic.queue.stats()),
-            Owned::Quorum(quorum) => quorum.leads().then(|| quorum.stats()),
-        }
-    }
-
-    pub(super) fn counted(&mut self) -> &mut Counted {
-        match self {
-            Owned::Classic(classic) => &mut classic.counted,
-            Owned::Quorum(quorum) => &mut quorum.counted,
-        }
-    }
-
-    /// The end of the queue's turn: the totals follow.
-    pub(super) fn count(&mut self, totals: &mut QueueTotals) {
-        let stats = self.stats();
-        self.counted().set(stats, totals);
-    }
-}
+use queue::{ConsumerInfo, Queue};
 
 impl Owners {
     /// Ids of the queues here, in no order.
