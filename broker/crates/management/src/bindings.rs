@@ -177,7 +177,8 @@ pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) ->
             Some(all)
         })
         .await?;
-    answer(found)
+    // As in `between`.
+    answer(Some(found.unwrap_or_default()))
 }
 
 pub(crate) async fn of_exchange(
