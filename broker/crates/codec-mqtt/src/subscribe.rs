@@ -37,7 +37,7 @@ impl SubscribeOptions {
             | (self.retain_handling as u8) << 4
     }
 
-    /// [MQTT-3.8.3-5]; 3.1.1: [MQTT-3-8.3-4].
+    /// [MQTT-3.8.3-5]; 3.1.1: [MQTT-3.8.3-4] (printed as 3-8.3-4).
     pub fn from_byte(byte: u8, version: Version) -> Result<SubscribeOptions, DecodeError> {
         let reserved = if version.is_5() { 0xC0 } else { 0xFC };
         if byte & reserved != 0 {

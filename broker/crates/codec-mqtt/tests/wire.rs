@@ -30,6 +30,7 @@ const CONNECT_311: &[u8] = &[
 
 #[test]
 fn a_connect_of_311_byte_by_byte() {
+    // 3.1.1: [MQTT-3.1.2-9], [MQTT-3.1.3-1], [MQTT-3.1.3-3]
     let mut raw = CONNECT_311.to_vec();
     raw.pop();
     raw[1] = (raw.len() - 2) as u8;
@@ -54,6 +55,7 @@ fn a_connect_of_311_byte_by_byte() {
 
 #[test]
 fn connect_refuses_flags_that_contradict_each_other() {
+    // 3.1.1: [MQTT-3.1.2-11], [MQTT-3.1.2-14], [MQTT-3.1.2-18], [MQTT-3.1.2-19], [MQTT-3.1.2-20], [MQTT-3.1.2-21]
     let with = |flags: u8, level: u8| {
         let mut raw = vec![0x10, 0, 0, 4, b'M', b'Q', b'T', b'T', level, flags, 0, 10];
         if level == 5 {
@@ -141,6 +143,7 @@ fn dup_stands_on_more_packets_in_3_1() {
 
 #[test]
 fn the_header_is_judged_before_the_body_has_come() {
+    // 3.1.1: [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.10.1-1], [MQTT-3.14.1-1]
     // [MQTT-2.1.3-1], [MQTT-3.6.1-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
     for (first, kind) in [
         (0x11, PacketKind::Connect),
@@ -195,6 +198,7 @@ fn a_length_of_more_bytes_than_it_needs_is_wrong_since_5() {
 
 #[test]
 fn strings_are_utf8_without_null() {
+    // 3.1.1: [MQTT-1.5.3-3]
     let publish = |topic: &[u8]| {
         let mut raw = vec![0x30, topic.len() as u8 + 2, 0, topic.len() as u8];
         raw.extend(topic);
@@ -216,6 +220,7 @@ fn strings_are_utf8_without_null() {
 
 #[test]
 fn publish_refuses_what_no_publish_may_be() {
+    // 3.1.1: [MQTT-3.3.1-4], [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-4.7.1-1], [MQTT-4.7.3-1]
     // [MQTT-3.3.1-4]
     assert_eq!(
         refused(&[0x36, 5, 0, 1, b'a', 0, 1], Version::V311),
@@ -295,7 +300,7 @@ fn properties_stand_once_in_their_place_with_a_value_they_may_have() {
 
 #[test]
 fn subscriptions_have_a_filter_and_no_reserved_bits() {
-    // [MQTT-3.8.3-2] and [MQTT-3.10.3-2]; 3.1.1: [MQTT-3.8.3-3]
+    // [MQTT-3.8.3-2] and [MQTT-3.10.3-2]; 3.1.1: [MQTT-3.8.3-3], [MQTT-3.10.3-2]
     assert_eq!(
         refused(&[0x82, 2, 0, 1], Version::V311),
         DecodeError::NoFilter
@@ -317,7 +322,7 @@ fn subscriptions_have_a_filter_and_no_reserved_bits() {
         }
     };
     assert_eq!(with(0x2E, Version::V5), Ok(()));
-    // [MQTT-3.8.3-5]; 3.1.1: [MQTT-3-8.3-4]
+    // [MQTT-3.8.3-5]; 3.1.1: [MQTT-3.8.3-4]
     assert_eq!(with(0x40, Version::V5), Err(DecodeError::ReservedBit));
     assert_eq!(with(0x04, Version::V311), Err(DecodeError::ReservedBit));
     assert_eq!(with(0x03, Version::V5), Err(DecodeError::Qos));

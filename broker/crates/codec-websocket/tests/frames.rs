@@ -171,6 +171,7 @@ fn close_frames_have_a_code_that_may_be_sent_and_a_reason_in_utf8() {
 
 #[test]
 fn text_is_not_taken() {
+    // 3.1.1: [MQTT-6.0.0-1]
     // [MQTT-6.0.0-1]
     assert_eq!(violation(&frame(0x81, b"x")), Some(Violation::Text));
     assert_eq!(Violation::Text.code(), CloseCode::UNSUPPORTED_DATA);

@@ -94,6 +94,7 @@ fn what_a_request_must_have() {
 /// 4.2.1: fields' names and these tokens are without case; lists may have several elements; a path may have a query.
 #[test]
 fn what_a_request_may_have() {
+    // 3.1.1: [MQTT-6.0.0-4]
     for (from, by) in [
         ("Upgrade: websocket", "upgrade: WebSocket"),
         ("Connection: Upgrade", "Connection: keep-alive, upgrade"),

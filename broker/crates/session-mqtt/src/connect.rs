@@ -257,7 +257,8 @@ impl MqttSession {
     pub(crate) fn refuse_connect(&mut self, body: &[u8], error: DecodeError, cx: &mut Cx<'_>) {
         let five = [0, 4, b'M', b'Q', b'T', b'T', 5];
         self.version = match error {
-            DecodeError::ProtocolLevel(level) if level < 5 => Version::V311,
+            // mosquitto's bridges set the highest bit, and try again without it when they are told.
+            DecodeError::ProtocolLevel(level) if level & 0x7F < 5 => Version::V311,
             DecodeError::ProtocolLevel(_) => Version::V5,
             _ if body.starts_with(&five) => Version::V5,
             _ => return self.end_silently(&error.to_string(), cx),

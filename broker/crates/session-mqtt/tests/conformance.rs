@@ -1,5 +1,5 @@
-//! `docs/mqtt-conformance.md` says of every normative statement of MQTT 5.0 which test shows it, or why there is none. This
-//! compares it with the tests: their comments name statements as `[MQTT-3.1.0-1]`, ranges with `to`. What stands behind
+//! `docs/mqtt-conformance.md` says of every normative statement of MQTT 5.0 and 3.1.1 which test shows it, or why there is none.
+//! This compares it with the tests: their comments name statements as `[MQTT-3.1.0-1]`, ranges with `to`. What stands behind
 //! `3.1.1:` on a line is about that version's own numbers.
 #![forbid(unsafe_code)]
 
@@ -7,8 +7,70 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How many statements each section has.
-const SECTIONS: &[(&str, u32)] = &[
+/// A version's statements.
+struct Standard {
+    /// How many each section has.
+    sections: &'static [(&'static str, u32)],
+    /// The heading of its table in the document.
+    heading: &'static str,
+    /// Which of the two parts of a comment is about it: that before `3.1.1:`, or that behind.
+    part: usize,
+}
+
+const STANDARDS: [Standard; 2] = [
+    Standard {
+        sections: SECTIONS_5,
+        heading: "## MQTT 5.0",
+        part: 0,
+    },
+    Standard {
+        sections: SECTIONS_311,
+        heading: "## MQTT 3.1.1",
+        part: 1,
+    },
+];
+
+const SECTIONS_311: &[(&str, u32)] = &[
+    ("1.5.3", 3),
+    ("2.2.2", 2),
+    ("2.3.1", 7),
+    ("3.1.0", 2),
+    ("3.1.2", 24),
+    ("3.1.3", 11),
+    ("3.1.4", 5),
+    ("3.2.0", 1),
+    ("3.2.2", 6),
+    ("3.3.1", 12),
+    ("3.3.2", 3),
+    ("3.3.4", 1),
+    ("3.3.5", 2),
+    ("3.6.1", 1),
+    ("3.8.1", 1),
+    ("3.8.3", 4),
+    ("3.8.4", 6),
+    ("3.9.3", 2),
+    ("3.10.1", 1),
+    ("3.10.3", 2),
+    ("3.10.4", 6),
+    ("3.12.4", 1),
+    ("3.14.1", 1),
+    ("3.14.4", 3),
+    ("4.1.0", 2),
+    ("4.2.0", 1),
+    ("4.3.1", 1),
+    ("4.3.2", 2),
+    ("4.3.3", 2),
+    ("4.4.0", 1),
+    ("4.5.0", 2),
+    ("4.6.0", 6),
+    ("4.7.1", 3),
+    ("4.7.2", 1),
+    ("4.7.3", 4),
+    ("4.8.0", 2),
+    ("6.0.0", 4),
+];
+
+const SECTIONS_5: &[(&str, u32)] = &[
     ("1.5.4", 3),
     ("1.5.5", 1),
     ("1.5.7", 1),
@@ -72,21 +134,21 @@ fn crates() -> PathBuf {
 }
 
 /// Every statement, as `3.1.0-1`, in order.
-fn statements() -> Vec<String> {
-    let each = SECTIONS.iter();
+fn statements(standard: &Standard) -> Vec<String> {
+    let each = standard.sections.iter();
     each.flat_map(|(section, count)| (1..=*count).map(move |n| format!("{section}-{n}")))
         .collect()
 }
 
 /// The statements that a comment's line names.
-fn named(line: &str) -> Vec<String> {
-    let ours = line.split("3.1.1:").next().unwrap_or("");
+fn named(line: &str, standard: &Standard) -> Vec<String> {
+    let ours = line.split("3.1.1:").nth(standard.part).unwrap_or("");
     let mut found: Vec<String> = Vec::new();
     for (n, part) in ours.split("[MQTT-").enumerate().skip(1) {
         let id = part.split(']').next().unwrap_or("").to_owned();
         let before = ours.split("[MQTT-").nth(n - 1).unwrap_or("");
         if let (true, Some(first)) = (before.ends_with("] to "), found.last().cloned()) {
-            let all = statements();
+            let all = statements(standard);
             let at = |id: &str| all.iter().position(|s| s == id).expect("a statement");
             found.extend(all[at(&first) + 1..at(&id)].iter().cloned());
         }
@@ -96,7 +158,7 @@ fn named(line: &str) -> Vec<String> {
 }
 
 /// Of every test the statements that it names.
-fn tests() -> BTreeMap<String, BTreeSet<String>> {
+fn tests(standard: &Standard) -> BTreeMap<String, BTreeSet<String>> {
     let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut files: Vec<PathBuf> = vec![crates().join("codec-mqtt/src/topic.rs")];
     for dir in [
@@ -122,18 +184,23 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
             }
             attribute = line == "#[test]";
             if let (Some(test), true) = (&test, line.contains("// ")) {
-                tests.entry(test.clone()).or_default().extend(named(line));
+                tests
+                    .entry(test.clone())
+                    .or_default()
+                    .extend(named(line, standard));
             }
         }
     }
     tests
 }
 
-/// The table's lines: statement, what it says.
-fn document() -> Vec<(String, String)> {
+/// A table's lines: statement, what it says.
+fn document(standard: &Standard) -> Vec<(String, String)> {
     let path = crates().join("../../docs/mqtt-conformance.md");
     let text = fs::read_to_string(path).expect("docs/mqtt-conformance.md");
-    let lines = text.lines().filter_map(|line| line.strip_prefix("| "));
+    let lines = text.lines().skip_while(|line| *line != standard.heading);
+    let table = lines.skip(1).take_while(|line| !line.starts_with("## "));
+    let lines = table.filter_map(|line| line.strip_prefix("| "));
     lines
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
         .map(|line| {
@@ -146,21 +213,31 @@ fn document() -> Vec<(String, String)> {
 
 #[test]
 fn every_statement_has_a_test_or_a_reason() {
-    let listed: Vec<String> = document().into_iter().map(|(id, _)| id).collect();
-    assert_eq!(listed, statements());
-    for (id, says) in document() {
-        assert!(says.len() > 3, "{id} has neither");
+    for standard in &STANDARDS {
+        let listed: Vec<String> = document(standard).into_iter().map(|(id, _)| id).collect();
+        assert_eq!(listed, statements(standard), "{}", standard.heading);
+        for (id, says) in document(standard) {
+            assert!(says.len() > 3, "{id} has neither");
+        }
     }
 }
 
 #[test]
 fn the_document_and_the_tests_agree() {
-    let tests = tests();
-    assert!(tests.len() > 50, "tests are found");
-    for (id, says) in document() {
-        let listed: BTreeSet<&str> = says.split('`').skip(1).step_by(2).collect();
-        let shown = tests.iter().filter(|(_, ids)| ids.contains(&id));
-        let shown: BTreeSet<&str> = shown.map(|(name, _)| name.as_str()).collect();
-        assert_eq!(listed, shown, "{id}");
+    for standard in &STANDARDS {
+        let tests = tests(standard);
+        assert!(tests.len() > 50, "tests are found");
+        for (id, says) in document(standard) {
+            let listed: BTreeSet<&str> = says.split('`').skip(1).step_by(2).collect();
+            let shown = tests.iter().filter(|(_, ids)| ids.contains(&id));
+            let shown: BTreeSet<&str> = shown.map(|(name, _)| name.as_str()).collect();
+            assert_eq!(listed, shown, "{} {id}", standard.heading);
+        }
+        // A comment that names a statement that there is not proves nothing.
+        let all = statements(standard);
+        for (name, ids) in tests {
+            let unknown: Vec<&String> = ids.iter().filter(|id| !all.contains(id)).collect();
+            assert!(unknown.is_empty(), "{name}: {unknown:?}");
+        }
     }
 }

@@ -13,6 +13,7 @@ const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
 
 #[test]
 fn every_version_is_welcome_and_connack_comes_first() {
+    // 3.1.1: [MQTT-3.1.4-4], [MQTT-3.12.4-1]
     // [MQTT-3.12.4-1], [MQTT-3.2.0-1], [MQTT-3.2.0-2], [MQTT-3.1.4-5], [MQTT-3.2.2-2]; 3.1.1: [MQTT-3.2.0-1], [MQTT-3.2.2-1]
     for version in VERSIONS {
         let mut w = World::default();
@@ -25,6 +26,7 @@ fn every_version_is_welcome_and_connack_comes_first() {
 
 #[test]
 fn the_first_packet_is_connect_and_there_is_no_second() {
+    // 3.1.1: [MQTT-3.1.0-1], [MQTT-3.1.0-2]
     // [MQTT-3.1.0-1], [MQTT-3.1.0-2]
     let mut w = World::default();
     let c = w.open(Version::V5);
@@ -42,6 +44,7 @@ fn the_first_packet_is_connect_and_there_is_no_second() {
 
 #[test]
 fn a_connect_that_is_wrong_ends_the_connection() {
+    // 3.1.1: [MQTT-3.1.2-1], [MQTT-3.1.2-3], [MQTT-3.1.4-1]
     let mut w = World::default();
     // [MQTT-3.1.2-1]: another protocol gets no word.
     let c = w.open(Version::V311);
@@ -52,9 +55,11 @@ fn a_connect_that_is_wrong_ends_the_connection() {
     assert_eq!(w.said(c), ["END"]);
     // [MQTT-3.1.2-2]; 3.1.1: [MQTT-3.1.2-2]
     let unknown = |level| [0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', level, 2, 0, 0, 0, 0];
-    let c = w.open(Version::V311);
-    w.send_raw(c, &unknown(2));
-    assert_eq!(w.bytes(c), [0x20, 2, 0, 1]);
+    for level in [2, 0x83, 0x84] {
+        let c = w.open(Version::V311);
+        w.send_raw(c, &unknown(level));
+        assert_eq!(w.bytes(c), [0x20, 2, 0, 1]);
+    }
     let c = w.open(Version::V5);
     w.send_raw(c, &unknown(6));
     assert_eq!(
@@ -103,6 +108,7 @@ fn bytes_may_come_one_by_one() {
 
 #[test]
 fn client_ids() {
+    // 3.1.1: [MQTT-3.1.3-5], [MQTT-3.1.3-6], [MQTT-3.1.3-9]
     let mut w = World::default();
     // [MQTT-3.1.3-5], and longer ones.
     for id in [

@@ -17,6 +17,8 @@ const ANSWERED: [Version; 2] = [Version::V311, Version::V5];
 
 #[test]
 fn each_quality_has_its_answers() {
+    // 3.1.1: [MQTT-2.3.1-4], [MQTT-2.3.1-6], [MQTT-3.3.1-2], [MQTT-3.3.4-1], [MQTT-3.8.4-6], [MQTT-4.3.1-1]
+    // 3.1.1: [MQTT-4.3.2-1], [MQTT-4.3.2-2], [MQTT-4.3.3-1]
     // [MQTT-2.2.1-4], [MQTT-3.3.4-1], [MQTT-4.3.2-4], [MQTT-4.3.3-8], [MQTT-4.3.3-11], [MQTT-2.2.1-5]
     for version in ANSWERED {
         let mut w = World::default();
@@ -86,7 +88,7 @@ fn messages_and_those_who_send_and_get_them_are_counted() {
 
 #[test]
 fn exactly_once_is_delivered_once() {
-    // [MQTT-4.3.3-10], [MQTT-4.3.3-12], [MQTT-3.3.1-3]; 3.1.1: [MQTT-4.3.3-2]
+    // [MQTT-4.3.3-10], [MQTT-4.3.3-12], [MQTT-3.3.1-3]
     let mut w = World::default();
     let s = w.client(Version::V5, "s");
     w.subscribe(s, "a", Qos::AtMostOnce);
@@ -156,6 +158,7 @@ fn queues_get_it_and_the_answer_waits_for_them() {
 
 #[test]
 fn a_publish_that_a_queue_refused_is_not_acknowledged() {
+    // 3.1.1: [MQTT-4.8.0-2]
     // [MQTT-4.3.3-9]; 3.1.1: section 3.3.5.2
     let mut w = World::default();
     w.node.queue("q", "#");
@@ -527,6 +530,7 @@ fn a_client_that_never_acknowledges_is_sent_away_in_the_end() {
 
 #[test]
 fn the_order_of_a_topic_is_kept() {
+    // 3.1.1: [MQTT-4.6.0-5], [MQTT-4.6.0-6]
     // [MQTT-4.6.0-5], [MQTT-4.6.0-6]
     let mut w = World::default();
     let s = w.client(Version::V311, "s");
@@ -549,6 +553,7 @@ fn the_order_of_a_topic_is_kept() {
 
 #[test]
 fn who_may_publish_where() {
+    // 3.1.1: [MQTT-3.3.5-2]
     let mut w = World::default();
     let enter = |w: &mut World, version| {
         let p = w.open(version);
@@ -585,6 +590,7 @@ fn who_may_publish_where() {
 
 #[test]
 fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
+    // 3.1.1: [MQTT-4.8.0-1]
     // [MQTT-3.3.4-6], [MQTT-4.13.1-1]
     for (raw, reason) in [
         (&[0x36, 5, 0, 1, b'a', 0, 1][..], "0x81"),

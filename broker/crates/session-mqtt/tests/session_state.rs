@@ -31,6 +31,7 @@ fn goodbye(w: &mut World, c: usize, reason: Reason, expiry: Option<u32>) {
 
 #[test]
 fn a_session_goes_on_where_it_was() {
+    // 3.1.1: [MQTT-3.1.2-6], [MQTT-3.1.4-3], [MQTT-4.1.0-1], [MQTT-4.5.0-1]
     // [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.1.2-23], [MQTT-3.2.2-3], [MQTT-4.1.0-1], [MQTT-4.5.0-1]
     // 3.1.1: [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.2.2-2], [MQTT-3.2.2-3]
     for version in [Version::V311, Version::V5] {
@@ -153,6 +154,7 @@ fn a_publish_whose_queues_have_not_answered_may_come_again_as_new() {
 
 #[test]
 fn sessions_end_when_their_time_is_over() {
+    // 3.1.1: [MQTT-4.1.0-2]
     // [MQTT-4.1.0-2]
     let mut w = World::default();
     let (c, _) = keeper(&mut w, Version::V5);
@@ -188,6 +190,7 @@ fn sessions_end_when_their_time_is_over() {
 
 #[test]
 fn the_last_connection_has_the_client_id() {
+    // 3.1.1: [MQTT-3.1.3-2]
     // [MQTT-3.1.4-3], [MQTT-3.1.3-2]; 3.1.1: [MQTT-3.1.4-2]
     let mut w = World::default();
     let five = w.client(Version::V5, "c");
@@ -208,6 +211,7 @@ fn the_last_connection_has_the_client_id() {
 
 #[test]
 fn a_will_is_published_when_the_client_is_gone_without_a_word() {
+    // 3.1.1: [MQTT-3.1.2-10], [MQTT-3.1.2-12], [MQTT-3.1.2-16]
     // [MQTT-3.1.2-7], [MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.1.2-14], [MQTT-3.14.4-3]; 3.1.1: [MQTT-3.1.2-8], [MQTT-3.14.4-3]
     for version in [Version::V31, Version::V311, Version::V5] {
         let mut w = World::default();

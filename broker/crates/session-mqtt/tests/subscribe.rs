@@ -35,6 +35,8 @@ fn subscribe_all(w: &mut World, c: usize, version: Version, filters: &[(&str, Qo
 
 #[test]
 fn each_filter_is_answered_in_its_place() {
+    // 3.1.1: [MQTT-2.3.1-7], [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-4], [MQTT-3.8.4-5], [MQTT-3.9.3-1]
+    // 3.1.1: [MQTT-3.9.3-2], [MQTT-3.10.4-1], [MQTT-3.10.4-2], [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]
     // [MQTT-3.8.4-1], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.8.4-6], [MQTT-3.8.4-7], [MQTT-3.9.3-1], [MQTT-3.9.3-2], [MQTT-2.2.1-6]
     for version in [Version::V311, Version::V5] {
         let mut w = World::default();
@@ -68,6 +70,7 @@ fn each_filter_is_answered_in_its_place() {
 
 #[test]
 fn what_is_started_is_finished_after_an_unsubscribe() {
+    // 3.1.1: [MQTT-3.10.4-3]
     // [MQTT-3.10.4-3]
     let mut w = World::default();
     let c = w.client(Version::V5, "c");
@@ -89,6 +92,7 @@ fn what_is_started_is_finished_after_an_unsubscribe() {
 
 #[test]
 fn a_filter_that_is_none_ends_the_connection() {
+    // 3.1.1: [MQTT-4.7.1-2], [MQTT-4.7.1-3]
     // [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1], [MQTT-4.8.2-1], [MQTT-4.8.2-2]
     for filter in ["a/#/b", "a+", "", "$share/g", "$share/+/a", "$share//a"] {
         let mut w = World::default();
@@ -110,7 +114,7 @@ fn a_filter_that_is_none_ends_the_connection() {
 
 #[test]
 fn overlapping_subscriptions_give_one_message_with_the_best_quality_and_all_identifiers() {
-    // [MQTT-3.3.4-2], [MQTT-3.3.4-3], [MQTT-3.3.4-4]; 3.1.1: [MQTT-3.3.5-1]
+    // [MQTT-3.3.4-2], [MQTT-3.3.4-3], [MQTT-3.3.4-4]
     let mut w = World::default();
     let c = w.client(Version::V5, "c");
     w.subscribe_with(c, "a/+", options(Qos::AtMostOnce), Some(7));
@@ -129,6 +133,7 @@ fn overlapping_subscriptions_give_one_message_with_the_best_quality_and_all_iden
 
 #[test]
 fn topics_are_compared_as_they_are() {
+    // 3.1.1: [MQTT-3.3.2-3], [MQTT-4.7.2-1], [MQTT-4.7.3-4]
     // [MQTT-4.7.2-1], [MQTT-4.7.3-4], [MQTT-1.5.4-3], [MQTT-3.3.2-3]
     let mut w = World::default();
     let c = w.client(Version::V5, "c");

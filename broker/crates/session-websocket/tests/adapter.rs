@@ -226,6 +226,7 @@ fn a_step_is_a_frame() {
 
 #[test]
 fn bytes_may_come_one_by_one_and_frames_cut_anywhere() {
+    // 3.1.1: [MQTT-6.0.0-2]
     // [MQTT-6.0.0-2]: frames are not the bounds of packets.
     let mut one = Connection::new();
     let wire = [
