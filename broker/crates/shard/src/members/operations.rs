@@ -213,7 +213,9 @@ impl Core {
             let record = self.tree.queue_by_id(f.id);
             record.is_some_and(|r| {
                 let quorum = r.kind == QueueKind::Quorum;
-                quorum && (r.members.contains(&node) || f.members.contains(&node))
+                // Nobody can tell while one that may lead it is down.
+                let dark = f.leader.is_none() && r.members.iter().any(|m| !self.is_up(*m));
+                quorum && (dark || r.members.contains(&node) || f.members.contains(&node))
             })
         };
         let queues: Vec<QueueId> = facts.iter().filter(counts).map(|f| f.id).collect();
@@ -249,7 +251,7 @@ impl Core {
         let (name, vhost) =
             record.map_or_else(Default::default, |r| (r.name.clone(), r.vhost.clone()));
         Refused::Unavailable(format!(
-            "queue '{name}' in vhost '{vhost}' has no leader that can be reached, and node '{}' is a member of it",
+            "queue '{name}' in vhost '{vhost}' has no leader that can be reached, and node '{}' is a member of it or may be one",
             self.name_of(node)
         ))
     }
