@@ -24,6 +24,14 @@ struct Buffers {
     high: usize,
 }
 
+impl Buffers {
+    /// About so many bytes are kept with them.
+    fn size(&self) -> usize {
+        let places = self.done.capacity() * size_of::<Bytes>();
+        self.high.max(places)
+    }
+}
+
 /// A place in an [`Outbox`]; equal stamps: nothing was written or taken in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
@@ -168,6 +176,8 @@ const MOST: usize = 1024;
 const LARGE: usize = 16 << 10;
 /// Large ones that are kept at the most.
 const MOST_LARGE: usize = 16;
+/// Those of this size are not kept.
+const HUGE: usize = 2 << 20;
 
 impl Spares {
     /// Buffers for an outbox that is about to be written to, if it has none and there are any; otherwise it makes its own.
@@ -175,7 +185,7 @@ impl Spares {
         if out.buffers.is_none()
             && let Some(buffers) = self.free.pop()
         {
-            self.large -= usize::from(buffers.high >= LARGE);
+            self.large -= usize::from(buffers.size() >= LARGE);
             out.buffers = Some(buffers);
         }
     }
@@ -185,8 +195,9 @@ impl Spares {
         let Some(buffers) = out.buffers.take_if(|b| b.len == 0 && b.tail.is_empty()) else {
             return;
         };
-        let large = buffers.high >= LARGE;
-        if self.free.len() < MOST && (!large || self.large < MOST_LARGE) {
+        let size = buffers.size();
+        let large = size >= LARGE;
+        if self.free.len() < MOST && size < HUGE && (!large || self.large < MOST_LARGE) {
             self.large += usize::from(large);
             self.free.push(buffers);
         }
@@ -281,5 +292,11 @@ mod tests {
             spares.lend(out);
         }
         assert_eq!((spares.free.len(), spares.large), (0, 0));
+        one.push(Bytes::from(vec![0; HUGE]));
+        one.tail().extend_from_slice(&vec![0; HUGE]);
+        one.pieces();
+        one.consume(2 * HUGE);
+        spares.take_back(&mut one);
+        assert_eq!(spares.free.len(), 0, "too large to be kept");
     }
 }

@@ -42,5 +42,5 @@ fn an_idle_client_of_mqtt_is_small() {
     });
     println!("idle {idle} B, its subscription {subscribed} B");
     assert!(idle <= 470, "{idle} B");
-    assert!(subscribed <= 340, "{subscribed} B");
+    assert!(subscribed <= 220, "{subscribed} B");
 }
