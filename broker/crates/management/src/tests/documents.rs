@@ -442,6 +442,7 @@ fn rabbitmqadmin_finds_what_it_looks_for() {
     assert_eq!(server.put("/api/users/long", user), 201);
     let user = server.get("/api/users/long");
     assert_eq!(user["hashing_algorithm"], "rabbit_password_hashing_sha512");
+    assert_eq!(server.get("/api/queues/%2F/nothing/bindings"), json!([]));
     assert_eq!(
         server.get("/api/bindings/%2F/e/nowhere/q/nothing"),
         json!([])
