@@ -178,14 +178,26 @@ func (f figure) latency() string {
 	if p99 == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2g, %.2g", f.median(func(r result) float64 { return r.Median })/1000, p99/1000)
+	return short(f.median(func(r result) float64 { return r.Median })/1000) + ", " + short(p99/1000)
 }
 
 func (f figure) syncs() string {
 	if f.rounds[0].Syncs == nil {
 		return ""
 	}
-	return fmt.Sprintf("%.2g", *f.rounds[0].Syncs)
+	return short(*f.rounds[0].Syncs)
+}
+
+// short has two digits or a whole number.
+func short(n float64) string {
+	switch {
+	case n >= 10:
+		return fmt.Sprintf("%.0f", n)
+	case n >= 1 || n == 0:
+		return fmt.Sprintf("%.2g", n)
+	default:
+		return fmt.Sprintf("%.2f", n)
+	}
 }
 
 // How much of what was sent arrived, where that is not all.

@@ -48,9 +48,9 @@ var (
 		"rabbitmq": "taken by its consumer, or written to a file, not synced",
 	}
 	syncedQuorum = map[string]string{"posthorn": "synced", "rabbitmq": "synced"}
-	inMemory     = map[string]string{
-		"posthorn": "in memory", "rabbitmq": "in memory", "mosquitto": "in memory", "artemis": "in memory",
-		"nats": "written to a file, synced every 2 minutes", "hivemq": "in memory",
+	ofClean      = map[string]string{
+		"posthorn": "in memory", "rabbitmq": "taken by its subscriber, or written to a file, not synced", "mosquitto": "in memory",
+		"nats": "written to a file, synced every 2 minutes", "hivemq": "written to a file, not synced", "artemis": "in memory",
 	}
 	writtenSession = map[string]string{
 		"posthorn": "taken by its subscriber, or written to a file, not synced", "rabbitmq": "taken by its subscriber, or written to a file, not synced",
@@ -104,11 +104,11 @@ var workloads = []workload{
 	},
 	{
 		name: "mqtt-qos1", about: "100 pairs, QoS 1, one message in flight, sessions that end with their connection",
-		protocol: "mqtt", steps: []step{qos1}, settings: mqttSettings, kept: inMemory,
+		protocol: "mqtt", steps: []step{qos1}, settings: mqttSettings, kept: ofClean,
 	},
 	{
 		name: "mqtt-qos1-paced", about: "the same at a rate that all brokers keep up with",
-		protocol: "mqtt", steps: []step{qos1}, paced: true, settings: mqttSettings, kept: inMemory,
+		protocol: "mqtt", steps: []step{qos1}, paced: true, settings: mqttSettings, kept: ofClean,
 	},
 	{
 		name: "mqtt-qos1-classic", about: "the same as fast as each can, sessions that are kept: a classic queue each",
@@ -133,7 +133,7 @@ var workloads = []workload{
 	},
 	{
 		name: "load-mqtt", about: "the load itself: mosquitto_pub and mosquitto_sub, and our client, one pair, QoS 1, 20 in flight, against the same broker",
-		protocol: "mqtt", byName: true, settings: mqttSettings, demand: peers.Demand{Patient: true}, kept: inMemory,
+		protocol: "mqtt", byName: true, settings: mqttSettings, demand: peers.Demand{Patient: true}, kept: writtenSession,
 		steps: []step{
 			{"mosquitto_pub", mosquittoTools{}, 20_000, false},
 			{"ours", ownMQTT{mqtt.Load{Pairs: 1, QoS: 1, Size: 12, Window: 20, Kept: true}}, 20_000, false},
