@@ -27,7 +27,7 @@ func section(to io.Writer, w workload, of []figure, versions map[string]string) 
 	fmt.Fprintf(to, "**%s**: %s%s\n\n", w.name, w.about, pace(of[0]))
 	fmt.Fprintln(to, "| | CPU s per million | of ours | messages/s | latency, median and p99, ms | bytes written each | syncs per 1,000 | peak MB | client's CPU | confirmed when |")
 	fmt.Fprintln(to, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|")
-	for _, f := range of {
+	for _, f := range beside(of) {
 		median, least, most := f.spread(cpu)
 		ours := of[slices.IndexFunc(of, func(o figure) bool { return o.step == f.step })].median(cpu)
 		times := ""

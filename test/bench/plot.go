@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -13,7 +15,7 @@ var colours = map[string]string{
 
 // plot draws a bar for each broker in each workload: processor time per million messages, on a logarithmic scale.
 func plot(figures []figure) []byte {
-	const width, left, right, top, bar, gap = 760, 210, 60, 40, 13, 10
+	const width, left, right, top, bar, gap = 780, 230, 60, 40, 13, 10
 	least, most := 0.1, 10.0
 	for _, f := range figures {
 		for least > f.median(cpu) {
@@ -28,7 +30,7 @@ func plot(figures []figure) []byte {
 	}
 	var bars strings.Builder
 	y, before := top, ""
-	for _, f := range figures {
+	for _, f := range beside(figures) {
 		if group := f.workload + f.step; group != before {
 			before = group
 			y += gap
@@ -45,16 +47,32 @@ func plot(figures []figure) []byte {
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
 	fmt.Fprintf(&b, `<text x="8" y="18">broker CPU s per million messages, logarithmic: `)
 	for _, name := range present(figures) {
-		fmt.Fprintf(&b, `<tspan fill="%s" font-weight="bold">%s </tspan>`, colours[name], name)
+		fmt.Fprintf(&b, `<tspan dx="8" fill="%s" font-weight="bold">%s</tspan>`, colours[name], name)
 	}
 	fmt.Fprintf(&b, "</text>\n")
 	for n := least; n <= most*1.01; n *= 10 {
 		fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1f" y1="%d" y2="%d" stroke="#ddd"/>`, x(n), x(n), top, height-gap)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle" font-size="10">%.4g</text>`+"\n", x(n), top-6, n)
+		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle" font-size="10">%s</text>`+"\n", x(n), top-6, strconv.FormatFloat(n, 'f', -1, 64))
 	}
 	b.WriteString(bars.String())
 	b.WriteString("</svg>\n")
 	return []byte(b.String())
+}
+
+// beside puts the brokers of each step together.
+func beside(figures []figure) []figure {
+	var all []figure
+	for _, f := range figures {
+		last := len(all)
+		for at, other := range slices.Backward(all) {
+			if other.workload == f.workload && other.step == f.step {
+				last = at + 1
+				break
+			}
+		}
+		all = slices.Insert(all, last, f)
+	}
+	return all
 }
 
 func label(f figure) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,6 +90,18 @@ func TestMarkdownHasPeersBesideOurs(t *testing.T) {
 	}
 	if plotted := string(plot(r.figures())); strings.Count(plotted, "<rect") != 3 {
 		t.Errorf("a bar for each broker and a background: %s", plotted)
+	}
+}
+
+func TestPlotPutsBrokersOfAStepTogether(t *testing.T) {
+	step := func(step, broker string) figure { return figure{key: key{"w", step, broker}} }
+	all := beside([]figure{step("publish", "posthorn"), step("consume", "posthorn"), step("publish", "nats"), step("consume", "nats")})
+	var got []string
+	for _, f := range all {
+		got = append(got, f.step+" "+f.broker)
+	}
+	if want := []string{"publish posthorn", "publish nats", "consume posthorn", "consume nats"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }
 
