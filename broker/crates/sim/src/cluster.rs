@@ -14,6 +14,7 @@ mod operator;
 mod publisher;
 mod run;
 mod seat;
+mod touched;
 
 pub use node::{Node, Note, Reply, Request};
 pub use run::{Options, Report, run};

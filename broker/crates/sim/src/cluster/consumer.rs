@@ -5,6 +5,7 @@ use super::client::{Context, Role};
 use super::ledger::Holder;
 use super::letter::{self, LetterId};
 use super::publisher::declare;
+use super::touched::Touched;
 use codec_amqp091::Method;
 use env::{Rng, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,13 +27,6 @@ enum Asked {
     Get(usize),
     Recover,
     Probe(usize, Touched),
-}
-
-/// What a client has done with deliveries of a queue since it asked that queue last.
-#[derive(Clone, Debug, Default)]
-struct Touched {
-    settled: Vec<LetterId>,
-    given_back: Vec<LetterId>,
 }
 
 struct Held {
@@ -159,6 +153,17 @@ impl Consumer {
         Ok(())
     }
 
+    /// A message comes: an answer to what was asked before says nothing of what will be done with it now.
+    fn comes_anew(&mut self, id: LetterId) {
+        let asked = self.asked.iter_mut().filter_map(|a| match a {
+            Asked::Probe(_, touched) => Some(touched),
+            _ => None,
+        });
+        for touched in asked.chain(self.touched.values_mut()) {
+            touched.comes_anew(id);
+        }
+    }
+
     fn recovering(&self) -> bool {
         self.asked.iter().any(|a| matches!(a, Asked::Recover))
     }
@@ -191,6 +196,7 @@ impl Consumer {
             }
             Way::Returned { .. } => return Err("a consumer got a return".to_owned()),
         };
+        self.comes_anew(read.id);
         if self.recovering() {
             // It went back before it came, and may have come to somebody else first.
             self.crossed.insert(tag, read.id);
