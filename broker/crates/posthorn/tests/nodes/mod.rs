@@ -7,6 +7,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 pub struct Nodes {
     scratch: Scratch,
@@ -17,6 +18,17 @@ pub struct Nodes {
     settings: &'static [&'static str],
 }
 
+/// Ports that nobody listens on. They are below those that a system picks: between this and a node's start any client's
+/// connection would take one of those.
+fn free_ports() -> impl Iterator<Item = TcpListener> {
+    /// No two tests of a program try the same.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id().wrapping_mul(37) as u16 % 16_000;
+    let next = || NEXT.fetch_add(1, Ordering::Relaxed) % 16_000;
+    let all = (0..16_000).map(move |_| 12_000 + (first + next()) % 16_000);
+    all.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok())
+}
+
 impl Nodes {
     pub fn start(name: &str, count: usize) -> Result<Nodes> {
         Nodes::with(name, count, &[])
@@ -24,8 +36,7 @@ impl Nodes {
 
     /// The same, with these settings (`key=value`).
     pub fn with(name: &str, count: usize, settings: &'static [&'static str]) -> Result<Nodes> {
-        let held = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
-        let held = held.collect::<std::io::Result<Vec<_>>>()?;
+        let held = free_ports().take(count).collect::<Vec<_>>();
         let ports = held.iter().map(|l| Ok(l.local_addr()?.port()));
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         let mut nodes = Nodes {
