@@ -3,9 +3,14 @@
 
 use env::Time;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Nanoseconds of a unit as a power of two: 67 ms. Heartbeats and keep-alives are seconds.
 const UNIT_BITS: u32 = 26;
+
+/// Who wants to be woken later than this is woken then, and asks again. Connections that are gone stay noted until their time
+/// comes: with the longest keep-alive, 27 hours, clients that come and go would fill the memory.
+const LATEST: Duration = Duration::from_secs(600);
 
 /// No wake-up is noted.
 pub const NEVER: u32 = u32::MAX;
@@ -14,6 +19,8 @@ pub const NEVER: u32 = u32::MAX;
 pub struct Wakes {
     /// By time in units since the clock's beginning.
     due: BTreeMap<u32, Vec<u32>>,
+    /// When somebody looked last.
+    now: Time,
 }
 
 /// The first unit's end that is not before `time`. Nine years have fewer than 2^32 units.
@@ -26,7 +33,7 @@ impl Wakes {
     /// Takes note when a session wants to be woken earlier than it is to be. A wake-up that moved to later is found
     /// when the old one fires, so that a step costs no search.
     pub fn note(&mut self, noted: &mut u32, time: Time, key: usize) {
-        let at = unit(time);
+        let at = unit(time.min(self.now + LATEST));
         if at < *noted {
             *noted = at;
             // Fewer than 2^24 connections.
@@ -41,6 +48,7 @@ impl Wakes {
 
     /// Connections that are to be woken by now, those of one unit.
     pub fn take(&mut self, now: Time) -> Option<(u32, Vec<u32>)> {
+        self.now = now;
         let first = self.first()?;
         (first <= now).then(|| self.due.pop_first()).flatten()
     }
@@ -49,7 +57,6 @@ impl Wakes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn nobody_is_woken_too_early_and_an_earlier_wish_counts() {
@@ -73,5 +80,16 @@ mod tests {
             assert!((wanted..=wanted + 68).contains(&ms), "{ms}");
         }
         assert_eq!((one, wakes.first()), (NEVER, None));
+    }
+    #[test]
+    fn nobody_is_noted_for_long() {
+        let mut wakes = Wakes::default();
+        let now = Time(1) + Duration::from_secs(3600);
+        assert_eq!(wakes.take(now), None);
+        let (mut noted, wanted) = (NEVER, now + Duration::from_secs(65_535));
+        wakes.note(&mut noted, wanted, 1);
+        let first = wakes.first().expect("it is noted");
+        assert!(first > now && first < now + LATEST + Duration::from_secs(1));
+        assert_eq!(wakes.take(first), Some((noted, vec![1])));
     }
 }
