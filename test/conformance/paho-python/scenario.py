@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 from checks import PATIENCE, Checks, cluster, node, until
 
 checks = Checks("paho-python")
-ONE, TWO, THREE = 1881, 1882, 1883  # the nodes' ports
+ONE, TWO, THREE = 1891, 1892, 1893  # the nodes' ports
 VERSIONS = (mqtt.MQTTv31, mqtt.MQTTv311, mqtt.MQTTv5)
 KEPT = "kept"  # a virtual host whose sessions are quorum queues
 
