@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"posthorn.io/posthorn/test/bench/process"
 )
@@ -13,17 +15,26 @@ import (
 // A syncCount is a perf that counts the broker's calls that sync files. It makes every call of every process somewhat dearer, so it runs in
 // trials only.
 type syncCount struct {
-	cmd *exec.Cmd
-	out *bytes.Buffer
+	cmd  *exec.Cmd
+	out  *bytes.Buffer
+	stop context.CancelFunc
 }
+
+// lastCounts is what perf is given to write its counts; one that was stopped before it began never does.
+const lastCounts = 5 * time.Second
 
 // countSyncs begins; nil where perf is not there.
 func countSyncs(b *process.Broker) *syncCount {
 	c := &syncCount{out: &bytes.Buffer{}}
 	const calls = "syscalls:sys_enter_fsync,syscalls:sys_enter_fdatasync,syscalls:sys_enter_msync"
-	c.cmd = exec.Command("perf", "stat", "-x", ",", "-e", calls, "-p", strings.Join(b.Processes(), ","))
+	var ctx context.Context
+	ctx, c.stop = context.WithCancel(context.Background())
+	c.cmd = exec.CommandContext(ctx, "perf", "stat", "-x", ",", "-e", calls, "-p", strings.Join(b.Processes(), ","))
 	c.cmd.Stderr = c.out
+	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGINT) }
+	c.cmd.WaitDelay = lastCounts
 	if c.cmd.Start() != nil {
+		c.stop()
 		return nil
 	}
 	return c
@@ -34,7 +45,7 @@ func (c *syncCount) end(messages int) *float64 {
 	if c == nil {
 		return nil
 	}
-	_ = c.cmd.Process.Signal(syscall.SIGINT)
+	c.stop()
 	_ = c.cmd.Wait()
 	calls, ok := counted(c.out.String())
 	if !ok || messages == 0 {
