@@ -1,5 +1,5 @@
-//! What a message costs a node between its sockets and its disk: AMQP 0.9.1 sessions, routing, queues, Raft. No network, a
-//! disk in memory.
+//! What a message costs a node between its sockets and its disk: AMQP 0.9.1 and MQTT sessions, routing, topics, queues, Raft. No
+//! network, a disk in memory.
 //!
 //! `cargo bench -p shard --bench hot_path` prints processor time and allocations per message. `hot_path WORKLOAD COUNT` runs
 //! one for so many messages and prints nothing: for tools that count instructions (`hack/hot-path`); `--list` names them.
@@ -8,12 +8,15 @@
 mod cluster;
 #[path = "../../queue/benches/counting.rs"]
 mod counting;
+#[path = "hot_path/mqtt.rs"]
+mod mqtt;
 
 use bytes::BytesMut;
 use cluster::{Client, Cluster};
 use codec_amqp091::{
     FrameKind, Method, Properties, encode_body, encode_content_header, encode_method, parse_frame,
 };
+use codec_mqtt::Qos;
 use counting::{ALLOCATIONS, Counting};
 use message::{Table, Value};
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,36 +25,52 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Messages of 12 B, persistent, confirmed, acknowledged.
+/// Messages of 12 B, of AMQP persistent, confirmed and acknowledged.
 struct Workload {
     name: &'static str,
-    queue_type: &'static str,
+    path: Path,
     /// Sent before anything is answered.
     batch: u64,
 }
 
-const WORKLOADS: [Workload; 4] = [
-    Workload {
-        name: "classic",
-        queue_type: "classic",
-        batch: 100,
-    },
-    Workload {
-        name: "classic-one-by-one",
-        queue_type: "classic",
-        batch: 1,
-    },
-    Workload {
-        name: "quorum",
-        queue_type: "quorum",
-        batch: 100,
-    },
-    Workload {
-        name: "quorum-one-by-one",
-        queue_type: "quorum",
-        batch: 1,
-    },
+/// What a message goes through.
+enum Path {
+    /// A queue of this type.
+    Amqp(&'static str),
+    /// A session that ends with its connection.
+    Mqtt(Qos),
+}
+
+const fn workload(name: &'static str, path: Path, batch: u64) -> Workload {
+    Workload { name, path, batch }
+}
+
+static WORKLOADS: [Workload; 8] = [
+    workload("classic", Path::Amqp("classic"), 100),
+    workload("classic-one-by-one", Path::Amqp("classic"), 1),
+    workload("quorum", Path::Amqp("quorum"), 100),
+    workload("quorum-one-by-one", Path::Amqp("quorum"), 1),
+    workload("mqtt-qos0", Path::Mqtt(Qos::AtMostOnce), 100),
+    workload("mqtt-qos0-one-by-one", Path::Mqtt(Qos::AtMostOnce), 1),
+    workload("mqtt-qos1", Path::Mqtt(Qos::AtLeastOnce), 100),
+    workload("mqtt-qos1-one-by-one", Path::Mqtt(Qos::AtLeastOnce), 1),
 ];
+
+impl Workload {
+    /// What runs it for so many messages.
+    fn ready(&self) -> Box<dyn FnMut(u64)> {
+        match self.path {
+            Path::Amqp(queue_type) => {
+                let mut pair = Pair::new(queue_type, self.batch);
+                Box::new(move |count| pair.run(count))
+            }
+            Path::Mqtt(qos) => {
+                let mut pair = mqtt::Pair::new(qos, self.batch);
+                Box::new(move |count| pair.run(count))
+            }
+        }
+    }
+}
 
 const MEASURED: u64 = 100_000;
 const FRAME_MAX: u32 = 131_072;
@@ -71,11 +90,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(workload: &Workload) -> Pair {
+    fn new(queue_type: &str, batch: u64) -> Pair {
         let mut cluster = Cluster::new(1);
         let mut publisher = cluster.client(0);
         let mut consumer = cluster.client(0);
-        let kind = Value::from(workload.queue_type);
+        let kind = Value::from(queue_type);
         publisher.declare(&mut cluster, "q", &[("x-queue-type", kind)]);
         publisher.call(&mut cluster, 1, Method::ConfirmSelect { no_wait: false });
         let qos = Method::BasicQos {
@@ -95,7 +114,7 @@ impl Pair {
         };
         consumer.call(&mut cluster, 1, consume);
         let mut frames = BytesMut::new();
-        for _ in 0..workload.batch {
+        for _ in 0..batch {
             publish(&mut frames);
         }
         Pair {
@@ -103,7 +122,7 @@ impl Pair {
             publisher,
             consumer,
             frames,
-            batch: workload.batch,
+            batch,
             got: BytesMut::new(),
             sent: 0,
             confirmed: 0,
@@ -217,15 +236,15 @@ fn main() {
     }
     if let (Some(name), Some(count)) = (first, arguments.next()) {
         let workload = WORKLOADS.iter().find(|w| w.name == name);
-        let mut pair = Pair::new(workload.expect("a workload's name"));
-        return pair.run(count.parse().expect("how many messages"));
+        let mut run = workload.expect("a workload's name").ready();
+        return run(count.parse().expect("how many messages"));
     }
     println!("{:<24}{:>14}{:>14}", "per message", "allocations", "ns");
     for workload in &WORKLOADS {
-        let mut pair = Pair::new(workload);
-        pair.run(MEASURED / 10);
+        let mut run = workload.ready();
+        run(MEASURED / 10);
         let (allocations, start) = (ALLOCATIONS.load(Relaxed), cpu());
-        pair.run(MEASURED);
+        run(MEASURED);
         let spent = cpu().saturating_sub(start);
         let allocations = ALLOCATIONS.load(Relaxed) - allocations;
         println!(

@@ -424,6 +424,18 @@ impl Cluster {
         client.log_in(self)
     }
 
+    /// Takes what is to be written to a connection's socket.
+    fn take_raw(&mut self, at: usize, key: ConnectionKey, mut each: impl FnMut(&[u8])) {
+        if let Some((outbox, _)) = self.nodes[at].shard.outbox(key) {
+            let mut len = 0;
+            for piece in outbox.pieces() {
+                len += piece.len();
+                each(piece);
+            }
+            outbox.consume(len);
+        }
+    }
+
     fn connect(&mut self, at: usize, protocol: ClientProtocol) -> ConnectionKey {
         assert!(self.listens(at), "node {at} takes no clients");
         self.connections += 1;
@@ -560,15 +572,8 @@ impl Client {
     }
 
     /// What has come, whole frames and a part of one, in pieces as they would be written to a socket.
-    pub fn take_raw(&self, cluster: &mut Cluster, mut each: impl FnMut(&[u8])) {
-        if let Some((outbox, _)) = cluster.nodes[self.at].shard.outbox(self.key) {
-            let mut len = 0;
-            for piece in outbox.pieces() {
-                len += piece.len();
-                each(piece);
-            }
-            outbox.consume(len);
-        }
+    pub fn take_raw(&self, cluster: &mut Cluster, each: impl FnMut(&[u8])) {
+        cluster.take_raw(self.at, self.key, each);
     }
 
     /// The socket took what was taken.

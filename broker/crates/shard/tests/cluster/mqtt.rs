@@ -159,9 +159,24 @@ impl MqttClient {
 
     pub fn send(&mut self, cluster: &mut Cluster, packet: &Packet<'_>) {
         packet.encode(Version::V5, &mut self.input);
+        self.push(cluster);
+    }
+
+    /// Packets as they are on the wire.
+    pub fn send_raw(&mut self, cluster: &mut Cluster, packets: &[u8]) {
+        self.input.extend_from_slice(packets);
+        self.push(cluster);
+    }
+
+    fn push(&mut self, cluster: &mut Cluster) {
         let shard = &mut cluster.nodes[self.at].shard;
         shard.received(self.key, &mut self.input);
         cluster.settle();
+    }
+
+    /// What has come, in pieces as they would be written to a socket.
+    pub fn take_raw(&self, cluster: &mut Cluster, each: impl FnMut(&[u8])) {
+        cluster.take_raw(self.at, self.key, each);
     }
 
     pub fn subscribe(&mut self, cluster: &mut Cluster, filter: &str, qos: Qos) {
