@@ -7,20 +7,23 @@
 //! ```
 //! A message without blind keys and deaths is of version 1, any other of version 2.
 
+use crate::build::{MessageBuilder, SMALL};
 use crate::deaths::Deaths;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use env::WallTime;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Version bytes of the layout: as it was first, and with what a message may have since.
-const PLAIN: u8 = 1;
-const EXTENDED: u8 = 2;
-const DURABLE: u8 = 1;
-const HAS_PRIORITY: u8 = 2;
-const HAS_TTL: u8 = 4;
-const HAS_BLIND: u8 = 8;
-const HAS_DEATHS: u8 = 16;
+pub(crate) const PLAIN: u8 = 1;
+pub(crate) const EXTENDED: u8 = 2;
+pub(crate) const DURABLE: u8 = 1;
+pub(crate) const HAS_PRIORITY: u8 = 2;
+pub(crate) const HAS_TTL: u8 = 4;
+pub(crate) const HAS_BLIND: u8 = 8;
+pub(crate) const HAS_DEATHS: u8 = 16;
 /// version, protocol, flags, priority, received.
-const FIXED: usize = 12;
+pub(crate) const FIXED: usize = 12;
 
 /// Which protocol's encoding the properties and the body are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,14 +65,40 @@ pub enum DecodeError {
 /// An immutable message. Cloning counts a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    raw: Bytes,
+    pub(crate) raw: Raw,
     /// Where the first key's length byte is.
-    keys: u32,
+    pub(crate) keys: u32,
     /// What is between the keys and the properties.
-    extras: u32,
-    properties: u32,
-    body: u32,
+    pub(crate) extras: u32,
+    pub(crate) properties: u32,
+    pub(crate) body: u32,
 }
+
+#[derive(Clone, Debug)]
+pub(crate) enum Raw {
+    Own(Arc<[u8]>),
+    /// Large, or part of what was read, or in a [`Room`].
+    Part(Bytes),
+}
+
+impl Deref for Raw {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Raw::Own(bytes) => bytes,
+            Raw::Part(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for Raw {
+    fn eq(&self, other: &Raw) -> bool {
+        self[..] == other[..]
+    }
+}
+
+impl Eq for Raw {}
 
 impl Message {
     /// Reads a stored or received container; the buffer is shared, not copied.
@@ -108,13 +137,34 @@ impl Message {
             extras: offset(extras)?,
             properties: offset(properties)?,
             body: offset(body)?,
-            raw,
+            raw: Raw::Part(raw),
         })
     }
 
     /// The stored and inter-node form.
-    pub fn as_bytes(&self) -> &Bytes {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.raw
+    }
+
+    /// The same, counting a reference where the message is large.
+    pub fn to_bytes(&self) -> Bytes {
+        self.shared(0..self.raw.len())
+    }
+
+    fn shared(&self, range: std::ops::Range<usize>) -> Bytes {
+        match &self.raw {
+            Raw::Own(bytes) => Bytes::copy_from_slice(&bytes[range]),
+            Raw::Part(bytes) => bytes.slice(range),
+        }
+    }
+
+    /// The same message in memory of its own, unless it is large.
+    pub fn to_keep(&self) -> Message {
+        let raw = match &self.raw {
+            Raw::Part(bytes) if bytes.len() <= SMALL => Raw::Own(bytes[..].into()),
+            raw => raw.clone(),
+        };
+        Message { raw, ..*self }
     }
 
     pub fn protocol(&self) -> Protocol {
@@ -224,130 +274,30 @@ impl Message {
             received: self.received(),
             exchange,
             routing_keys: keys,
-            properties: &properties,
+            properties,
         };
         let body = self.body();
-        builder.lay_out(blind, Some(deaths), body.len(), [&body[..]])
+        builder.build_with(blind, Some(deaths), body.len(), [body])
     }
 
     /// The properties in the source protocol's encoding (0.9.1: property flags and property list of the content header).
-    pub fn properties(&self) -> Bytes {
-        self.raw.slice(self.properties as usize..self.body as usize)
+    pub fn properties(&self) -> &[u8] {
+        &self.raw[self.properties as usize..self.body as usize]
     }
 
-    pub fn body(&self) -> Bytes {
-        self.raw.slice(self.body as usize..)
+    pub fn body(&self) -> &[u8] {
+        &self.raw[self.body as usize..]
+    }
+
+    /// This part of the body, counting a reference where the message is large.
+    pub fn body_part(&self, part: std::ops::Range<usize>) -> Bytes {
+        let body = self.body as usize;
+        self.shared(body + part.start..body + part.end)
     }
 
     pub fn body_len(&self) -> usize {
         self.raw.len() - self.body as usize
     }
-}
-
-/// Collects a message's parts and lays them out once.
-#[derive(Clone, Debug)]
-pub struct MessageBuilder<'a> {
-    pub protocol: Protocol,
-    pub durable: bool,
-    pub priority: Option<u8>,
-    pub ttl_ms: Option<u64>,
-    pub received: WallTime,
-    /// At most 255 bytes, as in every protocol here; longer names are cut by `build`'s caller beforehand.
-    pub exchange: &'a str,
-    /// At most 255 keys of at most 255 bytes; `build` keeps the first 255.
-    pub routing_keys: &'a [&'a str],
-    pub properties: &'a [u8],
-}
-
-impl MessageBuilder<'_> {
-    /// Lays out the message; `body` is what arrived, in pieces, `body_len` their sum (for one allocation).
-    pub fn build<'b>(
-        &self,
-        body_len: usize,
-        body: impl IntoIterator<Item = &'b [u8]>,
-    ) -> Result<Message, DecodeError> {
-        self.lay_out(0, None, body_len, body)
-    }
-
-    /// The same; the last `blind_keys` of the routing keys are BCC's.
-    pub fn build_blind<'b>(
-        &self,
-        blind_keys: usize,
-        body_len: usize,
-        body: impl IntoIterator<Item = &'b [u8]>,
-    ) -> Result<Message, DecodeError> {
-        self.lay_out(blind_keys, None, body_len, body)
-    }
-
-    fn lay_out<'b>(
-        &self,
-        blind_keys: usize,
-        deaths: Option<&Deaths>,
-        body_len: usize,
-        body: impl IntoIterator<Item = &'b [u8]>,
-    ) -> Result<Message, DecodeError> {
-        let history = deaths.map(|deaths| {
-            let mut out = BytesMut::new();
-            deaths.encode(&mut out);
-            out
-        });
-        let extras = 5 + history.as_ref().map_or(0, BytesMut::len);
-        let names: usize = self.routing_keys.iter().map(|k| k.len() + 1).sum();
-        let mut raw = BytesMut::with_capacity(
-            FIXED + 8 + 6 + self.exchange.len() + names + extras + self.properties.len() + body_len,
-        );
-        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        let extended = blind_keys > 0 || history.is_some();
-        raw.put_u8(if extended { EXTENDED } else { PLAIN });
-        raw.put_u8(self.protocol as u8);
-        raw.put_u8(
-            flag(self.durable, DURABLE)
-                | flag(self.priority.is_some(), HAS_PRIORITY)
-                | flag(self.ttl_ms.is_some(), HAS_TTL)
-                | flag(blind_keys > 0, HAS_BLIND)
-                | flag(history.is_some(), HAS_DEATHS),
-        );
-        raw.put_u8(self.priority.unwrap_or(0));
-        raw.put_u64(self.received.0);
-        if let Some(ttl) = self.ttl_ms {
-            raw.put_u64(ttl);
-        }
-        put_name(&mut raw, self.exchange)?;
-        let count = self.routing_keys.len().min(255);
-        raw.put_u8(count as u8);
-        let keys = raw.len() as u32;
-        for key in &self.routing_keys[..count] {
-            put_name(&mut raw, key)?;
-        }
-        let extras = raw.len() as u32;
-        if blind_keys > 0 {
-            raw.put_u8(blind_keys.min(count) as u8);
-        }
-        if let Some(history) = &history {
-            raw.put_u32(history.len() as u32);
-            raw.put_slice(history);
-        }
-        raw.put_u32(u32::try_from(self.properties.len()).map_err(|_| DecodeError::Short)?);
-        let properties = raw.len() as u32;
-        raw.put_slice(self.properties);
-        let at = raw.len() as u32;
-        for piece in body {
-            raw.put_slice(piece);
-        }
-        Ok(Message {
-            raw: raw.freeze(),
-            keys,
-            extras,
-            properties,
-            body: at,
-        })
-    }
-}
-
-fn put_name(raw: &mut BytesMut, name: &str) -> Result<(), DecodeError> {
-    raw.put_u8(u8::try_from(name.len()).map_err(|_| DecodeError::Short)?);
-    raw.put_slice(name.as_bytes());
-    Ok(())
 }
 
 pub(crate) struct Cursor<'a> {
@@ -407,7 +357,7 @@ mod tests {
                 protocol: Protocol::Amqp091, durable, priority, ttl_ms, received: WallTime(received),
                 exchange: &exchange, routing_keys: &keys, properties: &properties,
             }.build_blind(blind.min(keys.len()), body.len(), [&body[..]]).unwrap();
-            let read = Message::decode(built.as_bytes().clone()).unwrap();
+            let read = Message::decode(built.to_bytes()).unwrap();
             prop_assert_eq!(&read, &built);
             prop_assert_eq!(read.exchange(), &exchange[..]);
             prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), &keys[..]);
@@ -427,7 +377,7 @@ mod tests {
             });
             let key = key.map(|_| "other");
             let dead = read.dead_lettered("dlx", key, &deaths).unwrap();
-            let read = Message::decode(dead.as_bytes().clone()).unwrap();
+            let read = Message::decode(dead.to_bytes()).unwrap();
             prop_assert_eq!(&read, &dead);
             prop_assert_eq!(read.deaths(), Some(deaths));
             prop_assert_eq!((read.exchange(), read.durable(), read.ttl_ms()), ("dlx", durable, None));

@@ -4,10 +4,12 @@
 //! inter-node form, and the offsets of its parts. Same protocol in and out: no copy.
 #![forbid(unsafe_code)]
 
+mod build;
 mod container;
 mod deaths;
 mod value;
 
-pub use container::{DecodeError, Message, MessageBuilder, Protocol};
+pub use build::{MessageBuilder, Room};
+pub use container::{DecodeError, Message, Protocol};
 pub use deaths::{DeadReason, Death, Deaths, Dying};
 pub use value::{Table, Value};

@@ -93,7 +93,15 @@ impl<D: Handle> TopicTrie<D> {
         removed
     }
 
+    /// Nothing is bound to a key that has words.
+    fn has_root_only(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
     pub(crate) fn route(&self, key: &str, out: &mut Vec<D>) {
+        if self.has_root_only() && !key.is_empty() {
+            return;
+        }
         let words: SmallVec<[Option<u32>; 16]> =
             split(key).map(|text| self.words.of_message(text)).collect();
         let mut walk: SmallVec<[(u32, usize); 16]> = SmallVec::new();

@@ -11,7 +11,7 @@ use codec_amqp091::{
     FRAME_END, FRAME_OVERHEAD, HeaderEdit, Method, Properties, encode_content_header, open_body,
 };
 use env::Time;
-use message::{Message, Protocol, Value};
+use message::{Message, Value};
 use metadata::{Name, QueueId, QueueKind};
 use queue::{ConsumerId, Delivery};
 use session::{Deliveries, Outbox};
@@ -26,7 +26,7 @@ pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame
     while at < body.len() {
         let end = body.len().min(at + piece);
         open_body(out.tail(), channel, end - at);
-        out.push(body.slice(at..end));
+        out.push_part(&body[at..end], || message.body_part(at..end));
         out.tail().extend_from_slice(&[FRAME_END]);
         at = end;
     }
@@ -36,12 +36,7 @@ pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame
 fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Outbox) {
     let message = &delivery.message;
     let size = message.body_len() as u64;
-    let properties = match message.protocol() {
-        Protocol::Amqp091 => message.properties(),
-        Protocol::Mqtt => mqtt::properties(message),
-        // These have no translation yet: a message without properties is valid.
-        _ => bytes::Bytes::from_static(&[0, 0]),
-    };
+    let properties = mqtt::properties(message);
     let attempts = delivery.attempts.filter(|&n| n > 0);
     let changed = attempts.is_some() || message.has_died();
     let edited = changed.then(|| Properties::decode(&properties).ok());

@@ -1,16 +1,24 @@
-//! What MQTT clients publish, as AMQP 0.9.1 clients see it: RabbitMQ's mapping.
+//! What others publish, as AMQP 0.9.1 clients see it: for MQTT RabbitMQ's mapping.
 
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{Properties, table};
-use message::{Message, Table, Value};
+use message::{Message, Protocol, Table, Value};
+use std::borrow::Cow;
 use topics::{Envelope, key_of};
 
-/// The properties of a message that came by MQTT; none where they cannot be read.
-pub(crate) fn properties(message: &Message) -> Bytes {
+/// A message's properties as a content header has them; none where they cannot be read.
+pub(crate) fn properties(message: &Message) -> Cow<'_, [u8]> {
     let raw = message.properties();
-    let mut out = BytesMut::new();
-    write(message, &raw, &mut out).unwrap_or_else(|| Properties::default().encode(&mut out));
-    out.freeze()
+    match message.protocol() {
+        Protocol::Amqp091 => Cow::Borrowed(raw),
+        Protocol::Mqtt => {
+            let mut out = BytesMut::new();
+            write(message, raw, &mut out).unwrap_or_else(|| Properties::default().encode(&mut out));
+            Cow::Owned(out.to_vec())
+        }
+        // These have no translation yet: a message without properties is valid.
+        _ => Cow::Borrowed(&[0, 0]),
+    }
 }
 
 fn write(message: &Message, raw: &[u8], out: &mut BytesMut) -> Option<()> {
@@ -71,7 +79,8 @@ mod tests {
             };
             builder.build(0, []).unwrap()
         };
-        let encoded = properties(&message(&raw));
+        let came = message(&raw);
+        let encoded = properties(&came);
         let got = Properties::decode(&encoded).unwrap();
         assert_eq!(
             (got.content_type, got.correlation_id),
@@ -86,7 +95,8 @@ mod tests {
         assert_eq!(headers.get("k"), Some(&Value::from("v")));
         assert_eq!(headers.get("x-mqtt-publish-qos"), Some(&Value::U8(1)));
         // What cannot be read has none.
-        let encoded = properties(&message(&[9]));
+        let came = message(&[9]);
+        let encoded = properties(&came);
         assert_eq!(Properties::decode(&encoded), Ok(Properties::default()));
     }
 }

@@ -2,7 +2,7 @@
 //! happens to it, is in the headers.
 
 use crate::mqtt;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use codec_amqp091::{Properties, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 
@@ -53,11 +53,7 @@ fn cut(key: &str) -> &str {
 
 /// Those that the message has, by RabbitMQ's names.
 fn properties(message: &Message) -> Table {
-    let raw: Bytes = match message.protocol() {
-        Protocol::Amqp091 => message.properties(),
-        Protocol::Mqtt => mqtt::properties(message),
-        _ => Bytes::new(),
-    };
+    let raw = mqtt::properties(message);
     let mut shown = Table::default();
     let Ok(known) = Properties::decode(&raw) else {
         return shown;

@@ -243,7 +243,8 @@ impl Link {
             return false;
         }
         forward.encode_head(self.version, payload, cx.out.tail());
-        cx.out.push(message.body());
+        cx.out
+            .push_part(message.body(), || message.body_part(0..payload));
         if let Alias::New(_) = alias {
             self.aliases_out.told(envelope.topic);
         }

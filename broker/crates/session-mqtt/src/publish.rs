@@ -52,8 +52,9 @@ impl Link {
             return Ok(());
         }
         self.owe(qos, id)?;
-        let key = topics::key_of(topic);
-        if !self.may_publish(cx.broker.tree(), &key) {
+        let key = topics::RoutingKey::of(topic);
+        let key = key.as_str();
+        if !self.may_publish(cx.broker.tree(), key) {
             let text = format!("the user may not publish to '{topic}'");
             return self.refuse(qos, id, Reason::NotAuthorized, text, cx);
         }
@@ -63,10 +64,17 @@ impl Link {
             topic,
             properties: &publish.properties,
             exchange: &self.settings.exchange,
-            key: &key,
+            key,
             received: cx.broker.wall(),
         };
-        let Some(message) = builder.build(publish.payload) else {
+        let message = match cx.broker.topics() {
+            // It is on its way out when this turn ends.
+            Some(hub) if qos == Qos::AtMostOnce && !publish.retain => {
+                builder.build_in(hub.room(), publish.payload)
+            }
+            _ => builder.build(publish.payload),
+        };
+        let Some(message) = message else {
             let text = "the message cannot be held";
             return self.refuse(qos, id, Reason::UnspecifiedError, text, cx);
         };
@@ -86,7 +94,7 @@ impl Link {
             self.retaining += 1;
             waits = 1;
         }
-        self.route(topic, &key, (qos, id), waits, message, cx)
+        self.route(topic, key, (qos, id), waits, message, cx)
     }
 
     /// A client of 5.0 has one more publish open, and not more than it was told it may [MQTT-3.3.4-8].
@@ -149,7 +157,7 @@ impl Link {
             tag: seq,
         };
         for &queue in &routes {
-            self.behind |= cx.broker.publish(queue, tag, message.clone()) == Pace::Behind;
+            self.behind |= cx.broker.publish(queue, tag, message.to_keep()) == Pace::Behind;
         }
         let left = routes.len();
         if cx.broker.tree().traces() {

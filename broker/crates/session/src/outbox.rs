@@ -65,6 +65,15 @@ impl Outbox {
         }
     }
 
+    /// The same; a large part is asked for by reference.
+    pub fn push_part(&mut self, part: &[u8], by_reference: impl FnOnce() -> Bytes) {
+        if part.len() < BY_REFERENCE {
+            self.tail().extend_from_slice(part);
+        } else {
+            self.push(by_reference());
+        }
+    }
+
     fn close_tail(&mut self) {
         let Some(buffers) = self.buffers.as_deref_mut() else {
             return;

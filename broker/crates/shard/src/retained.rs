@@ -30,7 +30,7 @@ impl Core {
         (vhost, topic): (&str, &str),
         message: Option<Message>,
     ) -> Result<(), Refused> {
-        let bytes = message.as_ref().map(|m| m.as_bytes().clone());
+        let bytes = message.as_ref().map(|m| m.to_bytes());
         if let Some(bytes) = &bytes {
             self.tree.room_to_retain(vhost, topic, bytes.len())?;
         }

@@ -5,10 +5,11 @@
 //! ```
 //! Times are the container's own (`received`, `ttl_ms`), and so is `durable`: QoS 1 and 2.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use codec_mqtt::{Place, Properties, Qos};
 use env::WallTime;
-use message::{Message, MessageBuilder, Protocol};
+use message::{DecodeError, Message, MessageBuilder, Protocol, Room};
+use smallvec::SmallVec;
 
 const QOS: u8 = 0b011;
 const RETAIN: u8 = 0b100;
@@ -69,12 +70,28 @@ impl EnvelopeBuilder<'_> {
     /// One copy of the payload. A routing key that is too long for AMQP is left out. None: the topic is longer than
     /// MQTT allows, or the exchange's name than AMQP does.
     pub fn build(&self, payload: &[u8]) -> Option<Message> {
-        let mut properties = BytesMut::with_capacity(3 + self.topic.len());
+        self.laid_out(|builder| builder.build(payload.len(), [payload]))
+    }
+
+    /// The same for a message that is gone in a moment.
+    pub fn build_in(&self, room: &mut Room, payload: &[u8]) -> Option<Message> {
+        self.laid_out(|builder| builder.build_in(room, payload))
+    }
+
+    fn laid_out(
+        &self,
+        build: impl FnOnce(&MessageBuilder<'_>) -> Result<Message, DecodeError>,
+    ) -> Option<Message> {
+        // Mostly empty.
+        let mut kept = BytesMut::new();
+        self.properties.put_kept(&mut kept);
+        let mut properties: SmallVec<[u8; 256]> = SmallVec::new();
         let retain = if self.retain { RETAIN } else { 0 };
-        properties.put_u8(self.qos as u8 | retain);
-        properties.put_u16(u16::try_from(self.topic.len()).ok()?);
-        properties.put_slice(self.topic.as_bytes());
-        self.properties.put_kept(&mut properties);
+        properties.push(self.qos as u8 | retain);
+        let len = u16::try_from(self.topic.len()).ok()?;
+        properties.extend_from_slice(&len.to_be_bytes());
+        properties.extend_from_slice(self.topic.as_bytes());
+        properties.extend_from_slice(&kept);
         let keys: &[&str] = match self.key.len() {
             0..=MAX_KEY => &[self.key],
             _ => &[],
@@ -92,7 +109,7 @@ impl EnvelopeBuilder<'_> {
             routing_keys: keys,
             properties: &properties,
         };
-        builder.build(payload.len(), [payload]).ok()
+        build(&builder).ok()
     }
 }
 

@@ -19,7 +19,7 @@ use clients::Clients;
 use env::{Time, WallTime};
 use filters::Filters;
 use hashbrown::HashMap;
-use message::Message;
+use message::{Message, Room};
 use slots::Slab;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -217,6 +217,7 @@ pub struct Hub {
     timers: BTreeSet<(Time, SubscriberId)>,
     outputs: VecDeque<Output>,
     found: Matches,
+    room: Room,
     /// Queues of sessions that are over, until they are gone.
     ending: BTreeSet<u64>,
     hubs: Hubs,
@@ -247,6 +248,7 @@ impl Hub {
             timers: BTreeSet::new(),
             outputs: VecDeque::new(),
             found: Matches::default(),
+            room: Room::default(),
             ending: BTreeSet::new(),
             events: Vec::new(),
             parked: 0,
@@ -582,6 +584,11 @@ impl Hub {
             }
             room
         })
+    }
+
+    /// Where a message may be laid out that no longer is there when the turn ends.
+    pub fn room(&mut self) -> &mut Room {
+        &mut self.room
     }
 
     /// A message of QoS 0 was dropped because its client does not read.

@@ -1,32 +1,58 @@
 //! Topics as routing keys (M3): `/` and `.` change places, `+` is `*`. In RabbitMQ a level that is a plain `*` becomes a
 //! wildcard on the way; between MQTT clients it is a word like others.
 
+use smallvec::SmallVec;
+
 /// Stands in front of a word that would be a wildcard. No topic has this character [MQTT-4.7.3-2].
 const LITERAL: char = '\0';
 
-fn swapped(c: char) -> char {
-    match c {
-        '/' => '.',
-        '.' => '/',
-        c => c,
+fn swapped(byte: u8) -> u8 {
+    match byte {
+        b'/' => b'.',
+        b'.' => b'/',
+        other => other,
+    }
+}
+
+/// The routing key of a topic name, without an allocation where that is short.
+#[derive(Clone, Debug)]
+pub struct RoutingKey(SmallVec<[u8; 128]>);
+
+impl RoutingKey {
+    pub fn of(topic: &str) -> RoutingKey {
+        let mut key = SmallVec::from_slice(topic.as_bytes());
+        key.iter_mut().for_each(|byte| *byte = swapped(*byte));
+        RoutingKey(key)
+    }
+
+    pub fn as_str(&self) -> &str {
+        // Of the text only ASCII was changed.
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
 /// The routing key of a topic name, for exchanges.
 pub fn key_of(topic: &str) -> String {
-    topic.chars().map(swapped).collect()
+    let mut key = String::new();
+    push_swapped(topic, &mut key);
+    key
 }
 
 /// The topic name of a routing key.
 pub fn topic_of(key: &str) -> String {
-    key.chars().map(swapped).collect()
+    key_of(key)
+}
+
+fn push_swapped(text: &str, out: &mut String) {
+    let mut bytes = std::mem::take(out).into_bytes();
+    bytes.extend(text.bytes().map(swapped));
+    *out = String::from_utf8(bytes).unwrap_or_default();
 }
 
 /// The key that the trie has a topic under; to the end of `out`.
 pub(crate) fn push_topic(topic: &str, out: &mut String) {
     if !topic.contains('*') {
-        out.extend(topic.chars().map(swapped));
-        return;
+        return push_swapped(topic, out);
     }
     for (n, level) in topic.split('/').enumerate() {
         push_level(n, level, out);
@@ -58,7 +84,7 @@ fn push_level(n: usize, level: &str, out: &mut String) {
     if level == "*" {
         out.push(LITERAL);
     }
-    out.extend(level.chars().map(swapped));
+    push_swapped(level, out);
 }
 
 #[cfg(test)]
@@ -69,6 +95,10 @@ mod tests {
     fn slash_and_dot_change_places() {
         assert_eq!(key_of("a/b.c/*"), "a.b/c.*");
         assert_eq!(topic_of("a.b/c.*"), "a/b.c/*");
+        let long = "é/ü.".repeat(100);
+        for topic in ["", "a/b.c/*", "é/ü.", &long] {
+            assert_eq!(RoutingKey::of(topic).as_str(), key_of(topic));
+        }
         assert_eq!(filter_key("+/b.c/#"), "*.b/c.#");
         assert_eq!(filter_key("/+"), ".*");
     }

@@ -21,7 +21,7 @@ pub use hub::{
 };
 pub use hubs::HubLimits;
 pub use hubs::word::{BadWord, Changes, Key, Messages, Sent, State, Wants, Word};
-pub use key::{key_of, topic_of};
+pub use key::{RoutingKey, key_of, topic_of};
 pub use place::Place;
 pub use retained::is_fresh;
 pub use routes::Subscription;

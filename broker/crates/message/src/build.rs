@@ -1,0 +1,284 @@
+//! Laying out a container.
+
+use crate::container::{
+    DURABLE, DecodeError, EXTENDED, FIXED, HAS_BLIND, HAS_DEATHS, HAS_PRIORITY, HAS_TTL, Message,
+    PLAIN, Protocol, Raw,
+};
+use crate::deaths::Deaths;
+use bytes::BytesMut;
+use env::WallTime;
+
+/// A message up to here is put together without a buffer of its own, and then kept in one allocation with its count.
+pub(crate) const SMALL: usize = 512;
+/// What a [`Room`] takes at a time.
+const PIECE: usize = 64 * 1024;
+
+/// Where messages are laid out that are gone in a moment: one behind the other, without an allocation for each. One that is
+/// kept for long would keep all of its piece: see [`Message::to_keep`].
+#[derive(Debug, Default)]
+pub struct Room(BytesMut);
+
+/// Collects a message's parts and lays them out once.
+#[derive(Clone, Debug)]
+pub struct MessageBuilder<'a> {
+    pub protocol: Protocol,
+    pub durable: bool,
+    pub priority: Option<u8>,
+    pub ttl_ms: Option<u64>,
+    pub received: WallTime,
+    /// At most 255 bytes, as in every protocol here; longer names are cut by `build`'s caller beforehand.
+    pub exchange: &'a str,
+    /// At most 255 keys of at most 255 bytes; `build` keeps the first 255.
+    pub routing_keys: &'a [&'a str],
+    pub properties: &'a [u8],
+}
+
+/// What a message is written to.
+trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+    /// Bytes that it has.
+    fn len(&self) -> usize;
+}
+
+/// A message of [`SMALL`] bytes at the most.
+struct Draft {
+    bytes: [u8; SMALL],
+    len: usize,
+}
+
+impl Sink for Draft {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if let Some(room) = self.bytes.get_mut(self.len..end) {
+            room.copy_from_slice(bytes);
+            self.len = end;
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Sink for BytesMut {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+
+    fn len(&self) -> usize {
+        BytesMut::len(self)
+    }
+}
+
+/// Where the parts of a message begin.
+struct Parts {
+    keys: u32,
+    extras: u32,
+    properties: u32,
+    body: u32,
+}
+
+impl MessageBuilder<'_> {
+    /// Lays out the message; `body` is what arrived, in pieces, `body_len` their sum (for one allocation).
+    pub fn build<'b>(
+        &self,
+        body_len: usize,
+        body: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<Message, DecodeError> {
+        self.build_with(0, None, body_len, body)
+    }
+
+    /// The same; the last `blind_keys` of the routing keys are BCC's.
+    pub fn build_blind<'b>(
+        &self,
+        blind_keys: usize,
+        body_len: usize,
+        body: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<Message, DecodeError> {
+        self.build_with(blind_keys, None, body_len, body)
+    }
+
+    /// A message that is gone in a moment. One too large for the room has memory of its own.
+    pub fn build_in(&self, room: &mut Room, body: &[u8]) -> Result<Message, DecodeError> {
+        let size = self.size(0, 0, body.len());
+        if size > SMALL {
+            return self.build(body.len(), [body]);
+        }
+        let raw = &mut room.0;
+        raw.clear();
+        if raw.capacity() < size {
+            // Takes the piece that is there once more if no message is in it any longer.
+            raw.reserve(PIECE);
+        }
+        let parts = self.write(raw, 0, &[], [body])?;
+        Ok(parts.of(Raw::Part(raw.split().freeze())))
+    }
+
+    pub(crate) fn build_with<'b>(
+        &self,
+        blind_keys: usize,
+        deaths: Option<&Deaths>,
+        body_len: usize,
+        body: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<Message, DecodeError> {
+        let mut history = BytesMut::new();
+        if let Some(deaths) = deaths {
+            deaths.encode(&mut history);
+        }
+        let size = self.size(blind_keys, history.len(), body_len);
+        if size <= SMALL {
+            let mut draft = Draft {
+                bytes: [0; SMALL],
+                len: 0,
+            };
+            let parts = self.write(&mut draft, blind_keys, &history, body)?;
+            let raw = draft.bytes.get(..draft.len).unwrap_or_default();
+            return Ok(parts.of(Raw::Own(raw.into())));
+        }
+        let mut raw = BytesMut::with_capacity(size);
+        let parts = self.write(&mut raw, blind_keys, &history, body)?;
+        Ok(parts.of(Raw::Part(raw.freeze())))
+    }
+
+    fn keys(&self) -> &[&str] {
+        &self.routing_keys[..self.routing_keys.len().min(255)]
+    }
+
+    /// Bytes of the container.
+    fn size(&self, blind_keys: usize, history: usize, body: usize) -> usize {
+        let ttl = if self.ttl_ms.is_some() { 8 } else { 0 };
+        let keys: usize = self.keys().iter().map(|k| 1 + k.len()).sum();
+        let blind = usize::from(blind_keys > 0);
+        let history = if history > 0 { 4 + history } else { 0 };
+        let names = 1 + self.exchange.len() + 1 + keys;
+        FIXED + ttl + names + blind + history + 4 + self.properties.len() + body
+    }
+
+    /// `history`: encoded deaths, empty when there are none.
+    fn write<'b>(
+        &self,
+        raw: &mut impl Sink,
+        blind_keys: usize,
+        history: &[u8],
+        body: impl IntoIterator<Item = &'b [u8]>,
+    ) -> Result<Parts, DecodeError> {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        let extended = blind_keys > 0 || !history.is_empty();
+        let flags = flag(self.durable, DURABLE)
+            | flag(self.priority.is_some(), HAS_PRIORITY)
+            | flag(self.ttl_ms.is_some(), HAS_TTL)
+            | flag(blind_keys > 0, HAS_BLIND)
+            | flag(!history.is_empty(), HAS_DEATHS);
+        let version = if extended { EXTENDED } else { PLAIN };
+        let mut fixed = [0; FIXED];
+        fixed[..4].copy_from_slice(&[
+            version,
+            self.protocol as u8,
+            flags,
+            self.priority.unwrap_or(0),
+        ]);
+        fixed[4..].copy_from_slice(&self.received.0.to_be_bytes());
+        raw.put(&fixed);
+        if let Some(ttl) = self.ttl_ms {
+            raw.put(&ttl.to_be_bytes());
+        }
+        put_name(raw, self.exchange)?;
+        let known = self.keys();
+        raw.put(&[known.len() as u8]);
+        let keys = raw.len() as u32;
+        for key in known {
+            put_name(raw, key)?;
+        }
+        let extras = raw.len() as u32;
+        if blind_keys > 0 {
+            raw.put(&[blind_keys.min(known.len()) as u8]);
+        }
+        if !history.is_empty() {
+            raw.put(&(history.len() as u32).to_be_bytes());
+            raw.put(history);
+        }
+        let len = u32::try_from(self.properties.len()).map_err(|_| DecodeError::Short)?;
+        raw.put(&len.to_be_bytes());
+        let properties = raw.len() as u32;
+        raw.put(self.properties);
+        let at = raw.len() as u32;
+        for piece in body {
+            raw.put(piece);
+        }
+        Ok(Parts {
+            keys,
+            extras,
+            properties,
+            body: at,
+        })
+    }
+}
+
+impl Parts {
+    fn of(self, raw: Raw) -> Message {
+        Message {
+            raw,
+            keys: self.keys,
+            extras: self.extras,
+            properties: self.properties,
+            body: self.body,
+        }
+    }
+}
+
+fn put_name(raw: &mut impl Sink, name: &str) -> Result<(), DecodeError> {
+    raw.put(&[u8::try_from(name.len()).map_err(|_| DecodeError::Short)?]);
+    raw.put(name.as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn built_in(room: &mut Room, body: &[u8]) -> Message {
+        let builder = MessageBuilder {
+            protocol: Protocol::Mqtt,
+            durable: false,
+            priority: None,
+            ttl_ms: Some(7),
+            received: WallTime(1),
+            exchange: "amq.topic",
+            routing_keys: &["a.b"],
+            properties: b"properties",
+        };
+        let message = builder.build_in(room, body).unwrap();
+        assert_eq!(message, builder.build(body.len(), [body]).unwrap());
+        message
+    }
+
+    #[test]
+    fn messages_in_a_room_are_like_others_and_lie_behind_each_other() {
+        let mut room = Room::default();
+        let all: Vec<Message> = (0..2000u32)
+            .map(|n| built_in(&mut room, &n.to_be_bytes()))
+            .collect();
+        let near = |a: &Message, b: &Message| {
+            let distance = b.as_bytes().as_ptr() as usize - a.as_bytes().as_ptr() as usize;
+            distance == a.as_bytes().len()
+        };
+        assert!(near(&all[0], &all[1]));
+        for (n, message) in all.iter().enumerate() {
+            assert_eq!(message.body(), (n as u32).to_be_bytes());
+        }
+        // One that no piece has room for.
+        assert_eq!(built_in(&mut room, &vec![1; PIECE]).body_len(), PIECE);
+    }
+
+    #[test]
+    fn a_message_to_keep_leaves_its_room() {
+        let mut room = Room::default();
+        let first = built_in(&mut room, b"first");
+        let kept = first.to_keep();
+        assert_eq!(kept, first);
+        assert_ne!(kept.as_bytes().as_ptr(), first.as_bytes().as_ptr());
+        assert_eq!(kept.to_keep().as_bytes().as_ptr(), kept.as_bytes().as_ptr());
+    }
+}
