@@ -195,6 +195,7 @@ fn founding(identities: &Identities) -> Result<shard::Founding, String> {
             limits: Vec::new(),
         },
         default_queue_type: None,
+        features: metadata::features::Program::default().facts().features,
     })
 }
 
