@@ -19,6 +19,7 @@ pub use membership::{
 
 use env::{NodeId, WallTime};
 use message::Message;
+use metadata::features::ProgramFacts;
 use metadata::{Change, Done, Name, QueueId, QueueRecord, Refused, Tree};
 use queue::{Answer, Delivery, QueueCounters, QueueStats, RequestBody};
 
@@ -142,6 +143,8 @@ pub struct NodeFacts {
     pub uptime_s: Option<u64>,
     pub memory_alarm: bool,
     pub disk_alarm: bool,
+    /// What runs there, as far as it is known: of nodes that are up, and have told.
+    pub program: Option<ProgramFacts>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

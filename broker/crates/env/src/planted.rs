@@ -73,6 +73,7 @@ bugs! {
         PurgeTakesUnacked "purge-takes-unacked" "a purge takes what clients hold, too",
         QueueLearnerVotes "queue-learner-votes" "a new member of a queue's group has a vote before it has anything else",
         RemovedKeeps "removed-keeps" "what sessions of a removed node had does not go back to its queues",
+        ForgottenUnasked "forgotten-unasked" "a node is forgotten although a queue came to it since the queues were asked",
         RemovedReturns "removed-returns" "a node that was removed is taken in again",
     }
 }

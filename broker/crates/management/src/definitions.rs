@@ -115,14 +115,17 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
         Some(vhost) => format!("virtual host '{vhost}'"),
         None => format!("cluster '{cluster}'"),
     };
-    let explanation = format!("Definitions of {of} from Posthorn {}", api.config().version);
+    let explanation = format!(
+        "Definitions of {of} from Posthorn {}",
+        api.config().program.version
+    );
     for (key, value) in [
         ("rabbitmq_definition_format", format),
         ("explanation", explanation.as_str()),
         ("rabbit_version", overview::SPEAKS_LIKE),
         ("rabbitmq_version", overview::SPEAKS_LIKE),
         ("product_name", "Posthorn"),
-        ("product_version", api.config().version.as_str()),
+        ("product_version", api.config().program.version),
     ] {
         whole.insert(key.to_owned(), object!(value));
     }

@@ -160,7 +160,7 @@ async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
     match (method, path) {
         ("GET", ["overview"]) => overview::overview(api, call).await,
         ("GET", ["whoami"]) => overview::whoami(call),
-        ("GET", ["openapi.json"]) => json(routes::openapi(&api.config().version)),
+        ("GET", ["openapi.json"]) => json(routes::openapi(api.config().program.version)),
         ("GET", ["extensions"]) => auth_paths::extensions(),
         ("GET", ["aliveness-test", vhost]) => health::aliveness(api, call, vhost).await,
         ("GET", ["feature-flags"]) => features::list(api).await,

@@ -3,43 +3,110 @@
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
-use metadata::Change;
-use metadata::features::KNOWN;
+use crate::nodes;
+use control::NodeFacts;
+use metadata::features::not_supported;
+use metadata::{Change, Name};
 use serde_json::{Value as Json, json as object};
+use std::collections::BTreeSet;
 
-pub(crate) async fn list(api: &Api) -> Answer {
-    let shown = api
-        .read(|tree| {
-            let all = KNOWN.iter().map(|f| {
-                object!({
-                    "name": f.name,
-                    "desc": f.description,
-                    "doc_url": "",
-                    "state": if tree.feature_enabled(f.name) { "enabled" } else { "disabled" },
-                    "stability": "stable",
-                    "provided_by": "posthorn",
-                })
-            });
-            all.collect::<Vec<Json>>()
-        })
-        .await?;
-    json(Json::Array(shown))
+/// Flags that any node knows or that are on, and who can have them.
+struct Flags {
+    nodes: Vec<NodeFacts>,
+    enabled: BTreeSet<Name>,
+    all: BTreeSet<Name>,
 }
 
-/// `all` turns on every one.
+impl Flags {
+    async fn look(api: &Api) -> Result<Flags, ApiError> {
+        let nodes = nodes::facts(api).await?;
+        let enabled = api.read(|tree| tree.enabled_features().cloned().collect());
+        let enabled: BTreeSet<Name> = enabled.await?;
+        let mut all = enabled.clone();
+        for program in nodes.iter().filter_map(|n| n.program.as_ref()) {
+            all.extend(program.features.iter().cloned());
+        }
+        Ok(Flags {
+            nodes,
+            enabled,
+            all,
+        })
+    }
+
+    /// Nodes that are not known to know the flag: of an older version, or down. One that is on is known to all.
+    fn lacking(&self, flag: &str) -> Vec<Name> {
+        if self.enabled.contains(flag) {
+            return Vec::new();
+        }
+        let knows = |n: &NodeFacts| n.program.as_ref().is_some_and(|p| p.knows(flag));
+        let lacking = self.nodes.iter().filter(|n| !knows(n));
+        lacking.map(|n| n.name.as_str().into()).collect()
+    }
+
+    fn show(&self, api: &Api, flag: &Name) -> Json {
+        let own = api.config().program.features;
+        let own = own.iter().find(|f| f.name == &**flag);
+        let lacking = self.lacking(flag);
+        let state = match (self.enabled.contains(flag), lacking.is_empty()) {
+            (true, _) => "enabled",
+            (false, true) => "disabled",
+            (false, false) => "unavailable",
+        };
+        object!({
+            "name": &**flag,
+            "desc": own.map_or("", |f| f.description),
+            "doc_url": "",
+            "state": state,
+            "stability": "stable",
+            "provided_by": "posthorn",
+            "not_known_by": lacking.iter().map(|n| &**n).collect::<Vec<&str>>(),
+        })
+    }
+}
+
+pub(crate) async fn list(api: &Api) -> Answer {
+    let flags = Flags::look(api).await?;
+    let shown = flags.all.iter().map(|flag| flags.show(api, flag));
+    json(Json::Array(shown.collect()))
+}
+
+/// `all` turns on every one that all nodes know, if it is known of all nodes what they know.
 pub(crate) async fn enable(api: &Api, name: &str) -> Answer {
-    let wanted = KNOWN.iter().filter(|f| name == "all" || f.name == name);
-    let wanted: Vec<_> = wanted.collect();
-    if wanted.is_empty() {
+    let flags = Flags::look(api).await?;
+    let wanted: Vec<&Name> = match name {
+        "all" => {
+            let silent = flags.nodes.iter().filter(|n| n.program.is_none());
+            let silent: Vec<Name> = silent.map(|n| n.name.as_str().into()).collect();
+            let any_off = flags.all.len() > flags.enabled.len();
+            if any_off && !silent.is_empty() {
+                return Err(refused(name, &silent));
+            }
+            let all = flags.all.iter();
+            all.filter(|f| flags.lacking(f).is_empty()).collect()
+        }
+        one => flags.all.get(one).into_iter().collect(),
+    };
+    if wanted.is_empty() && name != "all" {
         return Err(ApiError::bad_request(format!(
-            "feature flag '{name}' is not known to this node"
+            "feature flag '{name}' is not known to any node"
         )));
     }
-    for feature in wanted {
-        let name = feature.name.into();
-        api.change(Change::EnableFeature { name }).await?;
+    for flag in wanted {
+        let lacking = flags.lacking(flag);
+        if !lacking.is_empty() {
+            return Err(refused(flag, &lacking));
+        }
+        let change = Change::EnableKnownFeature {
+            name: flag.clone(),
+            known_by: flags.nodes.iter().map(|n| n.id).collect(),
+        };
+        api.change(change).await?;
     }
     no_content()
+}
+
+fn refused(flag: &str, lacking: &[Name]) -> ApiError {
+    ApiError::bad_request(not_supported(flag, lacking).to_string())
 }
 
 /// What RabbitMQ has deprecated and is there all the same. Nothing of it will be taken away here without notice.

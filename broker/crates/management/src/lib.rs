@@ -45,6 +45,7 @@ use axum::Router;
 use control::ControlRequest;
 use env::NodeId;
 use metadata::QueueKind;
+use metadata::features::Program;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,8 +101,8 @@ pub struct Config {
     pub name: String,
     /// What people call the cluster, until they have given it another name.
     pub cluster_name: String,
-    /// The program's version.
-    pub version: String,
+    /// What runs this node.
+    pub program: Program,
     /// For `/api/overview`: protocol and port of each listener.
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in from loopback only (`loopback_users`).
@@ -133,7 +134,7 @@ impl Config {
             node,
             name: name.into(),
             cluster_name: "posthorn".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            program: Program::default(),
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             default_queue_type: None,

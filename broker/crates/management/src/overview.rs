@@ -100,7 +100,7 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         .await?;
     let mut shown = object!({
         "product_name": "Posthorn",
-        "product_version": config.version,
+        "product_version": config.program.version,
         "management_version": SPEAKS_LIKE,
         "rabbitmq_version": SPEAKS_LIKE,
         "cluster_name": cluster,

@@ -55,6 +55,7 @@ impl Tree {
                 self.replace_queue_members(*id, from, to)
             }
             Change::ForgetNode { id } => self.forget_node(index, *id),
+            Change::ForgetFreeNode { id, seen } => self.forget_free_node(index, *id, *seen),
             Change::SetZone { id, zone } => self.set_zone(*id, zone),
             Change::SetDefaultQueueType { vhost, kind } => {
                 self.set_default_queue_type(vhost, *kind)
@@ -69,6 +70,9 @@ impl Tree {
             Change::PutGlobalParameter { name, value } => self.put_global_parameter(name, value),
             Change::DeleteGlobalParameter { name } => self.delete_global_parameter(name),
             Change::EnableFeature { name } => self.enable_feature(name),
+            Change::EnableKnownFeature { name, known_by } => {
+                self.enable_known_feature(name, known_by)
+            }
             Change::Retain {
                 vhost,
                 topic,

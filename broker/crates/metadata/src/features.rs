@@ -1,9 +1,14 @@
-//! Feature flags: what a cluster may do only when every node of it understands it (O8). Off in a cluster that an older
-//! program founded until somebody turns them on; a new cluster has all of them from the start.
+//! Feature flags: what a cluster may do only when every node of it understands it (C3, O8). Off in a cluster that an older
+//! program founded until somebody turns them on; a new cluster has all that its founders know from the start.
+//!
+//! The tree stores flags by name, whichever they are: what comes of a change never depends on the program that applies
+//! it. A program that meets a flag which it does not know ends ([`Program::misfit`]).
 
-use crate::{Done, Name, Refused, Tree};
+use crate::apply::check_name;
+use crate::{Done, Name, Refused, Tree, limits};
+use env::NodeId;
 
-/// A feature flag that this program knows.
+/// A feature flag that a program knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
     pub name: &'static str,
@@ -34,25 +39,136 @@ pub const VHOST_TRACING: Feature = Feature {
     description: "Tracing of virtual hosts (amq.rabbitmq.trace)",
 };
 
+/// Two changes' content that came with it: the tree notes which nodes got queues, and forgets a node only when it got none.
+pub const NODE_REMOVAL: Feature = Feature {
+    name: "node_removal",
+    description: "A node is forgotten only if no queue was placed on it meanwhile",
+};
+
 /// All of them, by name.
-pub const KNOWN: &[Feature] = &[MQTT_CLUSTER, MQTT_STATE, RUNTIME_PARAMETERS, VHOST_TRACING];
+pub const KNOWN: &[Feature] = &[
+    MQTT_CLUSTER,
+    MQTT_STATE,
+    NODE_REMOVAL,
+    RUNTIME_PARAMETERS,
+    VHOST_TRACING,
+];
+
+/// Flags that a node may have on which tells nothing of its program, because that is older than the telling.
+pub const UNTOLD: &[Feature] = &[MQTT_CLUSTER, MQTT_STATE, RUNTIME_PARAMETERS, VHOST_TRACING];
+
+/// The program that runs a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// As `1.2.3`.
+    pub version: &'static str,
+    /// The flags that it knows, by name.
+    pub features: &'static [Feature],
+}
+
+impl Default for Program {
+    fn default() -> Program {
+        Program {
+            version: env!("CARGO_PKG_VERSION"),
+            features: KNOWN,
+        }
+    }
+}
+
+impl Program {
+    pub fn knows(&self, name: &str) -> bool {
+        self.features.iter().any(|f| f.name == name)
+    }
+
+    /// Why this program cannot be of a cluster with these flags on; None: it can.
+    pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
+        misfit(self.version, |name| self.knows(name), enabled)
+    }
+
+    /// What others are told of it.
+    pub fn facts(&self) -> ProgramFacts {
+        ProgramFacts {
+            version: self.version.into(),
+            features: self.features.iter().map(|f| f.name.into()).collect(),
+        }
+    }
+}
+
+/// What a node tells of its program: perhaps of another version, so names only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramFacts {
+    pub version: Name,
+    /// The flags that it knows.
+    pub features: Vec<Name>,
+}
+
+impl ProgramFacts {
+    pub fn knows(&self, name: &str) -> bool {
+        self.features.iter().any(|f| &**f == name)
+    }
+
+    /// As [`Program::misfit`].
+    pub fn misfit<'a>(&self, enabled: impl IntoIterator<Item = &'a str>) -> Option<String> {
+        misfit(&self.version, |name| self.knows(name), enabled)
+    }
+}
+
+fn misfit<'a>(
+    version: &str,
+    knows: impl Fn(&str) -> bool,
+    enabled: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    let enabled = enabled.into_iter();
+    let unknown: Vec<&str> = enabled.filter(|name| !knows(name)).collect();
+    if unknown.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "version {version} does not know the feature flag(s) '{}', which this cluster has enabled: run a version that does",
+        unknown.join("', '")
+    ))
+}
 
 impl Tree {
+    /// Flags that are on, by name; also those that the program does not know.
+    pub fn enabled_features(&self) -> impl Iterator<Item = &Name> {
+        self.features.iter()
+    }
+
     pub fn feature_enabled(&self, name: &str) -> bool {
         self.features.contains(name)
     }
 
     pub(crate) fn enable_feature(&mut self, name: &Name) -> Result<Done, Refused> {
-        if !KNOWN.iter().any(|f| f.name == &**name) {
-            return Err(Refused::Invalid(format!(
-                "feature flag '{name}' is not known"
+        check_name("feature flag", name)?;
+        if self.features.contains(name) {
+            return Ok(Done::AsBefore);
+        }
+        if self.features.len() >= limits::FEATURES {
+            return Err(Refused::PreconditionFailed(format!(
+                "a cluster has at most {} feature flags",
+                limits::FEATURES
             )));
         }
-        Ok(if self.features.insert(name.clone()) {
-            Done::Changed
-        } else {
-            Done::AsBefore
-        })
+        self.features.insert(name.clone());
+        Ok(Done::Changed)
+    }
+
+    /// As [`Tree::enable_feature`], while every member is among those that were found to know the flag.
+    pub(crate) fn enable_known_feature(
+        &mut self,
+        name: &Name,
+        known_by: &[NodeId],
+    ) -> Result<Done, Refused> {
+        if self.features.contains(name) {
+            return Ok(Done::AsBefore);
+        }
+        let lacking = self.nodes().filter(|n| !known_by.contains(&n.id));
+        let lacking: Vec<Name> = lacking.map(|n| n.name.clone()).collect();
+        match lacking.is_empty() {
+            true => self.enable_feature(name),
+            false => Err(not_supported(name, &lacking)),
+        }
     }
 
     pub(crate) fn needs(&self, feature: Feature) -> Result<(), Refused> {
@@ -64,4 +180,12 @@ impl Tree {
             feature.name
         )))
     }
+}
+
+/// Why a flag cannot be enabled: these nodes are not known to know it.
+pub fn not_supported(name: &str, nodes: &[Name]) -> Refused {
+    Refused::PreconditionFailed(format!(
+        "feature flag '{name}' is not supported by node(s) {}: each must be up and run a version that knows it",
+        nodes.join(", ")
+    ))
 }

@@ -270,6 +270,12 @@ pub enum Change {
     ForgetNode {
         id: NodeId,
     },
+    /// The same, unless a queue has got the node as a member since the change at `seen`: whoever asks has looked at the queues
+    /// that there were then.
+    ForgetFreeNode {
+        id: NodeId,
+        seen: u64,
+    },
     /// Where a node is (a rack, an availability zone); empty: nobody says.
     SetZone {
         id: NodeId,
@@ -315,9 +321,14 @@ pub enum Change {
         vhost: Name,
         on: bool,
     },
-    /// A feature flag ([`features`]); there is no way back.
+    /// A feature flag ([`features`]); there is no way back. Of a new cluster: whoever asks has seen that its founders know it.
     EnableFeature {
         name: Name,
+    },
+    /// The same at any time: refused when a node is a member by then that is not among those that know it.
+    EnableKnownFeature {
+        name: Name,
+        known_by: Vec<NodeId>,
     },
 }
 

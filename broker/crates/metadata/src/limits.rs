@@ -12,6 +12,8 @@ pub const TABLE_DEPTH: usize = 16;
 pub const PARAMETER_BYTES: usize = 64 * 1024;
 /// Global parameters.
 pub const PARAMETERS: usize = 1024;
+/// Feature flags; nodes tell each other theirs before they know each other, within `MAX_HANDSHAKE_FRAME` of the links.
+pub const FEATURES: usize = 100;
 /// Tags of a user or a vhost.
 pub const TAGS: usize = 32;
 /// Members of a queue's group.

@@ -2,8 +2,9 @@
 
 use crate::apply::check_name;
 use crate::equivalence::Thing;
+use crate::features::NODE_REMOVAL;
 use crate::tree::TreeEvent;
-use crate::{Done, Name, NodeRecord, QueueId, QueueKind, Refused, Tree, limits};
+use crate::{Done, Name, NodeRecord, QueueId, QueueKind, QueueRecord, Refused, Tree, limits};
 use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
@@ -81,6 +82,7 @@ impl Tree {
         }
         self.nodes.remove(&id);
         self.zones.remove(&id);
+        self.placed.remove(&id);
         self.events.push(TreeEvent::NodeRemoved(node));
         Ok(Done::Changed)
     }
@@ -102,6 +104,35 @@ impl Tree {
             }
         }
         Ok(Done::Changed)
+    }
+
+    /// As [`Tree::forget_node`], unless a queue came to the node after `seen`: its group may need the node's vote, and to take it out
+    /// takes time.
+    pub(crate) fn forget_free_node(
+        &mut self,
+        index: u64,
+        id: NodeId,
+        seen: u64,
+    ) -> Result<Done, Refused> {
+        self.needs(NODE_REMOVAL)?;
+        let placed = self.placed.get(&id).is_some_and(|at| *at > seen);
+        if placed && !planted::is(Bug::ForgottenUnasked) {
+            let name = self.nodes.get(&id).map_or("", |n| &*n.name);
+            return Err(Refused::Unavailable(format!(
+                "a queue was placed on node '{name}' meanwhile; ask again"
+            )));
+        }
+        self.forget_node(index, id)
+    }
+
+    /// Members of a quorum queue that were not among those before.
+    pub(crate) fn note_placed(&mut self, queue: &QueueRecord, before: &[NodeId]) {
+        if queue.kind != QueueKind::Quorum || !self.feature_enabled(NODE_REMOVAL.name) {
+            return;
+        }
+        for node in queue.members.iter().filter(|n| !before.contains(n)) {
+            self.placed.insert(*node, self.applied);
+        }
     }
 
     pub(crate) fn set_zone(&mut self, id: NodeId, zone: &Name) -> Result<Done, Refused> {
@@ -157,8 +188,12 @@ impl Tree {
         if queue.record.members == members {
             return Ok(Done::AsBefore);
         }
-        Arc::make_mut(&mut queue.record).members = members.to_vec();
+        let before = std::mem::replace(
+            &mut Arc::make_mut(&mut queue.record).members,
+            members.to_vec(),
+        );
         let record = queue.record.clone();
+        self.note_placed(&record, &before);
         self.events.push(TreeEvent::QueueMembersChanged(record));
         Ok(Done::Changed)
     }

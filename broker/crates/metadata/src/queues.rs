@@ -46,6 +46,7 @@ impl Tree {
             record.declared_by = user.name.clone();
         }
         let record = self.insert_queue(record);
+        self.note_placed(&record, &[]);
         self.events.push(TreeEvent::QueueAdded(record.clone()));
         Ok(Done::Queue {
             record,

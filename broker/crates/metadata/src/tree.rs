@@ -41,6 +41,9 @@ pub struct Tree {
     pub(crate) zones: BTreeMap<NodeId, Name>,
     /// Nodes that were removed for good, and the index of the change that did it.
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
+    /// Nodes of the cluster that are or were members of quorum queues, and the index of the last change that made them one. Kept from
+    /// when [`crate::features::NODE_REMOVAL`] is on.
+    pub(crate) placed: BTreeMap<NodeId, u64>,
     /// Global parameters: JSON by name.
     pub(crate) globals: BTreeMap<Name, Name>,
     pub(crate) retained: Retained,

@@ -18,6 +18,7 @@
 
 use crate::identity::Founder;
 use env::NodeId;
+use metadata::Name;
 
 /// A configured peer as it is seen now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum PeerView {
         founder: Founder,
         /// Fingerprint of its list of peers.
         peers_hash: u64,
+        /// Feature flags that it is known to know.
+        features: Vec<Name>,
     },
     Member {
         cluster: u64,
@@ -43,6 +46,8 @@ pub enum PeerView {
 pub struct View {
     pub me: Founder,
     pub peers_hash: u64,
+    /// Feature flags that this node knows.
+    pub features: Vec<Name>,
     /// How many nodes form the cluster.
     pub initial_size: usize,
     /// Every configured peer, this node included when it is configured.
@@ -54,8 +59,11 @@ pub enum Decision {
     Wait {
         why: String,
     },
-    /// Become a cluster of these nodes, sorted by name.
-    Form(Vec<Founder>),
+    /// Become a cluster of these nodes, sorted by name, with the feature flags that all of them know.
+    Form {
+        founders: Vec<Founder>,
+        features: Vec<Name>,
+    },
     Join {
         cluster: u64,
     },
@@ -103,16 +111,19 @@ pub fn decide_formation(view: &View) -> Decision {
 /// Rows 6 to 9: everyone is there and without a cluster.
 fn form_or_wait(view: &View) -> Decision {
     let mut founders = vec![view.me.clone()];
+    let mut common = view.features.clone();
     for peer in &view.peers {
         if let PeerView::Unclustered {
             founder,
             peers_hash,
+            features,
         } = peer
         {
             if *peers_hash != view.peers_hash {
                 return wait(format!("{} has other cluster.peers", founder.name));
             }
             founders.push(founder.clone());
+            common.retain(|flag| features.contains(flag));
         }
     }
     founders.sort_by(|a, b| a.name.cmp(&b.name));
@@ -130,7 +141,10 @@ fn form_or_wait(view: &View) -> Decision {
         return wait("two of cluster.peers lead to the same node");
     }
     match founders.first() {
-        Some(first) if first.id == view.me.id => Decision::Form(founders),
+        Some(first) if first.id == view.me.id => Decision::Form {
+            founders,
+            features: common,
+        },
         Some(first) => wait(format!("{} forms the cluster", first.name)),
         None => wait("no peers"),
     }
@@ -153,6 +167,7 @@ mod tests {
         PeerView::Unclustered {
             founder: founder(id, name),
             peers_hash: 9,
+            features: vec!["one".into(), "two".into()],
         }
     }
 
@@ -170,6 +185,7 @@ mod tests {
         decide_formation(&View {
             me,
             peers_hash: 9,
+            features: vec!["two".into(), "three".into()],
             initial_size: 3,
             peers,
         })
@@ -182,8 +198,12 @@ mod tests {
         let other_list = PeerView::Unclustered {
             founder: founder(3, "c"),
             peers_hash: 8,
+            features: Vec::new(),
         };
-        let all = vec![a.clone(), b.clone(), founder(3, "c")];
+        let form = Decision::Form {
+            founders: vec![a.clone(), b.clone(), founder(3, "c")],
+            features: vec!["two".into()],
+        };
         let waits = |why: &str| Err(why.to_owned());
         type Row<'a> = (u8, &'a Founder, Vec<PeerView>, Result<Decision, String>);
         let rows: Vec<Row<'_>> = vec![
@@ -266,12 +286,7 @@ mod tests {
                 vec![fresh(1, "a"), Myself, fresh(3, "c")],
                 waits("a forms the cluster"),
             ),
-            (
-                9,
-                &a,
-                vec![Myself, fresh(2, "b"), fresh(3, "c")],
-                Ok(Decision::Form(all)),
-            ),
+            (9, &a, vec![Myself, fresh(2, "b"), fresh(3, "c")], Ok(form)),
         ];
         for (row, me, peers, expected) in rows {
             match (seen(me.clone(), peers), expected) {
@@ -284,6 +299,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_one_founder_does_not_tell_nobody_begins_with() {
+        let silent_one = PeerView::Unclustered {
+            founder: founder(3, "c"),
+            peers_hash: 9,
+            features: Vec::new(),
+        };
+        let peers = vec![PeerView::Myself, fresh(2, "b"), silent_one];
+        let Decision::Form { features, .. } = seen(founder(1, "a"), peers) else {
+            panic!("all are there");
+        };
+        assert!(features.is_empty());
     }
 
     proptest! {
@@ -310,7 +339,7 @@ mod tests {
                     });
                 }
                 let decision = seen(founder(i as u64 + 1, name), peers);
-                let forms = matches!(decision, Decision::Form(_));
+                let forms = matches!(decision, Decision::Form { .. });
                 prop_assert!(!forms || all_fresh);
                 forming += usize::from(forms);
             }

@@ -1,6 +1,7 @@
 //! Who this node is: `identity.json`, the first thing written into a data directory and the first thing read.
 
 use env::{Disk, Incarnation, NodeId, Rng};
+use metadata::Name;
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -35,6 +36,8 @@ pub struct ClusterRecord {
     pub id: u64,
     /// The cluster's first voters, the same on every node.
     pub founders: Vec<Founder>,
+    /// Feature flags that all founders know; empty on a node that is none of them.
+    pub features: Vec<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +85,8 @@ struct Stored {
 struct StoredCluster {
     id: String,
     founders: Vec<StoredFounder>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    features: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -195,6 +200,7 @@ fn stored_cluster(cluster: &ClusterRecord) -> StoredCluster {
     StoredCluster {
         id: id_text(cluster.id),
         founders: cluster.founders.iter().map(founder).collect(),
+        features: cluster.features.iter().map(|f| f.to_string()).collect(),
     }
 }
 
@@ -240,6 +246,7 @@ fn read_cluster(stored: StoredCluster) -> Result<ClusterRecord, IdentityError> {
     Ok(ClusterRecord {
         id: id_from(&stored.id)?,
         founders,
+        features: stored.features.into_iter().map(Name::from).collect(),
     })
 }
 
@@ -277,6 +284,7 @@ mod tests {
                 name: "b".into(),
                 address: "b:1".into(),
             }],
+            features: vec!["one".into()],
         });
         second.store(&disk)?;
         disk.create_dir("wal")?;
@@ -352,6 +360,7 @@ mod tests {
                 name: "a".into(),
                 address: "a:1".into(),
             }],
+            features: Vec::new(),
         });
         identity.store(&disk)?;
         let error = Identity::start(&disk, "a", &mut SeededRng::new(1));

@@ -501,7 +501,10 @@ impl LinkThread {
                 }
                 match self.rings.get_mut(i).and_then(Receiver::receive) {
                     Some(ToPeers::Send { to, route, frame }) => self.send(to, route, frame),
-                    Some(ToPeers::Nodes(nodes)) => self.peering.set_nodes(&nodes),
+                    Some(ToPeers::Nodes(view)) => {
+                        self.peering.set_nodes(&view.nodes);
+                        self.peering.set_enabled(view.enabled);
+                    }
                     None => break,
                 }
             }
@@ -546,6 +549,12 @@ impl LinkThread {
                     }
                 }
                 Action::Close { link } => self.close(link),
+                Action::Program { node, program } => {
+                    if let Some(first) = self.shards.first_mut() {
+                        first.send(Inbound::PeerProgram { node, program });
+                    }
+                }
+                Action::End(why) => return Err(why),
                 Action::Up { node, incarnation } => {
                     self.tell(|| Inbound::PeerUp { node, incarnation })
                 }

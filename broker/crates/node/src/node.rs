@@ -15,6 +15,7 @@ use crate::threads::{Notice, Threads, Wiring};
 use control::{ControlRequest, Readiness};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
+use metadata::features::Program;
 use metadata::{NodeRecord, QueueKind, UserRecord};
 use reactor::Report;
 use shard::{Founding, RecoveredShard, ShardConfig, ShardDriver, ShardLimits, StartCheck};
@@ -50,6 +51,7 @@ pub struct ControlParts {
     pub node: NodeId,
     pub node_name: String,
     pub cluster_name: String,
+    pub program: Program,
     /// Protocol and configured port of each listener.
     pub listeners: Vec<(String, u16)>,
     /// Users who may log in over loopback only.
@@ -71,6 +73,8 @@ pub struct ControlParts {
 
 pub struct NodeParts {
     pub config: Config,
+    /// What runs the node.
+    pub program: Program,
     pub make_shard: MakeShard,
     /// None: no HTTP on this node.
     pub serve_control: Option<ServeControl>,
@@ -117,6 +121,7 @@ const READY_POLL: Duration = Duration::from_millis(25);
 
 struct Node {
     config: Config,
+    program: Program,
     notices: Sender<Notice>,
     name: String,
     address: String,
@@ -162,17 +167,17 @@ impl Node {
         let door = Arc::new(ControlDoor::new(status.clone()));
         if let Some(serve) = parts.serve_control {
             // Before the log is read back, so that probes are answered meanwhile.
-            let me = (data.identity().node, name.as_str());
+            let me = (data.identity().node, name.as_str(), parts.program);
             ports.extend(start_control(
                 &config, me, &clients, serve, &door, &notices,
             )?);
         }
         let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
         if config.cluster.peers.is_empty() && data.identity().cluster.is_none() {
-            form_alone(&data, &name, &address, &mut rng)?;
+            form_alone(&data, &name, &address, parts.program, &mut rng)?;
         }
         let identity = data.identity();
-        log_start(&identity, shards, recovered.groups.len());
+        log_start(&identity, parts.program, shards, recovered.groups.len());
         let clock = Arc::new(RealClock::new());
         let wiring = Wiring {
             shards,
@@ -187,6 +192,7 @@ impl Node {
             listener: cluster,
             peering: PeeringConfig {
                 shards,
+                program: parts.program,
                 ..peering_config(&config, &identity, &name, &address, rng.next_u64())
             },
             persist: Box::new(data.persist()),
@@ -195,6 +201,7 @@ impl Node {
         let threads = Threads::start(wiring).map_err(io_error("threads"))?;
         Ok(Node {
             config,
+            program: parts.program,
             notices,
             name,
             address,
@@ -370,6 +377,7 @@ impl Node {
             },
             mqtt: self.mqtt_settings(),
             web_mqtt: self.config.web_mqtt.settings.clone(),
+            program: self.program,
             groups: consensus::Limits::default(),
         }
     }
@@ -400,6 +408,7 @@ impl Node {
                 limits: Vec::new(),
             },
             default_queue_type: self.config.default_queue_type,
+            features: cluster.features.clone(),
         }))
     }
 
@@ -509,10 +518,10 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     std::fs::rename(&new, path)
 }
 
-fn log_start(identity: &Identity, shards: u16, groups: usize) {
+fn log_start(identity: &Identity, program: Program, shards: u16, groups: usize) {
     tracing::info!(
         event = "node.starting",
-        version = env!("CARGO_PKG_VERSION"),
+        version = program.version,
         name = identity.name,
         node = id_text(identity.node.0),
         incarnation = identity.incarnation.0,
@@ -535,6 +544,7 @@ fn form_alone(
     data: &DataDir,
     name: &str,
     address: &str,
+    program: Program,
     rng: &mut SeededRng,
 ) -> Result<(), NodeError> {
     let record = ClusterRecord {
@@ -544,6 +554,7 @@ fn form_alone(
             name: name.to_owned(),
             address: address.to_owned(),
         }],
+        features: program.facts().features,
     };
     data.persist()(&record).map_err(NodeError::Fatal)
 }
@@ -567,6 +578,7 @@ fn peering_config(
         heartbeat: config.cluster.heartbeat,
         timeout: config.cluster.peer_timeout,
         shards: config.shards,
+        program: Program::default(),
         seed,
     }
 }
@@ -574,7 +586,7 @@ fn peering_config(
 /// The control plane's thread. Where it listens is returned for the ready file.
 fn start_control(
     config: &Config,
-    (node, name): (NodeId, &str),
+    (node, name, program): (NodeId, &str, Program),
     clients: &Clients,
     serve: ServeControl,
     door: &Arc<ControlDoor>,
@@ -605,6 +617,7 @@ fn start_control(
     ];
     let parts = ControlParts {
         node,
+        program,
         node_name: name.to_owned(),
         listeners: clients::configured(config)
             .chain(listeners)

@@ -6,8 +6,12 @@
 //! newer incarnation's link beats an older one's. A peer is up from the moment both sides have said HELLO with the
 //! same cluster, and down after [`PeeringConfig::timeout`] of silence, or [`LOST_GRACE`] after its link broke. Up
 //! told again means that the link was replaced: frames in flight may be lost.
+//!
+//! Both sides tell their program and the feature flags that their cluster has enabled (C3). A node whose program does not
+//! know one of those gets no link: both sides refuse, and it ends before it has taken part in anything.
 
 mod dialing;
+mod flags;
 
 use crate::config::PeerAddress;
 use crate::formation::{Decision, PeerView, View, decide_formation};
@@ -15,7 +19,8 @@ use crate::identity::{ClusterRecord, Founder, id_text, nonzero};
 use crate::wire::{Frame, Hello};
 use dialing::{Target, TargetState};
 use env::{Incarnation, NodeId, SeededRng, Time};
-use metadata::NodeRecord;
+use metadata::features::{Program, ProgramFacts};
+use metadata::{Name, NodeRecord};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -27,6 +32,9 @@ pub const LOST_GRACE: Duration = Duration::from_secs(1);
 
 /// Links that have not said HELLO yet; more are not accepted.
 pub const MAX_STRANGERS: usize = 64;
+
+/// Links at the most that others have made; whoever has a certificate could make any number, each in another name.
+pub const MAX_LINKS: usize = 2048;
 
 /// How often a DNS name of many nodes is looked up while this node has no cluster, and while it has one.
 const EXPAND_EVERY: Duration = Duration::from_secs(2);
@@ -56,6 +64,8 @@ pub struct PeeringConfig {
     pub timeout: Duration,
     /// Shards of this node.
     pub shards: u16,
+    /// What runs this node.
+    pub program: Program,
     pub seed: u64,
 }
 
@@ -76,6 +86,11 @@ pub enum Action {
     Close {
         link: LinkId,
     },
+    /// What an established peer tells of its program, before it is up.
+    Program {
+        node: NodeId,
+        program: Option<ProgramFacts>,
+    },
     Up {
         node: NodeId,
         incarnation: Incarnation,
@@ -87,6 +102,8 @@ pub enum Action {
     Join(NodeRecord),
     /// Make this durable, then [`Peering::adopted`].
     Adopt(ClusterRecord),
+    /// This node must end, for this reason.
+    End(String),
 }
 
 struct Link {
@@ -118,6 +135,8 @@ pub struct Peering {
     expanded_once: bool,
     adopting: bool,
     stopped: bool,
+    /// Feature flags of this node's cluster; None: it does not know them yet.
+    enabled: Option<Vec<Name>>,
     why: String,
     next_heartbeat: Time,
     actions: VecDeque<Action>,
@@ -138,6 +157,7 @@ impl Peering {
             expanded_once: false,
             adopting: false,
             stopped: false,
+            enabled: None,
             why: "starting".to_owned(),
             next_heartbeat: Time::ZERO,
             actions: VecDeque::new(),
@@ -221,10 +241,10 @@ impl Peering {
         self.consider();
     }
 
-    /// A connection came in. False: too many strangers, close it.
+    /// A connection came in. False: too many strangers, or too many altogether; close it.
     pub fn accepted(&mut self, link: LinkId) -> bool {
         let strangers = self.links.values().filter(|l| l.hello.is_none()).count();
-        if strangers >= MAX_STRANGERS || self.stopped {
+        if strangers >= MAX_STRANGERS || self.links.len() >= MAX_LINKS || self.stopped {
             return false;
         }
         self.open(link, None);
@@ -260,6 +280,7 @@ impl Peering {
             address: self.config.address.clone(),
             peers_hash: self.peers_hash,
             shards: self.config.shards,
+            told: Some(self.told()),
         };
         let frame = Frame::Hello(hello);
         self.actions.push_back(Action::Send { link, frame });
@@ -322,6 +343,12 @@ impl Peering {
         if ours != 0 && hello.cluster != 0 && ours != hello.cluster {
             let why = format!("this node belongs to cluster {}", id_text(ours));
             return self.refuse(link, &why);
+        }
+        if let Some(why) = self.misfit(&hello) {
+            return self.refuse(link, &why);
+        }
+        if let Some(why) = self.own_misfit(&hello) {
+            return self.end(link, why);
         }
         self.note_target(link, &hello);
         if !self.keep_link(link, &hello) {
@@ -405,11 +432,7 @@ impl Peering {
             return;
         }
         if hello.cluster == 0 {
-            if let Some(record) = self.config.cluster.clone() {
-                let frame = Frame::Welcome(record);
-                self.actions.push_back(Action::Send { link, frame });
-            }
-            return;
+            return self.welcome_in(link, hello.node);
         }
         known.established = true;
         if let Some(peer) = self.peers.get_mut(&hello.node) {
@@ -420,6 +443,10 @@ impl Peering {
             name = hello.name,
             address = hello.address
         );
+        self.actions.push_back(Action::Program {
+            node: hello.node,
+            program: hello.told.map(|told| told.program),
+        });
         self.actions.push_back(Action::Up {
             node: hello.node,
             incarnation: hello.incarnation,
@@ -486,14 +513,18 @@ impl Peering {
                 }
                 self.why = why;
             }
-            Decision::Form(founders) => {
+            Decision::Form { founders, features } => {
                 let id = nonzero(&mut self.rng);
                 tracing::info!(
                     event = "cluster.forming",
                     cluster = id_text(id),
                     nodes = founders.len()
                 );
-                self.adopt(ClusterRecord { id, founders });
+                self.adopt(ClusterRecord {
+                    id,
+                    founders,
+                    features,
+                });
             }
             // Its WELCOME is on the way.
             Decision::Join { cluster } => {
@@ -521,6 +552,7 @@ impl Peering {
                 address: self.config.address.clone(),
             },
             peers_hash: self.peers_hash,
+            features: self.config.program.facts().features,
             initial_size,
             peers,
         })
@@ -548,6 +580,10 @@ impl Peering {
                     address: h.address.clone(),
                 },
                 peers_hash: h.peers_hash,
+                features: h
+                    .told
+                    .as_ref()
+                    .map_or_else(Vec::new, |t| t.program.features.clone()),
             },
         }
     }

@@ -3,6 +3,9 @@
 use crate::identity::{ClusterRecord, Founder, MAX_FOUNDERS};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
+use metadata::Name;
+use metadata::features::ProgramFacts;
+use metadata::limits::{FEATURES, NAME_BYTES};
 use shard::Route;
 
 /// Version of the link protocol; nodes of another version refuse each other.
@@ -56,6 +59,16 @@ pub struct Hello {
     pub peers_hash: u64,
     /// How many shards it runs: frames go to the shard of the same number.
     pub shards: u16,
+    /// None: an older program, which does not tell.
+    pub told: Option<Told>,
+}
+
+/// What a node tells of its program and of its cluster's feature flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub program: ProgramFacts,
+    /// Flags that its cluster has enabled, as far as it knows yet.
+    pub enabled: Vec<Name>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +107,12 @@ pub fn encode(frame: &Frame) -> Bytes {
             put_text(&mut out, &hello.cluster_name);
             put_text(&mut out, &hello.name);
             put_text(&mut out, &hello.address);
+            // Older programs read no further.
+            if let Some(told) = &hello.told {
+                put_text(&mut out, &told.program.version);
+                put_names(&mut out, &told.program.features);
+                put_names(&mut out, &told.enabled);
+            }
         }
         Frame::Welcome(cluster) => {
             out.put_u8(WELCOME);
@@ -107,6 +126,10 @@ pub fn encode(frame: &Frame) -> Bytes {
                 out.put_u64_le(founder.id.0);
                 put_text(&mut out, &founder.name);
                 put_text(&mut out, &founder.address);
+            }
+            // Older programs know no more than the founders.
+            if !cluster.features.is_empty() {
+                put_names(&mut out, &cluster.features);
             }
         }
         Frame::Heartbeat => out.put_u8(HEARTBEAT),
@@ -205,6 +228,16 @@ fn hello_fields(body: &mut Bytes) -> Option<Hello> {
         cluster_name: get_text(body)?,
         name: get_text(body)?,
         address: get_text(body)?,
+        told: match body.has_remaining() {
+            true => Some(Told {
+                program: ProgramFacts {
+                    version: get_text(body)?.into(),
+                    features: get_names(body)?,
+                },
+                enabled: get_names(body)?,
+            }),
+            false => None,
+        },
     })
 }
 
@@ -222,7 +255,40 @@ fn decode_welcome(body: &mut Bytes) -> Option<ClusterRecord> {
             address: get_text(body)?,
         });
     }
-    Some(ClusterRecord { id, founders })
+    let features = match body.has_remaining() {
+        true => get_names(body)?,
+        false => Vec::new(),
+    };
+    Some(ClusterRecord {
+        id,
+        founders,
+        features,
+    })
+}
+
+/// At most [`FEATURES`] names of flags.
+fn put_names(out: &mut BytesMut, names: &[Name]) {
+    let names = names.get(..FEATURES).unwrap_or(names);
+    out.put_u16_le(names.len() as u16);
+    for name in names {
+        put_text(out, name);
+    }
+}
+
+fn get_names(body: &mut Bytes) -> Option<Vec<Name>> {
+    let count = usize::from(body.try_get_u16_le().ok()?);
+    if count > FEATURES {
+        return None;
+    }
+    let mut names = Vec::with_capacity(count);
+    for _ in 0..count {
+        names.push(
+            get_text(body)
+                .filter(|name| name.len() <= NAME_BYTES)?
+                .into(),
+        );
+    }
+    Some(names)
 }
 
 fn put_text(out: &mut BytesMut, text: &str) {
@@ -288,10 +354,18 @@ mod tests {
                 address: "c-0.nodes:25672".into(),
                 peers_hash: 77,
                 shards: 2,
+                told: Some(Told {
+                    program: ProgramFacts {
+                        version: "1.2.3".into(),
+                        features: vec!["one".into(), "two".into()],
+                    },
+                    enabled: vec!["one".into()],
+                }),
             }),
             Frame::Welcome(ClusterRecord {
                 id: 9,
                 founders: vec![founder.clone(), founder],
+                features: vec!["one".into()],
             }),
             Frame::Heartbeat,
             Frame::Bye,
@@ -322,6 +396,61 @@ mod tests {
             assert_eq!(got, samples());
             assert!(input.is_empty());
         }
+    }
+
+    /// What programs said before they told of themselves, and what they make of what is said now: they read as far as
+    /// they know and pass over the rest.
+    #[test]
+    fn frames_of_older_programs_are_read() {
+        let read = |frame: &Frame| {
+            let mut bytes = BytesMut::from(&encode(frame)[..]);
+            decode(&mut bytes, MAX_HANDSHAKE_FRAME)
+        };
+        let mut old = samples();
+        old.truncate(2);
+        for frame in &mut old {
+            match frame {
+                Frame::Hello(hello) => hello.told = None,
+                Frame::Welcome(record) => record.features.clear(),
+                _ => {}
+            }
+            let new = samples();
+            let new = new
+                .iter()
+                .find(|f| std::mem::discriminant::<Frame>(f) == std::mem::discriminant(frame));
+            let (new, old) = (encode(new.expect("both")), encode(frame));
+            assert!(new[LENGTH..].starts_with(&old[LENGTH..]));
+            assert_eq!(read(frame), Ok(Some(frame.clone())));
+        }
+    }
+
+    /// All that a node may have to tell fits into the first frame.
+    #[test]
+    fn the_longest_hello_is_within_the_limit() {
+        let long = "x".repeat(2 * MAX_TEXT);
+        let names = vec![Name::from("y".repeat(NAME_BYTES)); FEATURES + 1];
+        let hello = Hello {
+            cluster_name: long.clone(),
+            cluster: 3,
+            node: NodeId(1),
+            incarnation: Incarnation(2),
+            name: long.clone(),
+            address: long.clone(),
+            peers_hash: 77,
+            shards: 2,
+            told: Some(Told {
+                program: ProgramFacts {
+                    version: long.into(),
+                    features: names.clone(),
+                },
+                enabled: names,
+            }),
+        };
+        let mut bytes = BytesMut::from(&encode(&Frame::Hello(hello))[..]);
+        assert!(matches!(
+            decode(&mut bytes, MAX_HANDSHAKE_FRAME),
+            Ok(Some(Frame::Hello(Hello { told: Some(_), .. })))
+        ));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
         .map_err(|e| e.to_string())?;
     let mut config = Config::new(parts.node, parts.node_name);
     config.cluster_name = parts.cluster_name;
+    config.program = parts.program;
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));

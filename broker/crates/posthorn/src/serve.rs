@@ -2,6 +2,7 @@
 
 use crate::control_plane;
 use crate::{EXIT_CONFIG, EXIT_FAILED, ServeArgs};
+use metadata::features::Program;
 use node::config::{Config, ConfigErrors, Sources, load};
 use node::logging::Levels;
 use node::{NodeParts, Notice, ShardMaterial};
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-pub fn serve(args: ServeArgs) -> ExitCode {
+pub fn serve(args: ServeArgs, program: Program) -> ExitCode {
     let ready_file = args.ready_file.clone();
     let config = match configuration(args) {
         Ok(config) => config,
@@ -29,7 +30,7 @@ pub fn serve(args: ServeArgs) -> ExitCode {
         }
     };
     end_on_panic();
-    match run(config, levels, ready_file) {
+    match run(config, program, levels, ready_file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(event = "node.failed", error);
@@ -55,6 +56,7 @@ fn configuration(args: ServeArgs) -> Result<Config, ConfigErrors> {
 
 fn run(
     config: Config,
+    program: Program,
     levels: Arc<Levels>,
     ready_file: Option<std::path::PathBuf>,
 ) -> Result<(), String> {
@@ -62,6 +64,7 @@ fn run(
     watch_signals(notices.clone()).map_err(|e| format!("signals: {e}"))?;
     let parts = NodeParts {
         config,
+        program,
         make_shard: Arc::new(make_shard),
         serve_control: Some(Box::new(|parts| control_plane::serve(parts, levels))),
         ready_file,

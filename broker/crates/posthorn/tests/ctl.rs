@@ -60,6 +60,7 @@ impl Fake {
             uptime_s: Some(1),
             memory_alarm: false,
             disk_alarm: false,
+            program: Some(metadata::features::Program::default().facts()),
         };
         let second = NodeFacts {
             id: NodeId(2),

@@ -308,6 +308,7 @@ impl ShardLoop {
             Inbound::Durable(token) => self.driver.durable(token),
             Inbound::WalRolled { file } => self.driver.wal_rolled(file),
             Inbound::JobDone { id, result } => self.driver.job_done(id, result),
+            Inbound::PeerProgram { node, program } => self.driver.peer_program(node, program),
             Inbound::PeerUp { node, incarnation } => self.driver.peer_up(node, incarnation),
             Inbound::PeerDown { node } => self.driver.peer_down(node),
             Inbound::PeerFrame { from, frame } => self.driver.peer_frame(from, frame),

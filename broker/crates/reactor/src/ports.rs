@@ -7,7 +7,8 @@ use consensus::{JobId, JobResult, StorageJob, WalToken};
 use control::ControlRequest;
 use env::{Incarnation, NodeId};
 use metadata::NodeRecord;
-use shard::{CheckId, Route};
+use metadata::features::ProgramFacts;
+use shard::{CheckId, ClusterView, Route};
 use std::sync::Arc;
 use std::sync::mpsc;
 
@@ -24,6 +25,11 @@ pub enum Inbound {
     JobDone {
         id: JobId,
         result: JobResult,
+    },
+    /// Before `PeerUp`; to shard 0 only.
+    PeerProgram {
+        node: NodeId,
+        program: Option<ProgramFacts>,
     },
     PeerUp {
         node: NodeId,
@@ -77,7 +83,7 @@ pub enum ToPeers {
         route: Route,
         frame: Bytes,
     },
-    Nodes(Vec<NodeRecord>),
+    Nodes(ClusterView),
 }
 
 /// A shard's ways out.

@@ -73,6 +73,10 @@ impl Core {
             uptime_s: (n.id == me).then(|| self.now.since(self.started).as_secs()),
             memory_alarm: self.alarms.has(AlarmReason::Memory, n.id),
             disk_alarm: self.alarms.has(AlarmReason::Disk, n.id),
+            program: match n.id == me {
+                true => Some(self.config.program.facts()),
+                false => self.peers.program(n.id).cloned(),
+            },
         });
         facts.collect()
     }

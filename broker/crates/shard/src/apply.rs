@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::directory::{Asker, Directory, Leader, Send};
 use crate::frame::{Frame, Origin};
 use crate::members::frame::MembersWord;
-use crate::{Effect, Route};
+use crate::{ClusterView, Effect, Route};
 use bytes::Bytes;
 use consensus::Committed;
 use env::planted::{self, Bug};
@@ -45,8 +45,16 @@ impl Core {
             };
             let taken = directory.committed(self.now, entry.command);
             self.applied = entry.index;
-            let Some((change, asker)) = taken else {
-                continue;
+            let (change, asker) = match taken {
+                Ok(Some(taken)) => taken,
+                Ok(None) => continue,
+                Err(error) => {
+                    let program = self.config.program.version;
+                    return self.effects.push(Effect::Fatal(format!(
+                        "entry {} of the metadata log cannot be read by version {program}: {error}",
+                        entry.index
+                    )));
+                }
             };
             if self.config.shards > 1 {
                 let done_for = match &asker {
@@ -84,6 +92,7 @@ impl Core {
             meet_by: self.now + MEETING,
             by: self.now + INTRODUCTION,
         });
+        self.tell_links();
         self.listen_when_introduced();
     }
 
@@ -137,7 +146,9 @@ impl Core {
         match change {
             Change::Bind(binding) if result.is_ok() => self.session_bound(binding),
             Change::Unbind(binding) if result.is_ok() => self.session_unbound(binding),
-            Change::EnableFeature { .. } => self.meet_hubs(),
+            Change::EnableFeature { .. } | Change::EnableKnownFeature { .. } => {
+                self.features_changed();
+            }
             _ => {}
         }
         for event in self.tree.take_events() {
@@ -256,8 +267,8 @@ impl Core {
         }
         self.sessions_replaced();
         self.retained_replaced();
+        self.features_changed();
         self.nodes_changed();
-        self.meet_hubs();
         self.topics.set_applied(index);
     }
 
@@ -286,11 +297,28 @@ impl Core {
         if self.tree.is_forgotten(self.config.node) {
             self.end_removed();
         }
-        if self.config.index == 0 {
-            self.effects.push(Effect::Nodes(
-                self.tree.nodes().map(|n| (**n).clone()).collect(),
-            ));
+        self.tell_links();
+    }
+
+    fn tell_links(&mut self) {
+        if self.config.index != 0 {
+            return;
         }
+        let enabled = || self.tree.enabled_features().cloned().collect();
+        self.effects.push(Effect::Nodes(ClusterView {
+            nodes: self.tree.nodes().map(|n| (**n).clone()).collect(),
+            enabled: self.caught_up.then(enabled),
+        }));
+    }
+
+    /// A flag that this program does not know means that it would go on differently from the others.
+    fn features_changed(&mut self) {
+        let enabled = self.tree.enabled_features().map(|f| &**f);
+        if let Some(why) = self.config.program.misfit(enabled) {
+            return self.effects.push(Effect::Fatal(why));
+        }
+        self.meet_hubs();
+        self.tell_links();
     }
 
     /// Leader of the metadata group: another node's change.
@@ -343,9 +371,7 @@ impl Core {
             },
             Asker::Nobody,
         );
-        // Nobody is there yet who would not understand.
-        for feature in metadata::features::KNOWN {
-            let name = feature.name.into();
+        for name in founding.features {
             self.ask(Change::EnableFeature { name }, Asker::Nobody);
         }
         if let Some(kind) = founding.default_queue_type {

@@ -1,6 +1,7 @@
 //! What a node gives each of its shards when it makes it.
 
 use env::{Incarnation, NodeId};
+use metadata::features::Program;
 use metadata::{Name, NodeRecord, QueueKind, UserRecord};
 use std::collections::BTreeMap;
 use wal::{GroupId, RecoveredGroup};
@@ -39,6 +40,8 @@ pub struct ShardConfig {
     pub mqtt: session_mqtt::Settings,
     /// Of those that come by WebSocket.
     pub web_mqtt: session_websocket::Settings,
+    /// What runs this node.
+    pub program: Program,
     /// Time and memory of the Raft groups.
     pub groups: consensus::Limits,
 }
@@ -65,6 +68,8 @@ pub struct Founding {
     pub user: UserRecord,
     /// Of the first vhost's queues (`default_queue_type`); None: classic.
     pub default_queue_type: Option<QueueKind>,
+    /// Feature flags that all founders know: they are on from the start.
+    pub features: Vec<Name>,
 }
 
 /// Bounds of what clients may make a shard hold. Each has a key in the configuration.

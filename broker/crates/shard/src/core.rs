@@ -143,6 +143,12 @@ impl Core {
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.
     pub fn ask(&mut self, change: Change, asker: Asker) {
+        // In the log it could not be read.
+        let bytes = change.encode().len();
+        if bytes > metadata::limits::CHANGE_BYTES {
+            let why = format!("a change of {bytes} bytes is too large for the cluster's metadata");
+            return self.answer(asker, Err(Refused::Invalid(why)));
+        }
         let Some(directory) = &mut self.directory else {
             self.next_token += 1;
             let token = self.next_token;

@@ -9,7 +9,7 @@ use crate::frame::{self, Frame, Origin};
 use bytes::{BufMut, Bytes, BytesMut};
 use control::Reply;
 use env::{Incarnation, NodeId, Time};
-use metadata::{Change, Done, QueueId, Refused};
+use metadata::{Change, DecodeError, Done, QueueId, Refused};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -208,19 +208,24 @@ impl Directory {
     }
 
     /// A committed command: the change to apply, and who asked when it was this node in this life. None: to be skipped.
-    pub fn committed(&mut self, now: Time, mut command: Bytes) -> Option<(Change, Asker)> {
-        let version = frame::u8(&mut command).ok()?;
+    /// What cannot be read must not be skipped: those that can read it would go on with another tree.
+    pub fn committed(
+        &mut self,
+        now: Time,
+        mut command: Bytes,
+    ) -> Result<Option<(Change, Asker)>, DecodeError> {
+        let version = frame::u8(&mut command).map_err(|_| DecodeError::Short)?;
         if version != VERSION {
-            return None;
+            return Err(DecodeError::Version(version));
         }
-        let origin = frame::origin(&mut command).ok()?;
-        let change = Change::decode(&command).ok()?;
+        let origin = frame::origin(&mut command).map_err(|_| DecodeError::Short)?;
+        let change = Change::decode(&command)?;
         if !self.origins.take(origin) {
-            return None;
+            return Ok(None);
         }
         let mine = origin.node == self.me && origin.incarnation == self.incarnation;
         if !mine {
-            return Some((change, Asker::Nobody));
+            return Ok(Some((change, Asker::Nobody)));
         }
         // Numbers are taken in order, so ours is at the front.
         self.sent_at = now;
@@ -230,7 +235,7 @@ impl Directory {
             }
             _ => Asker::Nobody,
         };
-        Some((change, asker))
+        Ok(Some((change, asker)))
     }
 
     /// The head of a snapshot: version, the numbering; the tree's own snapshot follows.
@@ -331,19 +336,40 @@ mod tests {
         let sent = proposals(&mut out);
         assert_eq!(sent.len(), 2);
         assert!(
-            d.committed(Time::ZERO, sent[1].clone()).is_none(),
+            d.committed(Time::ZERO, sent[1].clone()).unwrap().is_none(),
             "2 before 1 waits"
         );
-        let first = d.committed(Time::ZERO, sent[0].clone());
+        let first = d.committed(Time::ZERO, sent[0].clone()).unwrap();
         assert!(matches!(first, Some((_, Asker::Session { token: 9, .. }))));
         assert!(
-            d.committed(Time::ZERO, sent[0].clone()).is_none(),
+            d.committed(Time::ZERO, sent[0].clone()).unwrap().is_none(),
             "a second time"
         );
         assert!(d.tick(Time::ZERO + AGAIN_AFTER, &mut out).is_empty());
         let again = proposals(&mut out);
         assert_eq!(again, vec![sent[1].clone()]);
-        assert!(d.committed(Time::ZERO, again[0].clone()).is_some());
+        assert!(d.committed(Time::ZERO, again[0].clone()).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_skipped() {
+        let mut d = Directory::new(NodeId(1), Incarnation(1));
+        let origin = Origin {
+            node: NodeId(2),
+            incarnation: Incarnation(1),
+            number: 1,
+        };
+        let good = command(origin, &vhost("x"));
+        let mut later = good.to_vec();
+        later[0] = VERSION + 1;
+        let mut unknown = good.to_vec();
+        // The change's own tag follows version, origin and the change's version.
+        unknown[1 + 24 + 1] = 250;
+        for bad in [later, unknown, Vec::new(), good[..good.len() - 1].to_vec()] {
+            assert!(d.committed(Time::ZERO, bad.into()).is_err());
+        }
+        let taken = d.committed(Time::ZERO, good);
+        assert!(matches!(taken, Ok(Some(_))), "its number is not used up");
     }
 
     #[test]
@@ -359,12 +385,12 @@ mod tests {
                 &vhost("x"),
             )
         };
-        assert!(d.committed(Time::ZERO, other(1)).is_some());
+        assert!(d.committed(Time::ZERO, other(1)).unwrap().is_some());
         let snapshot = d.snapshot(b"tree");
         let mut e = Directory::new(NodeId(3), Incarnation(1));
         assert_eq!(&e.restore(snapshot).unwrap().0[..], b"tree");
-        assert!(e.committed(Time::ZERO, other(1)).is_none());
-        assert!(e.committed(Time::ZERO, other(2)).is_some());
+        assert!(e.committed(Time::ZERO, other(1)).unwrap().is_none());
+        assert!(e.committed(Time::ZERO, other(2)).unwrap().is_some());
     }
 
     #[test]
@@ -380,10 +406,10 @@ mod tests {
                 &vhost("x"),
             )
         };
-        assert!(d.committed(Time::ZERO, from(2, 1)).is_some());
-        assert!(d.committed(Time::ZERO, from(1, 1)).is_none());
-        assert!(d.committed(Time::ZERO, from(3, 2)).is_none());
-        assert!(d.committed(Time::ZERO, from(3, 1)).is_some());
+        assert!(d.committed(Time::ZERO, from(2, 1)).unwrap().is_some());
+        assert!(d.committed(Time::ZERO, from(1, 1)).unwrap().is_none());
+        assert!(d.committed(Time::ZERO, from(3, 2)).unwrap().is_none());
+        assert!(d.committed(Time::ZERO, from(3, 1)).unwrap().is_some());
     }
 
     #[test]

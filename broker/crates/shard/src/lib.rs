@@ -46,7 +46,8 @@ use auth::TlsPeer;
 use bytes::{Bytes, BytesMut};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time, WallTime};
-use metadata::NodeRecord;
+use metadata::features::ProgramFacts;
+use metadata::{Name, NodeRecord};
 use session::{Outbox, Standing};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -120,8 +121,16 @@ pub enum Effect {
     Listen(bool),
     /// This shard needs no log file up to and with this number; see [`ShardDriver::wal_rolled`].
     WalFree { up_to: u64 },
-    /// Shard 0 only: the cluster's nodes as the metadata tree has them now, so that the driver keeps a link to each.
-    Nodes(Vec<NodeRecord>),
+    /// Shard 0 only: the cluster as the metadata tree has it now, so that the driver keeps a link to each node and to no other.
+    Nodes(ClusterView),
+}
+
+/// What links to other nodes go by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterView {
+    pub nodes: Vec<NodeRecord>,
+    /// The feature flags that are on. None: this node has not caught up, and does not know.
+    pub enabled: Option<Vec<Name>>,
 }
 
 /// The calls a driver makes. `Shard` implements it; a driver's tests may use another.
@@ -138,6 +147,8 @@ pub trait ShardDriver {
     fn drained(&mut self, connection: ConnectionKey);
     /// The socket is closed, by whichever side.
     fn gone(&mut self, connection: ConnectionKey);
+    /// What a node has told of its program; None: it does not tell. Before [`ShardDriver::peer_up`]; shard 0 only.
+    fn peer_program(&mut self, _node: NodeId, _program: Option<ProgramFacts>) {}
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation);
     fn peer_down(&mut self, node: NodeId);
     fn peer_frame(&mut self, from: NodeId, frame: Bytes);

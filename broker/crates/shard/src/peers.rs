@@ -2,6 +2,7 @@
 
 use crate::frame::AlarmReason;
 use env::{Incarnation, NodeId};
+use metadata::features::ProgramFacts;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,12 +12,16 @@ pub struct Peer {
 }
 
 #[derive(Debug, Default)]
-pub struct Peers(BTreeMap<NodeId, Peer>);
+pub struct Peers {
+    lives: BTreeMap<NodeId, Peer>,
+    /// What runs there, of those that tell.
+    programs: BTreeMap<NodeId, ProgramFacts>,
+}
 
 impl Peers {
     /// True when this is another life of the node than the one known: sessions of the old one are over.
     pub fn up(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
-        let before = self.0.insert(
+        let before = self.lives.insert(
             node,
             Peer {
                 incarnation,
@@ -26,34 +31,48 @@ impl Peers {
         before.is_none_or(|b| b.incarnation != incarnation)
     }
 
+    /// What a node tells of its program when it comes up; one that does not tell may be any.
+    pub fn told(&mut self, node: NodeId, program: Option<ProgramFacts>) {
+        match program {
+            Some(program) => drop(self.programs.insert(node, program)),
+            None => drop(self.programs.remove(&node)),
+        }
+    }
+
+    /// What runs there; None: it is down, and comes back as whatever it likes, or it does not tell.
+    pub fn program(&self, node: NodeId) -> Option<&ProgramFacts> {
+        self.programs.get(&node).filter(|_| self.is_up(node))
+    }
+
     pub fn down(&mut self, node: NodeId) {
-        if let Some(peer) = self.0.get_mut(&node) {
+        self.programs.remove(&node);
+        if let Some(peer) = self.lives.get_mut(&node) {
             peer.up = false;
         }
     }
 
     pub fn is_up(&self, node: NodeId) -> bool {
-        self.0.get(&node).is_some_and(|p| p.up)
+        self.lives.get(&node).is_some_and(|p| p.up)
     }
 
     /// Whether it is up, in this life of it.
     pub fn is_up_as(&self, node: NodeId, incarnation: Incarnation) -> bool {
-        let peer = self.0.get(&node);
+        let peer = self.lives.get(&node);
         peer.is_some_and(|p| p.up && p.incarnation == incarnation)
     }
 
     /// Whether it has been up in this life of the own node; the own node is known.
     pub fn is_known(&self, node: NodeId) -> bool {
-        self.0.contains_key(&node)
+        self.lives.contains_key(&node)
     }
 
     /// Nodes whose life is known, up or down.
     pub fn lives(&self) -> impl Iterator<Item = (NodeId, Peer)> + '_ {
-        self.0.iter().map(|(n, p)| (*n, *p))
+        self.lives.iter().map(|(n, p)| (*n, *p))
     }
 
     pub fn all_up(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.0.iter().filter(|(_, p)| p.up).map(|(n, _)| *n)
+        self.lives.iter().filter(|(_, p)| p.up).map(|(n, _)| *n)
     }
 }
 

@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, Facts, Question};
 use env::{Incarnation, NodeId, Time, WallTime};
+use metadata::features::ProgramFacts;
 use metadata::{NodeRecord, QueueId};
 use session::{Notice, Outbox, PublishTag, Session, Standing};
 use std::collections::BTreeMap;
@@ -412,6 +413,10 @@ impl ShardDriver for Shard {
         if self.shutting_down && self.sessions.is_empty() {
             self.core.owners.write_all();
         }
+    }
+
+    fn peer_program(&mut self, node: NodeId, program: Option<ProgramFacts>) {
+        self.core.peers.told(node, program);
     }
 
     fn peer_up(&mut self, node: NodeId, incarnation: Incarnation) {

@@ -205,6 +205,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
         [
             ("mqtt_cluster", "enabled"),
             ("mqtt_state", "enabled"),
+            ("node_removal", "enabled"),
             ("runtime_parameters", "enabled"),
             ("vhost_tracing", "enabled"),
         ]
@@ -239,6 +240,60 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
         server.get("/api/deprecated-features/used")[0]["name"],
         "transient_nonexcl_queues"
     );
+}
+
+/// The flag `later`: its state and who does not know it.
+fn later(server: &Server) -> Option<(Json, Json)> {
+    let flags = server.get("/api/feature-flags");
+    let found = flags.as_array()?.iter().find(|f| f["name"] == "later")?;
+    Some((found["state"].clone(), found["not_known_by"].clone()))
+}
+
+fn enable(server: &Server, name: &str) -> (u16, String) {
+    let got = server.ask("PUT", &format!("/api/feature-flags/{name}/enable"), None);
+    (got.status, got.reason().to_owned())
+}
+
+/// Two versions in one cluster: a flag that one node does not know stays off, and is told with that node's name.
+#[test]
+fn a_flag_is_turned_on_when_every_node_knows_it() {
+    let server = Server::start();
+    assert_eq!(later(&server), None);
+    server.fake.lock().unwrap().newer = vec![NodeId(3)];
+    let lacking = Some((json!("unavailable"), json!(["c-0", "c-1"])));
+    assert_eq!(later(&server), lacking);
+    let (status, why) = enable(&server, "later");
+    assert_eq!(status, 400);
+    let expected = "feature flag 'later' is not supported by node(s) c-0, c-1:";
+    assert!(why.starts_with(expected), "{why}");
+    // `all` is all that can be.
+    assert_eq!(enable(&server, "all").0, 204);
+    assert_eq!(later(&server), lacking);
+
+    server.fake.lock().unwrap().newer = vec![NodeId(1), NodeId(2), NodeId(3)];
+    assert_eq!(later(&server), Some((json!("disabled"), json!([]))));
+    assert_eq!(enable(&server, "all").0, 204);
+    let on = Some((json!("enabled"), json!([])));
+    assert_eq!(later(&server), on);
+    server.fake.lock().unwrap().alone = true;
+    assert_eq!(later(&server), on, "all knew it when it was turned on");
+    assert_eq!(enable(&server, "later").0, 204, "it is so already");
+}
+
+/// A node that is down may come back as anything.
+#[test]
+fn no_flag_is_turned_on_while_a_node_is_down() {
+    let server = Server::start();
+    {
+        let mut fake = server.fake.lock().unwrap();
+        fake.newer = vec![NodeId(1), NodeId(2), NodeId(3)];
+        fake.alone = true;
+    }
+    for name in ["later", "all"] {
+        let (status, why) = enable(&server, name);
+        assert_eq!(status, 400, "{name}");
+        assert!(why.contains("c-1, c-2"), "{why}");
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use control::{
 };
 use env::{NodeId, WallTime};
 use message::Message;
+use metadata::features::{Program, ProgramFacts};
 use metadata::{Change, NodeRecord, QueueId, QueueKind, Refused, Tree, UserRecord};
 use queue::{Answer, Delivery, Outcome, QueueStats, RequestBody};
 use serde_json::{Value as Json, json};
@@ -47,6 +48,8 @@ pub(crate) struct Fake {
     /// Nodes other than the first are down.
     pub(crate) alone: bool,
     pub(crate) disk_alarm: bool,
+    /// Nodes that know the feature flag `later` too.
+    pub(crate) newer: Vec<NodeId>,
     /// Queues that a node to be forgotten still holds.
     pub(crate) moving: u32,
 }
@@ -137,8 +140,20 @@ impl Fake {
                 uptime_s: (n.id == NodeId(1)).then_some(5),
                 memory_alarm: false,
                 disk_alarm: self.disk_alarm && n.id == NodeId(2),
+                program: match self.alone && n.id != NodeId(1) {
+                    true => None,
+                    false => Some(self.program_of(n.id)),
+                },
             })
             .collect()
+    }
+
+    fn program_of(&self, node: NodeId) -> ProgramFacts {
+        let mut facts = Program::default().facts();
+        if self.newer.contains(&node) {
+            facts.features.push("later".into());
+        }
+        facts
     }
 
     fn publish(
@@ -403,6 +418,7 @@ fn fake() -> Fake {
         kept: None,
         alone: false,
         disk_alarm: false,
+        newer: Vec::new(),
         moving: 0,
     };
     fake.apply(Change::Bootstrap {

@@ -71,6 +71,8 @@ changes! {
     46 = SetQueueExpires { id, expires_ms };
     47 = Retain { vhost, topic, message };
     48 = TraceVhost { vhost, on };
+    49 = EnableKnownFeature { name, known_by };
+    50 = ForgetFreeNode { id, seen };
     |
     4 = PutUser;
     6 = PutPermission;

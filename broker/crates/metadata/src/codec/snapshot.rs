@@ -6,9 +6,11 @@ use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueKind, QueueR
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// Written when a vhost is traced, which came with it. Older programs in the cluster read the one before.
-const VERSION: u8 = 4;
-/// Written when messages are retained and no vhost is traced: they came with it.
+/// Written when it is noted which nodes got queues, which came with it. Older programs in the cluster read the one before.
+const VERSION: u8 = 5;
+/// Written when a vhost is traced and nothing newer is there.
+const FOURTH: u8 = 4;
+/// Written when messages are retained and nothing newer is there.
 const THIRD: u8 = 3;
 /// What follows the vhosts' contents came with it.
 const SECOND: u8 = 2;
@@ -75,10 +77,11 @@ impl Tree {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
         let has_retained = self.all_retained().next().is_some();
-        let version = match (self.traces, has_retained) {
-            (true, _) => VERSION,
-            (false, true) => THIRD,
-            (false, false) => SECOND,
+        let version = match (self.placed.is_empty(), self.traces, has_retained) {
+            (false, _, _) => VERSION,
+            (true, true, _) => FOURTH,
+            (true, false, true) => THIRD,
+            (true, false, false) => SECOND,
         };
         out.put_u8(version);
         self.applied.put(&mut out);
@@ -117,10 +120,14 @@ impl Tree {
             let owned = all.map(|(v, t, m)| (v.clone(), (t.clone(), m.clone())));
             owned.collect::<Vec<_>>().put(&mut out);
         }
-        if version >= VERSION {
+        if version >= FOURTH {
             let traced = self.vhosts().into_iter().filter(|v| v.traced);
             let names: Vec<Name> = traced.map(|v| v.name.clone()).collect();
             names.put(&mut out);
+        }
+        if version >= VERSION {
+            let placed: Vec<_> = self.placed.iter().map(|(n, i)| (*n, *i)).collect();
+            placed.put(&mut out);
         }
         out.freeze()
     }
@@ -191,6 +198,9 @@ impl Tree {
                 Arc::make_mut(record).traced = true;
             }
             tree.find_traced();
+        }
+        if version > FOURTH {
+            tree.placed = from.get::<Vec<_>>()?.into_iter().collect();
         }
         from.end()?;
         tree.events.clear();

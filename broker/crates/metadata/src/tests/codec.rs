@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(raw: Vec<u8>, tag in 0u8..50) {
+    fn no_bytes_make_it_panic(raw: Vec<u8>, tag in 0u8..60) {
         let _ = Change::decode(&raw);
         let _ = Tree::restore(&raw);
         let mut tagged = vec![1, tag];

@@ -417,3 +417,50 @@ fn a_queues_wishes_come_from_arguments_and_policies() {
     let there = log.tree.queue_by_id(id).unwrap().clone();
     assert_eq!(log.tree.placement_wish(&there).target, 3);
 }
+
+/// Who asks for a node's removal has looked at queues before: what came to the node since then, it has not seen.
+#[test]
+fn a_node_is_not_forgotten_when_a_queue_came_to_it_since_somebody_looked() {
+    let free = |seen: u64| Change::ForgetFreeNode {
+        id: NodeId(3),
+        seen,
+    };
+    let mut log = Log::new();
+    let off = log.refused(free(u64::MAX));
+    assert!(matches!(off, Refused::PreconditionFailed(_)), "{off:?}");
+    log.declare(quorum("before"));
+    let older = log.tree.snapshot()[0];
+    log.ok(Change::EnableFeature {
+        name: name(crate::features::NODE_REMOVAL.name),
+    });
+    assert_eq!(log.tree.snapshot()[0], older, "older programs read it");
+
+    let seen = log.tree.applied();
+    let id = log.declare(quorum("q"));
+    let two = vec![NodeId(1), NodeId(2)];
+    let three = vec![NodeId(1), NodeId(2), NodeId(3)];
+    let members = |from: &[NodeId], to: &[NodeId]| Change::ReplaceQueueMembers {
+        id,
+        from: from.to_vec(),
+        to: to.to_vec(),
+    };
+    // It is listed no more, and its group may count it all the same.
+    log.ok(members(&three, &two));
+    log.tree = Tree::restore(&log.tree.snapshot()).unwrap();
+    let refused = log.refused(free(seen));
+    let Refused::Unavailable(why) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert!(why.contains("node 'c-3'"), "{why}");
+
+    let seen = log.tree.applied();
+    log.ok(members(&two, &three));
+    assert!(matches!(log.refused(free(seen)), Refused::Unavailable(_)));
+    let seen = log.tree.applied();
+    // Those that had it before do not get it anew, and a classic queue is no matter of votes.
+    log.ok(members(&three, &[NodeId(3), NodeId(1)]));
+    log.declare(queue("classic"));
+    assert_eq!(log.ok(free(seen)), Done::Changed);
+    assert!(log.tree.is_forgotten(NodeId(3)));
+    assert_eq!(log.ok(free(0)), Done::AsBefore);
+}

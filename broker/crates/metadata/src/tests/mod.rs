@@ -3,6 +3,7 @@
 mod access;
 mod codec;
 mod declare;
+mod features;
 mod lifecycle;
 mod policy;
 mod retained;

@@ -5,6 +5,9 @@ use env::Rng;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
+mod flags;
+mod hostile;
+
 const HEARTBEAT: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -21,6 +24,12 @@ struct World {
     /// Links that lost a frame: a connection delivers what follows only after what was lost, which is never.
     stuck: BTreeSet<LinkId>,
     up: Vec<BTreeMap<NodeId, Incarnation>>,
+    /// What each node's peers have told of their programs.
+    programs: Vec<BTreeMap<NodeId, Option<ProgramFacts>>>,
+    /// Feature flags that the cluster has enabled; None: nobody has caught up.
+    enabled: Option<Vec<Name>>,
+    /// Why nodes ended by themselves.
+    ended: BTreeMap<usize, String>,
     log: Vec<(Time, usize, Action)>,
 }
 
@@ -42,6 +51,7 @@ fn config(i: usize, of: usize) -> PeeringConfig {
         heartbeat: HEARTBEAT,
         timeout: TIMEOUT,
         shards: 2,
+        program: Program::default(),
         seed: i as u64,
     }
 }
@@ -83,6 +93,9 @@ impl World {
                 .map(|c| Some(Peering::new(c.clone())))
                 .collect(),
             up: vec![BTreeMap::new(); count],
+            programs: vec![BTreeMap::new(); count],
+            enabled: Some(Vec::new()),
+            ended: BTreeMap::new(),
             configs,
             links: BTreeMap::new(),
             next_link: 0,
@@ -123,6 +136,16 @@ impl World {
     fn start(&mut self, i: usize) {
         self.configs[i].incarnation.0 += 1;
         self.nodes[i] = Some(Peering::new(self.configs[i].clone()));
+        self.ended.remove(&i);
+        self.catch_up(i);
+    }
+
+    /// A member's shards have applied what the cluster has decided.
+    fn catch_up(&mut self, i: usize) {
+        let enabled = self.enabled.clone();
+        if self.configs[i].cluster.is_some() {
+            self.node(i).set_enabled(enabled);
+        }
     }
 
     fn run(&mut self, time: Duration) {
@@ -207,12 +230,21 @@ impl World {
                     self.node(other).closed(link);
                 }
             }
-            Action::Up { node, incarnation } => drop(self.up[i].insert(node, incarnation)),
+            Action::Program { node, program } => drop(self.programs[i].insert(node, program)),
+            Action::End(why) => {
+                self.ended.insert(i, why);
+                self.kill(i);
+            }
+            Action::Up { node, incarnation } => {
+                assert!(self.programs[i].contains_key(&node), "told before");
+                self.up[i].insert(node, incarnation);
+            }
             Action::Down { node } => assert!(self.up[i].remove(&node).is_some()),
             Action::Join(_) => {}
             Action::Adopt(record) => {
                 self.configs[i].cluster = Some(record.clone());
                 self.node(i).adopted(record);
+                self.catch_up(i);
             }
         }
     }
@@ -431,7 +463,11 @@ fn other_clusters_and_names_are_refused() {
             address: world.configs[i].address.clone(),
         }];
         let id = i as u64 + 1;
-        world.configs[i].cluster = Some(ClusterRecord { id, founders });
+        world.configs[i].cluster = Some(ClusterRecord {
+            id,
+            founders,
+            features: Vec::new(),
+        });
         world.start(i);
     }
     world.run(Duration::from_secs(10));

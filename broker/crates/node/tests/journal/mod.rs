@@ -74,7 +74,14 @@ impl Journal {
             joined: Vec::new(),
             heard: Vec::new(),
             alarms: Vec::new(),
-            effects: vec![Effect::Listen(true)],
+            effects: vec![
+                Effect::Listen(true),
+                // It knows all that its cluster has enabled.
+                Effect::Nodes(shard::ClusterView {
+                    nodes: Vec::new(),
+                    enabled: Some(Vec::new()),
+                }),
+            ],
             polled: false,
             stopping: false,
         }
@@ -287,6 +294,7 @@ pub fn start(scratch: &Path, name: &str, flags: &[String]) -> Result<Running, St
     };
     let parts = NodeParts {
         config,
+        program: metadata::features::Program::default(),
         make_shard: Arc::new(make),
         serve_control: None,
         ready_file: Some(ready.clone()),

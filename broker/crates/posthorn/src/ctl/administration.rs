@@ -174,6 +174,7 @@ fn list(client: &Client, output: &Output, command: &Administration) -> Result<()
             &[
                 ("name", &["name"]),
                 ("state", &["state"]),
+                ("not known by", &["not_known_by"]),
                 ("description", &["desc"]),
             ],
         ),

@@ -69,6 +69,27 @@ impl Nodes {
     }
 
     pub fn run(&mut self, at: usize) -> Result<()> {
+        let command = self.command(at);
+        self.spawn(at, command)
+    }
+
+    /// The same with another program, which `wrap` makes of the command.
+    pub fn run_as(
+        &mut self,
+        at: usize,
+        wrap: impl FnOnce(&Command) -> Result<Command>,
+    ) -> Result<()> {
+        let command = wrap(&self.command(at))?;
+        self.spawn(at, command)
+    }
+
+    fn spawn(&mut self, at: usize, mut command: Command) -> Result<()> {
+        let process = command.stderr(File::create(self.log(at))?).spawn()?;
+        self.running[at] = Some(Serving(process));
+        Ok(())
+    }
+
+    fn command(&self, at: usize) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_posthorn"));
         command.env_clear().stdin(Stdio::null());
         serve_arguments(&mut command, &self.dir(at), &self.ready(at));
@@ -88,9 +109,7 @@ impl Nodes {
         for setting in self.settings {
             command.arg("--set").arg(setting);
         }
-        let process = command.stderr(File::create(self.log(at))?).spawn()?;
-        self.running[at] = Some(Serving(process));
-        Ok(())
+        command
     }
 
     /// kill -9
@@ -136,11 +155,16 @@ impl Nodes {
 
     /// The process ends by itself, and says that it was removed.
     pub fn until_removed(&mut self, at: usize) -> Result<()> {
+        self.until_ended(at, "was removed from its cluster")
+    }
+
+    /// The process ends by itself, and says why.
+    pub fn until_ended(&mut self, at: usize, why: &str) -> Result<()> {
         let process = self.running[at].as_mut().ok_or("runs")?;
         let ended = eventually("an end", || process.0.try_wait().ok().flatten())?;
         assert_eq!(ended.code(), Some(1));
         let log = std::fs::read_to_string(self.log(at))?;
-        assert!(log.contains("was removed from its cluster"), "{log}");
+        assert!(log.contains(why), "{log}");
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use control::{
     Reply,
 };
 use env::NodeId;
+use metadata::features::NODE_REMOVAL;
 use metadata::{Change, Done, QueueId, QueueKind, QueueRecord, Refused};
 use std::collections::BTreeMap;
 
@@ -25,6 +26,9 @@ pub enum Plan {
     },
     Forget {
         node: NodeId,
+        /// The queues that are asked are those of the tree after this change. None: older programs of the cluster do not
+        /// know what came to a node later.
+        seen: Option<u64>,
         reply: Reply<Result<Forgetting, Refused>>,
     },
     Rebalance(Reply<u32>),
@@ -92,7 +96,9 @@ impl Core {
             }
             MembershipRequest::Replicas { queue, reply } => self.ask_replicas(queue, reply),
             MembershipRequest::Forget { node, reply } => {
-                self.gather_for(None, Plan::Forget { node, reply });
+                let checked = self.tree.feature_enabled(NODE_REMOVAL.name);
+                let seen = checked.then(|| self.tree.applied());
+                self.gather_for(None, Plan::Forget { node, seen, reply });
             }
         }
     }
@@ -104,7 +110,7 @@ impl Core {
                 change,
                 reply,
             } => self.change_members(queues, change, facts, reply),
-            Plan::Forget { node, reply } => self.forget_node(node, facts, reply),
+            Plan::Forget { node, seen, reply } => self.forget_node(node, seen, facts, reply),
             Plan::Rebalance(reply) => reply(self.rebalance(facts)),
             Plan::Drained {
                 on,
@@ -201,6 +207,7 @@ impl Core {
     fn forget_node(
         &mut self,
         node: NodeId,
+        seen: Option<u64>,
         facts: &[QueueFacts],
         reply: Reply<Result<Forgetting, Refused>>,
     ) {
@@ -229,7 +236,12 @@ impl Core {
             let then = Box::new(move |result: Result<Done, Refused>| {
                 reply(result.map(|_| Forgetting::Forgotten));
             });
-            return self.ask(Change::ForgetNode { id: node }, Asker::Control(then));
+            let id = node;
+            let change = seen.map_or(Change::ForgetNode { id }, |seen| Change::ForgetFreeNode {
+                id,
+                seen,
+            });
+            return self.ask(change, Asker::Control(then));
         }
         let left = queues.len() as u32;
         let mut counting = facts.iter().filter(counts);

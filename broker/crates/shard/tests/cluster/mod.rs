@@ -480,6 +480,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
                 limits: Vec::new(),
             },
             default_queue_type: None,
+            features: metadata::features::Program::default().facts().features,
         }),
         seed: id,
         loopback_users: Vec::new(),
@@ -492,6 +493,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             ..ShardLimits::default()
         },
         placement: shard::Placement::default(),
+        program: metadata::features::Program::default(),
         mqtt: Default::default(),
         web_mqtt: Default::default(),
         groups: consensus::Limits::default(),

@@ -96,6 +96,29 @@ pub fn removed_stay_out<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(),
     Ok(())
 }
 
+/// A node that the cluster forgot because it was asked to is a member of no queue any more: its vote may have been needed to
+/// take it out.
+pub fn left_with_nothing<'a>(
+    nodes: impl Iterator<Item = &'a Node>,
+    seen_off: &BTreeSet<NodeId>,
+) -> Result<(), String> {
+    for shard in nodes.flat_map(Node::shards) {
+        let tree = &shard.core().tree;
+        for node in seen_off.iter().filter(|n| tree.is_forgotten(**n)) {
+            let listing = tree
+                .all_queues()
+                .find(|q| q.kind == metadata::QueueKind::Quorum && q.members.contains(node));
+            if let Some(queue) = listing {
+                let (node, name) = (node.0, &queue.name);
+                return Err(format!(
+                    "node {node} is forgotten and a member of queue {name}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What is still on its way between nodes; None when everything is where it belongs.
 pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
     let mut trees = BTreeSet::new();

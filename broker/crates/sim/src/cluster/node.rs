@@ -243,6 +243,7 @@ impl Node {
                 ..shard::ShardLimits::default()
             },
             placement: shard::Placement::default(),
+            program: metadata::features::Program::default(),
             mqtt: Default::default(),
             web_mqtt: Default::default(),
             groups: self.plan.limits.clone(),

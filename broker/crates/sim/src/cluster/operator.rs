@@ -22,6 +22,8 @@ pub struct Operator {
     /// Nodes that are gone for good.
     gone: BTreeSet<NodeId>,
     leaving: Option<Leaving>,
+    /// Nodes that another one was asked to forget.
+    pub seen_off: BTreeSet<NodeId>,
     pub replaced: u64,
     /// Changes of members, rebalances, maintenance.
     pub asked: u64,
@@ -33,7 +35,12 @@ struct Leaving {
     node: NodeId,
     /// How often it has ended because it was removed: once when it was told, and again when it came back as who it was.
     ended: u32,
+    /// How often somebody else is still to put a queue on it when it has none.
+    crossed: u32,
 }
+
+/// See [`Leaving::crossed`].
+const CROSSED: u32 = 4;
 
 /// What the operator wants done to a machine.
 pub enum Wish {
@@ -185,6 +192,7 @@ impl Operator {
                 machine: *machine,
                 node,
                 ended: 0,
+                crossed: CROSSED,
             });
         }
     }
@@ -193,14 +201,31 @@ impl Operator {
         self.leaving.is_some()
     }
 
-    /// Goes on with a node that leaves: it is drained, and another one is asked to forget it.
-    pub fn see_off<S: Scenario<Process = Node>>(&self, world: &mut World<S>, rng: &mut SeededRng) {
-        let Some(leaving) = self.leaving.as_ref().filter(|l| l.ended == 0) else {
+    /// Goes on with a node that leaves: it is drained, and another one is asked to forget it. Somebody who has not heard of
+    /// that puts a queue on it when it has given up its last.
+    pub fn see_off<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        rng: &mut SeededRng,
+    ) {
+        let Some(leaving) = self.leaving.as_mut().filter(|l| l.ended == 0) else {
             return;
         };
+        let node = leaving.node;
+        self.seen_off.insert(node);
         let drain = Request::Operate(Operation::Maintenance(true));
         world.request(leaving.machine, 0, drain);
-        ask(world, rng, Operation::Forget(leaving.node));
+        let free = newest_tree(world).and_then(|tree| {
+            let lists = |q: &Arc<QueueRecord>| q.members.contains(&node);
+            let one = quorum_queues(tree).map(|q| q.id).min();
+            one.filter(|_| tree.node(node).is_some() && !quorum_queues(tree).any(lists))
+        });
+        ask(world, rng, Operation::Forget(node));
+        if let Some(queue) = free.filter(|_| leaving.crossed > 0 && rng.chance(1, 2)) {
+            leaving.crossed -= 1;
+            let (queues, change) = (vec![queue], MemberChange::Add(node));
+            ask(world, rng, Operation::Members { queues, change });
+        }
     }
 
     /// A machine's software has ended with the word that its node was removed. False: nobody has asked for that.

@@ -195,6 +195,7 @@ fn founding(identities: &Identities) -> Result<shard::Founding, String> {
             limits: Vec::new(),
         },
         default_queue_type: None,
+        features: metadata::features::Program::default().facts().features,
     })
 }
 
@@ -572,6 +573,7 @@ impl Run {
         account::replicas_agree(all_of(world))?;
         self.founders.votes_are_earned(all_of(world))?;
         account::removed_stay_out(all_of(world))?;
+        account::left_with_nothing(all_of(world), &self.operator.seen_off)?;
         self.ledger.doubled(now)?;
         if self.quiet && self.is_settled(world) {
             self.settled = true;

@@ -1,0 +1,194 @@
+//! Programs of two versions in one cluster (C3).
+
+use super::*;
+use metadata::features::Feature;
+
+const ONE: Feature = Feature {
+    name: "one",
+    description: "",
+};
+const TWO: Feature = Feature {
+    name: "two",
+    description: "",
+};
+const OLD: Program = Program {
+    version: "1.0.0",
+    features: &[ONE],
+};
+const NEW: Program = Program {
+    version: "1.1.0",
+    features: &[ONE, TWO],
+};
+
+fn flags(names: &[&str]) -> Vec<Name> {
+    names.iter().map(|n| Name::from(*n)).collect()
+}
+
+/// Nodes with these programs.
+fn world(programs: &[Program], of: usize) -> World {
+    let mut world = World::new(programs.len(), of);
+    for (i, program) in programs.iter().enumerate() {
+        world.configs[i].program = *program;
+        world.start(i);
+    }
+    world
+}
+
+impl World {
+    fn restart_as(&mut self, i: usize, program: Program) {
+        self.kill(i);
+        self.configs[i].program = program;
+        self.start(i);
+    }
+
+    /// The change is applied on all nodes that are there.
+    fn enable(&mut self, flag: &str) {
+        let enabled = self.enabled.get_or_insert_default();
+        enabled.push(flag.into());
+        for i in 0..self.nodes.len() {
+            if self.nodes[i].is_some() {
+                self.catch_up(i);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_tells_its_program_and_a_new_cluster_has_what_all_founders_know() {
+    let mut world = world(&[NEW, OLD, NEW], 3);
+    world.run(Duration::from_secs(3));
+    assert!(world.all_up());
+    for i in 0..3 {
+        let record = world.configs[i].cluster.as_ref();
+        let features = record.map(|r| r.features.clone());
+        assert_eq!(features, Some(flags(&["one"])), "n{i}");
+        for other in (0..3).filter(|other| *other != i) {
+            let told = &world.programs[i][&world.configs[other].node];
+            assert_eq!(*told, Some(world.configs[other].program.facts()));
+        }
+    }
+}
+
+#[test]
+fn an_older_program_is_back_until_a_flag_that_it_does_not_know_is_on() {
+    let mut world = world(&[NEW; 3], 3);
+    world.enabled = Some(flags(&["one"]));
+    world.run(Duration::from_secs(3));
+    world.restart_as(2, OLD);
+    world.run(Duration::from_secs(3));
+    assert!(world.all_up() && world.ended.is_empty());
+
+    // Nobody should enable it now; if it happens the older one goes no further, and the others go on.
+    world.enable("two");
+    world.run(Duration::from_secs(5));
+    let why = &world.ended[&2];
+    assert!(
+        why.contains("version 1.0.0") && why.contains("'two'"),
+        "{why}"
+    );
+    assert_eq!(world.ended.len(), 1);
+    assert!(world.all_up(), "the two that are left");
+
+    // Nor does it come back, and nobody counts it as there for a moment.
+    world.log.clear();
+    world.start(2);
+    world.run(Duration::from_secs(5));
+    assert!(world.ended.contains_key(&2));
+    let seen = |a: &Action| matches!(a, Action::Up { node, .. } if *node == world.configs[2].node);
+    assert!(!world.log.iter().any(|(_, i, a)| *i != 2 && seen(a)));
+
+    world.restart_as(2, NEW);
+    world.run(Duration::from_secs(5));
+    assert!(world.all_up() && world.ended.is_empty());
+}
+
+#[test]
+fn a_node_that_would_join_with_an_older_program_is_refused_before_it_is_of_the_cluster() {
+    let mut world = world(&[NEW, NEW, NEW, OLD], 3);
+    world.kill(3);
+    world.run(Duration::from_secs(3));
+    world.enable("two");
+    world.start(3);
+    world.run(Duration::from_secs(10));
+    assert!(world.ended[&3].contains("'two'"), "{:?}", world.ended);
+    assert_eq!(world.configs[3].cluster, None);
+    world.restart_as(3, NEW);
+    world.run(Duration::from_secs(10));
+    assert!(world.all_up());
+    let record = world.configs[3].cluster.as_ref().expect("joined");
+    assert_eq!(record.features, flags(&[]), "it is no founder");
+}
+
+/// A member that has just started has not applied the newest changes: it takes nobody in before it has.
+#[test]
+fn who_has_not_caught_up_takes_nobody_in() {
+    let mut world = world(&[NEW, NEW, NEW, OLD], 3);
+    world.kill(3);
+    world.run(Duration::from_secs(3));
+    world.enabled = None;
+    for i in 0..3 {
+        world.restart_as(i, NEW);
+    }
+    world.start(3);
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.configs[3].cluster, None);
+    world.enable("two");
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.configs[3].cluster, None);
+    assert!(world.ended.contains_key(&3));
+}
+
+/// Programs from before the telling have the flags that there were then, and no others.
+#[test]
+fn a_peer_that_does_not_tell_is_linked_while_it_can_follow() {
+    let meet = |enabled: &[&str]| {
+        let mut ours = config(0, 2);
+        ours.cluster = Some(ClusterRecord {
+            id: 7,
+            founders: Vec::new(),
+            features: Vec::new(),
+        });
+        let mut theirs = Peering::new(PeeringConfig {
+            cluster: ours.cluster.clone(),
+            ..config(1, 2)
+        });
+        let mut peering = Peering::new(ours);
+        peering.set_enabled(Some(flags(enabled)));
+        let link = LinkId(1);
+        assert!(peering.accepted(link) && theirs.accepted(link));
+        let hello = std::iter::from_fn(|| theirs.poll()).find_map(|a| match a {
+            Action::Send {
+                frame: Frame::Hello(hello),
+                ..
+            } => Some(hello),
+            _ => None,
+        });
+        let hello = Hello {
+            told: None,
+            ..hello.expect("says hello")
+        };
+        peering.frame(link, Frame::Hello(hello));
+        let up = peering.established(link).is_some();
+        let done: Vec<Action> = std::iter::from_fn(|| peering.poll()).collect();
+        (up, done)
+    };
+    let (up, done) = meet(&["mqtt_state", "runtime_parameters"]);
+    assert!(up);
+    assert!(done.contains(&Action::Program {
+        node: NodeId(99),
+        program: None
+    }));
+    let (up, done) = meet(&["mqtt_state", "two"]);
+    assert!(!up);
+    let refused = done.iter().find_map(|a| match a {
+        Action::Send {
+            frame: Frame::Refused(why),
+            ..
+        } => Some(why.as_str()),
+        _ => None,
+    });
+    assert!(
+        refused.is_some_and(|why| why.contains("'two'")),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,225 @@
+//! Peers that say anything, in any order.
+
+use super::*;
+use crate::peering::{MAX_LINKS, MAX_STRANGERS};
+use crate::wire::Told;
+
+const CLUSTERS: [u64; 3] = [0, 7, 8];
+
+/// What happens at one of a few links.
+#[derive(Clone, Debug)]
+enum Event {
+    Accepted,
+    Frame(Box<Frame>),
+    Closed,
+    Tick(u64),
+    Enabled(Vec<Name>),
+    Nodes(Vec<u64>),
+    /// The cluster that it is about to adopt is durable.
+    Adopted,
+    Stop,
+}
+
+fn names() -> impl Strategy<Value = Vec<Name>> {
+    let name = prop_oneof!["mqtt_state", "runtime_parameters", "later", "[a-z]{0,3}"];
+    proptest::collection::vec(name.prop_map(Name::from), 0..3)
+}
+
+fn told() -> impl Strategy<Value = Option<Told>> {
+    let told = (names(), names()).prop_map(|(features, enabled)| Told {
+        program: ProgramFacts {
+            version: "9.9.9".into(),
+            features,
+        },
+        enabled,
+    });
+    proptest::option::of(told)
+}
+
+fn hello() -> impl Strategy<Value = Frame> {
+    let ids = (0usize..3, 98u64..103, 0u64..3, 1u16..4);
+    (ids, 0usize..3, told()).prop_map(|((cluster, node, life, shards), who, told)| {
+        Frame::Hello(Hello {
+            cluster_name: if who == 2 && life == 0 {
+                "other"
+            } else {
+                "test"
+            }
+            .to_owned(),
+            cluster: CLUSTERS[cluster],
+            node: NodeId(node),
+            incarnation: Incarnation(life),
+            name: format!("n{who}"),
+            address: format!("n{who}:1"),
+            peers_hash: 0,
+            shards: if shards == 3 { 3 } else { 2 },
+            told,
+        })
+    })
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let founder = |id: u64| Founder {
+        id: NodeId(id),
+        name: "n1".into(),
+        address: "n1:1".into(),
+    };
+    prop_oneof![
+        6 => hello(),
+        1 => (0usize..3, 98u64..103).prop_map(move |(id, node)| Frame::Welcome(ClusterRecord {
+            id: CLUSTERS[id],
+            founders: vec![founder(node)],
+            features: Vec::new(),
+        })),
+        1 => Just(Frame::Heartbeat),
+        1 => Just(Frame::Bye),
+        1 => ".{0,20}".prop_map(Frame::Refused),
+        1 => Just(Frame::Data { route: shard::Route::Owner(1), body: "x".into() }),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => Just(Event::Accepted),
+        8 => frame().prop_map(|f| Event::Frame(Box::new(f))),
+        1 => Just(Event::Closed),
+        2 => (0u64..5000).prop_map(Event::Tick),
+        1 => names().prop_map(Event::Enabled),
+        1 => proptest::collection::vec(98u64..103, 0..4).prop_map(Event::Nodes),
+        1 => Just(Event::Adopted),
+        1 => Just(Event::Stop),
+    ]
+}
+
+struct Rig {
+    peering: Peering,
+    now: Time,
+    up: BTreeSet<NodeId>,
+    adopting: Option<ClusterRecord>,
+    dialled: Vec<TargetId>,
+    next: u64,
+}
+
+impl Rig {
+    fn happens(&mut self, link: LinkId, event: Event) {
+        match event {
+            Event::Accepted => {
+                self.next += 1;
+                // Now and then one that this node has made.
+                match self.dialled.pop() {
+                    Some(target) if self.next.is_multiple_of(3) => {
+                        self.peering.dialled(target, LinkId(self.next));
+                    }
+                    _ => drop(self.peering.accepted(LinkId(self.next))),
+                }
+            }
+            Event::Frame(frame) => self.peering.frame(link, *frame),
+            Event::Closed => self.peering.closed(link),
+            Event::Tick(ms) => {
+                self.now = self.now + Duration::from_millis(ms);
+                self.peering.tick(self.now);
+            }
+            Event::Enabled(names) => self.peering.set_enabled(Some(names)),
+            Event::Nodes(ids) => {
+                let record = |id: u64| NodeRecord {
+                    id: NodeId(id),
+                    name: format!("n{id}").into(),
+                    address: format!("n{id}:1").into(),
+                    voter: false,
+                    maintenance: false,
+                };
+                let nodes: Vec<NodeRecord> = ids.into_iter().map(record).collect();
+                self.peering.set_nodes(&nodes);
+            }
+            Event::Adopted => {
+                if let Some(record) = self.adopting.take() {
+                    self.peering.adopted(record);
+                }
+            }
+            Event::Stop if self.next > 20 => self.peering.stop(),
+            Event::Stop => {}
+        }
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        while let Some(action) = self.peering.poll() {
+            match action {
+                // Told again when the link is another one.
+                Action::Up { node, .. } => drop(self.up.insert(node)),
+                Action::Down { node } => assert!(self.up.remove(&node), "down before up"),
+                Action::Adopt(record) => self.adopting = Some(record),
+                Action::Dial { target, .. } => self.dialled.push(target),
+                _ => {}
+            }
+        }
+        let ours = self.peering.cluster();
+        for link in self.peering.links.values() {
+            let hello = link.hello.as_ref();
+            if link.established {
+                assert!(hello.is_some_and(|h| h.cluster == ours && ours != 0));
+                let misfit = hello.and_then(|h| self.peering.misfit(h));
+                assert_eq!(misfit, None, "linked all the same");
+            }
+        }
+        let strangers = self.peering.links.values().filter(|l| l.hello.is_none());
+        assert!(strangers.count() <= MAX_STRANGERS + self.peering.targets.len());
+        assert!(self.peering.peers.len() <= self.peering.links.len() + self.up.len() + 5);
+    }
+}
+
+proptest! {
+    /// Whatever is said: no panic, nobody is down who was not up, and only nodes of this cluster that can follow it are linked.
+    #[test]
+    fn whatever_peers_say(
+        events in proptest::collection::vec((0u64..6, event()), 0..80),
+        cluster in 0usize..2,
+    ) {
+        let mut config = config(0, 3);
+        config.cluster = (CLUSTERS[cluster] != 0).then(|| ClusterRecord {
+            id: CLUSTERS[cluster],
+            founders: Vec::new(),
+            features: Vec::new(),
+        });
+        let mut rig = Rig {
+            peering: Peering::new(config),
+            now: Time::ZERO,
+            up: BTreeSet::new(),
+            adopting: None,
+            dialled: Vec::new(),
+            next: 0,
+        };
+        for (back, event) in events {
+            let link = LinkId(rig.next.saturating_sub(back));
+            rig.happens(link, event);
+        }
+    }
+}
+
+/// Somebody with a certificate and many names.
+#[test]
+fn links_are_bounded() {
+    let mut peering = Peering::new(config(0, 3));
+    let mut taken = 0;
+    for n in 1..=3 * MAX_LINKS as u64 {
+        if !peering.accepted(LinkId(n)) {
+            continue;
+        }
+        taken += 1;
+        let hello = Hello {
+            cluster_name: "test".into(),
+            cluster: 7,
+            node: NodeId(1000 + n),
+            incarnation: Incarnation(1),
+            name: format!("x{n}"),
+            address: format!("x{n}:1"),
+            peers_hash: 0,
+            shards: 2,
+            told: None,
+        };
+        peering.frame(LinkId(n), Frame::Hello(hello));
+        while peering.poll().is_some() {}
+    }
+    assert_eq!(taken, MAX_LINKS);
+    assert!(peering.links.len() <= MAX_LINKS && peering.peers.len() <= MAX_LINKS);
+}
