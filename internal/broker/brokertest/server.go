@@ -42,6 +42,7 @@ type Server struct {
 	down        bool
 	calls       []Call
 	flags       map[string]broker.FeatureFlag
+	onFlag      func(name string)
 	refuseMoves string
 	// catchingUp is a node whose members do not count for majorities.
 	catchingUp string

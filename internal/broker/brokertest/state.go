@@ -23,6 +23,13 @@ func (s *Server) SetVersion(version string) {
 	s.version = version
 }
 
+// OnFlag sets what is called before a feature flag is enabled. It must not ask the server.
+func (s *Server) OnFlag(call func(name string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onFlag = call
+}
+
 // AddVhost makes a vhost.
 func (s *Server) AddVhost(name string) {
 	s.mu.Lock()
