@@ -4,6 +4,7 @@
 package brokertest
 
 import (
+	"net/http"
 	"strings"
 
 	"posthorn.io/posthorn/internal/broker"
@@ -35,6 +36,23 @@ func (s *Server) AddVhost(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.vhosts[name] = true
+}
+
+// AddForeignVhost makes a vhost in which only those have access who are given permissions.
+func (s *Server) AddForeignVhost(name string) {
+	s.AddVhost(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.foreign[name] = true
+}
+
+// shutOut says whether a request changes what is in a vhost that the user has no permissions in. Administrators may look.
+func (s *Server) shutOut(user, method string, parts []string) bool {
+	if method == http.MethodGet || len(parts) < 2 || !contains([]string{"queues", "policies", "operator-policies"}, parts[0]) || !s.foreign[parts[1]] {
+		return false
+	}
+	_, permitted := s.permissions[key{parts[1], user}]
+	return !permitted
 }
 
 // SetNode makes a node, or says whether it runs.
