@@ -73,7 +73,10 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 
 	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
 	It("are joined by one that is deleted and made again over its volume", makeAgain)
+	It("are joined by one that gets its certificate from cert-manager", issueCertificate)
 	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
+
+	It("see that one show the certificate that cert-manager has renewed, and nobody is disconnected for it", seeRenewal)
 
 	Context("refuse", func() {
 		It("impossible values, with the reason", refuseImpossibleValues)
