@@ -54,6 +54,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	})
 
 	It("pass on what MQTT clients publish on one of them to those on the others", speakMQTT)
+	It("keep two teams apart, whatever one of them tries", keepTeamsApart)
 	It("run as nobody in particular, with a read-only root, in a restricted namespace", runRestricted)
 
 	Context("that are whole", func() {
