@@ -63,7 +63,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("keep every confirmed message while the leader's node is cut off", keepMessagesThroughCutOfLeader)
 		It("keep every confirmed message while the leader's pod is deleted", keepMessagesThroughDeletionOfLeader)
 		It("keep every confirmed message while a follower's node is cut off", keepMessagesThroughCutOfFollower)
-		It("are replaced one at a time under load when the version changes, also when the image is mended on the way", rollUnderLoad)
+		It("are upgraded to the next version one at a time under load, also when the image is mended on the way", rollUnderLoad)
 		It("hold a roll up while a queue needs one of them, name it, and let the spec be taken back", waitForQuorum)
 		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
 		It("lose their disks one after the other and no message with them", replaceEveryDisk)
@@ -73,7 +73,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	})
 
 	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
-	It("are joined by one that is deleted and made again over its volume", makeAgain)
+	It("are joined by one that is deleted and made again over its volume with the next version, whose flag is left to people", makeAgain)
 	It("are joined by one that gets its certificate from cert-manager", issueCertificate)
 	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
 
