@@ -92,6 +92,13 @@ broker:
 	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn
 	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/posthorn
 
+.PHONY: next
+next: ## the broker of the version after this one, in bin/next, for tests of upgrades
+	@mkdir -p bin/next
+	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn --features next
+	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/next/posthorn
+	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn
+
 operator:
 	@mkdir -p bin
 	@echo "building the operator"

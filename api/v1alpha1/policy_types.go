@@ -128,6 +128,9 @@ func (p *Policy) ClusterRef() ClusterReference { return p.Spec.ClusterRef }
 // Topology is the part of the status that all broker-side kinds share.
 func (p *Policy) Topology() *TopologyStatus { return &p.Status.TopologyStatus }
 
+// BrokerVhost is the vhost that the policy is in.
+func (p *Policy) BrokerVhost() string { return p.Spec.Vhost }
+
 // BrokerName is the policy's name in the broker.
 func (p *Policy) BrokerName() string {
 	if p.Spec.Name != "" {

@@ -151,6 +151,9 @@ func (q *Queue) ClusterRef() ClusterReference { return q.Spec.ClusterRef }
 // Topology is the part of the status that all broker-side kinds share.
 func (q *Queue) Topology() *TopologyStatus { return &q.Status.TopologyStatus }
 
+// BrokerVhost is the vhost that the queue is in.
+func (q *Queue) BrokerVhost() string { return q.Spec.Vhost }
+
 // WantedMembers is how many members the queue is to have in a cluster; 0 leaves it to the broker.
 func (q *Queue) WantedMembers(cluster *BrokerClusterSpec) int32 {
 	if q.Spec.Replicas == 0 && q.Spec.Type == QueueTypeQuorum {

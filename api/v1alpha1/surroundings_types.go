@@ -5,7 +5,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// TLSSpec makes the nodes listen for AMQP over TLS on port 5671. The certificate comes from a
+// TLSSpec makes the nodes listen for AMQP over TLS on port 5671, for HTTP on 15671, and give metrics on
+// 15691. The certificate comes from a
 // cert-manager issuer, from a given Secret, or, when neither is named, from an authority that the
 // operator keeps for this cluster alone. A renewed certificate is taken up without a restart.
 // +kubebuilder:validation:XValidation:rule="!(has(self.issuerRef) && has(self.secretName))",message="tls.issuerRef and tls.secretName exclude each other"
@@ -37,7 +38,8 @@ type TLSSpec struct {
 	// +kubebuilder:validation:Enum=None;Optional;Required
 	ClientAuth string `json:"clientAuth,omitempty"`
 
-	// DisablePlaintext closes port 5672, and port 15672 but for what runs inside the pods.
+	// DisablePlaintext closes port 5672, port 15692 of metrics, and port 15672 but for what runs inside
+	// the pods.
 	// +optional
 	DisablePlaintext bool `json:"disablePlaintext,omitempty"`
 }

@@ -59,8 +59,8 @@ func TestDecideFlags(t *testing.T) {
 		exclude []string
 		want    flagPlan
 	}{
-		{"all stable ones", false, nil, flagPlan{Enable: []string{"must", "off", "other"}, Disabled: []string{"must", "off", "on-its-way", "other", "unknown-somewhere"}, Enabled: 1}},
-		{"but those excluded", false, []string{"other", "nonsense"}, flagPlan{Enable: []string{"must", "off"}, Disabled: []string{"must", "off", "on-its-way", "other", "unknown-somewhere"}, Enabled: 1}},
+		{"all stable ones", false, nil, flagPlan{Enable: []string{"must", "off", "other"}, Waiting: []string{"on-its-way", "unknown-somewhere"}, Disabled: []string{"must", "off", "on-its-way", "other", "unknown-somewhere"}, Enabled: 1}},
+		{"but those excluded", false, []string{"other", "nonsense", "on-its-way"}, flagPlan{Enable: []string{"must", "off"}, Waiting: []string{"unknown-somewhere"}, Disabled: []string{"must", "off", "on-its-way", "other", "unknown-somewhere"}, Enabled: 1}},
 		{"by hand", true, nil, flagPlan{Disabled: []string{"must", "off", "on-its-way", "other", "unknown-somewhere"}, Enabled: 1}},
 	}
 	for _, c := range cases {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
@@ -22,6 +23,8 @@ type flagPlan struct {
 	Enable []string
 	// Disabled are the stable and required flags that are not enabled.
 	Disabled []string
+	// Waiting are those of them that cannot be enabled yet, though they are to be.
+	Waiting []string
 	// Enabled is how many are, experimental ones too.
 	Enabled int32
 }
@@ -32,7 +35,8 @@ type flagPlan struct {
 //	enabled        | any                | any                            | counted
 //	disabled       | stable or required | EnableStableAfterUpgrade, not excluded | enabled, which cannot be undone
 //	disabled       | stable or required | Manual, or excluded            | told in the status
-//	anything else  | stable or required | any                            | told in the status
+//	anything else  | stable or required | EnableStableAfterUpgrade, not excluded | waited for: a node has not told yet that it knows it
+//	anything else  | stable or required | Manual, or excluded            | told in the status
 //	not enabled    | experimental       | any                            | left alone
 func decideFlags(manual bool, exclude []string, flags []broker.FeatureFlag) flagPlan {
 	var plan flagPlan
@@ -43,20 +47,31 @@ func decideFlags(manual bool, exclude []string, flags []broker.FeatureFlag) flag
 		case flag.Stability == broker.FlagExperimental:
 		default:
 			plan.Disabled = append(plan.Disabled, flag.Name)
-			if flag.State == broker.FlagDisabled && !manual && !contains(exclude, flag.Name) {
+			switch {
+			case manual || contains(exclude, flag.Name):
+			case flag.State == broker.FlagDisabled:
 				plan.Enable = append(plan.Enable, flag.Name)
+			default:
+				plan.Waiting = append(plan.Waiting, flag.Name)
 			}
 		}
 	}
 	sort.Strings(plan.Disabled)
 	sort.Strings(plan.Enable)
+	sort.Strings(plan.Waiting)
 	return plan
 }
 
-// keepFlags enables feature flags when an upgrade is over, and writes how they stand into the status.
-// Brokers that know no feature flags have none.
+// keepFlags enables feature flags when an upgrade is over, one in each attempt, and writes how they
+// stand into the status. Brokers that know no feature flags have none.
 func (s *scope) keepFlags(ctx context.Context) error {
-	if !s.settled(s.tally()) || !s.oneVersion() {
+	t := s.tally()
+	if !s.settled(t) || !s.oneVersion() {
+		return nil
+	}
+	if s.complete(t) && s.cluster.Status.CurrentVersion != s.version {
+		// From the first flag on there is no way back: that the upgrade is over is written down before.
+		s.lookAgain(behind)
 		return nil
 	}
 	b, err := s.Brokers.Cluster(ctx, s.key())
@@ -73,31 +88,49 @@ func (s *scope) keepFlags(ctx context.Context) error {
 	spec := &s.cluster.Spec.FeatureFlags
 	plan := decideFlags(spec.Policy == posthornv1.FeatureFlagsManual, spec.Exclude, flags)
 	refused := ""
-	for _, name := range plan.Enable {
+	for len(plan.Enable) > 0 && told(s.cluster.Status.FeatureFlags, plan) {
+		name := plan.Enable[0]
+		plan.Enable = plan.Enable[1:]
 		err := b.EnableFeatureFlag(ctx, name)
-		switch {
-		case err == nil:
+		if err == nil {
 			plan.Enabled++
 			plan.Disabled = without(plan.Disabled, name)
 			s.event(corev1.EventTypeNormal, "FeatureFlagEnabled", "Enable", "enabled the feature flag %s", name)
-		case broker.IsTerminal(err):
-			refused = fmt.Sprintf("%s: %v", name, err)
-		default:
+			break
+		}
+		if !broker.IsTerminal(err) {
 			return fmt.Errorf("enabling the feature flag %s: %w", name, err)
 		}
+		refused = fmt.Sprintf("%s: %v", name, err)
 	}
 	s.tellFlags(plan, refused)
 	return nil
 }
 
-// tellFlags writes status.featureFlags, and an Event when flags stay disabled that did not before.
-func (s *scope) tellFlags(plan flagPlan, refused string) {
+// told says whether a status says how flags stand: none is enabled before what was enabled is told.
+func told(status *posthornv1.FeatureFlagsStatus, plan flagPlan) bool {
+	return status != nil && status.Enabled == plan.Enabled && slices.Equal(status.Disabled, firstFew(plan.Disabled))
+}
+
+// tellFlags writes status.featureFlags, and an Event when flags stay disabled that did not before. Those
+// that are left to enable come next.
+func (s *scope) tellFlags(left flagPlan, refused string) {
 	before := s.cluster.Status.FeatureFlags
-	status := &posthornv1.FeatureFlagsStatus{Enabled: plan.Enabled, Disabled: firstFew(plan.Disabled), Message: refused}
-	if refused == "" && len(plan.Disabled) > 0 {
+	status := &posthornv1.FeatureFlagsStatus{Enabled: left.Enabled, Disabled: firstFew(left.Disabled), Message: refused}
+	s.cluster.Status.FeatureFlags = status
+	switch {
+	case len(left.Enable) > 0:
+		status.Message = "being enabled, one after the other"
+		s.lookAgain(behind)
+		return
+	case len(left.Waiting) > 0 && refused == "":
+		status.Message = "waiting until every node is known to know " + strings.Join(firstFew(left.Waiting), ", ")
+		s.lookAgain(rollPoll)
+		return
+	}
+	if refused == "" && len(left.Disabled) > 0 {
 		status.Message = "left to you: featureFlags.policy is Manual, or featureFlags.exclude names them"
 	}
-	s.cluster.Status.FeatureFlags = status
 	if len(status.Disabled) > 0 && (before == nil || !reflect.DeepEqual(before.Disabled, status.Disabled)) {
 		s.event(corev1.EventTypeWarning, "FeatureFlagsDisabled", "Enable", "not enabled: %s (%s); the next minor version is refused until they are", strings.Join(status.Disabled, ", "), status.Message)
 	}

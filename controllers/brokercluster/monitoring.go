@@ -45,7 +45,7 @@ func (s *scope) ensureMonitoring(ctx context.Context) error {
 		}
 		return s.removeOptional(ctx, prometheusRuleKind, name)
 	}
-	object, err := s.ensureOptional(ctx, serviceMonitorKind, name, serviceMonitorSpec(s.cluster), spec.Labels)
+	object, err := s.ensureOptional(ctx, serviceMonitorKind, name, s.serviceMonitorSpec(), spec.Labels)
 	if err != nil {
 		return err
 	}
@@ -69,15 +69,15 @@ func (s *scope) ensureMonitoring(ctx context.Context) error {
 }
 
 // serviceMonitorSpec scrapes every node through the headless Service.
-func serviceMonitorSpec(cluster *posthornv1.BrokerCluster) map[string]any {
+func (s *scope) serviceMonitorSpec() map[string]any {
 	labels := map[string]any{names.LabelComponent: nodesComponent}
-	for name, value := range names.Selector(cluster.Name) {
+	for name, value := range names.Selector(s.cluster.Name) {
 		labels[name] = value
 	}
 	return map[string]any{
 		"selector":          map[string]any{"matchLabels": labels},
-		"namespaceSelector": map[string]any{"matchNames": []any{cluster.Namespace}},
-		"endpoints":         []any{map[string]any{"port": "prometheus", "path": "/metrics"}},
+		"namespaceSelector": map[string]any{"matchNames": []any{s.cluster.Namespace}},
+		"endpoints":         s.scrapeEndpoints(),
 	}
 }
 

@@ -27,14 +27,19 @@ func (s *scope) ensureNetworkPolicy(ctx context.Context) error {
 		return s.remove(ctx, policy)
 	}
 	return s.ensure(ctx, policy, func() error {
-		policy.Spec = strictPolicy(s.cluster, clientPorts(&s.cluster.Spec, s.protocols), s.reach, s.OperatorNamespace)
+		policy.Spec = strictPolicy(s.cluster, openTo{
+			clients: clientPorts(&s.cluster.Spec, s.protocols), management: managementPorts(s.reach), metrics: metricsPorts(s.scraped),
+		}, s.OperatorNamespace)
 		return nil
 	})
 }
 
+// openTo is which ports are there for whom.
+type openTo struct{ clients, management, metrics []corev1.ServicePort }
+
 // strictPolicy lets through what the cluster needs and nothing else. The kubelet's probes are not
 // under it: what comes from a pod's own node always passes.
-func strictPolicy(cluster *posthornv1.BrokerCluster, clients []corev1.ServicePort, r reach, operatorNamespace string) networkingv1.NetworkPolicySpec {
+func strictPolicy(cluster *posthornv1.BrokerCluster, open openTo, operatorNamespace string) networkingv1.NetworkPolicySpec {
 	spec := cluster.Spec.NetworkPolicy
 	nodes := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: names.Selector(cluster.Name)}}}
 	management := peers(spec.Management)
@@ -49,8 +54,8 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, clients []corev1.ServicePor
 		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
 		Ingress: []networkingv1.NetworkPolicyIngressRule{
 			{From: nodes, Ports: openPorts(corev1.ProtocolTCP, names.PortCluster)},
-			{From: peers(spec.Clients), Ports: openPorts(corev1.ProtocolTCP, numbers(clients)...)},
-			{From: peers(spec.Monitoring), Ports: openPorts(corev1.ProtocolTCP, names.PortPrometheus)},
+			{From: peers(spec.Clients), Ports: openPorts(corev1.ProtocolTCP, numbers(open.clients)...)},
+			{From: peers(spec.Monitoring), Ports: openPorts(corev1.ProtocolTCP, numbers(open.metrics)...)},
 		},
 		Egress: []networkingv1.NetworkPolicyEgressRule{
 			{To: nodes, Ports: openPorts(corev1.ProtocolTCP, names.PortCluster)},
@@ -60,7 +65,7 @@ func strictPolicy(cluster *posthornv1.BrokerCluster, clients []corev1.ServicePor
 	// A rule without peers would let everybody in.
 	if len(management) > 0 {
 		out.Ingress = append(out.Ingress, networkingv1.NetworkPolicyIngressRule{
-			From: management, Ports: openPorts(corev1.ProtocolTCP, numbers(managementPorts(r))...),
+			From: management, Ports: openPorts(corev1.ProtocolTCP, numbers(open.management)...),
 		})
 	}
 	return out

@@ -62,6 +62,9 @@ func TestStrictPolicy(t *testing.T) {
 		"no AMQP":                          {speak("mqtt"), "op", reach{plain: true}, names.PortAMQP, 0, false, nil},
 		"scrapers":                         {nil, "op", reach{plain: true}, names.PortPrometheus, 0, true, nil},
 		"named scrapers":                   {func(s *posthornv1.BrokerClusterSpec) { s.NetworkPolicy.Monitoring = []posthornv1.NetworkPeer{app} }, "op", reach{plain: true}, names.PortPrometheus, 1, false, app.NamespaceSelector},
+		"scrapers, no TLS":                 {nil, "op", reach{plain: true}, names.PortPrometheusTLS, 0, false, nil},
+		"scrapers, TLS":                    {nil, "op", reach{true, true}, names.PortPrometheusTLS, 0, true, nil},
+		"scrapers, only TLS":               {nil, "op", reach{secure: true}, names.PortPrometheus, 0, false, nil},
 		"what has no business in a broker": {nil, "op", reach{plain: true}, 22, 0, false, nil},
 	}
 	for name, c := range cases {
@@ -71,7 +74,9 @@ func TestStrictPolicy(t *testing.T) {
 			c.change(&cluster.Spec)
 			protocols = protocolsOf(cluster, nil, protocols)
 		}
-		policy := strictPolicy(cluster, clientPorts(&cluster.Spec, protocols), c.reach, c.operator)
+		policy := strictPolicy(cluster, openTo{
+			clients: clientPorts(&cluster.Spec, protocols), management: managementPorts(c.reach), metrics: metricsPorts(c.reach),
+		}, c.operator)
 		peers, anybody := admitted(policy, c.port)
 		if len(peers) != c.peers || anybody != c.anybody {
 			t.Errorf("%s: %v, anybody %v", name, peers, anybody)

@@ -131,7 +131,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 		Ports: []corev1.ContainerPort{
 			{Name: plainAMQP, ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},
 			{Name: managementPlain, ContainerPort: names.PortManagement, Protocol: corev1.ProtocolTCP},
-			{Name: "prometheus", ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
+			{Name: metricsPlain, ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
 		},
 		Resources: inputs.Resources,

@@ -45,6 +45,8 @@ type scope struct {
 	// reach is by which ports nodes can be asked, and askSecurely whether the Service is asked over TLS.
 	reach       reach
 	askSecurely bool
+	// scraped is by which ports nodes give metrics, and scrape by which of them they are asked for these.
+	scraped, scrape reach
 	// mounted are the Secrets with certificates that nodes show, the spec's first.
 	mounted []string
 	// volumes is what was found about growing volumes.

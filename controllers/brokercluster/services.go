@@ -33,7 +33,7 @@ func (s *scope) ensureNodesService(ctx context.Context) error {
 		service.Labels[names.LabelComponent] = nodesComponent
 		service.Spec.Ports = mergePorts(service.Spec.Ports, slices.Concat(
 			clientPorts(&s.cluster.Spec, s.protocols), []corev1.ServicePort{port("cluster", names.PortCluster)},
-			managementPorts(s.reach), []corev1.ServicePort{port("prometheus", names.PortPrometheus)},
+			managementPorts(s.reach), metricsPorts(s.scraped),
 		), false)
 		return nil
 	})
@@ -47,7 +47,7 @@ func (s *scope) ensureClientService(ctx context.Context) error {
 		service.Spec.Type = wanted.Type
 		service.Spec.Selector = names.Selector(s.cluster.Name)
 		service.Spec.Ports = mergePorts(service.Spec.Ports, slices.Concat(
-			clientPorts(&s.cluster.Spec, s.protocols), managementPorts(s.reach), []corev1.ServicePort{port("prometheus", names.PortPrometheus)},
+			clientPorts(&s.cluster.Spec, s.protocols), managementPorts(s.reach), metricsPorts(s.scraped),
 		), wanted.Type != corev1.ServiceTypeClusterIP)
 		annotate(&service.ObjectMeta, wanted.Annotations)
 		return nil

@@ -61,6 +61,8 @@ type serving struct {
 	looked         bool
 	source, secret string
 	end            time.Time
+	// name that the certificate has, the client Service's where it has that; empty when it is of no use.
+	name string
 	// authorities that clients are to trust; empty when the Secret does not tell.
 	authorities []byte
 	finding
@@ -128,6 +130,7 @@ func (s *scope) ownServing(ctx context.Context) (serving, error) {
 	})
 	return serving{
 		source: posthornv1.SourceOperator, secret: names.TLSSecret(cluster), end: end, authorities: material.Trusted,
+		name:    names.Host(namespace, cluster),
 		finding: finding{usable: err == nil, reason: reasonValid},
 	}, err
 }
@@ -167,7 +170,7 @@ func (s *scope) givenCertificate(ctx context.Context, source, name string) (serv
 		found.finding = finding{reason: reasonInvalidCertificate, message: fmt.Sprintf("Secret %s: %v", name, err)}
 		return found, nil
 	}
-	found.end = given.NotAfter
+	found.end, found.name = given.NotAfter, given.NameFor(names.Host(s.cluster.Namespace, s.cluster.Name))
 	found.finding = judgeGiven(given, found.authorities != nil, s.cluster, s.Now())
 	if found.message != "" {
 		found.message = fmt.Sprintf("Secret %s: %s", name, found.message)

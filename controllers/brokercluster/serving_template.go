@@ -65,14 +65,18 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	if tls.DisablePlaintext {
 		// What is run inside the pod (posthorn ctl) still finds it.
 		set("POSTHORN_MANAGEMENT_TCP_PORT", "localhost:"+strconv.Itoa(names.PortManagement))
-		container.Ports = withoutPort(container.Ports, managementPlain)
+		set("POSTHORN_PROMETHEUS_TCP_PORT", "none")
+		container.Ports = withoutPort(withoutPort(container.Ports, managementPlain), metricsPlain)
 	}
 	set("POSTHORN_MANAGEMENT_SSL_PORT", strconv.Itoa(names.PortManagementTLS))
+	set("POSTHORN_PROMETHEUS_SSL_PORT", strconv.Itoa(names.PortPrometheusTLS))
 	for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
 		// The kubelet does not verify the certificate: it asks the pod's own address.
 		probe.HTTPGet.Port, probe.HTTPGet.Scheme = intstr.FromString(managementTLS), corev1.URISchemeHTTPS
 	}
-	container.Ports = append(container.Ports, corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP})
+	container.Ports = append(container.Ports,
+		corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP},
+		corev1.ContainerPort{Name: metricsTLS, ContainerPort: names.PortPrometheusTLS, Protocol: corev1.ProtocolTCP})
 	files := template.Spec.Volumes[0].Projected
 	files.Sources = append(files.Sources, corev1.VolumeProjection{Secret: &corev1.SecretProjection{
 		LocalObjectReference: corev1.LocalObjectReference{Name: tls.Secret}, Items: items,
@@ -92,12 +96,5 @@ func withoutPort(ports []corev1.ContainerPort, name string) []corev1.ContainerPo
 // managementPorts are the ports of the HTTP API. One that is not wanted any more stays as long as there
 // are pods that have it: the operator asks them by it.
 func managementPorts(r reach) []corev1.ServicePort {
-	var out []corev1.ServicePort
-	if r.plain {
-		out = append(out, port(managementPlain, names.PortManagement))
-	}
-	if r.secure {
-		out = append(out, port(managementTLS, names.PortManagementTLS))
-	}
-	return out
+	return r.ports(port(managementPlain, names.PortManagement), port(managementTLS, names.PortManagementTLS))
 }

@@ -29,19 +29,36 @@ const (
 	maxRoots = 128 << 10
 )
 
-// reach is by which ports of the HTTP API nodes can be asked.
+// reach is by which ports of the HTTP API, or for metrics, nodes can be asked.
 type reach struct{ plain, secure bool }
 
-// reachOf a pod, going by the ports it was made with.
-func reachOf(pod *corev1.Pod) reach {
+// or is what either of two can be asked by.
+func (r reach) or(other reach) reach { return reach{r.plain || other.plain, r.secure || other.secure} }
+
+// ports are those of two that something can be asked by.
+func (r reach) ports(plain, secure corev1.ServicePort) []corev1.ServicePort {
+	var out []corev1.ServicePort
+	if r.plain {
+		out = append(out, plain)
+	}
+	if r.secure {
+		out = append(out, secure)
+	}
+	return out
+}
+
+// reachOf a pod's HTTP API.
+func reachOf(pod *corev1.Pod) reach { return openOf(pod, managementPlain, managementTLS) }
+
+// openOf says which of two ports a pod has, going by those it was made with.
+func openOf(pod *corev1.Pod, plain, secure string) reach {
 	var r reach
 	for _, container := range pod.Spec.Containers {
 		if container.Name != containerName {
 			continue
 		}
 		for _, port := range container.Ports {
-			r.plain = r.plain || port.Name == managementPlain
-			r.secure = r.secure || port.Name == managementTLS
+			r = r.or(reach{port.Name == plain, port.Name == secure})
 		}
 	}
 	return r
@@ -55,13 +72,14 @@ func (s *scope) settleReach(ctx context.Context) error {
 		return err
 	}
 	s.reach = reach{plain: !s.cluster.Spec.TLSOnly(), secure: s.cluster.Spec.TLS != nil}
+	s.scraped = s.reach
 	s.askSecurely = serviceScheme(pods, s.reach.secure)
+	s.scrape = decideScrape(pods, s.reach.secure)
 	if s.reach.secure {
 		s.mounted = []string{servingSecret(s.cluster)}
 	}
 	for _, name := range sortedKeys(pods) {
-		r := reachOf(pods[name])
-		s.reach.plain, s.reach.secure = s.reach.plain || r.plain, s.reach.secure || r.secure
+		s.reach, s.scraped = s.reach.or(reachOf(pods[name])), s.scraped.or(scrapedAt(pods[name]))
 		if secret := mountedSecret(pods[name]); secret != "" && !slices.Contains(s.mounted, secret) {
 			s.mounted = append(s.mounted, secret)
 		}

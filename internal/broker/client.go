@@ -74,6 +74,8 @@ type Client interface {
 	DeleteUser(ctx context.Context, name string) error
 	ListPermissions(ctx context.Context, user string) ([]Permission, error)
 	PutPermission(ctx context.Context, permission Permission) error
+	// EnterVhost gives the client's own user all permissions in a vhost.
+	EnterVhost(ctx context.Context, vhost string) error
 	DeletePermission(ctx context.Context, vhost, user string) error
 	ListTopicPermissions(ctx context.Context, user string) ([]TopicPermission, error)
 	PutTopicPermission(ctx context.Context, permission TopicPermission) error

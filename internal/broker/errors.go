@@ -57,6 +57,12 @@ func IsUnauthorized(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusUnauthorized
 }
 
+// IsShutOut tells whether the operator's user has no permission in the vhost: somebody else made it.
+func IsShutOut(err error) bool {
+	var api *APIError
+	return errors.As(err, &api) && api.Status == http.StatusUnauthorized && strings.Contains(api.Reason, "access virtual host")
+}
+
 // IsUnbelieved tells whether the node showed a certificate that is not believed.
 func IsUnbelieved(err error) bool {
 	var unbelieved *tls.CertificateVerificationError

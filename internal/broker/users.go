@@ -55,6 +55,11 @@ func (c *HTTPClient) PutPermission(ctx context.Context, permission Permission) e
 	return c.call(ctx, http.MethodPut, where, permission, nil)
 }
 
+// EnterVhost gives the client's own user all permissions in a vhost; an administrator may do that.
+func (c *HTTPClient) EnterVhost(ctx context.Context, vhost string) error {
+	return c.PutPermission(ctx, Permission{User: c.access.Username, Vhost: vhost, Configure: ".*", Write: ".*", Read: ".*"})
+}
+
 // DeletePermission takes away the user's permissions in one vhost.
 func (c *HTTPClient) DeletePermission(ctx context.Context, vhost, user string) error {
 	return c.call(ctx, http.MethodDelete, path("permissions", vhost, user), nil, nil)

@@ -17,7 +17,9 @@ const (
 	PortWebMQTT    = 15675
 	PortWebMQTTS   = 15676
 	PortPrometheus = 15692
-	PortCluster    = 25672
+	// PortPrometheusTLS is metrics over TLS.
+	PortPrometheusTLS = 15691
+	PortCluster       = 25672
 )
 
 // Labels and annotations.

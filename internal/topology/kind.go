@@ -26,6 +26,9 @@ type Object interface {
 	BrokerName() string
 }
 
+// inVhost is an object whose thing is in a vhost.
+type inVhost interface{ BrokerVhost() string }
+
 // Kind is what differs between the kinds.
 type Kind[T Object] interface {
 	// New is an empty object.

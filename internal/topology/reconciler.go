@@ -161,7 +161,21 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	if err != nil {
 		return err
 	}
-	return a.apply(ctx, client, tenant, before)
+	return a.within(ctx, client, func() error { return a.apply(ctx, client, tenant, before) })
+}
+
+// within does something in the object's vhost and, where it turns out that somebody else made that, again with
+// permissions there.
+func (a *attempt[T]) within(ctx context.Context, b broker.Client, do func() error) error {
+	err := do()
+	object, is := any(a.object).(inVhost)
+	if !is || !broker.IsShutOut(err) {
+		return err
+	}
+	if err := b.EnterVhost(ctx, object.BrokerVhost()); err != nil {
+		return fmt.Errorf("entering the vhost %q, which somebody else made: %w", object.BrokerVhost(), err)
+	}
+	return do()
 }
 
 func (a *attempt[T]) env(cluster *posthornv1.BrokerCluster) Env {

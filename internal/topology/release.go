@@ -56,7 +56,8 @@ func (a *attempt[T]) forget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.work.Forget(ctx, b); err != nil && !broker.IsNotFound(err) {
+	err = a.within(ctx, b, func() error { return a.work.Forget(ctx, b) })
+	if err != nil && !broker.IsNotFound(err) {
 		return err
 	}
 	return nil

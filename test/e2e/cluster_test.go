@@ -54,6 +54,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	})
 
 	It("pass on what MQTT clients publish on one of them to those on the others", speakMQTT)
+	It("keep two teams apart, whatever one of them tries", keepTeamsApart)
 	It("run as nobody in particular, with a read-only root, in a restricted namespace", runRestricted)
 
 	Context("that are whole", func() {
@@ -62,7 +63,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("keep every confirmed message while the leader's node is cut off", keepMessagesThroughCutOfLeader)
 		It("keep every confirmed message while the leader's pod is deleted", keepMessagesThroughDeletionOfLeader)
 		It("keep every confirmed message while a follower's node is cut off", keepMessagesThroughCutOfFollower)
-		It("are replaced one at a time under load when the version changes, also when the image is mended on the way", rollUnderLoad)
+		It("are upgraded to the next version one at a time under load, also when the image is mended on the way", rollUnderLoad)
 		It("hold a roll up while a queue needs one of them, name it, and let the spec be taken back", waitForQuorum)
 		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
 		It("lose their disks one after the other and no message with them", replaceEveryDisk)
@@ -72,8 +73,11 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	})
 
 	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
-	It("are joined by one that is deleted and made again over its volume", makeAgain)
+	It("are joined by one that is deleted and made again over its volume with the next version, whose flag is left to people", makeAgain)
+	It("are joined by one that gets its certificate from cert-manager", issueCertificate)
 	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
+
+	It("see that one show the certificate that cert-manager has renewed, and nobody is disconnected for it", seeRenewal)
 
 	Context("refuse", func() {
 		It("impossible values, with the reason", refuseImpossibleValues)

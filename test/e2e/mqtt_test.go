@@ -74,17 +74,23 @@ func speakMQTT() {
 // dialMQTT connects to a pod as the cluster's default user.
 func dialMQTT(pod string) (*mqttClient, error) {
 	GinkgoHelper()
-	var secret corev1.Secret
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(clusterName)}, &secret)).To(Succeed())
 	there := brokerPod(pod)
 	connection, err := dialPod(ctx, "tcp", net.JoinHostPort(there.Status.PodIP, fmt.Sprint(names.PortMQTT)))
 	if err != nil {
 		return nil, err
 	}
+	return enterMQTT(connection, clusterName, "on-"+pod)
+}
+
+// enterMQTT logs in as a cluster's default user, with a client id.
+func enterMQTT(connection net.Conn, cluster, id string) (*mqttClient, error) {
+	GinkgoHelper()
+	var secret corev1.Secret
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(cluster)}, &secret)).To(Succeed())
 	c := &mqttClient{connection: connection, in: bufio.NewReader(connection)}
 	// Clean session, user name and password.
 	body := append(mqttText(nil, "MQTT"), 4, 0xC2, 0, 0)
-	body = mqttText(body, "on-"+pod)
+	body = mqttText(body, id)
 	body = mqttText(mqttText(body, string(secret.Data["username"])), string(secret.Data["password"]))
 	if err := c.write(mqttConnect, body); err != nil {
 		return nil, err

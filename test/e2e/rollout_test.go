@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/names"
 )
 
@@ -90,18 +91,17 @@ func (r *rollRecord) take(event watch.Event) {
 	r.mostDown = max(r.mostDown, down)
 }
 
-// Versions that the images are given in the spec; a step from one to the next is a step of minor versions.
-const (
-	version     = "0.1.0"
-	nextVersion = "0.2.0"
-	// badImage cannot be pulled: nothing listens there.
-	badImage = "127.0.0.1:1/posthorn:none"
-)
+// badImage cannot be pulled: nothing listens there.
+const badImage = "127.0.0.1:1/posthorn:none"
 
-// rollUnderLoad changes version and image under load. The image it is given first is not there, and is mended
-// in the spec alone. A client publishes and consumes until the last pod is new.
+// rollUnderLoad upgrades the cluster to the program of the next version under load. The image it is given first is not
+// there, and is mended in the spec alone. A client publishes and consumes until the last pod is new. What only the next
+// version can is on from then, and not a moment earlier.
 func rollUnderLoad() {
 	newWorkQueue("rolled")
+	Expect(runningVersions(clusterName)).To(Equal([]string{version, version, version}))
+	Eventually(func() *posthornv1.FeatureFlagsStatus { return currentCluster().Status.FeatureFlags }).ShouldNot(BeNil())
+	enabled := currentCluster().Status.FeatureFlags.Enabled
 	record := recordRoll()
 	c := start("roll", work{command: "run", queue: "rolled", messages: endless, rate: 400, overlap: true})
 	c.confirmedAtLeast(400)
@@ -110,8 +110,9 @@ func rollUnderLoad() {
 	say("%s", readiness(newCluster())())
 	Expect(changeCluster(func(spec *posthornv1.BrokerClusterSpec) { spec.Image = nextImage })).To(Succeed())
 	say("the image changes to %s", nextImage)
-	began, told := time.Now(), []string{}
+	began, told, between := time.Now(), []string{}, halfWay{}
 	Eventually(func() bool {
+		between.look()
 		cluster := currentCluster()
 		if r := cluster.Status.Rollout; r != nil {
 			if line := r.Reason + " " + r.WaitingFor; len(told) == 0 || told[len(told)-1] != line {
@@ -122,16 +123,25 @@ func rollUnderLoad() {
 		return cluster.Status.CurrentVersion == nextVersion && operatorContent() == nil
 	}).WithTimeout(lifecycleTimeout).Should(BeTrue(), "%v", &told)
 	say("rolled in %.1fs", time.Since(began).Seconds())
+	Eventually(func() *posthornv1.FeatureFlagsStatus { return currentCluster().Status.FeatureFlags }).
+		Should(And(HaveField("Enabled", enabled+1), HaveField("Disabled", BeEmpty()), HaveField("Message", BeEmpty())))
+	Expect(between.early).To(BeEmpty())
+	Expect(between.refused).To(And(ContainSubstring(nextFlag), MatchRegexp(`\bc-[01]\b`)), "half-way it is refused, with the nodes that do not know it")
 	c.moreConfirmed(400)
-	c.enough()
+	Expect(c.enough().Rejected).To(BeZero(), "no publish fails that is tried again when its connection ends")
 	seen := record()
 	Expect(seen.replaced).To(Equal([]string{"c-2", "c-2", "c-1", "c-0"}), "each once, the highest ordinal first and again for the bad image")
 	Expect(seen.mostDown).To(Equal(1), "never two at once")
+	Expect(notesOf(clusterName, "Replacing")).To(ConsistOf("replacing c-2: Drained", "replacing c-2: NotRunning",
+		"replacing c-1: Drained", "replacing c-0: Drained"), "no node went that led a queue")
+	Expect(runningVersions(clusterName)).To(Equal([]string{nextVersion, nextVersion, nextVersion}))
 	pods, err := brokerPods()
 	Expect(err).NotTo(HaveOccurred())
 	for i := range pods {
 		Expect(pods[i].Spec.Containers[0].Image).To(Equal(nextImage))
+		Expect(flagOf(clusterName, &pods[i], nextFlag)).To(Equal(broker.FlagEnabled), pods[i].Name)
 	}
+	Expect(notesOf(clusterName, "FeatureFlagEnabled")).To(ConsistOf("enabled the feature flag " + nextFlag))
 	for _, name := range memberNames() {
 		Expect(slices.ContainsFunc(told, func(line string) bool { return strings.HasSuffix(line, " "+name) })).
 			To(BeTrue(), "status.rollout told of %s: %v", name, told)

@@ -39,7 +39,7 @@ var (
 	root      = filepath.Join("..", "..")
 	artifacts = os.Getenv("POSTHORN_E2E_ARTIFACTS")
 	image     = setting("POSTHORN_E2E_IMAGE", "posthorn.local/posthorn:dev")
-	nextImage = setting("POSTHORN_E2E_NEXT_IMAGE", "posthorn.local/posthorn:dev2")
+	nextImage = setting("POSTHORN_E2E_NEXT_IMAGE", "posthorn.local/posthorn:next")
 	clientImg = setting("POSTHORN_E2E_CLIENT_IMAGE", "posthorn.local/demo-client:dev")
 )
 

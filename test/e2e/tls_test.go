@@ -7,8 +7,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -27,23 +30,27 @@ func takeTLSOnly() {
 	becomesReady(singleCluster(secureCluster))
 	hasQueue("first")
 	pod := brokerPod(secureCluster + "-0")
-	for _, port := range []int{names.PortAMQP, names.PortManagement} {
+	for _, port := range []int{names.PortAMQP, names.PortManagement, names.PortPrometheus} {
 		_, err := dialPod(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(port)))
 		Expect(err).To(MatchError(ContainSubstring("refused")), "port %d", port)
 	}
-	before := authorities()
+	before := authorities(secureCluster)
 	Expect(overTLS(&pod, before)).To(Succeed())
+	Expect(metricsOverTLS(&pod, before)).To(ContainSubstring("\nrabbitmq_connections "))
+	// Who is inside the pod is asked for nothing more than without.
+	said, err := exec.Command(filepath.Join(root, "hack", "kubectl"), "-n", namespace, "exec", pod.Name, "--", "/posthorn", "ctl", "ping").CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", said)
 	operators := restarts()
 
 	for _, name := range []string{names.TLSCASecret(secureCluster), names.TLSSecret(secureCluster)} {
 		Expect(k8s.Delete(ctx, &corev1.Secret{ObjectMeta: meta(name)})).To(Succeed())
 	}
-	Eventually(authorities).ShouldNot(Equal(before))
+	Eventually(authorities).WithArguments(secureCluster).ShouldNot(Equal(before))
 	hasQueue("second")
-	Expect(overTLS(&pod, authorities())).NotTo(Succeed(), "the node does not have it yet")
+	Expect(overTLS(&pod, authorities(secureCluster))).NotTo(Succeed(), "the node does not have it yet")
 	// The kubelets of the local cluster look after the files of pods every ten seconds.
 	start := time.Now()
-	Eventually(func() error { return overTLS(&pod, authorities()) }).WithTimeout(lifecycleTimeout).Should(Succeed())
+	Eventually(func() error { return overTLS(&pod, authorities(secureCluster)) }).WithTimeout(lifecycleTimeout).Should(Succeed())
 	say("the node shows a certificate of the new authority after %.1fs", time.Since(start).Seconds())
 	hasQueue("third")
 	again := brokerPod(pod.Name)
@@ -63,32 +70,56 @@ func hasQueue(name string) {
 }
 
 // authorities that clients are told to trust.
-func authorities() string {
+func authorities(cluster string) string {
 	GinkgoHelper()
 	var bundle corev1.ConfigMap
-	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.ClientCA(secureCluster)}, &bundle)).To(Succeed())
+	Expect(k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.ClientCA(cluster)}, &bundle)).To(Succeed())
 	return bundle.Data["ca.crt"]
 }
 
 // overTLS asks a node, trusting some authorities, by the Service's name.
 func overTLS(pod *corev1.Pod, authorities string) error {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM([]byte(authorities)) {
-		return fmt.Errorf("no authority in %q", authorities)
-	}
 	var secret corev1.Secret
 	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(secureCluster)}, &secret); err != nil {
 		return err
 	}
-	transport := &http.Transport{
-		DialContext: dialPod, DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: names.Host(namespace, secureCluster), MinVersion: tls.VersionTLS12},
+	transport, err := trusting(authorities)
+	if err != nil {
+		return err
 	}
-	_, err := broker.New(broker.Access{
+	_, err = broker.New(broker.Access{
 		URL:      fmt.Sprintf("https://%s", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(names.PortManagementTLS))),
 		Username: string(secret.Data["username"]), Password: string(secret.Data["password"]),
 	}, transport).Overview(ctx)
 	return err
+}
+
+// trusting reaches pods of the cluster with TLS by the Service's name, if they show a certificate of the authorities.
+func trusting(authorities string) (*http.Transport, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(authorities)) {
+		return nil, fmt.Errorf("no authority in %q", authorities)
+	}
+	return &http.Transport{
+		DialContext: dialPod, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: names.Host(namespace, secureCluster), MinVersion: tls.VersionTLS12},
+	}, nil
+}
+
+// metricsOverTLS of a node, as Prometheus asks for them.
+func metricsOverTLS(pod *corev1.Pod, authorities string) (string, error) {
+	transport, err := trusting(authorities)
+	if err != nil {
+		return "", err
+	}
+	where := "https://" + net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(names.PortPrometheusTLS)) + "/metrics"
+	response, err := (&http.Client{Transport: transport}).Get(where)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
 }
 
 // restarts of the operator's containers, by pod.

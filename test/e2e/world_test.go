@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -30,14 +31,17 @@ func meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
-// makeNamespace makes the namespace anew. What an interrupted run left is removed first.
-func makeNamespace(name string) {
+// makeNamespace makes the namespace anew, with labels that say yes. What an interrupted run left is removed first.
+func makeNamespace(name string, labels ...string) {
 	GinkgoHelper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	Expect(client.IgnoreNotFound(k8s.Delete(ctx, ns))).To(Succeed())
 	fresh := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
 	}}
+	for _, label := range labels {
+		fresh.Labels[label] = "yes"
+	}
 	Eventually(func() error { return k8s.Create(ctx, fresh.DeepCopy()) }).Should(Succeed())
 	Eventually(func() error {
 		return k8s.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
@@ -51,6 +55,7 @@ func newCluster() *posthornv1.BrokerCluster {
 			Replicas: replicas, Image: image, Version: version,
 			Protocols: []posthornv1.Protocol{posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT},
 			Storage:   posthornv1.StorageSpec{Size: resource.MustParse("1Gi"), WhenDeleted: "Delete"},
+			Tenancy:   &posthornv1.TenancySpec{AllowedNamespaces: &metav1.LabelSelector{MatchLabels: map[string]string{messaging: "yes"}}},
 		},
 	}
 }
@@ -78,6 +83,17 @@ func newUser() *posthornv1.User {
 		Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{Length: 32}},
 		Permissions: []posthornv1.Permission{{Vhost: "/", Write: ".*", Read: ".*"}},
 	}}
+}
+
+// manifest of an object, as kubectl takes it.
+func manifest(object client.Object) string {
+	GinkgoHelper()
+	kind, err := k8s.GroupVersionKindFor(object)
+	Expect(err).NotTo(HaveOccurred())
+	object.GetObjectKind().SetGroupVersionKind(kind)
+	text, err := json.Marshal(object)
+	Expect(err).NotTo(HaveOccurred())
+	return string(text)
 }
 
 // becomesReady waits for the condition Ready, about the newest spec.

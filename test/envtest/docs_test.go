@@ -5,10 +5,13 @@ package envtest
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +25,32 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+var (
+	shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	// fence begins a block; what is behind it says what the block is.
+	fence = regexp.MustCompile("(?m)^```(.+)$")
+	// anyBlock and inline are where commands may stand.
+	anyBlock = regexp.MustCompile("(?ms)^```.*?^```$|^    .*?$")
+	inline   = regexp.MustCompile("`((?:kubectl|helm) [^`\n]+)`")
+)
+
+// threeNodes is what a page needs that speaks of the third node.
+func threeNodes(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }
+
+// guides are the pages whose commands are run from the first to the last, each in a world of its own.
+var guides = map[string][]func(*posthornv1.BrokerCluster){
+	"install.md": nil, "first-cluster.md": nil, "rotating.md": nil, "recovering.md": nil, "bootstrap.md": nil, "scaling.md": nil,
+	"upgrading.md": nil, "tenants.md": nil, "tls-on-kubernetes.md": nil, "mqtt-on-kubernetes.md": nil, "monitoring-on-kubernetes.md": nil,
+	"sleep-and-space.md": {threeNodes},
+}
+
+// elsewhere are commands in the text of pages, with the test that runs each, and words of that test.
+var elsewhere = map[string][2]string{
+	"kubectl apply -k config/namespaced":                                         {"test/envtest/namespaced/namespaced_test.go", `"apply", "-k", filepath.Join("..", "..", "..", "config", "namespaced")`},
+	"kubectl apply -k config/prometheus":                                         {"test/envtest/surroundings_test.go", `"apply", "-k", filepath.Join("..", "..", "config", "prometheus")`},
+	`kubectl patch KIND NAME --type=merge -p '{"metadata":{"finalizers":null}}'`: {"test/envtest/docs_test.go", `"patch", "queue", "stuck", "--type=merge"`},
+	"kubectl exec c-0 -- /posthorn ctl ping":                                     {"test/e2e/tls_test.go", `"--", "/posthorn", "ctl", "ping"`},
+}
 
 // startBrokersOf gives every cluster that appears in a namespace its broker, until it is stopped.
 func startBrokersOf(namespace string) (stop func()) {
@@ -49,7 +77,7 @@ func startBrokersOf(namespace string) (stop func()) {
 }
 
 var _ = Describe("the user's guide", func() {
-	DescribeTable("has commands that work", func(name string, changes ...func(*posthornv1.BrokerCluster)) {
+	run := func(name string) {
 		kubectl := filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
 		if _, err := os.Stat(kubectl); err != nil {
 			Skip("there is no kubectl beside the API server")
@@ -58,7 +86,7 @@ var _ = Describe("the user's guide", func() {
 		Expect(err).NotTo(HaveOccurred())
 		blocks := shellBlock.FindAllSubmatch(text, -1)
 		Expect(blocks).NotTo(BeEmpty())
-		w := newWorld(changes...)
+		w := newWorld(guides[name]...)
 		w.readyWorld()
 		stop := startBrokersOf(w.namespace)
 		defer stop()
@@ -74,18 +102,56 @@ var _ = Describe("the user's guide", func() {
 		script.Env = append(os.Environ(), "KUBECONFIG="+config, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
 		output, err := script.CombinedOutput()
 		Expect(err).NotTo(HaveOccurred(), "%s", output)
-	},
-		Entry("install", "install.md"),
-		Entry("first cluster", "first-cluster.md"),
-		Entry("rotating", "rotating.md"),
-		Entry("recovering", "recovering.md"),
-		Entry("bootstrap", "bootstrap.md"),
-		Entry("scaling", "scaling.md"),
-		Entry("upgrading", "upgrading.md"),
-		Entry("tenants", "tenants.md"),
-		Entry("TLS", "tls-on-kubernetes.md"),
-		Entry("MQTT", "mqtt-on-kubernetes.md"),
-		Entry("monitoring", "monitoring-on-kubernetes.md"),
-		Entry("sleep and space", "sleep-and-space.md", func(c *posthornv1.BrokerCluster) { c.Spec.Replicas = 3 }),
-	)
+	}
+	for _, name := range slices.Sorted(maps.Keys(guides)) {
+		It("has commands that work in "+name, func() { run(name) })
+	}
+
+	It("has no command that is not run", func() {
+		pages, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+		Expect(err).NotTo(HaveOccurred())
+		found := map[string]bool{}
+		for _, page := range append(pages, filepath.Join("..", "..", "README.md")) {
+			name := filepath.Base(page)
+			data, err := os.ReadFile(page)
+			Expect(err).NotTo(HaveOccurred())
+			text := string(data)
+			for _, kind := range fence.FindAllStringSubmatch(text, -1) {
+				// TestTheCommandsOfTheGuide of test/packaging runs those of Helm.
+				Expect(kind[1]).To(BeElementOf("sh", "yaml", "helm"), "a block of %s", name)
+			}
+			if shellBlock.MatchString(text) {
+				Expect(guides).To(HaveKey(name))
+			}
+			for _, block := range anyBlock.FindAllString(text, -1) {
+				if !strings.HasPrefix(block, "```sh") {
+					Expect(block).NotTo(MatchRegexp(`(?m)^\s*(\$ )?kubectl [a-z]+ [-a-z]`), "not in a block of sh, in %s", name)
+				}
+			}
+			for _, command := range inline.FindAllStringSubmatch(anyBlock.ReplaceAllString(text, ""), -1) {
+				if strings.Contains(strings.TrimPrefix(command[1], "kubectl "), " ") {
+					Expect(elsewhere).To(HaveKey(command[1]), "in the text of %s", name)
+					found[command[1]] = true
+				}
+			}
+		}
+		for command, test := range elsewhere {
+			Expect(found).To(HaveKey(command), "no page has it any more")
+			text, err := os.ReadFile(filepath.Join("..", "..", test[0]))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(string(text)).To(ContainSubstring(test[1]), "%s is run by %s", command, test[0])
+		}
+	})
+
+	It("tells how to let an object go that nobody lets go", func() {
+		w := newWorld()
+		w.readyWorld()
+		stuck := w.queue("stuck", func(q *posthornv1.Queue) { q.Finalizers = []string{"test.posthorn.io/nobody"} })
+		create(stuck)
+		Eventually(ready(stuck)).Should(HavePrefix("True"))
+		Expect(k8s.Delete(ctx, stuck)).To(Succeed())
+		Consistently(gone(stuck)).Should(BeFalse())
+		kubectl(w.namespace, "patch", "queue", "stuck", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+		Eventually(gone(stuck)).Should(BeTrue())
+	})
 })

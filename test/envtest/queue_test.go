@@ -363,6 +363,26 @@ var _ = Describe("tenancy (K7)", func() {
 		Expect(w.there("t-"+guest, "orders")()).To(BeTrue())
 	})
 
+	It("enters vhosts that somebody else has made", func() {
+		w := newWorld(open)
+		guest := newNamespace(map[string]string{"messaging": "yes"})
+		own := "t-" + guest
+		w.broker.AddForeignVhost(own)
+		queue := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = guest, own })
+		policy := w.policy("bound", func(p *posthornv1.Policy) { p.Namespace, p.Spec.Vhost = guest, own })
+		create(queue)
+		create(policy)
+		Eventually(ready(queue)).Should(HavePrefix("True"))
+		Eventually(ready(policy)).Should(HavePrefix("True"))
+		// Not before the tenant was found to be allowed there.
+		w.broker.AddForeignVhost("theirs")
+		before := len(w.broker.Calls("/api/permissions/", http.MethodPut))
+		reaching := w.queue("reaching", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = guest, "theirs" })
+		create(reaching)
+		Eventually(ready(reaching)).Should(HavePrefix("False NotAllowed"))
+		Expect(w.broker.Calls("/api/permissions/", http.MethodPut)).To(HaveLen(before))
+	})
+
 	It("lets in a namespace when the cluster begins to select it", func() {
 		w := newWorld()
 		tenant := newNamespace(nil)

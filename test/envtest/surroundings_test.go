@@ -4,7 +4,12 @@
 package envtest
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -26,6 +31,47 @@ func setMonitor(mode string) func(*posthornv1.BrokerCluster) {
 // exists says whether an object is there.
 func exists(object client.Object) func() error {
 	return func() error { return k8s.Get(ctx, client.ObjectKeyFromObject(object), object) }
+}
+
+// endpoints of the ServiceMonitor; none when there is no ServiceMonitor.
+func (w *world) endpoints() []map[string]any {
+	GinkgoHelper()
+	monitor := optional(monitoringGroup, "ServiceMonitor", w.namespace, "c")
+	if exists(monitor)() != nil {
+		return nil
+	}
+	list, _, err := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
+	Expect(err).NotTo(HaveOccurred())
+	var out []map[string]any
+	for _, each := range list {
+		endpoint, is := each.(map[string]any)
+		Expect(is).To(BeTrue())
+		out = append(out, endpoint)
+	}
+	return out
+}
+
+// scraped are the ports of the endpoints.
+func (w *world) scraped() []string {
+	GinkgoHelper()
+	var out []string
+	for _, endpoint := range w.endpoints() {
+		out = append(out, fmt.Sprint(endpoint["port"]))
+	}
+	return out
+}
+
+// verifies says whether who believes the authorities takes the certificate in a Secret for a host's.
+func verifies(secret client.ObjectKey, authorities []byte, host string) error {
+	GinkgoHelper()
+	var shown corev1.Secret
+	Expect(k8s.Get(ctx, secret, &shown)).To(Succeed())
+	pair, err := tls.X509KeyPair(shown.Data[corev1.TLSCertKey], shown.Data[corev1.TLSPrivateKeyKey])
+	Expect(err).NotTo(HaveOccurred())
+	roots := x509.NewCertPool()
+	Expect(roots.AppendCertsFromPEM(authorities)).To(BeTrue())
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host})
+	return err
 }
 
 var _ = Describe("monitoring", Ordered, func() {
@@ -94,6 +140,46 @@ var _ = Describe("monitoring", Ordered, func() {
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionMonitoringReady)).Should(Equal("absent"))
 	})
 
+	It("scrapes over TLS from the first node on that gives metrics by nothing else, and is told whom to believe", func() {
+		w := newWorld()
+		w.readyWorld()
+		Eventually(w.scraped).Should(Equal([]string{"prometheus"}))
+		w.broker.SetLeaders("c-1", 7)
+		w.changeCluster(setTLS(posthornv1.TLSSpec{DisablePlaintext: true}))
+		Eventually(w.rollout).Should(Equal("Draining c-1"))
+		Eventually(w.scraped).Should(Equal([]string{"prometheus", "prometheus-tls"}))
+		Expect(w.servicePorts()).To(And(HaveKey("prometheus"), HaveKey("prometheus-tls")), "both kinds of nodes are there")
+		w.broker.SetLeaders("c-1", 0)
+		w.readyWorld()
+		Eventually(w.scraped).Should(Equal([]string{"prometheus-tls"}))
+		Eventually(w.servicePorts).ShouldNot(HaveKey("prometheus"))
+
+		endpoint := w.endpoints()[0]
+		Expect(endpoint["scheme"]).To(Equal("https"))
+		host, _, err := unstructured.NestedString(endpoint, "tlsConfig", "serverName")
+		Expect(err).NotTo(HaveOccurred())
+		from, _, err := unstructured.NestedStringMap(endpoint, "tlsConfig", "ca", "configMap")
+		Expect(err).NotTo(HaveOccurred())
+		var bundle corev1.ConfigMap
+		Expect(k8s.Get(ctx, w.key(from["name"]), &bundle)).To(Succeed())
+		Expect(verifies(w.key("c-tls"), []byte(bundle.Data[from["key"]]), host)).To(Succeed())
+
+		// A Secret without authorities: what it has is believed.
+		given := tlsSecret(w.namespace, "given", 1000*time.Hour, "mq.example.com")
+		delete(given.Data, "ca.crt")
+		create(given)
+		w.changeCluster(setTLS(posthornv1.TLSSpec{SecretName: "given"}))
+		w.readyWorld()
+		Eventually(func() map[string]string {
+			from, _, _ = unstructured.NestedStringMap(w.endpoints()[0], "tlsConfig", "ca", "secret")
+			return from
+		}).Should(Equal(map[string]string{"name": "given", "key": "tls.crt"}))
+		host, _, err = unstructured.NestedString(w.endpoints()[0], "tlsConfig", "serverName")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(verifies(w.key("given"), given.Data["tls.crt"], host)).To(Succeed())
+		Expect(w.servicePorts()).To(HaveKey("prometheus"), "whoever scrapes by his own rules may go on without")
+	})
+
 	It("leaves a ServiceMonitor of that name alone that is not its own", func() {
 		w := newWorld(setMonitor("Off"))
 		w.readyWorld()
@@ -105,6 +191,17 @@ var _ = Describe("monitoring", Ordered, func() {
 		Eventually(ready(w.cluster())).Should(HavePrefix("False NameTaken"))
 		Expect(exists(foreign)()).To(Succeed())
 		Expect(foreign.Object["spec"]).To(Equal(map[string]any{"mine": "yes"}))
+	})
+
+	It("is had of the operator itself", func() {
+		installCRD(monitoringGroup, "podmonitors", "PodMonitor")
+		Eventually(func() error {
+			return k8s.List(ctx, &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": monitoringGroup + "/v1", "kind": "PodMonitorList"}})
+		}).Should(Succeed())
+		kubectl("", "apply", "-k", filepath.Join("..", "..", "config", "prometheus"))
+		monitor := optional(monitoringGroup, "PodMonitor", "posthorn-system", "posthorn-operator")
+		Expect(exists(monitor)()).To(Succeed())
+		Expect(k8s.Delete(ctx, monitor)).To(Succeed())
 	})
 })
 

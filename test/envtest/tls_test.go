@@ -200,6 +200,8 @@ var _ = Describe("TLS for clients", func() {
 		w.readyWorld()
 		Expect(w.mountsTLS()).To(BeTrue())
 
+		// Nodes have it in memory.
+		Expect(brokers.hold(w.key(clusterName))).To(Succeed())
 		Expect(k8s.Delete(ctx, secret)).To(Succeed())
 		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(HavePrefix("False SecretNotFound"))
 		Expect(ready(w.cluster())()).To(HavePrefix("True"))

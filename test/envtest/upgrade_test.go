@@ -4,6 +4,7 @@
 package envtest
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -77,21 +78,29 @@ var _ = Describe("an upgrade (K2, K3)", func() {
 		w.readyWorld()
 	})
 
-	It("is followed by enabling the stable feature flags, each told", func() {
+	It("is followed by enabling the stable feature flags, one after the other, each told", func() {
 		w := newWorld(setVersion("1.0.0"))
 		w.readyWorld()
 		w.broker.SetLeaders("c-0", 3)
 		w.broker.SetFlag(broker.FeatureFlag{Name: "trial", State: broker.FlagDisabled, Stability: broker.FlagExperimental})
 		w.changeCluster(setVersion("1.1.0"))
 		Eventually(w.rollout).Should(Equal("Draining c-0"))
-		// The new nodes know a flag that the old one does not.
+		// The new nodes know flags that the old one does not.
 		w.broker.SetFlag(stable("message_containers", broker.FlagDisabled))
+		w.broker.SetFlag(stable("new_hash", broker.FlagDisabled))
+		told := make(chan string, 2)
+		w.broker.OnFlag(func(name string) {
+			defer GinkgoRecover()
+			status := w.cluster().Status
+			told <- fmt.Sprintf("%s at %s, %d enabled", name, status.CurrentVersion, status.FeatureFlags.Enabled)
+		})
 		Consistently(func() string { return w.broker.Flag("message_containers") }).Should(Equal(broker.FlagDisabled), "an old node is there")
 		w.broker.SetLeaders("c-0", 0)
-		Eventually(func() string { return w.broker.Flag("message_containers") }).Should(Equal(broker.FlagEnabled))
-		Eventually(eventsOf(w.cluster(), "FeatureFlagEnabled")).Should(Equal(1))
+		Eventually(told).Should(Receive(Equal("message_containers at 1.1.0, 0 enabled")), "that there is no way back is known before the first")
+		Eventually(told).Should(Receive(Equal("new_hash at 1.1.0, 1 enabled")), "the status tells of each before the next")
+		Eventually(eventsOf(w.cluster(), "FeatureFlagEnabled")).Should(Equal(2))
 		Expect(w.broker.Flag("trial")).To(Equal(broker.FlagDisabled))
-		Eventually(func() *posthornv1.FeatureFlagsStatus { return w.cluster().Status.FeatureFlags }).Should(Equal(&posthornv1.FeatureFlagsStatus{Enabled: 1}))
+		Eventually(func() *posthornv1.FeatureFlagsStatus { return w.cluster().Status.FeatureFlags }).Should(Equal(&posthornv1.FeatureFlagsStatus{Enabled: 2}))
 		puts := len(w.broker.Calls("/api/feature-flags", http.MethodPut))
 		Consistently(func() int { return len(w.broker.Calls("/api/feature-flags", http.MethodPut)) }).Should(Equal(puts))
 	})

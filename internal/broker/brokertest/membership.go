@@ -111,6 +111,9 @@ func (s *Server) serveFlags(r *request) reply {
 		if !known || flag.State == broker.FlagUnavailable {
 			return badRequest("unsupported")
 		}
+		if s.onFlag != nil {
+			s.onFlag(flag.Name)
+		}
 		flag.State = broker.FlagEnabled
 		s.flags[flag.Name] = flag
 		return noContent

@@ -31,6 +31,7 @@ type Server struct {
 	// listens says by what a node can be asked; nil: without TLS.
 	listens     func(node string) (plain, secure bool)
 	vhosts      map[string]bool
+	foreign     map[string]bool
 	queues      map[key]*broker.Queue
 	policies    map[broker.PolicyScope]map[key]broker.Policy
 	users       map[string]broker.User
@@ -42,6 +43,7 @@ type Server struct {
 	down        bool
 	calls       []Call
 	flags       map[string]broker.FeatureFlag
+	onFlag      func(name string)
 	refuseMoves string
 	// catchingUp is a node whose members do not count for majorities.
 	catchingUp string
@@ -78,8 +80,9 @@ type Call struct {
 // Start starts a server with the vhost / and an administrator.
 func Start(username, password string) *Server {
 	s := &Server{
-		vhosts: map[string]bool{"/": true},
-		queues: map[key]*broker.Queue{},
+		vhosts:  map[string]bool{"/": true},
+		foreign: map[string]bool{},
+		queues:  map[key]*broker.Queue{},
 		policies: map[broker.PolicyScope]map[key]broker.Policy{
 			broker.UserPolicies: {}, broker.OperatorPolicies: {},
 		},
@@ -184,6 +187,9 @@ func (s *Server) route(r *request, escaped string) reply {
 			return badRequest("bad path")
 		}
 		r.parts = append(r.parts, plain)
+	}
+	if s.shutOut(name, r.Method, r.parts) {
+		return failure(http.StatusUnauthorized, "not_authorized", "User not authorised to access virtual host")
 	}
 	handlers := map[string]func(*request) reply{
 		"overview": s.overview, "nodes": s.serveNodes, "health": s.health, "whoami": s.whoami,

@@ -4,6 +4,7 @@
 package brokertest
 
 import (
+	"net/http"
 	"strings"
 
 	"posthorn.io/posthorn/internal/broker"
@@ -23,11 +24,35 @@ func (s *Server) SetVersion(version string) {
 	s.version = version
 }
 
+// OnFlag sets what is called before a feature flag is enabled. It must not ask the server.
+func (s *Server) OnFlag(call func(name string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onFlag = call
+}
+
 // AddVhost makes a vhost.
 func (s *Server) AddVhost(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.vhosts[name] = true
+}
+
+// AddForeignVhost makes a vhost in which only those have access who are given permissions.
+func (s *Server) AddForeignVhost(name string) {
+	s.AddVhost(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.foreign[name] = true
+}
+
+// shutOut says whether a request changes what is in a vhost that the user has no permissions in. Administrators may look.
+func (s *Server) shutOut(user, method string, parts []string) bool {
+	if method == http.MethodGet || len(parts) < 2 || !contains([]string{"queues", "policies", "operator-policies"}, parts[0]) || !s.foreign[parts[1]] {
+		return false
+	}
+	_, permitted := s.permissions[key{parts[1], user}]
+	return !permitted
 }
 
 // SetNode makes a node, or says whether it runs.
