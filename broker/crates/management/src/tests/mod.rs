@@ -6,6 +6,7 @@ mod clients;
 mod documents;
 mod messages;
 mod operations;
+mod rates;
 mod replicas;
 
 use crate::{Config, Node, prometheus, router, serve};
@@ -49,6 +50,9 @@ pub(crate) struct Fake {
     pub(crate) disk_alarm: bool,
     /// Queues that a node to be forgotten still holds.
     pub(crate) moving: u32,
+    /// How often figures of queues, and connections, were asked for.
+    pub(crate) asked_of_queues: u32,
+    pub(crate) asked_of_connections: u32,
 }
 
 pub(crate) fn node(id: u64) -> NodeRecord {
@@ -306,7 +310,10 @@ impl Fake {
                 };
                 reply((1..=all).map(NodeId).collect());
             }
-            ControlRequest::Queues { only, reply } => reply(self.facts(only)),
+            ControlRequest::Queues { only, reply } => {
+                self.asked_of_queues += 1;
+                reply(self.facts(only));
+            }
             ControlRequest::OwnQueues { reply } => {
                 let own = |f: &QueueFacts| f.leader == Some(NodeId(1));
                 reply(self.facts(None).into_iter().filter(own).collect());
@@ -317,13 +324,17 @@ impl Fake {
             }
             ControlRequest::Nodes { reply } => reply(self.nodes()),
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
-            ControlRequest::Connections { reply } => reply(self.connections.clone()),
+            ControlRequest::Connections { reply } => {
+                self.asked_of_connections += 1;
+                reply(self.connections.clone());
+            }
             ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
             ControlRequest::Counters { reply, .. } => reply(self.counters()),
             ControlRequest::Publish {
                 vhost,
                 build,
                 reply,
+                ..
             } => reply(self.publish(&vhost, build)),
             ControlRequest::Get {
                 queue,
@@ -404,6 +415,8 @@ fn fake() -> Fake {
         alone: false,
         disk_alarm: false,
         moving: 0,
+        asked_of_queues: 0,
+        asked_of_connections: 0,
     };
     fake.apply(Change::Bootstrap {
         cluster: "test".into(),
