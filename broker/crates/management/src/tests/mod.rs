@@ -8,6 +8,7 @@ mod messages;
 mod operations;
 mod rates;
 mod replicas;
+mod rights;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
