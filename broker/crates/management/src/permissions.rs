@@ -183,16 +183,20 @@ pub(crate) async fn get_topics(api: &Api, vhost: &str, user: &str) -> Answer {
     .await
 }
 
+/// For any exchange: with RabbitMQ what the path names is all of them together.
+async fn has_topics(api: &Api, vhost: &str, user: &str) -> Result<bool, ApiError> {
+    let (vhost, user) = (vhost.to_owned(), user.to_owned());
+    let look = move |tree: &Tree| {
+        let mut all = tree.topic_permissions();
+        all.any(|p| *p.vhost == *vhost && *p.user == *user)
+    };
+    api.read(look).await
+}
+
 pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
     let record = topic_record(vhost, user, &Members(&body))?;
-    let same = record.clone();
-    let existed = api
-        .read(move |tree| {
-            let mut all = tree.topic_permissions();
-            all.any(|p| p.user == same.user && p.vhost == same.vhost && p.exchange == same.exchange)
-        })
-        .await?;
+    let existed = has_topics(api, vhost, user).await?;
     put_change(api, Change::PutTopicPermission(record)).await?;
     put_answer(existed)
 }
@@ -203,14 +207,7 @@ pub(crate) async fn delete_topics(
     user: &str,
     exchange: Option<&str>,
 ) -> Answer {
-    let (v, u) = (vhost.to_owned(), user.to_owned());
-    let there = api
-        .read(move |tree| {
-            let mut all = tree.topic_permissions();
-            all.any(|p| *p.vhost == *v && *p.user == *u)
-        })
-        .await?;
-    if !there {
+    if !has_topics(api, vhost, user).await? {
         return Err(ApiError::not_found());
     }
     let change = Change::DeleteTopicPermission {
