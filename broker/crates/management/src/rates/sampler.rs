@@ -13,6 +13,8 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 const EVERY: Duration = Duration::from_secs(5);
+/// For all that is watched together.
+const PATIENCE: Duration = Duration::from_secs(4);
 /// Up to so many watched queues are asked for one by one.
 const FEW: usize = 16;
 /// Above that, all of them together, where the cluster has no more: a shard tells of so many in one turn.
@@ -53,11 +55,16 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
         rates.forget(at.now);
         Watched::of(rates.watched(at.now))
     };
-    queues(api, watched.queues).await?;
-    if watched.clients {
-        clients(api, &counters).await?;
-    }
-    Ok(())
+    let watching = async {
+        queues(api, watched.queues).await?;
+        match watched.clients {
+            true => clients(api, &counters).await,
+            false => Ok(()),
+        }
+    };
+    // Nodes that do not answer must not keep the cluster's own sample waiting.
+    let watching = tokio::time::timeout(PATIENCE, watching).await;
+    watching.unwrap_or_else(|_| Err(ApiError::unavailable("not all answered in time")))
 }
 
 struct Watched {
