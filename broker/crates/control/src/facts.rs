@@ -2,7 +2,7 @@
 //! was asked as JSON: a node of another version leaves out what it does not know.
 
 use env::NodeId;
-use queue::{Deliveries, QueueStats};
+use queue::{DeadLettering, DeadReason, DeathCounts, Deliveries, QueueKind, QueueStats};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -144,6 +144,64 @@ pub struct Counters {
     /// By protocol, as in metrics' labels.
     pub protocols: BTreeMap<String, ProtocolCounters>,
     pub mqtt: MqttFigures,
+    pub classic_deaths: Deaths,
+    pub quorum_deaths: Deaths,
+}
+
+/// Messages that left queues of one type without having been accepted, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Deaths {
+    /// Gone: their queue names no dead letter exchange.
+    pub disabled: DeathReasons,
+    pub at_most_once: DeathReasons,
+    pub at_least_once: DeathReasons,
+    /// Of the last: confirmed by every queue they went to.
+    pub confirmed: u64,
+}
+
+/// What messages died of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeathReasons {
+    pub maxlen: u64,
+    pub expired: u64,
+    pub rejected: u64,
+    pub delivery_limit: u64,
+}
+
+impl DeathReasons {
+    fn add(&mut self, other: &DeathReasons) {
+        self.maxlen += other.maxlen;
+        self.expired += other.expired;
+        self.rejected += other.rejected;
+        self.delivery_limit += other.delivery_limit;
+    }
+}
+
+impl Deaths {
+    /// Those in queues of this type.
+    pub fn of(counts: &DeathCounts, kind: QueueKind) -> Deaths {
+        let reasons = |way| DeathReasons {
+            maxlen: counts.of(kind, way, DeadReason::MaxLength),
+            expired: counts.of(kind, way, DeadReason::Expired),
+            rejected: counts.of(kind, way, DeadReason::Rejected),
+            delivery_limit: counts.of(kind, way, DeadReason::DeliveryLimit),
+        };
+        Deaths {
+            disabled: reasons(DeadLettering::Off),
+            at_most_once: reasons(DeadLettering::AtMostOnce),
+            at_least_once: reasons(DeadLettering::AtLeastOnce),
+            confirmed: 0,
+        }
+    }
+
+    fn add(&mut self, other: &Deaths) {
+        self.disabled.add(&other.disabled);
+        self.at_most_once.add(&other.at_most_once);
+        self.at_least_once.add(&other.at_least_once);
+        self.confirmed += other.confirmed;
+    }
 }
 
 /// Figures of queues, summed up by the shards that have them: a scrape needs no list of queues.
@@ -262,6 +320,8 @@ impl Counters {
             ours.consumers += theirs.consumers;
         }
         self.mqtt.add(&other.mqtt);
+        self.classic_deaths.add(&other.classic_deaths);
+        self.quorum_deaths.add(&other.quorum_deaths);
     }
 
     /// Everything that clients of all protocols did.
@@ -298,7 +358,7 @@ pub enum Question {
 pub enum Facts {
     Connections(Vec<ConnectionFacts>),
     Consumers(Vec<ConsumerFacts>),
-    Counters(Counters),
+    Counters(Box<Counters>),
     Closed(bool),
 }
 

@@ -10,8 +10,8 @@ pub mod json;
 mod membership;
 
 pub use facts::{
-    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, Facts, MessageCounts, MqttFigures,
-    ProtocolCounters, Question, QueueTotals,
+    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, Facts,
+    MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals,
 };
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,
@@ -76,12 +76,16 @@ pub enum ControlRequest {
     /// Through an exchange, as a client with confirms would. `build` makes the message at the time it is given.
     Publish {
         vhost: Name,
+        /// Who publishes: for those who trace the virtual host.
+        user: Name,
         build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
         reply: Reply<Result<Published, Refused>>,
     },
     /// Takes messages from the front of a queue; then, all together, they are settled.
     Get {
         queue: QueueId,
+        /// Who takes them: for those who trace the virtual host.
+        user: Name,
         /// At most.
         count: u32,
         /// Bytes of bodies after which no more are taken.
@@ -127,6 +131,19 @@ pub struct QueueFacts {
 pub struct Published {
     pub routed: bool,
     pub taken: bool,
+}
+
+/// What a node uses of its machine, and where its alarms are, in bytes. None: it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub memory_used: Option<u64>,
+    /// From here on the memory alarm is on.
+    pub memory_limit: Option<u64>,
+    pub disk_free: Option<u64>,
+    /// Below it the disk alarm is on.
+    pub disk_free_limit: Option<u64>,
+    /// Files and sockets that the process may have, their number.
+    pub descriptors: Option<u64>,
 }
 
 #[derive(Clone, Debug)]

@@ -2,11 +2,9 @@
 
 use crate::error::ApiError;
 use crate::login::Logins;
-use crate::rates::Rates;
+use crate::rates::{Moment, Rates};
 use crate::{Config, Node, entropy};
 use control::{ControlRequest, QueueFacts, Reply};
-use env::Clock as _;
-use env::real::RealClock;
 use metadata::{Change, Done, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -22,12 +20,21 @@ const HANGS: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(crate) struct Api(Arc<Shared>);
 
+/// Does not keep it alive.
+pub(crate) struct WeakApi(Weak<Shared>);
+
+impl WeakApi {
+    /// None: it is gone.
+    pub(crate) fn upgrade(&self) -> Option<Api> {
+        self.0.upgrade().map(Api)
+    }
+}
+
 struct Shared {
     node: Node,
     config: Config,
     logins: Logins,
     rates: Mutex<Rates>,
-    clock: RealClock,
     /// Since when a sign of life is waited for.
     unanswered: Mutex<Option<Instant>>,
 }
@@ -41,9 +48,12 @@ impl Api {
             config,
             logins: Logins::new(key),
             rates: Mutex::new(Rates::default()),
-            clock: RealClock::new(),
             unanswered: Mutex::new(None),
         })))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakApi {
+        WeakApi(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -60,9 +70,12 @@ impl Api {
         rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since 1970, in milliseconds.
-    pub(crate) fn wall_ms(&self) -> u64 {
-        self.0.clock.wall().0
+    pub(crate) fn moment(&self) -> Moment {
+        let clock = &self.0.config.clock.0;
+        Moment {
+            now: clock.now(),
+            wall: clock.wall(),
+        }
     }
 
     /// Sends a request and waits for its reply.

@@ -7,7 +7,7 @@ use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
 use crate::page::Window;
 use crate::queues::{NodeNames, node_names};
-use crate::rates::{self, Key};
+use crate::rates::{self, Key, Range};
 use control::{ChannelFacts, ConnectionFacts};
 use serde_json::{Value as Json, json as object};
 
@@ -39,10 +39,14 @@ fn show(
     connection: &ConnectionFacts,
     channel: &ChannelFacts,
     names: &NodeNames,
+    range: Option<&Range>,
 ) -> Json {
     let name = name(connection, channel);
     let (host, port) = address(&connection.peer);
-    let stats = rates::message_stats(api, Key::Channel(name.clone()), &channel.counts);
+    let mut stats = object!({});
+    let counts = (&rates::COUNTS[..], &rates::counts(&channel.counts)[..]);
+    let at = (Key::Channel(name.clone()), range);
+    rates::show_counts(api, at, &mut stats, counts);
     object!({
         "name": name,
         "number": channel.number,
@@ -73,6 +77,7 @@ fn show(
 /// Those of the connections that fit.
 async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool) -> Answer {
     let window = Window::of(&call.query)?;
+    let range = Range::of(&call.query, "msg_rates")?;
     let names = api.read(node_names).await?;
     let found = visible(api, call).await?;
     let all = found.iter().filter(|c| fits(c)).flat_map(|connection| {
@@ -80,7 +85,9 @@ async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool)
         channels.map(move |channel| (name(connection, channel), connection, channel))
     });
     let (part, cut) = window.cut(all.collect(), |(name, ..)| name)?;
-    let shown = part.iter().map(|(_, c, ch)| show(api, c, ch, &names));
+    let shown = part
+        .iter()
+        .map(|(_, c, ch)| show(api, c, ch, &names, range.as_ref()));
     Ok(cut.respond(shown.collect()))
 }
 
@@ -97,11 +104,12 @@ pub(crate) async fn of_connection(api: &Api, call: &Call, connection: &str) -> A
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, wanted: &str) -> Answer {
+    let range = Range::of(&call.query, "msg_rates")?;
     let names = api.read(node_names).await?;
     for connection in visible(api, call).await? {
         for channel in &connection.channels {
             if name(&connection, channel) == wanted {
-                return json(show(api, &connection, channel, &names));
+                return json(show(api, &connection, channel, &names, range.as_ref()));
             }
         }
     }

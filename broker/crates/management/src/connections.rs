@@ -6,7 +6,7 @@ use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::page::Window;
 use crate::queues::{NodeNames, node_names};
-use crate::rates::{self, Key};
+use crate::rates::{self, Key, Range};
 use control::{ConnectionFacts, ControlRequest};
 use serde_json::{Value as Json, json as object};
 
@@ -32,11 +32,9 @@ fn protocol(label: &str) -> &str {
     }
 }
 
-fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
+fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Option<&Range>) -> Json {
     let (peer_host, peer_port) = address(&connection.peer);
     let (host, port) = address(&connection.local);
-    let bytes = [connection.received_bytes, connection.sent_bytes];
-    let seen = rates::observe(api, Key::Connection(connection.name.clone()), &bytes);
     let mut shown = object!({
         "name": connection.name,
         "node": names.get(&connection.node),
@@ -57,12 +55,11 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames) -> Json {
         "port": port,
         "peer_host": peer_host,
         "peer_port": peer_port,
-        "recv_oct": connection.received_bytes,
-        "recv_oct_details": seen.details(0),
-        "send_oct": connection.sent_bytes,
-        "send_oct_details": seen.details(1),
         "send_pend": connection.pending_bytes,
     });
+    let octets = (&rates::OCTETS[..], &rates::octets(connection)[..]);
+    let at = (Key::Connection(connection.name.clone()), range);
+    rates::show_counts(api, at, &mut shown, octets);
     // RabbitMQ leaves it out where there is none.
     if !connection.client_name.is_empty() {
         shown["user_provided_name"] = object!(connection.client_name);
@@ -92,11 +89,12 @@ pub(crate) async fn visible(api: &Api, call: &Call) -> Result<Vec<ConnectionFact
 
 async fn answer(api: &Api, call: &Call, fits: impl Fn(&ConnectionFacts) -> bool) -> Answer {
     let window = Window::of(&call.query)?;
+    let range = Range::of(&call.query, "data_rates")?;
     let mut found = visible(api, call).await?;
     found.retain(fits);
     let names = api.read(node_names).await?;
     let (part, cut) = window.cut(found, |c| &c.name)?;
-    let shown = part.iter().map(|c| show(api, c, &names));
+    let shown = part.iter().map(|c| show(api, c, &names, range.as_ref()));
     Ok(cut.respond(shown.collect()))
 }
 
@@ -129,9 +127,10 @@ pub(crate) async fn find(api: &Api, call: &Call, name: &str) -> Result<Connectio
 }
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
+    let range = Range::of(&call.query, "data_rates")?;
     let found = find(api, call, name).await?;
     let names = api.read(node_names).await?;
-    json(show(api, &found, &names))
+    json(show(api, &found, &names, range.as_ref()))
 }
 
 /// Tells the client why and ends its connection; false when it has gone meanwhile.

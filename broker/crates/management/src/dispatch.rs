@@ -116,7 +116,7 @@ fn elements(path: &str) -> Result<Vec<String>, ApiError> {
     Ok(elements)
 }
 
-async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
+pub(crate) async fn dispatch(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     if let ["queues", "quorum", rest @ ..] = path
         && let Some(answer) = replicas::route(api, call, method, rest).await
     {

@@ -126,7 +126,7 @@ fn certificates(api: &Api, within: &str, unit: &str) -> Answer {
     };
     let config = api.config();
     let expires = config.certificates_expire.as_ref().and_then(|e| (e.0)());
-    let by = api.wall_ms() / 1000 + u64::from(within) * days * 86_400;
+    let by = api.moment().wall.0 / 1000 + u64::from(within) * days * 86_400;
     let Some(expires) = expires.filter(|expires| *expires <= by) else {
         return ok();
     };

@@ -42,8 +42,9 @@ mod users;
 mod vhosts;
 
 use axum::Router;
-use control::ControlRequest;
+use control::{ControlRequest, Resources};
 use env::NodeId;
+use env::real::RealClock;
 use metadata::QueueKind;
 use metadata::features::Program;
 use std::future::Future;
@@ -93,6 +94,26 @@ impl std::fmt::Debug for LogLevels {
     }
 }
 
+/// What this node uses of its machine.
+#[derive(Clone)]
+pub struct Measure(pub Arc<dyn Fn() -> Resources + Send + Sync>);
+
+impl std::fmt::Debug for Measure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Measure")
+    }
+}
+
+/// What tells the time of samples.
+#[derive(Clone)]
+pub struct Clock(pub Arc<dyn env::Clock + Send + Sync>);
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Clock")
+    }
+}
+
 /// Facts about this node that the API shows, and its limits.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -121,6 +142,9 @@ pub struct Config {
     pub log_levels: Option<LogLevels>,
     /// None: no certificates.
     pub certificates_expire: Option<Expiry>,
+    /// None: nothing is known of the machine.
+    pub resources: Option<Measure>,
+    pub clock: Clock,
 }
 
 /// Largest request body, in bytes.
@@ -129,6 +153,11 @@ pub const MAX_BODY: usize = 256 * 1024;
 pub const MAX_DEFINITIONS: usize = 4 * 1024 * 1024;
 
 impl Config {
+    pub(crate) fn measured(&self) -> Resources {
+        let measure = self.resources.as_ref();
+        measure.map_or_else(Resources::default, |measure| (measure.0)())
+    }
+
     pub fn new(node: NodeId, name: impl Into<String>) -> Config {
         Config {
             node,
@@ -144,13 +173,19 @@ impl Config {
             memory_watermark: None,
             log_levels: None,
             certificates_expire: None,
+            resources: None,
+            clock: Clock(Arc::new(RealClock::new())),
         }
     }
 }
 
-/// The management application: `/api/...`, `/livez`, `/readyz`. Wants [`Peer`] as connect info; [`serve`] gives it.
+/// The management application: `/api/...`, `/livez`, `/readyz`. Wants [`Peer`] as connect info; [`serve`] gives it. It samples
+/// rates in the background while it lives, on the tokio runtime that it must be made in.
 pub fn router(node: Node, config: Config) -> std::io::Result<Router> {
-    Ok(dispatch::router(ask::Api::new(node, config)?))
+    let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;
+    let api = ask::Api::new(node, config)?;
+    runtime.spawn(rates::run(api.downgrade()));
+    Ok(dispatch::router(api))
 }
 
 /// The Prometheus application: `/metrics`, `/metrics/per-object`. No login, as with RabbitMQ.

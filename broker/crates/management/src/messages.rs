@@ -183,6 +183,7 @@ pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str)
     let published = api
         .ask(|reply| ControlRequest::Publish {
             vhost,
+            user: call.user.name.clone(),
             build: Box::new(move |received| build(&wanted, &encoded, received)),
             reply,
         })
@@ -282,6 +283,7 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     let taken = api
         .ask(|reply| ControlRequest::Get {
             queue,
+            user: call.user.name.clone(),
             count,
             bytes: MAX_BYTES,
             settle,

@@ -20,7 +20,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use control::{ControlRequest, Counters, QueueFacts};
-use globals::{churn, globals, mqtt};
+use globals::{churn, dead_letters, globals, machine, mqtt};
 use objects::{FAMILIES, Samples};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -155,8 +155,10 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
         "is 1 if free disk space watermark alarm is in effect",
         alarm(own.map(|n| n.disk_alarm)),
     );
+    machine(&mut page, &config.measured());
     let listens = |what: &str| config.listeners.iter().any(|(name, _)| name.contains(what));
     globals(&mut page, &counters.protocols, listens("mqtt"));
+    dead_letters(&mut page, &counters, listens("mqtt"));
     if listens("mqtt") {
         mqtt(&mut page, &counters);
     }

@@ -9,7 +9,7 @@ use crate::overview;
 use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use control::{ControlRequest, Forgetting, MembershipRequest, NodeFacts};
+use control::{ControlRequest, Forgetting, MembershipRequest, NodeFacts, Resources};
 use serde_json::{Value as Json, json as object};
 
 fn auth_mechanisms() -> Json {
@@ -54,11 +54,29 @@ fn show(node: &NodeFacts, config: &Config) -> Json {
         "contexts": [],
         "cluster_links": [],
     });
+    if node.id == config.node {
+        show_resources(&mut shown, &config.measured());
+    }
     if let Some(seconds) = node.uptime_s {
         // Milliseconds, as RabbitMQ counts them.
         shown["uptime"] = object!(seconds.saturating_mul(1000));
     }
     shown
+}
+
+/// Of the node that answers: nobody measures another's machine.
+fn show_resources(shown: &mut Json, measured: &Resources) {
+    for (name, figure) in [
+        ("mem_used", measured.memory_used),
+        ("mem_limit", measured.memory_limit),
+        ("disk_free", measured.disk_free),
+        ("disk_free_limit", measured.disk_free_limit),
+        ("fd_total", measured.descriptors),
+    ] {
+        if let Some(figure) = figure {
+            shown[name] = object!(figure);
+        }
+    }
 }
 
 pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {

@@ -5,7 +5,7 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
 use crate::parameters;
-use crate::rates::{self, Key};
+use crate::rates::{self, Key, Range};
 use control::{ControlRequest, Counters};
 use serde_json::{Value as Json, json as object};
 
@@ -39,7 +39,7 @@ pub(crate) fn exchange_types() -> Json {
 }
 
 /// Counters of all nodes together.
-async fn counters(api: &Api) -> Result<Counters, ApiError> {
+pub(crate) async fn counters(api: &Api) -> Result<Counters, ApiError> {
     let nodes = api
         .ask(|reply| ControlRequest::Counters {
             everywhere: true,
@@ -53,7 +53,7 @@ async fn counters(api: &Api) -> Result<Counters, ApiError> {
     Ok(sum)
 }
 
-async fn totals(api: &Api, shown: &mut Json) -> Result<(), ApiError> {
+async fn totals(api: &Api, call: &Call, shown: &mut Json) -> Result<(), ApiError> {
     let (exchanges, queues) = api
         .read(|tree| {
             let vhosts = tree.vhosts();
@@ -63,17 +63,12 @@ async fn totals(api: &Api, shown: &mut Json) -> Result<(), ApiError> {
         .await?;
     let counters = counters(api).await?;
     let all = &counters.queues;
-    let lengths = [
-        ("messages", all.ready + all.unacknowledged + all.dead),
-        ("messages_ready", all.ready),
-        ("messages_unacknowledged", all.unacknowledged),
-    ];
-    let seen = rates::observe(api, Key::Depth(0), &lengths.map(|(_, n)| n));
+    let of = |what| Range::of(&call.query, what);
+    let (depths, messages, churn) = (of("lengths")?, of("msg_rates")?, of("data_rates")?);
     let mut queue_totals = object!({});
-    for (at, (name, length)) in lengths.into_iter().enumerate() {
-        queue_totals[name] = object!(length);
-        queue_totals[format!("{name}_details")] = seen.details(at);
-    }
+    let lengths = rates::lengths(all.ready, all.unacknowledged, all.dead);
+    let at = (Key::Depths, depths.as_ref());
+    rates::show_lengths(api, at, &mut queue_totals, &lengths);
     shown["queue_totals"] = queue_totals;
     shown["object_totals"] = object!({
         "connections": counters.connections,
@@ -82,13 +77,15 @@ async fn totals(api: &Api, shown: &mut Json) -> Result<(), ApiError> {
         "queues": queues,
         "consumers": all.consumers,
     });
-    shown["churn_rates"] = object!({
-        "connection_created": counters.connections_opened,
-        "connection_closed": counters.connections_closed,
-        "channel_created": counters.channels_opened,
-        "channel_closed": counters.channels_closed,
-    });
-    shown["message_stats"] = rates::message_stats(api, Key::Overview, &counters.messages());
+    let mut churn_rates = object!({});
+    let figures = (&rates::CHURN[..], &rates::churn(&counters)[..]);
+    rates::show_counts(api, (Key::Churn, churn.as_ref()), &mut churn_rates, figures);
+    shown["churn_rates"] = churn_rates;
+    let mut message_stats = object!({});
+    let figures = (&rates::COUNTS[..], &rates::counts(&counters.messages())[..]);
+    let at = (Key::Overview, messages.as_ref());
+    rates::show_counts(api, at, &mut message_stats, figures);
+    shown["message_stats"] = message_stats;
     Ok(())
 }
 
@@ -108,10 +105,16 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         "statistics_db_node": config.name,
         "statistics_level": "fine",
         "rates_mode": "basic",
+        // In seconds, as RabbitMQ names them; what is not the cluster's is kept for ten minutes.
+        "sample_retention_policies": {
+            "global": [600, 3600, 28800, 86400],
+            "basic": [600],
+            "detailed": [600],
+        },
         "exchange_types": exchange_types(),
     });
     if call.is_monitor() {
-        totals(api, &mut shown).await?;
+        totals(api, call, &mut shown).await?;
         let listeners = config.listeners.iter();
         let listeners = listeners.map(|(protocol, port)| {
             object!({

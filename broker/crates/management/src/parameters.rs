@@ -91,11 +91,6 @@ pub(crate) async fn get(
 }
 
 /// Operator policies are administrators', whatever path they are changed by; so are limits.
-async fn allowed(api: &Api, call: &Call, vhost: &str) -> Result<(), ApiError> {
-    call.administrator()?;
-    api.visible(call, vhost).await
-}
-
 pub(crate) async fn put(
     api: &Api,
     call: &Call,
@@ -103,10 +98,11 @@ pub(crate) async fn put(
     vhost: &str,
     name: &str,
 ) -> Answer {
+    api.visible(call, vhost).await?;
     if ![LIMITS, OPERATOR_POLICY].contains(&component) {
         return Err(unknown(component));
     }
-    allowed(api, call, vhost).await?;
+    call.administrator()?;
     let body = call.object()?;
     let value = body.get("value").and_then(Json::as_object);
     let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
@@ -158,7 +154,7 @@ pub(crate) async fn delete(
     let Some(parameter) = found.into_iter().find(|p| p["name"] == name) else {
         return Err(ApiError::not_found());
     };
-    allowed(api, call, vhost).await?;
+    call.administrator()?;
     if component == OPERATOR_POLICY {
         let change = Change::DeletePolicy {
             vhost: vhost.into(),

@@ -6,6 +6,7 @@ use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::exchanges::plain;
 use crate::json::Members;
+use axum::http::StatusCode;
 use metadata::{Change, PermissionRecord, TopicPermissionRecord, Tree};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
@@ -97,8 +98,18 @@ pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answ
     let body = call.object()?;
     let record = record(vhost, user, &Members(&body))?;
     let existed = find(api, vhost, user).await?.is_some();
-    api.change(Change::PutPermission(record)).await?;
+    put_change(api, Change::PutPermission(record)).await?;
     put_answer(existed)
+}
+
+/// A user or vhost that is not there is the request's fault: what its path names is to be made.
+async fn put_change(api: &Api, change: Change) -> Result<(), ApiError> {
+    match api.change(change).await {
+        Err(error) if error.status == StatusCode::NOT_FOUND => {
+            Err(ApiError::bad_request(error.reason))
+        }
+        other => other.map(|_| ()),
+    }
 }
 
 /// The rights that a request describes.
@@ -172,17 +183,21 @@ pub(crate) async fn get_topics(api: &Api, vhost: &str, user: &str) -> Answer {
     .await
 }
 
+/// For any exchange: with RabbitMQ what the path names is all of them together.
+async fn has_topics(api: &Api, vhost: &str, user: &str) -> Result<bool, ApiError> {
+    let (vhost, user) = (vhost.to_owned(), user.to_owned());
+    let look = move |tree: &Tree| {
+        let mut all = tree.topic_permissions();
+        all.any(|p| *p.vhost == *vhost && *p.user == *user)
+    };
+    api.read(look).await
+}
+
 pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
     let record = topic_record(vhost, user, &Members(&body))?;
-    let same = record.clone();
-    let existed = api
-        .read(move |tree| {
-            let mut all = tree.topic_permissions();
-            all.any(|p| p.user == same.user && p.vhost == same.vhost && p.exchange == same.exchange)
-        })
-        .await?;
-    api.change(Change::PutTopicPermission(record)).await?;
+    let existed = has_topics(api, vhost, user).await?;
+    put_change(api, Change::PutTopicPermission(record)).await?;
     put_answer(existed)
 }
 
@@ -192,11 +207,7 @@ pub(crate) async fn delete_topics(
     user: &str,
     exchange: Option<&str>,
 ) -> Answer {
-    let (v, u) = (vhost.to_owned(), user.to_owned());
-    let there = api
-        .read(move |tree| tree.vhost_exists(&v) && tree.user(&u).is_some())
-        .await?;
-    if !there {
+    if !has_topics(api, vhost, user).await? {
         return Err(ApiError::not_found());
     }
     let change = Change::DeleteTopicPermission {

@@ -7,8 +7,8 @@ use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
 use crate::json::{Members, from_table};
 use crate::page::Window;
-use crate::rates::{self, Key};
-use control::{ControlRequest, MessageCounts, QueueFacts};
+use crate::rates::{self, Key, Range};
+use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{
@@ -46,9 +46,20 @@ fn name_of(names: &NodeNames, id: NodeId) -> String {
     known.unwrap_or_else(|| format!("{:016x}", id.0))
 }
 
-/// For how many seconds samples are wanted, if at all.
-fn samples_age(call: &Call) -> Option<u64> {
-    call.query.get("lengths_age")?.parse().ok()
+/// Which samples are wanted, if any.
+#[derive(Default)]
+struct Samples {
+    lengths: Option<Range>,
+    counts: Option<Range>,
+}
+
+impl Samples {
+    fn of(call: &Call) -> Result<Samples, ApiError> {
+        Ok(Samples {
+            lengths: Range::of(&call.query, "lengths")?,
+            counts: Range::of(&call.query, "msg_rates")?,
+        })
+    }
 }
 
 /// Counts and how they change.
@@ -57,26 +68,16 @@ fn show_figures(
     shown: &mut Json,
     id: QueueId,
     (stats, counters): (&QueueStats, &QueueCounters),
-    age: Option<u64>,
+    samples: &Samples,
 ) {
-    let lengths = [
-        ("messages", stats.ready + stats.unacknowledged + stats.dead),
-        ("messages_ready", stats.ready),
-        ("messages_unacknowledged", stats.unacknowledged),
-    ];
-    let seen = rates::observe(api, Key::Depth(id.0), &lengths.map(|(_, length)| length));
-    for (at, (name, length)) in lengths.into_iter().enumerate() {
-        shown[name] = object!(length);
-        shown[format!("{name}_details")] = match age {
-            Some(age) => seen.with_samples(at, age),
-            None => seen.details(at),
-        };
-    }
-    let counts = MessageCounts {
-        publish: counters.publish,
-        ..MessageCounts::from(&counters.deliveries)
-    };
-    shown["message_stats"] = rates::message_stats(api, Key::Queue(id.0), &counts);
+    let depth = rates::lengths(stats.ready, stats.unacknowledged, stats.dead);
+    let at = (Key::Depth(id.0), samples.lengths.as_ref());
+    rates::show_lengths(api, at, shown, &depth);
+    let mut message_stats = object!({});
+    let counts = (&rates::COUNTS[..], &rates::queue_counts(counters)[..]);
+    let at = (Key::Queue(id.0), samples.counts.as_ref());
+    rates::show_counts(api, at, &mut message_stats, counts);
+    shown["message_stats"] = message_stats;
 }
 
 fn show(
@@ -84,7 +85,7 @@ fn show(
     known: &Known,
     facts: Option<&QueueFacts>,
     names: &NodeNames,
-    age: Option<u64>,
+    samples: &Samples,
 ) -> Json {
     let record = &known.record;
     let list =
@@ -122,7 +123,13 @@ fn show(
     });
     // Figures of a queue that nobody answers for are left out rather than invented.
     if let Some((facts, stats)) = facts.and_then(|f| Some((f, f.stats.as_ref()?))) {
-        show_figures(api, &mut shown, record.id, (stats, &facts.counters), age);
+        show_figures(
+            api,
+            &mut shown,
+            record.id,
+            (stats, &facts.counters),
+            samples,
+        );
         shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
         if record.kind == QueueKind::Quorum {
             shown["messages_dlx"] = object!(stats.dead);
@@ -135,6 +142,7 @@ fn show(
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     let window = Window::of(&call.query)?;
+    let samples = Samples::of(call)?;
     if let Some(vhost) = vhost {
         api.visible(call, vhost).await?;
     }
@@ -161,10 +169,9 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
             records.map(|q| Known::of(tree, q)).collect()
         })
         .await?;
-    let age = samples_age(call);
     let shown = known
         .iter()
-        .map(|k| show(api, k, facts.get(&k.record.id), &names, age));
+        .map(|k| show(api, k, facts.get(&k.record.id), &names, &samples));
     Ok(cut.respond(shown.collect()))
 }
 
@@ -199,12 +206,13 @@ async fn find(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError> {
 
 pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.visible(call, vhost).await?;
+    let samples = Samples::of(call)?;
     let known = find(api, vhost, name).await?;
     let id = known.record.id;
     let facts = api.queue_facts(Some(id)).await?;
     let names = api.read(node_names).await?;
     let facts = facts.iter().find(|f| f.id == id);
-    let mut shown = show(api, &known, facts, &names, samples_age(call));
+    let mut shown = show(api, &known, facts, &names, &samples);
     let consumers = consumers::shown(api, Some(id)).await?;
     let tag_of = |which: &str| {
         let found = consumers.iter().find(|c| c[which] == true);

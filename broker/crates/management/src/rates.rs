@@ -1,26 +1,45 @@
-//! How fast counts change. Nobody samples in the background: what was shown before, and when, is remembered for a while,
-//! and the rate is the change since. What is looked at once has the rate 0.
+//! How fast counts change. The cluster's are sampled in the background, and so is what somebody has looked at lately; what is
+//! looked at for the first time has the rate 0. See `docs/decisions/0011-rates.md`.
+
+mod figures;
+mod range;
+mod sampler;
+mod series;
+
+pub(crate) use figures::{
+    CHURN, COUNTS, LENGTHS, OCTETS, churn, counts, lengths, octets, queue_counts,
+};
+pub(crate) use range::Range;
+pub(crate) use sampler::run;
+#[cfg(test)]
+pub(crate) use sampler::sample;
 
 use crate::ask::Api;
-use control::MessageCounts;
+use env::{Time, WallTime};
 use serde_json::{Value as Json, json as object};
-use std::collections::{BTreeMap, VecDeque};
+use series::{LONG, SHORT, Series};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::time::Instant;
 
-/// Things remembered; when there are more, those that nobody has looked at for [`FORGET`] go, and new ones must wait.
-const MAX_KEYS: usize = 8_192;
-const FORGET: Duration = Duration::from_secs(60);
-/// Samples of one thing, and their distance at least.
-const SAMPLES: usize = 16;
-const APART: Duration = Duration::from_secs(1);
-/// The rate is the change since a sample that is about as old as this.
-const OVER: Duration = Duration::from_secs(5);
+/// Things remembered; while there are so many, new ones have no rates.
+const MAX_KEYS: usize = 16_384;
+/// Numbers of 8 bytes in all samples together; from there on a new sample takes the place of the oldest one.
+const MAX_CELLS: usize = 2 << 20;
+/// What nobody has looked at for so long is not sampled any more.
+const WATCH: Duration = Duration::from_secs(120);
+/// And then forgotten.
+const FORGET: Duration = Duration::from_secs(605);
+/// When there is no room for new ones, it is made so often.
+const MAKE_ROOM: Duration = Duration::from_secs(1);
 
 /// What is counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Key {
+    /// Messages of the cluster.
     Overview,
+    /// Lengths of all its queues together.
+    Depths,
+    Churn,
     Queue(u64),
     /// Its lengths.
     Depth(u64),
@@ -28,166 +47,268 @@ pub(crate) enum Key {
     Channel(String),
 }
 
-struct Sample {
-    at: Instant,
-    /// Since 1970, in milliseconds.
-    wall_ms: u64,
-    figures: Vec<u64>,
+impl Key {
+    /// Sampled whether somebody looks or not.
+    fn is_clusters(&self) -> bool {
+        matches!(self, Key::Overview | Key::Depths | Key::Churn)
+    }
+}
+
+/// Both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub(crate) now: Time,
+    pub(crate) wall: WallTime,
+}
+
+struct Known {
+    series: Series,
+    looked: Time,
 }
 
 #[derive(Default)]
 pub(crate) struct Rates {
-    known: BTreeMap<Key, VecDeque<Sample>>,
+    known: BTreeMap<Key, Known>,
+    cells: usize,
+    made_room: Option<Time>,
 }
 
-/// Figures, and how they changed.
+/// Figures that were looked at, and how they changed.
 pub(crate) struct Seen {
+    figures: Vec<u64>,
     rates: Vec<f64>,
-    /// Times in milliseconds and figures, the newest first.
-    samples: Vec<(u64, Vec<u64>)>,
+    /// Times in milliseconds and figures, the newest first; None: not asked for.
+    samples: Option<Vec<(u64, Box<[u64]>)>>,
+}
+
+impl Rates {
+    /// Somebody looks.
+    pub(crate) fn look(
+        &mut self,
+        key: Key,
+        at: Moment,
+        figures: &[u64],
+        range: Option<&Range>,
+    ) -> Seen {
+        let nothing = Series::new(SHORT);
+        let series = match self.entry(key, at.now) {
+            Some(known) => {
+                known.looked = at.now;
+                &known.series
+            }
+            None => &nothing,
+        };
+        Seen {
+            figures: figures.to_vec(),
+            rates: series.rates(at.now, figures),
+            samples: range.map(|range| series.samples(at.wall, figures, range)),
+        }
+    }
+
+    /// Notes figures of what is the cluster's, or was looked at.
+    pub(crate) fn note(&mut self, key: Key, at: Moment, figures: &[u64]) {
+        if !key.is_clusters() && !self.known.contains_key(&key) {
+            return;
+        }
+        let room = self.cells < MAX_CELLS;
+        if let Some(known) = self.entry(key, at.now) {
+            let before = known.series.cells();
+            known.series.note(at, figures, room);
+            let after = known.series.cells();
+            self.cells = self.cells - before + after;
+        }
+    }
+
+    fn entry(&mut self, key: Key, now: Time) -> Option<&mut Known> {
+        if self.known.len() >= MAX_KEYS && !self.known.contains_key(&key) {
+            self.make_room(now);
+            if self.known.len() >= MAX_KEYS {
+                return None;
+            }
+        }
+        let tiers = if key.is_clusters() { LONG } else { SHORT };
+        let new = || Known {
+            series: Series::new(tiers),
+            looked: now,
+        };
+        Some(self.known.entry(key).or_insert_with(new))
+    }
+
+    /// What nobody looks at any more goes early, but a long list of what is new is gone through once only.
+    fn make_room(&mut self, now: Time) {
+        let lately = |made: Time| now.since(made) < MAKE_ROOM;
+        if !self.made_room.is_some_and(lately) {
+            self.made_room = Some(now);
+            self.keep(now, WATCH);
+        }
+    }
+
+    /// Forgets what nobody has looked at for long.
+    pub(crate) fn forget(&mut self, now: Time) {
+        self.keep(now, FORGET);
+    }
+
+    fn keep(&mut self, now: Time, within: Duration) {
+        let keep =
+            |key: &Key, known: &mut Known| key.is_clusters() || now.since(known.looked) < within;
+        self.known.retain(keep);
+        self.cells = self.known.values().map(|k| k.series.cells()).sum();
+    }
+
+    /// What somebody has looked at lately, with when.
+    pub(crate) fn watched(&self, now: Time) -> impl Iterator<Item = (&Key, Time)> {
+        let watched = self
+            .known
+            .iter()
+            .filter(move |(key, known)| !key.is_clusters() && now.since(known.looked) < WATCH);
+        watched.map(|(key, known)| (key, known.looked))
+    }
 }
 
 impl Seen {
-    pub(crate) fn details(&self, at: usize) -> Json {
-        object!({"rate": self.rates.get(at).copied().unwrap_or(0.0)})
-    }
-
-    /// The same with the samples of the last `age` seconds.
-    pub(crate) fn with_samples(&self, at: usize, age: u64) -> Json {
-        let newest = self.samples.first().map_or(0, |(time, _)| *time);
-        let oldest = newest.saturating_sub(age.saturating_mul(1000));
-        let samples = self.samples.iter().filter(|(time, _)| *time >= oldest);
+    /// The rate of one figure, and its samples where they were asked for.
+    fn details(&self, at: usize, monotonous: bool) -> Json {
+        let rate = self.rates.get(at).copied().unwrap_or(0.0);
+        // A count that begins anew did not run backwards.
+        let rate = if monotonous { rate.max(0.0) } else { rate };
+        let mut shown = object!({"rate": rate});
+        let Some(samples) = &self.samples else {
+            return shown;
+        };
         let samples: Vec<(u64, u64)> = samples
+            .iter()
             .filter_map(|(time, figures)| Some((*time, *figures.get(at)?)))
             .collect();
-        let sum: u64 = samples.iter().map(|(_, figure)| *figure).sum();
-        let mut shown = self.details(at);
-        shown["avg"] = object!(sum as f64 / samples.len().max(1) as f64);
-        shown["avg_rate"] = shown["rate"].clone();
+        if let [(newest, last), .., (oldest, first)] = samples[..]
+            && newest > oldest
+        {
+            let sum: f64 = samples.iter().map(|(_, figure)| *figure as f64).sum();
+            shown["avg"] = object!(sum / samples.len() as f64);
+            let change = last as f64 - first as f64;
+            shown["avg_rate"] = object!(change * 1000.0 / (newest - oldest) as f64);
+        }
         let samples = samples.iter();
         let samples = samples.map(|(time, figure)| object!({"sample": figure, "timestamp": time}));
         shown["samples"] = samples.collect();
         shown
     }
-}
 
-impl Rates {
-    fn observe(&mut self, key: Key, now: Instant, wall_ms: u64, figures: &[u64]) -> Seen {
-        if self.known.len() >= MAX_KEYS && !self.known.contains_key(&key) {
-            self.known
-                .retain(|_, s| s.back().is_some_and(|last| now - last.at < FORGET));
-        }
-        let room = self.known.len() < MAX_KEYS || self.known.contains_key(&key);
-        let mut none = VecDeque::new();
-        let samples = match room {
-            true => self.known.entry(key).or_default(),
-            false => &mut none,
-        };
-        let before = samples.iter().rev().find(|s| now - s.at >= OVER);
-        let before = before.or_else(|| samples.front());
-        let rates = match before {
-            Some(before) if now - before.at >= APART => {
-                let seconds = (now - before.at).as_secs_f64();
-                let pairs = figures.iter().zip(&before.figures);
-                // Down means that whoever counted has begun anew, or that a queue got shorter.
-                pairs
-                    .map(|(now, then)| (*now as f64 - *then as f64) / seconds)
-                    .collect()
-            }
-            _ => vec![0.0; figures.len()],
-        };
-        if samples.back().is_none_or(|last| now - last.at >= APART) {
-            samples.push_back(Sample {
-                at: now,
-                wall_ms,
-                figures: figures.to_vec(),
-            });
-            if samples.len() > SAMPLES {
-                samples.pop_front();
-            }
-        }
-        let kept = samples.iter().rev();
-        let kept = kept.filter(|s| s.wall_ms < wall_ms);
-        let kept = kept.map(|s| (s.wall_ms, s.figures.clone()));
-        Seen {
-            rates,
-            samples: std::iter::once((wall_ms, figures.to_vec()))
-                .chain(kept)
-                .collect(),
+    /// Figures under their names, each with its details.
+    fn show(&self, shown: &mut Json, names: &[&str], monotonous: bool) {
+        for (at, (name, figure)) in names.iter().zip(&self.figures).enumerate() {
+            shown[*name] = object!(figure);
+            shown[format!("{name}_details")] = self.details(at, monotonous);
         }
     }
 }
 
-/// Notes figures and tells how they changed.
-pub(crate) fn observe(api: &Api, key: Key, figures: &[u64]) -> Seen {
-    api.rates()
-        .observe(key, Instant::now(), api.wall_ms(), figures)
+/// Shows figures that only go up, and tells how fast.
+pub(crate) fn show_counts(
+    api: &Api,
+    (key, range): (Key, Option<&Range>),
+    shown: &mut Json,
+    (names, figures): (&[&str], &[u64]),
+) {
+    observe(api, key, figures, range).show(shown, names, true);
 }
 
-/// Counts of messages with their rates, under RabbitMQ's names.
-pub(crate) fn message_stats(api: &Api, key: Key, counts: &MessageCounts) -> Json {
-    let figures = [
-        ("publish", counts.publish),
-        ("confirm", counts.confirm),
-        ("return_unroutable", counts.return_unroutable),
-        ("drop_unroutable", counts.drop_unroutable),
-        ("deliver", counts.deliver),
-        ("deliver_no_ack", counts.deliver_no_ack),
-        ("get", counts.get),
-        ("get_no_ack", counts.get_no_ack),
-        ("get_empty", counts.get_empty),
-        ("deliver_get", counts.deliver_get()),
-        ("redeliver", counts.redeliver),
-        ("ack", counts.ack),
-    ];
-    let values: Vec<u64> = figures.iter().map(|(_, value)| *value).collect();
-    let seen = observe(api, key, &values);
-    let mut shown = object!({});
-    for (at, (name, value)) in figures.iter().enumerate() {
-        shown[*name] = object!(value);
-        let mut details = seen.details(at);
-        // A count that begins anew did not run backwards.
-        if details["rate"].as_f64().is_some_and(|rate| rate < 0.0) {
-            details["rate"] = object!(0.0);
-        }
-        shown[format!("{name}_details")] = details;
-    }
-    shown
+/// The same of figures that go up and down.
+pub(crate) fn show_lengths(
+    api: &Api,
+    (key, range): (Key, Option<&Range>),
+    shown: &mut Json,
+    figures: &[u64],
+) {
+    observe(api, key, figures, range).show(shown, &LENGTHS, false);
+}
+
+fn observe(api: &Api, key: Key, figures: &[u64], range: Option<&Range>) -> Seen {
+    let at = api.moment();
+    let mut rates = api.rates();
+    let seen = rates.look(key.clone(), at, figures, range);
+    // The first sample is the look that begins it all; later ones do not come closer than the sampler's.
+    rates.note(key, at, figures);
+    seen
 }
 
 #[cfg(test)]
 mod unit {
     use super::*;
 
-    #[test]
-    fn the_rate_is_the_change_over_some_seconds() {
-        let mut rates = Rates::default();
-        let start = Instant::now();
-        let mut at = |seconds: u64, figure: u64| {
-            let now = start + Duration::from_secs(seconds);
-            let seen = rates.observe(Key::Overview, now, 1000 * seconds, &[figure]);
-            (seen.rates[0], seen.samples.len())
-        };
-        assert_eq!(at(1, 100), (0.0, 1));
-        assert_eq!(at(3, 200), (50.0, 2));
-        assert_eq!(at(8, 200), (0.0, 3));
-        assert_eq!(at(18, 1200), (100.0, 4));
-        // Since the sample before the last five seconds.
-        assert_eq!(at(23, 200), (-200.0, 5));
-        for n in 20..60 {
-            assert!(at(n, 0).1 <= SAMPLES + 1);
+    fn at(seconds: u64) -> Moment {
+        Moment {
+            now: Time::ZERO + Duration::from_secs(seconds),
+            wall: WallTime(1_000_000 + seconds * 1000),
         }
     }
 
+    fn look(rates: &mut Rates, seconds: u64, figure: u64) -> f64 {
+        let seen = rates.look(Key::Queue(1), at(seconds), &[figure], None);
+        rates.note(Key::Queue(1), at(seconds), &[figure]);
+        seen.rates[0]
+    }
+
     #[test]
-    fn no_more_is_remembered_than_the_limit() {
+    fn the_rate_is_the_change_over_some_seconds() {
         let mut rates = Rates::default();
-        let start = Instant::now();
+        assert_eq!(look(&mut rates, 1, 100), 0.0, "the first look");
+        assert_eq!(look(&mut rates, 1, 100), 0.0, "too close");
+        assert_eq!(look(&mut rates, 3, 200), 50.0);
+        assert_eq!(look(&mut rates, 8, 240), 20.0);
+        // Since the sample before the last five seconds.
+        assert_eq!(look(&mut rates, 18, 1240), 100.0);
+        assert_eq!(look(&mut rates, 20, 1240), 1000.0 / 12.0);
+        assert_eq!(look(&mut rates, 23, 1240), 0.0);
+        assert_eq!(look(&mut rates, 28, 240), -125.0);
+    }
+
+    #[test]
+    fn what_is_sampled_is_known_at_every_look() {
+        let mut rates = Rates::default();
+        look(&mut rates, 0, 0);
+        for n in 1..=12 {
+            rates.note(Key::Queue(1), at(5 * n), &[50 * n]);
+        }
+        // The rate of the last seconds, not since the look a minute ago.
+        assert_eq!(look(&mut rates, 61, 700), 150.0 / 6.0);
+        rates.note(Key::Queue(2), at(60), &[1]);
+        assert_eq!(rates.known.len(), 1, "nobody looked at the other one");
+    }
+
+    #[test]
+    fn what_nobody_looks_at_is_watched_no_more_and_then_forgotten() {
+        let mut rates = Rates::default();
+        rates.note(Key::Overview, at(0), &[1]);
+        look(&mut rates, 0, 1);
+        let watched = |rates: &Rates, s: u64| rates.watched(at(s).now).count();
+        assert_eq!((watched(&rates, 119), watched(&rates, 120)), (1, 0));
+        rates.note(Key::Queue(1), at(119), &[2]);
+        assert_eq!(watched(&rates, 120), 0, "a sample is no look");
+        rates.forget(at(604).now);
+        assert_eq!(rates.known.len(), 2);
+        rates.forget(at(605).now);
+        let left: Vec<&Key> = rates.known.keys().collect();
+        assert_eq!(left, [&Key::Overview]);
+        assert_eq!(rates.cells, rates.known[&Key::Overview].series.cells());
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_the_limits() {
+        let mut rates = Rates::default();
         for n in 0..MAX_KEYS as u64 + 10 {
-            rates.observe(Key::Queue(n), start, 1, &[n]);
+            rates.look(Key::Queue(n), at(0), &[n], None);
         }
         assert_eq!(rates.known.len(), MAX_KEYS);
-        rates.observe(Key::Overview, start + FORGET, 2, &[1]);
-        assert_eq!(rates.known.len(), 1);
+        rates.look(Key::Queue(u64::MAX), at(120), &[1], None);
+        assert_eq!(rates.known.len(), 1, "room was made");
+        let wide = vec![7; MAX_CELLS / 8];
+        let mut rates = Rates::default();
+        for n in 0..100 {
+            rates.look(Key::Queue(n % 3), at(5 * n), &wide, None);
+            rates.note(Key::Queue(n % 3), at(5 * n), &wide);
+            assert!(rates.cells <= MAX_CELLS + 3 * wide.len());
+        }
+        let sum: usize = rates.known.values().map(|k| k.series.cells()).sum();
+        assert_eq!(rates.cells, sum);
     }
 }

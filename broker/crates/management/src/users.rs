@@ -95,7 +95,8 @@ pub(crate) async fn record(
     })
 }
 
-/// None for a user who may not log in with a password: an empty `password_hash` says so.
+/// None for a user who may not log in with a password: an empty `password_hash` says so, and neither of the two, as with
+/// RabbitMQ.
 async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>, ApiError> {
     let algorithm = match body.text("hashing_algorithm")? {
         None => None,
@@ -107,13 +108,10 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
         })?),
     };
     match (body.text("password")?, body.text("password_hash")?) {
-        (None, None) => Err(ApiError::bad_request(
-            "key_missing: password or password_hash",
-        )),
         (Some(_), Some(_)) => Err(ApiError::bad_request(
             "give password or password_hash, not both",
         )),
-        (None, Some("")) => Ok(None),
+        (None, None | Some("")) => Ok(None),
         (None, Some(hash)) => {
             // RabbitMQ's files and clients may not say: by its length it is one of these two.
             let algorithm = algorithm.unwrap_or(match hash.len() {

@@ -12,7 +12,8 @@ use crate::link_tls::{Tls, TlsError};
 use crate::links::LinkStatus;
 use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
-use control::{ControlRequest, Readiness};
+use crate::watch::Seen;
+use control::{ControlRequest, Readiness, Resources};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::features::Program;
@@ -67,6 +68,8 @@ pub struct ControlParts {
     pub prometheus: Option<TcpListener>,
     /// To shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
+    /// What the node uses of its machine, as it was seen last.
+    pub resources: Arc<dyn Fn() -> Resources + Send + Sync>,
     /// Sets the share of memory from which on the alarm is on (`vm_memory_high_watermark.relative`), until the node ends.
     pub set_memory_watermark: Arc<dyn Fn(f64) + Send + Sync>,
 }
@@ -137,6 +140,7 @@ struct Node {
     /// For the ready file.
     ports: Vec<(&'static str, SocketAddr)>,
     clients: Clients,
+    seen: Arc<Seen>,
 }
 
 impl Node {
@@ -165,12 +169,12 @@ impl Node {
         let data = DataDir::open(&config.data_dir, &name, &mut rng)?;
         let status = Arc::new(LinkStatus::default());
         let door = Arc::new(ControlDoor::new(status.clone()));
+        let seen = Arc::<Seen>::default();
         if let Some(serve) = parts.serve_control {
             // Before the log is read back, so that probes are answered meanwhile.
             let me = (data.identity().node, name.as_str(), parts.program);
-            ports.extend(start_control(
-                &config, me, &clients, serve, &door, &notices,
-            )?);
+            let shown = (&clients, seen.clone());
+            ports.extend(start_control(&config, me, shown, serve, &door, &notices)?);
         }
         let (wal, recovered) = data.open_log(&config, rng.next_u64())?;
         if config.cluster.peers.is_empty() && data.identity().cluster.is_none() {
@@ -216,6 +220,7 @@ impl Node {
             ready_file: parts.ready_file,
             ports,
             clients,
+            seen,
         })
     }
 
@@ -420,7 +425,8 @@ impl Node {
         cluster: &ClusterRecord,
     ) -> Result<(), NodeError> {
         let certificates = self.clients.certificates();
-        let mut watch = crate::watch::Watch::new(self.data.disk(), &self.config, certificates);
+        let (disk, seen) = (self.data.disk(), self.seen.clone());
+        let mut watch = crate::watch::Watch::new(disk, &self.config, certificates, seen);
         let mut ready = false;
         loop {
             watch.look(alarms);
@@ -587,7 +593,7 @@ fn peering_config(
 fn start_control(
     config: &Config,
     (node, name, program): (NodeId, &str, Program),
-    clients: &Clients,
+    (clients, seen): (&Clients, Arc<Seen>),
     serve: ServeControl,
     door: &Arc<ControlDoor>,
     notices: &Sender<Notice>,
@@ -632,6 +638,7 @@ fn start_control(
         prometheus_tls: watched.zip(clients.prometheus()),
         prometheus,
         control: Arc::new(move |request| door.ask(request)),
+        resources: Arc::new(move || seen.resources()),
         set_memory_watermark: Arc::new(move |share| {
             // No receiver: the node is ending.
             let _ = watermark.send(Notice::MemoryWatermark(share));

@@ -3,14 +3,27 @@
 use crate::alarms::{Alarms, Cause, memory_limit, resident};
 use crate::config::Config;
 use crate::log_thread::KEEP_FREE;
+use control::Resources;
 use env::Disk;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
 
+/// What the last look saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Mutex<Resources>);
+
+impl Seen {
+    pub fn resources(&self) -> Resources {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 pub(crate) struct Watch {
+    seen: Arc<Seen>,
+    descriptors: Option<u64>,
     disk: Arc<dyn Disk>,
     disk_free_limit: u64,
     /// Bytes the process may use; None when nothing is known about the machine's memory.
@@ -21,8 +34,15 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub fn new(disk: Arc<dyn Disk>, config: &Config, certificates: Vec<tls::Watched>) -> Watch {
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        config: &Config,
+        certificates: Vec<tls::Watched>,
+        seen: Arc<Seen>,
+    ) -> Watch {
         Watch {
+            seen,
+            descriptors: env::real::descriptor_limit().ok(),
             disk,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
             memory: memory_limit(),
@@ -38,15 +58,25 @@ impl Watch {
     }
 
     pub fn look(&mut self, alarms: &Alarms) {
-        match self.disk.available() {
-            Ok(free) => alarms.set(Cause::LowDisk, free < self.disk_free_limit),
+        let free = self.disk.available();
+        match &free {
+            Ok(free) => alarms.set(Cause::LowDisk, *free < self.disk_free_limit),
             Err(error) => tracing::warn!(event = "disk.free_space_unknown", %error),
         }
-        if let (Some(memory), Some(used)) = (self.memory, resident()) {
-            // Precision beyond 2^52 bytes does not matter.
-            let limit = memory as f64 * self.memory_watermark;
+        // Precision beyond 2^52 bytes does not matter.
+        let limit = self.memory.map(|all| all as f64 * self.memory_watermark);
+        let used = resident();
+        if let (Some(limit), Some(used)) = (limit, used) {
             alarms.set(Cause::Memory, used as f64 > limit);
         }
+        let seen = Resources {
+            memory_used: used,
+            memory_limit: limit.map(|bytes| bytes as u64),
+            disk_free: free.ok(),
+            disk_free_limit: Some(self.disk_free_limit),
+            descriptors: self.descriptors,
+        };
+        *self.seen.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         for certificates in &mut self.certificates {
             certificates.look();
         }

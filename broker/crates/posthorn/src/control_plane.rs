@@ -1,6 +1,6 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
-use management::{Config, Expiry, LogLevels, Node, SetWatermark};
+use management::{Config, Expiry, LogLevels, Measure, Node, SetWatermark};
 use node::ControlParts;
 use node::logging::Levels;
 use std::future::pending;
@@ -31,6 +31,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     config.default_queue_type = parts.default_queue_type;
     config.log_levels = Some(log_levels(levels));
     config.certificates_expire = Some(Expiry(parts.certificates_expire));
+    config.resources = Some(Measure(parts.resources));
     let node: Node = parts.control;
     runtime.block_on(async move {
         // One application on both, so that wrong passwords are counted together.

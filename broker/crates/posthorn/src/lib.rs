@@ -1,4 +1,5 @@
-//! The program: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn config` checks and explains its configuration.
+//! The program: `posthorn serve` runs a node, `posthorn ctl` operates one, `posthorn config` checks and explains its configuration,
+//! `posthorn completion` tells shells of all that.
 #![forbid(unsafe_code)]
 
 const _: () = assert!(
@@ -13,7 +14,8 @@ mod serve;
 
 pub use program::{NEXT, PROGRAM};
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use metadata::features::Program;
 use node::config::{Sources, load, reference};
 use std::ffi::OsString;
@@ -45,6 +47,21 @@ enum Command {
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Print what a shell needs to complete commands and options
+    Completion {
+        shell: Shell,
+        /// The name under which the program is called
+        #[arg(long = "for", value_enum, default_value_t = CalledAs::Posthorn)]
+        called: CalledAs,
+    },
+}
+
+/// The program, and the names under which it is `posthorn ctl`.
+#[derive(Clone, Copy, ValueEnum)]
+enum CalledAs {
+    Posthorn,
+    Posthornctl,
+    Rabbitmqctl,
 }
 
 #[derive(Args)]
@@ -87,7 +104,28 @@ pub fn run(arguments: impl Iterator<Item = OsString>, program: Program) -> ExitC
             print!("{}", reference());
             ExitCode::SUCCESS
         }
+        Command::Completion { shell, called } => {
+            print!("{}", completion(shell, called));
+            ExitCode::SUCCESS
+        }
     }
+}
+
+/// A script for the shell, made from the commands themselves.
+fn completion(shell: Shell, called: CalledAs) -> String {
+    let program = Cli::command();
+    let ctl = |name: &'static str| {
+        let ctl = program.find_subcommand("ctl").cloned();
+        (name, ctl.unwrap_or_default().name(name).bin_name(name))
+    };
+    let (name, mut command) = match called {
+        CalledAs::Posthorn => ("posthorn", program.clone()),
+        CalledAs::Posthornctl => ctl("posthornctl"),
+        CalledAs::Rabbitmqctl => ctl("rabbitmqctl"),
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    String::from_utf8_lossy(&script).into_owned()
 }
 
 fn check(file: PathBuf) -> ExitCode {

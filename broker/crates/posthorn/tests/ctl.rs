@@ -559,6 +559,14 @@ fn limits_topic_rights_and_parameters_are_set_and_cleared() {
     node.ctl(&["clear_topic_permissions", "guest", "amq.topic"])
         .ok();
     assert!(!node.ctl(&["list_topic_permissions"]).ok().contains("^a"));
+    // Who has none has none, but must be there.
+    for command in ["clear_topic_permissions", "clear_permissions"] {
+        node.ctl(&["add_vhost", "empty"]).ok();
+        node.ctl(&[command, "guest", "-p", "empty"]).ok();
+        node.ctl(&[command, "guest", "-p", "empty"]).ok();
+        assert_eq!(node.ctl(&[command, "guest", "-p", "nowhere"]).0, 1);
+        assert_eq!(node.ctl(&[command, "nobody", "-p", "empty"]).0, 1);
+    }
     node.ctl(&["set_global_parameter", "tool", "{\"a\": 1}"])
         .ok();
     let parameters = node.ctl(&["list_global_parameters"]).ok();

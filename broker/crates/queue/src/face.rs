@@ -1,8 +1,8 @@
 //! A queue on its owner, as the owning shard sees it.
 
 use crate::{
-    ConsumerId, ConsumerSpec, DeadReason, Delivery, Event, GoneNode, QueueCounters, QueueSettings,
-    QueueStats, SessionId, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, DeadReason, DeathCounts, Delivery, Event, GoneNode,
+    QueueCounters, QueueKind, QueueSettings, QueueStats, SessionId, ToQueue,
 };
 use env::{NodeId, Time, WallTime};
 use message::Message;
@@ -30,6 +30,8 @@ pub struct Output {
     pub dead: Vec<(DeadReason, Message)>,
     /// The same, but kept by the queue under these numbers until they have been passed on.
     pub kept_dead: Vec<(u64, DeadReason, Message)>,
+    /// Messages that died, whatever becomes of them.
+    pub deaths: Option<Box<DeathCounts>>,
     /// Damage and failures to be logged; the queue goes on with what it has.
     pub faults: Vec<String>,
     /// Files that the queue wrote are not there any more: its node must not go on.
@@ -93,11 +95,27 @@ impl Output {
         }
     }
 
+    /// A message died.
+    pub fn died(&mut self, kind: QueueKind, way: DeadLettering, reason: DeadReason) {
+        let deaths = self.deaths.get_or_insert_default();
+        deaths.count(kind, way, reason);
+    }
+
+    pub fn add_deaths(&mut self, deaths: Box<DeathCounts>) {
+        match &mut self.deaths {
+            Some(ours) => ours.add(&deaths),
+            None => self.deaths = Some(deaths),
+        }
+    }
+
     /// Adds all that another one holds.
     pub fn append(&mut self, other: &mut Output) {
         self.events.append(&mut other.events);
         self.dead.append(&mut other.dead);
         self.kept_dead.append(&mut other.kept_dead);
+        if let Some(deaths) = other.deaths.take() {
+            self.add_deaths(deaths);
+        }
         self.faults.append(&mut other.faults);
         self.gone = self.gone.take().or(other.gone.take());
     }
@@ -106,6 +124,7 @@ impl Output {
         self.events.is_empty()
             && self.dead.is_empty()
             && self.kept_dead.is_empty()
+            && self.deaths.is_none()
             && self.faults.is_empty()
             && self.gone.is_none()
     }

@@ -10,12 +10,14 @@ mod checkout;
 pub mod classic;
 pub mod client;
 pub mod codec;
+mod deaths;
 mod face;
 #[cfg(test)]
 mod naive;
 pub mod quorum;
 
 pub use checkout::{FLOW_WINDOW, FlowWindow};
+pub use deaths::DeathCounts;
 pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
 
 use bytes::Bytes;

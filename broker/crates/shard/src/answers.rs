@@ -36,16 +36,18 @@ impl Core {
             ControlRequest::QuorumCritical { reply } => self.quorum_critical(reply),
             ControlRequest::Publish {
                 vhost,
+                user,
                 build,
                 reply,
-            } => self.publish_errand(&vhost, build, reply),
+            } => self.publish_errand((&vhost, &user), build, reply),
             ControlRequest::Get {
                 queue,
+                user,
                 count,
                 bytes,
                 settle,
                 reply,
-            } => self.get_errand(queue, (count, bytes), settle, reply),
+            } => self.get_errand((queue, user), (count, bytes), settle, reply),
             ControlRequest::Readiness { reply } => reply(self.readiness()),
             ControlRequest::Membership(request) => self.membership_request(request),
             ControlRequest::RebalanceQueues { reply } => {

@@ -1,5 +1,6 @@
 //! Messages that the control plane publishes and takes, by a session of its own: a message put into an exchange from the
-//! HTTP API, and a look at what stands at the front of a queue.
+//! HTTP API, and a look at what stands at the front of a queue. Counted and traced as what a client over AMQP 0.9.1 does:
+//! with RabbitMQ the control plane is one.
 //!
 //! What was taken is settled here, together with the answer or when the time is up, so that nothing stays with a session
 //! whose asker is gone.
@@ -12,7 +13,7 @@ use message::{Deaths, Message};
 use metadata::{Name, QueueId, Refused, RouteResult};
 use queue::client::Told;
 use queue::{Answer, ConsumerId, Delivery, Outcome, RequestBody};
-use session::PublishTag;
+use session::{PublishTag, Tally, Trace, Traced};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use std::time::Duration;
 const WITHIN: Duration = Duration::from_secs(3);
 /// Publishes, and takings, under way at once.
 const MAX_ERRANDS: usize = 256;
+/// What it counts as.
+const PROTOCOL: &str = "amqp091";
 
 struct Publishing {
     /// Queues that have not answered.
@@ -32,6 +35,7 @@ struct Publishing {
 
 struct Taking {
     queue: QueueId,
+    user: Name,
     /// Messages still wanted, and bytes of bodies.
     left: u32,
     bytes: usize,
@@ -77,6 +81,61 @@ fn too_many() -> Refused {
 }
 
 impl Core {
+    /// What the control plane did, among what clients did.
+    fn count(&mut self, note: impl FnOnce(&mut Tally)) {
+        let mut tally = Tally::default();
+        note(&mut tally);
+        self.tallies.add(PROTOCOL, &tally);
+    }
+
+    /// A message with a confirm wanted, and returned if it has nowhere to go.
+    fn count_published(&mut self, routes: usize) {
+        self.count(|tally| {
+            tally.publishes.received = 1;
+            tally.publishes.received_confirm = 1;
+            tally.publishes.routed = routes as u64;
+            tally.publishes.unroutable_returned = u64::from(routes == 0);
+        });
+    }
+
+    fn trace_errand(&mut self, vhost: &str, user: &str, message: &Message, what: Trace<'_>) {
+        if !self.tree.traces() {
+            return;
+        }
+        // RabbitMQ's control plane has a connection without an address, too; its name is the node's.
+        let name = self.config.name.clone();
+        let traced = Traced {
+            vhost,
+            user,
+            channel: 1,
+            message,
+            what,
+        };
+        self.trace(&format_args!("<{name}.http>"), &traced);
+    }
+
+    /// Tells of a message that was taken from a queue.
+    fn taken(&mut self, token: u64, delivery: &Delivery) {
+        let Some(taking) = self.errands.taking.get(&token) else {
+            return;
+        };
+        let (user, no_ack) = (taking.user.clone(), taking.settle == Outcome::Accepted);
+        let Some(record) = self.tree.queue_by_id(taking.queue).cloned() else {
+            return;
+        };
+        self.count(|tally| {
+            let counts = tally.of(record.kind);
+            counts.get = u64::from(!no_ack);
+            counts.get_no_ack = u64::from(no_ack);
+            counts.redeliver = u64::from(delivery.redelivered);
+        });
+        let what = Trace::Delivered {
+            queue: &record.name,
+            redelivered: delivery.redelivered,
+        };
+        self.trace_errand(&record.vhost, &user, &delivery.message, what);
+    }
+
     fn errand_session(&self) -> u64 {
         number(self.config.index, 0, ERRAND_KEY)
     }
@@ -87,7 +146,7 @@ impl Core {
 
     pub fn publish_errand(
         &mut self,
-        vhost: &Name,
+        (vhost, user): (&Name, &Name),
         build: Box<dyn FnOnce(WallTime) -> Result<Message, String> + Send>,
         reply: Reply<Result<Published, Refused>>,
     ) {
@@ -108,19 +167,19 @@ impl Core {
         let headers = || session_amqp091::routing_headers(&message, &deaths);
         let result = (self.tree).route(vhost, message.exchange(), &keys, &headers, &mut routes);
         drop(keys);
-        match result {
-            RouteResult::NoExchange => {
-                let exchange = message.exchange();
-                let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
-                return reply(Err(Refused::NotFound(text)));
-            }
-            RouteResult::Unroutable => {
-                return reply(Ok(Published {
-                    routed: false,
-                    taken: true,
-                }));
-            }
-            RouteResult::Routed => {}
+        if result == RouteResult::NoExchange {
+            let exchange = message.exchange();
+            let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
+            return reply(Err(Refused::NotFound(text)));
+        }
+        self.count_published(routes.len());
+        let what = Trace::Published { routes: &routes };
+        self.trace_errand(vhost, user, &message, what);
+        if result == RouteResult::Unroutable {
+            return reply(Ok(Published {
+                routed: false,
+                taken: true,
+            }));
         }
         let tag = self.errands.tag();
         let publishing = Publishing {
@@ -139,7 +198,7 @@ impl Core {
 
     pub fn get_errand(
         &mut self,
-        queue: QueueId,
+        (queue, user): (QueueId, Name),
         (count, bytes): (u32, usize),
         settle: Outcome,
         reply: Reply<Result<Vec<Delivery>, Refused>>,
@@ -153,6 +212,7 @@ impl Core {
         let token = self.errands.tag();
         let taking = Taking {
             queue,
+            user,
             left: count.max(1),
             bytes,
             settle,
@@ -241,6 +301,7 @@ impl Core {
         if publishing.left == 0
             && let Some(done) = self.errands.publishing.remove(&tag)
         {
+            self.count(|tally| tally.publishes.confirmed += u64::from(done.taken));
             (done.reply)(Ok(Published {
                 routed: true,
                 taken: done.taken,
@@ -260,6 +321,7 @@ impl Core {
             self.request(self.errand_session(), queue, body);
             return;
         };
+        self.taken(token, &delivery);
         if let Some(taking) = self.errands.taking.get_mut(&token) {
             taking.left -= 1;
             taking.bytes = taking.bytes.saturating_sub(delivery.message.body_len());

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::sessions::{FIREHOSE_KEY, number};
 use message::{Table, Value};
 use session::{Pace, PublishTag, Trace, Traced};
-use std::net::SocketAddr;
+use std::fmt::Display;
 
 /// As RabbitMQ calls it. What it is given itself is not traced.
 const EXCHANGE: &str = "amq.rabbitmq.trace";
@@ -29,7 +29,7 @@ impl Core {
     }
 
     /// Tells those who trace. At most once: nobody waits for it.
-    pub fn trace(&mut self, (peer, local): (SocketAddr, SocketAddr), traced: &Traced<'_>) {
+    pub fn trace(&mut self, connection: &dyn Display, traced: &Traced<'_>) {
         let message = traced.message;
         if self.firehose.behind || message.exchange() == EXCHANGE || !self.is_traced(traced.vhost) {
             return;
@@ -55,7 +55,7 @@ impl Core {
             more.set("redelivered", Value::I32(redelivered.into()));
         }
         more.set("vhost", Value::from(traced.vhost));
-        more.set("connection", Value::from(&*format!("{peer} -> {local}")));
+        more.set("connection", Value::from(&*connection.to_string()));
         more.set("channel", Value::I32(traced.channel.into()));
         more.set("user", Value::from(traced.user));
         if let Trace::Published { routes } = traced.what {

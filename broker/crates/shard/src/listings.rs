@@ -7,7 +7,8 @@ use crate::frame::Frame;
 use crate::sessions::Sessions;
 use bytes::Bytes;
 use control::{
-    ConnectionFacts, ConsumerFacts, Counters, Facts, MqttFigures, ProtocolCounters, Question, Reply,
+    ConnectionFacts, ConsumerFacts, Counters, Deaths, Facts, MqttFigures, ProtocolCounters,
+    Question, Reply,
 };
 use env::{NodeId, Time};
 use queue::{QueueId, QueueKind};
@@ -281,8 +282,8 @@ impl Core {
                 parts
             }
             Question::Counters => {
-                let t = &self.tallies;
-                vec![Facts::Counters(Counters {
+                let (t, deaths) = (&self.tallies, self.owners.deaths());
+                let counters = Counters {
                     connections_opened: t.connections_opened,
                     connections_closed: t.connections_closed,
                     channels_opened: t.channels_opened,
@@ -292,7 +293,13 @@ impl Core {
                     queues: self.owners.totals(),
                     protocols: t.counters(),
                     mqtt: self.mqtt_figures(),
-                })]
+                    classic_deaths: Deaths::of(deaths, QueueKind::Classic),
+                    quorum_deaths: Deaths {
+                        confirmed: self.dead_letters.counts.confirmed,
+                        ..Deaths::of(deaths, QueueKind::Quorum)
+                    },
+                };
+                vec![Facts::Counters(Box::new(counters))]
             }
             // The shard carries it out itself.
             Question::Close { .. } => vec![Facts::Closed(false)],

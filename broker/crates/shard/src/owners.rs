@@ -302,6 +302,9 @@ impl Owners {
         self.said.by(queue, |said| {
             said.events.append(&mut out.events);
             said.faults.append(&mut out.faults);
+            if let Some(deaths) = out.deaths.take() {
+                said.add_deaths(deaths);
+            }
             said.gone = said.gone.take().or(out.gone.take());
         });
     }

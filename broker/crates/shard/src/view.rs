@@ -142,7 +142,8 @@ impl Broker for View<'_> {
     }
 
     fn trace(&mut self, traced: &Traced<'_>) {
-        self.core.trace((self.peer.address(), self.local), traced);
+        let (peer, local) = (self.peer.address(), self.local);
+        self.core.trace(&format_args!("{peer} -> {local}"), traced);
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {

@@ -44,6 +44,7 @@ fn build(key: &'static str, body: &'static [u8]) -> impl Fn(WallTime) -> Result<
 fn publish(c: &mut Cluster, at: usize, key: &'static str) -> Result<Published, Refused> {
     c.ask(at, |reply| ControlRequest::Publish {
         vhost: "/".into(),
+        user: "guest".into(),
         build: Box::new(build(key, b"body")),
         reply,
     })
@@ -58,6 +59,7 @@ fn get(
 ) -> Result<Vec<Delivery>, Refused> {
     c.ask(at, |reply| ControlRequest::Get {
         queue,
+        user: "guest".into(),
         count,
         bytes: 1 << 20,
         settle,

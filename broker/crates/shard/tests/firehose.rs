@@ -7,8 +7,10 @@ use cluster::mqtt::MqttClient;
 use cluster::{Client, Cluster, Got};
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{Properties, Qos};
-use message::{Table, Value};
+use control::ControlRequest;
+use message::{MessageBuilder, Protocol, Table, Value};
 use metadata::Change;
+use queue::Outcome;
 
 const EXCHANGE: &str = "amq.rabbitmq.trace";
 
@@ -104,4 +106,64 @@ fn mqtt_clients_are_traced_too() {
         ["deliver.mqtt-subscription-mqos0", "publish.amq.topic"]
     );
     assert!(all.iter().all(|(_, got)| &got.body[..] == b"hello"));
+}
+
+#[test]
+fn what_the_control_plane_publishes_and_takes_is_traced_and_counted() {
+    let (mut c, mut watcher) = watched();
+    let mut client = c.client(0);
+    client.declare(&mut c, "work", &[]);
+    trace(&mut c, true);
+    for key in ["work", "nobody"] {
+        let published = c.ask(0, |reply| ControlRequest::Publish {
+            vhost: "/".into(),
+            user: "operator".into(),
+            build: Box::new(move |received| {
+                let builder = MessageBuilder {
+                    protocol: Protocol::Amqp091,
+                    durable: true,
+                    priority: None,
+                    ttl_ms: None,
+                    received,
+                    exchange: "",
+                    routing_keys: &[key],
+                    properties: &[0, 0],
+                };
+                builder.build(4, [&b"body"[..]]).map_err(|e| e.to_string())
+            }),
+            reply,
+        });
+        assert_eq!(published.expect("taken").routed, key == "work");
+    }
+    let queue = c.queue(0, "work").expect("known").id;
+    let taken = c.ask(0, |reply| ControlRequest::Get {
+        queue,
+        user: "operator".into(),
+        count: 1,
+        bytes: 1 << 20,
+        settle: Outcome::Accepted,
+        reply,
+    });
+    assert_eq!(taken.expect("taken").len(), 1);
+    let counters = c.ask(0, |reply| ControlRequest::Counters {
+        everywhere: false,
+        reply,
+    });
+    let all = copies(&mut c, &mut watcher);
+    let keys: Vec<&str> = all.iter().map(|(key, _)| &**key).collect();
+    assert_eq!(keys, ["publish.", "publish.", "deliver.work"]);
+    for (_, got) in &all {
+        let headers = got.headers();
+        let said = ["user", "connection", "vhost"].map(|name| text(&headers, name));
+        assert_eq!(said, ["operator", "<n1.http>", "/"]);
+        assert_eq!(&got.body[..], b"body");
+    }
+    let routed = |at: usize| all[at].1.headers().get("routed_queues").cloned();
+    let work = Value::Array(vec![Value::from("work")]);
+    assert_eq!(routed(0), Some(work));
+    assert_eq!(routed(1), Some(Value::Array(Vec::new())));
+    let counts = counters[0].1.messages();
+    let said = [counts.publish, counts.confirm, counts.return_unroutable];
+    assert_eq!(said, [2, 1, 1]);
+    assert_eq!(counts.get_no_ack, 1);
 }

@@ -2,7 +2,9 @@
 
 use super::{COUNTER, GAUGE};
 use crate::exposition::Page;
-use control::{Counters, MessageCounts, MqttFigures, ProtocolCounters};
+use control::{
+    Counters, DeathReasons, Deaths, MessageCounts, MqttFigures, ProtocolCounters, Resources,
+};
 use std::collections::BTreeMap;
 
 pub(super) fn churn(page: &mut Page, c: &Counters) {
@@ -47,6 +49,41 @@ pub(super) fn churn(page: &mut Page, c: &Counters) {
         ),
     ] {
         page.one(name, kind, help, value);
+    }
+}
+
+/// What the node uses of its machine; what is not known is not there.
+pub(super) fn machine(page: &mut Page, measured: &Resources) {
+    for (name, help, figure) in [
+        (
+            "process_resident_memory_bytes",
+            "Memory used in bytes",
+            measured.memory_used,
+        ),
+        (
+            "resident_memory_limit_bytes",
+            "Memory high watermark in bytes",
+            measured.memory_limit,
+        ),
+        (
+            "disk_space_available_bytes",
+            "Disk space available in bytes",
+            measured.disk_free,
+        ),
+        (
+            "disk_space_available_limit_bytes",
+            "Free disk space low watermark in bytes",
+            measured.disk_free_limit,
+        ),
+        (
+            "process_max_fds",
+            "Open file descriptors limit",
+            measured.descriptors,
+        ),
+    ] {
+        if let Some(figure) = figure {
+            page.one(name, GAUGE, help, figure);
+        }
     }
 }
 
@@ -236,20 +273,88 @@ const OF_HUBS: &[OfHubs] = &[
     ),
 ];
 
+/// What becomes of dead messages, under RabbitMQ's name.
+type Strategy = (&'static str, fn(&Deaths) -> &DeathReasons);
+
+const DISABLED: Strategy = ("disabled", |d| &d.disabled);
+const AT_MOST_ONCE: Strategy = ("at_most_once", |d| &d.at_most_once);
+const AT_LEAST_ONCE: Strategy = ("at_least_once", |d| &d.at_least_once);
+
+/// What messages died of, and whether they do in classic queues, and in quorum queues that pass them on at least once.
+type OfReason = (
+    &'static str,
+    &'static str,
+    (bool, bool),
+    fn(&DeathReasons) -> u64,
+);
+
+/// At least once needs `overflow` `reject-publish`: there nobody dies of a limit on the length.
+const OF_REASONS: &[OfReason] = &[
+    (
+        "global_messages_dead_lettered_maxlen_total",
+        "Total number of messages dead-lettered due to overflow drop-head or reject-publish-dlx",
+        (true, false),
+        |r| r.maxlen,
+    ),
+    (
+        "global_messages_dead_lettered_expired_total",
+        "Total number of messages dead-lettered due to message TTL exceeded",
+        (true, true),
+        |r| r.expired,
+    ),
+    (
+        "global_messages_dead_lettered_rejected_total",
+        "Total number of messages dead-lettered due to basic.reject or basic.nack",
+        (true, true),
+        |r| r.rejected,
+    ),
+    (
+        "global_messages_dead_lettered_delivery_limit_total",
+        "Total number of messages dead-lettered due to delivery-limit exceeded",
+        (false, true),
+        |r| r.delivery_limit,
+    ),
+];
+
+/// Dead messages (Q12), with the labels that RabbitMQ has and no others: what cannot be is not there.
+pub(super) fn dead_letters(page: &mut Page, counters: &Counters, mqtt: bool) {
+    const CLASSIC: &str = "rabbit_classic_queue";
+    const QUORUM: &str = "rabbit_quorum_queue";
+    let (classic, quorum) = (&counters.classic_deaths, &counters.quorum_deaths);
+    for (name, help, (in_classic, at_least_once), figure) in OF_REASONS {
+        page.head(name, COUNTER, help);
+        let mut sample = |kind, (strategy, of): Strategy, deaths| {
+            let labels = [("queue_type", kind), ("dead_letter_strategy", strategy)];
+            page.sample(name, &labels, figure(of(deaths)));
+        };
+        if *in_classic {
+            sample(CLASSIC, DISABLED, classic);
+            sample(CLASSIC, AT_MOST_ONCE, classic);
+        }
+        sample(QUORUM, DISABLED, quorum);
+        sample(QUORUM, AT_MOST_ONCE, quorum);
+        if *at_least_once {
+            sample(QUORUM, AT_LEAST_ONCE, quorum);
+        }
+        if mqtt && name.contains("maxlen") {
+            // Q6: messages of QoS 0 for a client that does not read.
+            let mut dropped = Deaths::default();
+            dropped.disabled.maxlen = counters.mqtt.dropped;
+            sample(QUEUELESS, DISABLED, &dropped);
+        }
+    }
+    let confirmed = "global_messages_dead_lettered_confirmed_total";
+    let help = "Total number of messages dead-lettered and confirmed by target queues";
+    page.head(confirmed, COUNTER, help);
+    let labels = [
+        ("queue_type", QUORUM),
+        ("dead_letter_strategy", AT_LEAST_ONCE.0),
+    ];
+    page.sample(confirmed, &labels, quorum.confirmed);
+}
+
 /// What RabbitMQ has no name for begins with ours.
 pub(super) fn mqtt(page: &mut Page, counters: &Counters) {
-    // Q6, as RabbitMQ counts it.
-    let dropped = "global_messages_dead_lettered_maxlen_total";
-    page.head(
-        dropped,
-        COUNTER,
-        "Total number of messages dead-lettered due to overflow drop-head or reject-publish-dlx",
-    );
-    let labels = [
-        ("queue_type", QUEUELESS),
-        ("dead_letter_strategy", "disabled"),
-    ];
-    page.sample(dropped, &labels, counters.mqtt.dropped);
     let theirs = page.prefix("posthorn_");
     for (name, kind, help, figure) in OF_HUBS {
         page.one(name, kind, help, figure(&counters.mqtt));

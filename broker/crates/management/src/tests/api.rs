@@ -262,8 +262,14 @@ fn users_their_passwords_rights_and_limits() {
         204
     );
     assert_eq!((as_app("").status, as_app("test12").status), (401, 401));
+    // As with RabbitMQ: who says nothing of a password means none.
+    assert_eq!(server.put("/api/users/app", json!({"tags": ""})), 204);
+    assert_eq!(server.put("/api/users/without", json!({"tags": ""})), 201);
+    for user in ["app", "without"] {
+        let shown = server.get(&format!("/api/users/{user}"));
+        assert_eq!(shown["password_hash"], "", "{user}");
+    }
     for bad in [
-        json!({"tags": ""}),
         json!({"password": "x"}),
         json!({"password": "", "tags": ""}),
         json!({"password": "x", "password_hash": hash, "tags": ""}),
@@ -284,7 +290,7 @@ fn users_their_passwords_rights_and_limits() {
             "/api/permissions/nowhere/app",
             json!({"configure": "", "write": "", "read": ""})
         ),
-        404
+        400
     );
     assert_eq!(
         server.put(

@@ -265,6 +265,10 @@ fn metrics_by_protocol_type_and_object() {
         let mut fake = server.fake.lock().unwrap();
         fake.counters.protocols.insert("amqp091".into(), counts);
         fake.counters.connections_opened = 6;
+        let quorum = &mut fake.counters.quorum_deaths;
+        (quorum.disabled.expired, quorum.confirmed) = (3, 4);
+        quorum.at_least_once.delivery_limit = 5;
+        fake.counters.classic_deaths.at_most_once.maxlen = 6;
     }
     let page = |path: &str| {
         let url = format!("http://{}{path}", server.metrics);
@@ -280,6 +284,11 @@ fn metrics_by_protocol_type_and_object() {
         "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_quorum_queue\"} 5",
         "rabbitmq_global_messages_delivered_total{protocol=\"amqp091\",queue_type=\"rabbit_classic_queue\"} 0",
         "# TYPE rabbitmq_global_messages_received_total counter",
+        "rabbitmq_global_messages_dead_lettered_expired_total{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"disabled\"} 3",
+        "rabbitmq_global_messages_dead_lettered_confirmed_total{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"at_least_once\"} 4",
+        "rabbitmq_global_messages_dead_lettered_delivery_limit_total{queue_type=\"rabbit_quorum_queue\",dead_letter_strategy=\"at_least_once\"} 5",
+        "rabbitmq_global_messages_dead_lettered_maxlen_total{queue_type=\"rabbit_classic_queue\",dead_letter_strategy=\"at_most_once\"} 6",
+        "rabbitmq_global_messages_dead_lettered_rejected_total{queue_type=\"rabbit_classic_queue\",dead_letter_strategy=\"disabled\"} 0",
     ] {
         assert!(all.lines().any(|l| l == line), "{line} in\n{all}");
     }
@@ -288,6 +297,14 @@ fn metrics_by_protocol_type_and_object() {
         "objects are not in the sums"
     );
     assert!(!all.contains("mqtt"), "no client of MQTT can come");
+    let series = all
+        .lines()
+        .filter(|l| l.starts_with("rabbitmq_global_messages_dead_lettered_"));
+    assert_eq!(
+        series.count(),
+        4 + 5 + 5 + 3 + 1,
+        "what cannot be is not there"
+    );
     let each = page("/metrics/per-object");
     assert!(each.contains("rabbitmq_connection_incoming_bytes_total{connection=\"a -> x\"} 100"));
     assert!(each.contains("rabbitmq_channel_consumers{channel=\"b -> x (3)\"} 2"));

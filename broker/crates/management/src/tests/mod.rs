@@ -6,7 +6,9 @@ mod clients;
 mod documents;
 mod messages;
 mod operations;
+mod rates;
 mod replicas;
+mod rights;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
@@ -52,6 +54,9 @@ pub(crate) struct Fake {
     pub(crate) newer: Vec<NodeId>,
     /// Queues that a node to be forgotten still holds.
     pub(crate) moving: u32,
+    /// How often figures of queues, and connections, were asked for.
+    pub(crate) asked_of_queues: u32,
+    pub(crate) asked_of_connections: u32,
 }
 
 pub(crate) fn node(id: u64) -> NodeRecord {
@@ -321,7 +326,10 @@ impl Fake {
                 };
                 reply((1..=all).map(NodeId).collect());
             }
-            ControlRequest::Queues { only, reply } => reply(self.facts(only)),
+            ControlRequest::Queues { only, reply } => {
+                self.asked_of_queues += 1;
+                reply(self.facts(only));
+            }
             ControlRequest::OwnQueues { reply } => {
                 let own = |f: &QueueFacts| f.leader == Some(NodeId(1));
                 reply(self.facts(None).into_iter().filter(own).collect());
@@ -332,13 +340,17 @@ impl Fake {
             }
             ControlRequest::Nodes { reply } => reply(self.nodes()),
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
-            ControlRequest::Connections { reply } => reply(self.connections.clone()),
+            ControlRequest::Connections { reply } => {
+                self.asked_of_connections += 1;
+                reply(self.connections.clone());
+            }
             ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
             ControlRequest::Counters { reply, .. } => reply(self.counters()),
             ControlRequest::Publish {
                 vhost,
                 build,
                 reply,
+                ..
             } => reply(self.publish(&vhost, build)),
             ControlRequest::Get {
                 queue,
@@ -420,6 +432,8 @@ fn fake() -> Fake {
         disk_alarm: false,
         newer: Vec::new(),
         moving: 0,
+        asked_of_queues: 0,
+        asked_of_connections: 0,
     };
     fake.apply(Change::Bootstrap {
         cluster: "test".into(),

@@ -178,6 +178,38 @@ fn overview_counts_what_there_is() {
 }
 
 #[test]
+fn what_the_node_uses_of_its_machine_is_shown() {
+    let measured = control::Resources {
+        memory_used: Some(11),
+        memory_limit: Some(22),
+        disk_free: Some(33),
+        disk_free_limit: Some(44),
+        descriptors: None,
+    };
+    let server = Server::start_with(|c| {
+        c.resources = Some(crate::Measure(Arc::new(move || measured)));
+    });
+    let own = server.get("/api/nodes/c-0");
+    let shown =
+        ["mem_used", "mem_limit", "disk_free", "disk_free_limit"].map(|name| own[name].clone());
+    assert_eq!(shown, [11, 22, 33, 44]);
+    assert!(own.get("fd_total").is_none(), "it is not known");
+    assert!(server.get("/api/nodes/c-1").get("mem_used").is_none());
+    let url = format!("http://{}/metrics", server.metrics);
+    let text = ureq::get(url).call().unwrap().body_mut().read_to_string();
+    let text = text.unwrap();
+    for line in [
+        "rabbitmq_process_resident_memory_bytes 11",
+        "rabbitmq_resident_memory_limit_bytes 22",
+        "rabbitmq_disk_space_available_bytes 33",
+        "rabbitmq_disk_space_available_limit_bytes 44",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+    }
+    assert!(!text.contains("process_max_fds"));
+}
+
+#[test]
 fn connections_are_listed_and_closed() {
     let server = Server::start();
     let connection = |name: &str, user: &str| ConnectionFacts {

@@ -245,7 +245,7 @@ fn carry_out(client: &Client, command: &Administration) -> Result<String, Failur
         ClearTopicPermissions { user, exchange, at } => {
             let elements = ["topic-permissions", &at.vhost, user].into_iter();
             let elements: Vec<&str> = elements.chain(exchange.as_deref()).collect();
-            client.delete(&elements, "")?;
+            client.clear(&elements, &[["users", user], ["vhosts", &at.vhost]])?;
             Ok(format!(
                 "Took topic rights of user '{user}' in vhost '{}' away",
                 at.vhost

@@ -98,7 +98,8 @@ fn user(client: &Client, command: &Command) -> Said {
             ))
         }
         Command::ClearPermissions { user, at } => {
-            client.delete(&["permissions", &at.vhost, user], "")?;
+            let of = [["users", user], ["vhosts", &at.vhost]];
+            client.clear(&["permissions", &at.vhost, user], &of)?;
             Ok(format!(
                 "User '{user}' has no rights in vhost '{}' any more",
                 at.vhost

@@ -252,6 +252,16 @@ impl Client {
         self.delete_with(elements, query, &[])
     }
 
+    /// Takes away what may not be there, as scripts do to be sure; what it is of must be there.
+    pub(crate) fn clear(&self, elements: &[&str], of: &[[&str; 2]]) -> Result<(), Failure> {
+        match self.delete(elements, "") {
+            Err(Failure::Refused { status: 404, .. }) => {
+                of.iter().try_for_each(|thing| self.get(thing).map(|_| ()))
+            }
+            done => done,
+        }
+    }
+
     pub(crate) fn delete_with(
         &self,
         elements: &[&str],

@@ -3,7 +3,7 @@
 //! Memory: where they are, and of a few the message, so that one that is taken at once is not read again.
 
 use super::shelf::{Item, Shelf};
-use crate::DeadReason;
+use crate::{DeadLettering, DeadReason, QueueKind};
 use message::Message;
 use std::collections::VecDeque;
 
@@ -42,8 +42,15 @@ impl Graveyard {
         self.add(Some(item), reason, message);
     }
 
-    /// A publish that was not taken.
-    pub fn bury_refused(&mut self, message: &Message) {
+    /// What becomes of messages that die now.
+    pub fn way(&self) -> DeadLettering {
+        match self.open {
+            true => DeadLettering::AtMostOnce,
+            false => DeadLettering::Off,
+        }
+    }
+
+    fn bury_refused(&mut self, message: &Message) {
         if self.open && self.has_room(message) {
             self.add(None, DeadReason::MaxLength, Some(message.clone()));
         }
@@ -71,6 +78,17 @@ impl Graveyard {
 }
 
 impl Shelf {
+    pub(super) fn count_death(&mut self, reason: DeadReason) {
+        let way = self.graveyard.way();
+        self.output.died(QueueKind::Classic, way, reason);
+    }
+
+    /// A publish that was not taken.
+    pub fn bury_refused(&mut self, message: &Message) {
+        self.count_death(DeadReason::MaxLength);
+        self.graveyard.bury_refused(message);
+    }
+
     /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. With that the queue is done with them.
     pub fn take_dead(&mut self, most: usize, most_bytes: usize) {
         let mut room = most_bytes;

@@ -258,7 +258,7 @@ impl ClassicQueue {
             Some(Reject::Unavailable)
         } else if self.settings.overflow != Overflow::DropHead && self.over(1, body) {
             if self.settings.overflow == Overflow::RejectPublishDlx {
-                self.shelf.graveyard.bury_refused(&message);
+                self.shelf.bury_refused(&message);
             }
             Some(Reject::MaxLength)
         } else {

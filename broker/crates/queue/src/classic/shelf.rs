@@ -408,6 +408,7 @@ impl Store for Shelf {
     }
 
     fn dead(&mut self, item: Item, reason: DeadReason) {
+        self.count_death(reason);
         if !self.graveyard.open {
             return self.settled(item);
         }

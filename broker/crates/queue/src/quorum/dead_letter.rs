@@ -65,6 +65,11 @@ impl DeadLetters {
 
     /// A message is out of the queue.
     pub fn bury(&mut self, item: &Held, reason: DeadReason, effects: &mut Effects) {
+        effects.died(self.mode, reason);
+        self.dispatch(item, reason, effects);
+    }
+
+    fn dispatch(&mut self, item: &Held, reason: DeadReason, effects: &mut Effects) {
         match self.mode {
             DeadLettering::Off => {}
             DeadLettering::AtMostOnce => effects.dead(reason, item.place()),
@@ -87,7 +92,7 @@ impl DeadLetters {
             return;
         }
         for (item, reason) in std::mem::take(&mut self.kept).into_values() {
-            self.bury(&item, reason, effects);
+            self.dispatch(&item, reason, effects);
         }
         self.bytes = 0;
     }

@@ -1,6 +1,9 @@
 //! What applying a command does outside the machine. Members that do not lead throw it away.
 
-use crate::{ConsumerId, DeadReason, Delivery, Event, Output, SessionId};
+use crate::{
+    ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, Event, Output, QueueKind,
+    SessionId,
+};
 use bytes::Bytes;
 use message::Message;
 use std::collections::VecDeque;
@@ -35,6 +38,8 @@ pub struct Effects {
     pub list: Vec<Effect>,
     /// Dead messages to be passed on once, until somebody takes them.
     dead: VecDeque<(DeadReason, Place)>,
+    /// Since the last [`resolve`](Effects::resolve).
+    deaths: Option<Box<DeathCounts>>,
     wanted: bool,
 }
 
@@ -59,6 +64,14 @@ impl Effects {
     pub(super) fn dead(&mut self, reason: DeadReason, at: Place) {
         if self.wanted {
             self.dead.push_back((reason, at));
+        }
+    }
+
+    /// A message died; only who leads counts it.
+    pub(super) fn died(&mut self, way: DeadLettering, reason: DeadReason) {
+        if self.wanted {
+            let deaths = self.deaths.get_or_insert_default();
+            deaths.count(QueueKind::Quorum, way, reason);
         }
     }
 
@@ -98,6 +111,9 @@ impl Effects {
     /// Turns effects into events, reading messages from entries' commands. Deliveries to one consumer that follow
     /// each other become one event. What cannot be read is named in `out.faults`, stays out to its consumer and is passed over.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> Option<Bytes>, out: &mut Output) {
+        if let Some(deaths) = self.deaths.take() {
+            out.add_deaths(deaths);
+        }
         let mut log = Commands::new(read);
         for effect in self.list.drain(..) {
             match effect {

@@ -7,7 +7,7 @@ use consensus::{GroupId, RaftHost};
 use control::QueueTotals;
 use env::NodeId;
 use metadata::QueueId;
-use queue::{ConsumerInfo, Queue};
+use queue::{ConsumerInfo, DeathCounts, Queue};
 
 impl Owners {
     /// Ids of the queues here, in no order.
@@ -101,7 +101,12 @@ impl Owners {
         self.totals
     }
 
-    /// The same, counted.
+    /// Messages that died here, since the shard began.
+    pub fn deaths(&self) -> &DeathCounts {
+        self.said.deaths()
+    }
+
+    /// The same as [`totals`](Self::totals), counted.
     #[cfg(test)]
     pub fn recount(&self) -> QueueTotals {
         let mut totals = QueueTotals::default();

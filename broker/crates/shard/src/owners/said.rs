@@ -1,7 +1,7 @@
 //! What queues say to sessions, each under its own name.
 
 use metadata::QueueId;
-use queue::{Event, Output, SessionId};
+use queue::{DeathCounts, Event, Output, SessionId};
 
 #[derive(Default)]
 pub struct Said {
@@ -10,6 +10,7 @@ pub struct Said {
     speaker: QueueId,
     events: Vec<(SessionId, QueueId, Event)>,
     gone: Option<String>,
+    deaths: DeathCounts,
 }
 
 impl Said {
@@ -36,10 +37,18 @@ impl Said {
         for fault in self.out.faults.drain(..) {
             tracing::error!(event = "queue_fault", queue = queue.0, fault);
         }
+        if let Some(deaths) = self.out.deaths.take() {
+            self.deaths.add(&deaths);
+        }
         if let Some(gone) = self.out.gone.take() {
             self.gone
                 .get_or_insert_with(|| format!("queue {}: {gone}", queue.0));
         }
+    }
+
+    /// Messages that died in queues that are led or live here, or did, since the shard began.
+    pub fn deaths(&self) -> &DeathCounts {
+        &self.deaths
     }
 
     /// Files of a queue are gone: this node has to end.

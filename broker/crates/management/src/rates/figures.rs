@@ -1,0 +1,71 @@
+//! What is sampled, under RabbitMQ's names.
+
+use control::{ConnectionFacts, Counters, MessageCounts};
+use queue::QueueCounters;
+
+pub(crate) const LENGTHS: [&str; 3] = ["messages", "messages_ready", "messages_unacknowledged"];
+
+pub(crate) fn lengths(ready: u64, unacknowledged: u64, dead: u64) -> [u64; 3] {
+    [ready + unacknowledged + dead, ready, unacknowledged]
+}
+
+pub(crate) const COUNTS: [&str; 12] = [
+    "publish",
+    "confirm",
+    "return_unroutable",
+    "drop_unroutable",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_no_ack",
+    "get_empty",
+    "deliver_get",
+    "redeliver",
+    "ack",
+];
+
+pub(crate) fn counts(counts: &MessageCounts) -> [u64; 12] {
+    [
+        counts.publish,
+        counts.confirm,
+        counts.return_unroutable,
+        counts.drop_unroutable,
+        counts.deliver,
+        counts.deliver_no_ack,
+        counts.get,
+        counts.get_no_ack,
+        counts.get_empty,
+        counts.deliver_get(),
+        counts.redeliver,
+        counts.ack,
+    ]
+}
+
+pub(crate) fn queue_counts(counters: &QueueCounters) -> [u64; 12] {
+    counts(&MessageCounts {
+        publish: counters.publish,
+        ..MessageCounts::from(&counters.deliveries)
+    })
+}
+
+pub(crate) const OCTETS: [&str; 2] = ["recv_oct", "send_oct"];
+
+pub(crate) fn octets(connection: &ConnectionFacts) -> [u64; 2] {
+    [connection.received_bytes, connection.sent_bytes]
+}
+
+pub(crate) const CHURN: [&str; 4] = [
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+];
+
+pub(crate) fn churn(counters: &Counters) -> [u64; 4] {
+    [
+        counters.connections_opened,
+        counters.connections_closed,
+        counters.channels_opened,
+        counters.channels_closed,
+    ]
+}

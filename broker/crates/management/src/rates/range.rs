@@ -1,0 +1,86 @@
+//! Which samples a request wants: `msg_rates_age=60&msg_rates_incr=5`, both in seconds.
+
+use crate::error::ApiError;
+use crate::page::Query;
+use env::WallTime;
+
+/// Samples of one figure, at most.
+const MAX_SAMPLES: u64 = 500;
+
+/// In milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    age: u64,
+    step: u64,
+}
+
+impl Range {
+    /// What the request says about `lengths`, `msg_rates` or `data_rates`. As with RabbitMQ it has to say both, and what is no
+    /// number does not count.
+    pub(crate) fn of(query: &Query, what: &str) -> Result<Option<Range>, ApiError> {
+        let number = |name: &str| query.get(&format!("{what}_{name}"))?.parse().ok();
+        match (number("age"), number("incr")) {
+            (Some(age), Some(step)) => Range::new(age, step),
+            _ => Ok(None),
+        }
+    }
+
+    /// In seconds.
+    pub(super) fn new(age: u64, step: u64) -> Result<Option<Range>, ApiError> {
+        if step == 0 {
+            return Ok(None);
+        }
+        if age / step > MAX_SAMPLES {
+            let why = format!("{age} s in steps of {step} s are more than {MAX_SAMPLES} samples");
+            return Err(ApiError::bad_request(why));
+        }
+        let milliseconds = |seconds: u64| seconds.saturating_mul(1000);
+        Ok(Some(Range {
+            age: milliseconds(age),
+            step: milliseconds(step),
+        }))
+    }
+
+    /// Times that are multiples of the step, the newest first.
+    pub(super) fn points(self, now: WallTime) -> impl Iterator<Item = u64> {
+        let last = now.0 / self.step * self.step;
+        (0..=self.age / self.step).map_while(move |n| last.checked_sub(n * self.step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_needs_both_numbers_and_is_bounded() {
+        let of = |text: &str| Range::of(&Query::parse(Some(text)), "lengths");
+        let range = Range {
+            age: 60_000,
+            step: 5_000,
+        };
+        assert_eq!(of("lengths_age=60&lengths_incr=5"), Ok(Some(range)));
+        for nothing in [
+            "lengths_age=60",
+            "lengths_incr=5",
+            "lengths_age=60&lengths_incr=0",
+            "lengths_age=-60&lengths_incr=5",
+            "lengths_age=x&lengths_incr=5",
+            "msg_rates_age=60&msg_rates_incr=5",
+        ] {
+            assert_eq!(of(nothing), Ok(None), "{nothing}");
+        }
+        assert!(of("lengths_age=2500&lengths_incr=5").is_ok());
+        assert!(of("lengths_age=2505&lengths_incr=5").is_err());
+        let most = format!("lengths_age={0}&lengths_incr={0}", u64::MAX);
+        assert_eq!(of(&most).unwrap().unwrap().points(WallTime(7)).count(), 1);
+    }
+
+    #[test]
+    fn points_are_multiples_of_the_step() {
+        let range = Range { age: 10, step: 5 };
+        let points = |now| range.points(WallTime(now)).collect::<Vec<_>>();
+        assert_eq!(points(23), [20, 15, 10]);
+        assert_eq!(points(7), [5, 0], "there is nothing before the beginning");
+    }
+}
