@@ -58,14 +58,17 @@ impl<'a> Connect<'a> {
             Version::V5 => Properties::read(&mut from, Place::Connect)?,
             _ => Properties::default(),
         };
-        let client_id = from.string()?;
+        let client_id = from.name().map_err(|error| match error {
+            DecodeError::UnwantedCharacter => DecodeError::ClientId,
+            other => other,
+        })?;
         let will = match flags & WILL {
             0 => None,
             _ => Some(Will::read(&mut from, flags, version)?),
         };
         let user_name = match flags & USER_NAME {
             0 => None,
-            _ => Some(from.string()?),
+            _ => Some(from.name()?),
         };
         let password = match flags & PASSWORD {
             0 => None,
@@ -131,12 +134,12 @@ impl<'a> Will<'a> {
                 Version::V5 => Properties::read(from, Place::Will)?,
                 _ => Properties::default(),
             },
-            topic: from.string()?,
+            topic: from.name()?,
             payload: from.binary()?,
         };
         topic::check_name(will.topic)?;
         if let Some(response) = will.properties.response_topic {
-            topic::check_name(response)?;
+            topic::check_name(response).map_err(|_| DecodeError::ResponseTopic)?;
         }
         Ok(will)
     }

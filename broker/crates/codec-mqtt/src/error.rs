@@ -17,6 +17,10 @@ pub enum DecodeError {
     Utf8,
     #[error("a string holds U+0000")]
     NullCharacter,
+    #[error("a name holds a control character or what is no character")]
+    UnwantedCharacter,
+    #[error("a client id holds a control character or what is no character")]
+    ClientId,
     #[error("packet type {0} does not exist in this version")]
     UnknownKind(u8),
     #[error("{0:?} may not have the flags {1:#06b}")]
@@ -29,6 +33,8 @@ pub enum DecodeError {
     DupWithoutQos,
     #[error("packet identifier 0")]
     PacketId,
+    #[error("packet identifier 0 on a subscription")]
+    SubscriptionPacketId,
     #[error("the protocol is not MQTT")]
     ProtocolName,
     #[error("protocol level {0} is not known")]
@@ -59,12 +65,17 @@ pub enum DecodeError {
     NoLocalShared,
     #[error("not a topic name")]
     TopicName,
+    #[error("the response topic is not a topic name")]
+    ResponseTopic,
     #[error("not a topic filter")]
     TopicFilter,
+    #[error("not a shared subscription's filter")]
+    SharedFilter,
 }
 
 impl DecodeError {
-    /// What DISCONNECT, or CONNACK, tells the client.
+    /// What DISCONNECT, or CONNACK, tells the client: the standard's word where it has one, mosquitto's choice where it leaves it
+    /// open. What is no topic name or filter is malformed: 0x8F and 0x90 are for those that are "correctly formed".
     pub fn reason(&self) -> Reason {
         match self {
             DecodeError::TooLarge { .. } => Reason::PacketTooLarge,
@@ -78,10 +89,16 @@ impl DecodeError {
             | DecodeError::ReasonCode(_)
             | DecodeError::NoFilter
             | DecodeError::RetainHandling
-            | DecodeError::NoLocalShared => Reason::ProtocolError,
+            | DecodeError::NoLocalShared
+            | DecodeError::ResponseTopic
+            | DecodeError::SharedFilter
+            | DecodeError::UnknownKind(_) => Reason::ProtocolError,
+            // Whatever its flags, it should not have come.
+            DecodeError::Flags(kind, _) if kind.is_servers() || *kind == PacketKind::Auth => {
+                Reason::ProtocolError
+            }
+            DecodeError::ClientId => Reason::ClientIdentifierNotValid,
             DecodeError::TopicAlias => Reason::TopicAliasInvalid,
-            DecodeError::TopicName => Reason::TopicNameInvalid,
-            DecodeError::TopicFilter => Reason::TopicFilterInvalid,
             _ => Reason::MalformedPacket,
         }
     }

@@ -83,11 +83,28 @@ impl<'a> Reader<'a> {
     /// [MQTT-1.5.4-1], [MQTT-1.5.4-2].
     #[inline]
     pub fn string(&mut self) -> Result<&'a str, DecodeError> {
-        let text = std::str::from_utf8(self.binary()?).map_err(|_| DecodeError::Utf8)?;
+        let text = self.utf8()?;
         if text.as_bytes().contains(&0) {
             return Err(DecodeError::NullCharacter);
         }
         Ok(text)
+    }
+
+    /// A string that names something: a topic, a filter, a client. Characters that section 1.5.4.2 advises against are not taken.
+    #[inline]
+    pub fn name(&mut self) -> Result<&'a str, DecodeError> {
+        let name = self.utf8()?;
+        // Nearly all names are printable ASCII, which is seen without a branch for each byte.
+        let plain = |byte: &u8| (b' '..0x7F).contains(byte);
+        match name.bytes().fold(true, |all, byte| all & plain(&byte)) {
+            true => Ok(name),
+            false => uncommon(name),
+        }
+    }
+
+    #[inline]
+    fn utf8(&mut self) -> Result<&'a str, DecodeError> {
+        std::str::from_utf8(self.binary()?).map_err(|_| DecodeError::Utf8)
     }
 
     #[inline]
@@ -108,6 +125,22 @@ impl<'a> Reader<'a> {
             n => Err(DecodeError::Trailing(n)),
         }
     }
+}
+
+/// A name with characters that are no printable ASCII.
+#[cold]
+fn uncommon(name: &str) -> Result<&str, DecodeError> {
+    match name.chars().find(|c| is_unwanted(*c)) {
+        None => Ok(name),
+        Some('\0') => Err(DecodeError::NullCharacter),
+        Some(_) => Err(DecodeError::UnwantedCharacter),
+    }
+}
+
+/// Control characters and what Unicode says is no character.
+fn is_unwanted(c: char) -> bool {
+    let code = u32::from(c);
+    c.is_control() || code & 0xFFFE == 0xFFFE || (0xFDD0..=0xFDEF).contains(&code)
 }
 
 /// A variable byte integer at the front of some bytes.

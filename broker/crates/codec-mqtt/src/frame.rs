@@ -52,6 +52,14 @@ impl PacketKind {
         KINDS.get(usize::from(bits).checked_sub(1)?).copied()
     }
 
+    /// Only servers send it.
+    pub fn is_servers(self) -> bool {
+        matches!(
+            self,
+            PacketKind::ConnAck | PacketKind::SubAck | PacketKind::UnsubAck | PacketKind::PingResp
+        )
+    }
+
     /// What its flags must be (section 2.1.3); None for PUBLISH, whose flags say something.
     fn flags(self) -> Option<u8> {
         match self {

@@ -38,7 +38,7 @@ impl<'a> Publish<'a> {
             return Err(DecodeError::DupWithoutQos);
         }
         let mut from = Reader::new(body);
-        let topic = from.string()?;
+        let topic = from.name()?;
         let packet_id = match qos {
             Qos::AtMostOnce => 0,
             _ => from.packet_id()?,
@@ -60,7 +60,7 @@ impl<'a> Publish<'a> {
         }
         // [MQTT-3.3.2-14]
         if let Some(response) = properties.response_topic {
-            topic::check_name(response)?;
+            topic::check_name(response).map_err(|_| DecodeError::ResponseTopic)?;
         }
         Ok(Publish {
             dup,

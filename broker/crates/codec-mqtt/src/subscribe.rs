@@ -94,15 +94,22 @@ fn next_filter<'a>(
     from: &mut Reader<'a>,
     version: Version,
 ) -> Result<(&'a str, SubscribeOptions), DecodeError> {
-    let filter = from.string()?;
+    let filter = from.name()?;
     let options = SubscribeOptions::from_byte(from.u8()?, version)?;
     Ok((filter, options))
+}
+
+fn subscription_packet_id(from: &mut Reader<'_>) -> Result<u16, DecodeError> {
+    from.packet_id().map_err(|error| match error {
+        DecodeError::PacketId => DecodeError::SubscriptionPacketId,
+        other => other,
+    })
 }
 
 impl<'a> Subscribe<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Subscribe<'a>, DecodeError> {
         let mut from = Reader::new(body);
-        let packet_id = from.packet_id()?;
+        let packet_id = subscription_packet_id(&mut from)?;
         let properties = match version {
             Version::V5 => Properties::read(&mut from, Place::Subscribe)?,
             _ => Properties::default(),
@@ -195,14 +202,14 @@ impl<'a> UnsubscribeFilters<'a> {
 
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut from = Reader::new(self.0);
-        std::iter::from_fn(move || from.string().ok())
+        std::iter::from_fn(move || from.name().ok())
     }
 }
 
 impl<'a> Unsubscribe<'a> {
     pub(crate) fn decode(body: &'a [u8], version: Version) -> Result<Unsubscribe<'a>, DecodeError> {
         let mut from = Reader::new(body);
-        let packet_id = from.packet_id()?;
+        let packet_id = subscription_packet_id(&mut from)?;
         let properties = match version {
             Version::V5 => Properties::read(&mut from, Place::Unsubscribe)?,
             _ => Properties::default(),
@@ -213,7 +220,7 @@ impl<'a> Unsubscribe<'a> {
             return Err(DecodeError::NoFilter);
         }
         while !from.is_empty() {
-            from.string()?;
+            from.name()?;
         }
         Ok(Unsubscribe {
             packet_id,

@@ -46,13 +46,15 @@ pub struct Shared<'a> {
 pub fn shared(filter: &str) -> Result<Option<Shared<'_>>, DecodeError> {
     let Some(rest) = filter.strip_prefix(SHARE) else {
         return match filter {
-            "$share" => Err(DecodeError::TopicFilter),
+            "$share" => Err(DecodeError::SharedFilter),
             _ => Ok(None),
         };
     };
-    let (name, filter) = rest.split_once('/').ok_or(DecodeError::TopicFilter)?;
-    check_name(name).map_err(|_| DecodeError::TopicFilter)?;
     check_filter(filter)?;
+    let (name, filter) = rest.split_once('/').ok_or(DecodeError::SharedFilter)?;
+    if check_name(name).is_err() || filter.is_empty() {
+        return Err(DecodeError::SharedFilter);
+    }
     Ok(Some(Shared { name, filter }))
 }
 
@@ -162,9 +164,11 @@ mod tests {
             "$share/g",
             "$share//a",
             "$share/g/",
-            "$share/g+/a",
-            "$share/#/a",
+            "$share/+/a",
         ] {
+            assert_eq!(shared(filter), Err(DecodeError::SharedFilter), "{filter}");
+        }
+        for filter in ["$share/g+/a", "$share/#/a", "$share/g/a/#/b"] {
             assert_eq!(shared(filter), Err(DecodeError::TopicFilter), "{filter}");
         }
     }

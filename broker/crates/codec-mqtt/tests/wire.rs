@@ -219,6 +219,41 @@ fn strings_are_utf8_without_null() {
 }
 
 #[test]
+fn names_are_characters() {
+    // Section 1.5.4.2: what a receiver may treat as malformed. mosquitto does, of names and of all other text.
+    for bad in [
+        "a\u{1}",
+        "a\u{1F}b",
+        "\u{7F}",
+        "a\u{9F}",
+        "\u{FFFF}",
+        "\u{FDD0}",
+        "\u{1FFFE}",
+    ] {
+        let mut raw = vec![0x30, bad.len() as u8 + 2, 0, bad.len() as u8];
+        raw.extend(bad.as_bytes());
+        assert_eq!(
+            refused(&raw, Version::V311),
+            DecodeError::UnwantedCharacter,
+            "{bad:?}"
+        );
+    }
+    for good in ["a b", "a~", "ä/\u{A0}", "\u{FFFD}", "\u{1F4EF}"] {
+        let mut raw = vec![0x30, good.len() as u8 + 2, 0, good.len() as u8];
+        raw.extend(good.as_bytes());
+        assert!(decode(&raw, Version::V311).is_ok(), "{good:?}");
+    }
+    let connect = [
+        0x10, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 1, 7,
+    ];
+    let error = refused(&connect, Version::V5);
+    assert_eq!(error.reason(), Reason::ClientIdentifierNotValid);
+    // Text that is for people may have lines.
+    let raw = [0x30, 11, 0, 1, b'a', 7, 0x26, 0, 1, b'k', 0, 1, b'\n'];
+    assert!(decode(&raw, Version::V5).is_ok());
+}
+
+#[test]
 fn publish_refuses_what_no_publish_may_be() {
     // 3.1.1: [MQTT-3.3.1-4], [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-4.7.1-1], [MQTT-4.7.3-1]
     // [MQTT-3.3.1-4]
@@ -252,7 +287,7 @@ fn publish_refuses_what_no_publish_may_be() {
     assert_eq!(error.reason(), Reason::TopicAliasInvalid);
     // [MQTT-3.3.2-14]
     let raw = [0x30, 8, 0, 1, b'a', 4, 0x08, 0, 1, b'#'];
-    assert_eq!(refused(&raw, Version::V5), DecodeError::TopicName);
+    assert_eq!(refused(&raw, Version::V5), DecodeError::ResponseTopic);
     assert_eq!(refused(&[0x30, 1, 0], Version::V311), DecodeError::Short);
 }
 
@@ -334,10 +369,10 @@ fn subscriptions_have_a_filter_and_no_reserved_bits() {
     assert_eq!(refused(&raw, Version::V5), DecodeError::NoLocalShared);
     assert_eq!(
         refused(&[0x82, 6, 0, 0, 0, 1, b'a', 0], Version::V311),
-        DecodeError::PacketId
+        DecodeError::SubscriptionPacketId
     );
     // [MQTT-4.8.2-1], [MQTT-4.8.2-2]
-    assert_eq!(shared("$share/a"), Err(DecodeError::TopicFilter));
+    assert_eq!(shared("$share/a"), Err(DecodeError::SharedFilter));
 }
 
 #[test]

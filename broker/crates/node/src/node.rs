@@ -344,6 +344,7 @@ impl Node {
                 user: user.clone(),
                 password: config.anonymous_pass.as_bytes().to_vec(),
             }),
+            by_certificate: config.mqtt.by_certificate,
         }
     }
 

@@ -161,6 +161,35 @@ fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
 }
 
 #[test]
+fn mqtt_clients_log_in_by_certificate() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-mqtt")?, Fixture::new("tls-mqtt")?);
+    let settings = [
+        "mqtt.listeners.ssl.default=127.0.0.1:0",
+        "mqtt.allow_anonymous=false",
+        "mqtt.ssl_cert_login=true",
+        "ssl_options.verify=verify_peer",
+        "ssl_cert_login_from=common_name",
+    ];
+    let node = Node::start(&scratch, &fixture, &settings)?;
+    node.control(&["add_user", "client-7", "unused"])?;
+    node.control(&["set_permissions", "client-7", ".*", ".*", ".*"])?;
+    for (authority, name, code) in [
+        (Some(&fixture.authority), "client-7", 0),
+        (Some(&fixture.authority), "nobody", 4),
+        (None, "", 4),
+    ] {
+        let config = Arc::new(fixture.client(authority.map(|a| (a, name)))?);
+        let mut stream = node.secure_to("mqtt/ssl", &config)?;
+        stream.write_all(b"\x10\x0d\0\x04MQTT\x04\x02\0\0\0\x01c")?;
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer)?;
+        assert_eq!(answer, [0x20, 2, 0, code], "{name}");
+    }
+    node.logs("MQTT login refused")?;
+    Ok(())
+}
+
+#[test]
 fn the_http_api_speaks_tls() -> Result<()> {
     let (scratch, fixture) = (Scratch::new("tls-http")?, Fixture::new("tls-http")?);
     let settings = [

@@ -14,6 +14,22 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use topics::Claim;
 
+/// Who a client says it is, and how it shows it.
+enum Identity {
+    Password(Credentials),
+    /// TLS has verified the certificate that names this user.
+    Certificate(String),
+}
+
+impl Identity {
+    fn user(&self) -> &str {
+        match self {
+            Identity::Password(credentials) => &credentials.user,
+            Identity::Certificate(user) => user,
+        }
+    }
+}
+
 impl MqttSession {
     pub(crate) fn connect(&mut self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Outcome {
         self.version = connect.version;
@@ -27,17 +43,17 @@ impl MqttSession {
             let text = "the node is shutting down or in maintenance mode";
             return Err(Failure::new(Reason::ServerUnavailable, text));
         }
-        let (vhost, credentials) = self.credentials(connect)?;
+        let (vhost, who) = self.identity(connect)?;
         let mut link = self.new_link(connect, cx)?;
         let tree = cx.broker.tree();
         // The tree's own names, if it has them.
         let known = tree.vhost(&vhost).map(|known| known.name.clone());
         link.vhost = known.unwrap_or_else(|| vhost.into());
-        let known = tree.user(&credentials.user).map(|known| known.name.clone());
-        link.user = known.unwrap_or_else(|| credentials.user.as_str().into());
+        let known = tree.user(who.user()).map(|known| known.name.clone());
+        link.user = known.unwrap_or_else(|| who.user().into());
         self.keep_alive = self.agree_on_keep_alive(connect)?;
         self.link = Some(Box::new(link));
-        match self.verify(&credentials, cx)? {
+        match self.verify(&who, cx)? {
             Verdict::Right => self.welcome(cx),
             Verdict::Wrong => Err(wrong_password()),
             Verdict::Later => {
@@ -51,19 +67,30 @@ impl MqttSession {
         }
     }
 
-    /// Which vhost and user a client means. `vhost:user` names both: RabbitMQ's custom; the last colon counts.
-    fn credentials(&self, connect: &Connect<'_>) -> Result<(String, Credentials), Failure> {
+    /// Which vhost and user a client means, and how that is shown. `vhost:user` names both: RabbitMQ's custom; the last colon
+    /// counts. A certificate counts where the client gives no name, as with RabbitMQ.
+    fn identity(&mut self, connect: &Connect<'_>) -> Result<(String, Identity), Failure> {
+        let certificate = self.tls.take();
         let settings = &self.settings;
-        let Some(name) = connect.user_name else {
-            let anonymous = settings.anonymous.clone().ok_or_else(|| {
-                Failure::new(Reason::BadUserNameOrPassword, "a user name is needed")
-            })?;
-            return Ok((settings.vhost.to_string(), anonymous));
-        };
-        let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
-        let password = connect.password.unwrap_or_default().to_vec();
-        let user = user.to_owned();
-        Ok((vhost.to_owned(), Credentials { user, password }))
+        if let Some(name) = connect.user_name {
+            let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
+            let password = connect.password.unwrap_or_default().to_vec();
+            let user = user.to_owned();
+            let shown = Identity::Password(Credentials { user, password });
+            return Ok((vhost.to_owned(), shown));
+        }
+        let vhost = settings.vhost.to_string();
+        let named = certificate.as_deref().and_then(|tls| tls.name.as_deref());
+        if let (Some(user), None) = (named, connect.password) {
+            return Ok((vhost, Identity::Certificate(user.to_owned())));
+        }
+        match settings.anonymous.clone() {
+            Some(anonymous) => Ok((vhost, Identity::Password(anonymous))),
+            None => Err(Failure::new(
+                Reason::BadUserNameOrPassword,
+                "a user name is needed",
+            )),
+        }
     }
 
     /// Seconds; 0: none. Clients before 5.0 cannot be told another than theirs, and are refused as mosquitto does.
@@ -155,23 +182,27 @@ impl MqttSession {
         })
     }
 
-    fn verify(&self, credentials: &Credentials, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
-        let Credentials { user, password } = credentials;
-        let peer = cx.broker.peer();
+    fn verify(&self, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
+        let (peer, user) = (cx.broker.peer(), who.user());
         let refused = |why: &str| {
             tracing::warn!(%peer, user, why, "MQTT login refused");
             wrong_password()
         };
-        if password.is_empty() {
-            return Err(refused("empty password"));
-        }
-        let hash = cx.broker.tree().user(user).and_then(|u| u.password.clone());
-        let hash = hash.ok_or_else(|| refused("no such user, or it has no password"))?;
         let mut at_home = self.settings.loopback_users.iter();
-        if !self.peer_is_loopback && at_home.any(|name| **name == **user) {
+        if !self.peer_is_loopback && at_home.any(|name| **name == *user) {
             return Err(refused("the user can only connect via localhost"));
         }
-        Ok(cx.broker.verify(user, &hash, password))
+        let record = cx.broker.tree().user(user);
+        let record = record.ok_or_else(|| refused("no such user"))?;
+        let Identity::Password(credentials) = who else {
+            return Ok(Verdict::Right);
+        };
+        if credentials.password.is_empty() {
+            return Err(refused("empty password"));
+        }
+        let hash = record.password.clone();
+        let hash = hash.ok_or_else(|| refused("the user has no password"))?;
+        Ok(cx.broker.verify(user, &hash, &credentials.password))
     }
 
     /// The node has checked the password.

@@ -248,7 +248,7 @@ impl Link {
             self.state.ids.keep_low(self.settings.limits.prefetch);
         }
         let Some(record) = record else {
-            return Ok(true);
+            return Ok(!self.make_queue(cx));
         };
         if !allowed {
             let text = "the user may not use the session's queue";
@@ -264,5 +264,6 @@ impl Link {
     }
 }
 
-/// The token of the change that CONNACK waits for.
+/// The tokens of the changes that CONNACK waits for: an earlier session ends, this one gets its queue.
 pub(crate) const OPENING: u64 = u64::MAX;
+pub(crate) const MAKING: u64 = u64::MAX - 2;

@@ -52,6 +52,9 @@ impl Link {
             return Ok(());
         }
         self.owe(qos, id)?;
+        if is_reserved(topic) {
+            return self.leave_out(qos, id, cx);
+        }
         let key = topics::RoutingKey::of(topic);
         let key = key.as_str();
         if !self.may_publish(cx.broker.tree(), key) {
@@ -95,6 +98,17 @@ impl Link {
             waits = 1;
         }
         self.route(topic, key, (qos, id), waits, message, cx)
+    }
+
+    /// A publish to where clients may not, and where a client that does must not be sent away: bridges do.
+    fn leave_out(&mut self, qos: Qos, id: u16, cx: &mut Cx<'_>) -> Outcome {
+        let reason = match self.is_5() {
+            true => Reason::NotAuthorized,
+            // 3.1.1: [MQTT-3.3.5-2]
+            false => Reason::Success,
+        };
+        self.answer(qos, id, reason, cx);
+        Ok(())
     }
 
     /// A client of 5.0 has one more publish open, and not more than it was told it may [MQTT-3.3.4-8].
@@ -180,7 +194,7 @@ impl Link {
             qos,
             left: left + heard.awaited + waits,
             refused: false,
-            lonely: heard.receivers + left == 0 && !heard.refused,
+            lonely: reached == 0 && !heard.matched && !heard.refused,
         });
         if heard.refused {
             return self.not_taken(seq, cx);
@@ -230,8 +244,9 @@ impl Link {
         while let Some(publish) = self.unconfirmed.pop_front_if(|u| u.left == 0) {
             let reason = match (publish.refused, publish.lonely) {
                 (true, _) => Reason::QuotaExceeded,
-                (false, true) => Reason::NoMatchingSubscribers,
-                (false, false) => Reason::Success,
+                // As mosquitto: PUBREC only says that the message has come.
+                (false, true) if publish.qos == Qos::AtLeastOnce => Reason::NoMatchingSubscribers,
+                (false, _) => Reason::Success,
             };
             self.answer(publish.qos, publish.packet_id, reason, cx);
         }
@@ -288,6 +303,17 @@ impl Link {
         self.answer(qos, id, reason, cx);
         Ok(())
     }
+}
+
+/// Topics that are not for clients (section 4.7.2), as with mosquitto: those of the server, but for what bridges tell of
+/// themselves, and what looks like a shared subscription.
+fn is_reserved(topic: &str) -> bool {
+    if !topic.starts_with('$') {
+        return false;
+    }
+    let of_server = topic == "$SYS" || topic.starts_with("$SYS/");
+    of_server && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
+        || topic.starts_with("$share/")
 }
 
 /// To everybody who subscribed, here and elsewhere.

@@ -1,7 +1,8 @@
 //! The connection: packets in, notices in, time; and how they are told apart.
 
-use crate::link::{Cx, Link, OPENING};
+use crate::link::{Cx, Link, MAKING, OPENING};
 use crate::settings::{SessionConfig, Settings};
+use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
     DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, parse_frame,
@@ -31,6 +32,8 @@ pub(crate) enum Phase {
 pub struct MqttSession {
     pub(crate) settings: Arc<Settings>,
     pub(crate) peer_is_loopback: bool,
+    /// Until CONNECT, where it may tell the user.
+    pub(crate) tls: Option<Arc<TlsPeer>>,
     pub(crate) phase: Phase,
     pub(crate) version: Version,
     /// Seconds; 0: none.
@@ -69,6 +72,7 @@ impl MqttSession {
     pub fn new(config: SessionConfig, now: Time) -> MqttSession {
         let login = config.settings.limits.login;
         MqttSession {
+            tls: config.tls.filter(|_| config.settings.by_certificate),
             settings: config.settings,
             peer_is_loopback: config.peer_is_loopback,
             phase: Phase::Connecting,
@@ -142,6 +146,14 @@ impl MqttSession {
         if self.phase == Phase::Connecting {
             return self.first_packet(frame, cx);
         }
+        // What is inside does not matter.
+        if frame.kind.is_servers() {
+            return self.fail(unexpected("a packet that only servers send"), cx);
+        }
+        if frame.kind == PacketKind::Auth && self.version.is_5() {
+            // [MQTT-4.12.0-7]: no method was agreed.
+            return self.fail(unexpected("AUTH without an authentication method"), cx);
+        }
         let packet = Packet::decode(frame, self.version);
         let outcome = match packet {
             Ok(packet) => self.packet(packet, cx),
@@ -186,11 +198,12 @@ impl MqttSession {
             Packet::Disconnect(disconnect) => self.disconnected(&disconnect, cx),
             // [MQTT-3.1.0-2]
             Packet::Connect(_) => Err(unexpected("a second CONNECT")),
-            // [MQTT-4.12.0-7]: no method was agreed.
-            Packet::Auth(_) => Err(unexpected("AUTH without an authentication method")),
-            Packet::ConnAck(_) | Packet::SubAck(_) | Packet::UnsubAck(_) | Packet::PingResp => {
-                Err(unexpected("a packet that only servers send"))
-            }
+            // See [`MqttSession::frame`].
+            Packet::Auth(_)
+            | Packet::ConnAck(_)
+            | Packet::SubAck(_)
+            | Packet::UnsubAck(_)
+            | Packet::PingResp => Ok(()),
         }
     }
 
@@ -264,17 +277,31 @@ impl MqttSession {
 
     /// The metadata group's word.
     fn changed(&mut self, token: u64, result: Result<Done, Refused>, cx: &mut Cx<'_>) {
-        if token != OPENING {
+        if !matches!(token, OPENING | MAKING) {
             return self.with_link(cx, |link, cx| {
                 let retained = link.retained(token, result.is_ok(), cx);
                 retained.unwrap_or_else(|| link.changed(token, result, cx))
             });
         }
+        let Some(link) = self.link.as_deref_mut() else {
+            return;
+        };
         if self.phase != Phase::Opening {
             return;
         }
         match result {
+            Ok(Done::Queue { record, .. }) => {
+                link.queue_made(record.id, cx);
+                self.run(cx);
+            }
+            Ok(_) if link.make_queue(cx) => {}
             Ok(_) => self.run(cx),
+            // The session ends with the process then, or has its queue with the first subscription.
+            Err(refused) if token == MAKING => {
+                let client = &*link.client_id;
+                tracing::warn!(client, why = %refused, "a session is kept in memory only");
+                self.run(cx);
+            }
             Err(refused) => {
                 let text = refused.to_string();
                 self.fail(Failure::new(Reason::ServerUnavailable, text), cx);

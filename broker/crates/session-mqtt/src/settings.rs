@@ -1,6 +1,6 @@
 //! What one connection may cost, and what the node wants of MQTT clients.
 
-use auth::Credentials;
+use auth::{Credentials, TlsPeer};
 use metadata::Name;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,8 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            packet_unauthenticated: 64 << 10,
+            // A client id and a will as long as they can be, and 4 KiB for the rest.
+            packet_unauthenticated: 196 << 10,
             packet: 16 << 20,
             login: Duration::from_secs(10),
             prefetch: 10,
@@ -74,6 +75,8 @@ pub struct Settings {
     pub loopback_users: Vec<Name>,
     /// Whom a client without a user name is (`mqtt.allow_anonymous`). None: it is refused.
     pub anonymous: Option<Credentials>,
+    /// Whether a client without a user name is whom its certificate names (`mqtt.ssl_cert_login`).
+    pub by_certificate: bool,
 }
 
 impl Default for Settings {
@@ -87,6 +90,7 @@ impl Default for Settings {
                 user: "guest".into(),
                 password: b"guest".to_vec(),
             }),
+            by_certificate: false,
         }
     }
 }
@@ -96,5 +100,7 @@ impl Default for Settings {
 pub struct SessionConfig {
     /// Users that may log in from loopback only depend on it.
     pub peer_is_loopback: bool,
+    /// What TLS says of the client; None: the connection has none.
+    pub tls: Option<Arc<TlsPeer>>,
     pub settings: Arc<Settings>,
 }

@@ -1,10 +1,10 @@
-//! The queue of a session that outlives its connection (M2): its messages of QoS 1 and 2 wait there, and its subscriptions are
-//! bindings that end there.
+//! The queue of a session that outlives its connection (M2): it is the session, its messages of QoS 1 and 2 wait there, and its
+//! subscriptions are bindings that end there.
 //!
 //! What a subscription asks for is in the binding's arguments, as in RabbitMQ. Subscriptions of QoS 0 and shared ones are bindings
 //! too, under a key that no message has: the hub serves those, and the binding keeps them.
 
-use crate::link::{Cx, Link};
+use crate::link::{Cx, Link, MAKING};
 use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
@@ -28,7 +28,7 @@ const CONSUMER: ConsumerId = ConsumerId(1);
 /// A session's queue, as its connection sees it.
 #[derive(Debug)]
 pub(crate) struct Stored {
-    /// None until there is a subscription.
+    /// None: the user may not have it, until there is a subscription that it may.
     pub queue: Option<QueueId>,
     /// Its type.
     pub kind: QueueKind,
@@ -108,6 +108,21 @@ impl Link {
         };
         record.members = cx.broker.place_queue(&record);
         Some(record)
+    }
+
+    /// Asks for the queue of a session that is to be kept: CONNACK promises that it will be there, whatever becomes of the node
+    /// [MQTT-3.1.2-5]. False: the session ends with its connection, or its user may have no such queue.
+    pub(crate) fn make_queue(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.session_expiry == 0 {
+            return false;
+        }
+        let record = self.new_queue(cx);
+        let record = record.filter(|r| self.may_use(cx.broker.tree(), &r.name));
+        let Some(record) = record else {
+            return false;
+        };
+        cx.broker.change(MAKING, Change::DeclareQueue(record));
+        true
     }
 
     /// The binding that a subscription is. None: the filter is too long for one.

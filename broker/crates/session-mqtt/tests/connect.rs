@@ -2,6 +2,7 @@
 
 mod fake;
 
+use auth::TlsPeer;
 use codec_mqtt::{Packet, Properties, Qos, Reason, Version, parse_frame};
 use fake::{World, will};
 use session::{Notice, Verdict};
@@ -118,6 +119,17 @@ fn client_ids() {
     ] {
         w.client(Version::V311, id);
     }
+    // As long as a string can be, with a will of that size.
+    let long = fake::unstatic(&"i".repeat(65_535));
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.client_id = long;
+        connect.will = will(long, Qos::AtMostOnce, false).map(|will| codec_mqtt::Will {
+            payload: long.as_bytes(),
+            ..will
+        });
+    });
+    assert_eq!(w.said(c), ["CONNACK 0x00"]);
     // [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16]
     let mut assigned = Vec::new();
     for _ in 0..2 {
@@ -186,6 +198,60 @@ fn guests_come_from_this_machine_alone_and_anonymous_ones_only_where_it_is_allow
         ..Settings::default()
     });
     let c = w.open(Version::V311);
+    w.connect(c, |_| ());
+    assert_eq!(w.bytes(c), [0x20, 2, 0, 4]);
+}
+
+#[test]
+fn who_gives_no_name_is_whom_the_certificate_names() {
+    // Section 5.4.1 leaves it to the server; RabbitMQ's `mqtt.ssl_cert_login`.
+    let shown = |name: Option<&str>| TlsPeer {
+        subject: name.map(|n| format!("CN={n}").into()),
+        name: name.map(Into::into),
+        ..TlsPeer::default()
+    };
+    let with = |by_certificate, anonymous| Settings {
+        by_certificate,
+        anonymous,
+        vhost: "other".into(),
+        ..Settings::default()
+    };
+    let anyone = || Settings::default().anonymous;
+    for (settings, tls, user, code) in [
+        (with(true, None), Some(shown(Some("small"))), None, 0),
+        // Not asked for, not shown, nobody's, or none of the users.
+        (with(false, None), Some(shown(Some("small"))), None, 0x86),
+        (with(true, None), Some(shown(None)), None, 0x86),
+        (with(true, None), None, None, 0x86),
+        (
+            with(true, anyone()),
+            Some(shown(Some("nobody"))),
+            None,
+            0x86,
+        ),
+        (
+            with(true, None),
+            Some(shown(Some("other:small"))),
+            None,
+            0x86,
+        ),
+        // A name that is given counts, and needs its password.
+        (
+            with(true, None),
+            Some(shown(Some("small"))),
+            Some("guest"),
+            0x86,
+        ),
+    ] {
+        let mut w = World::new(settings);
+        let c = w.open_over(Version::V5, true, tls.clone());
+        w.connect(c, |connect| connect.user_name = user);
+        let raw = w.bytes(c);
+        assert_eq!(raw[raw.len().min(3)], code, "{tls:?} {user:?}");
+    }
+    // Who may come from this machine alone may not come from another with a certificate either.
+    let mut w = World::new(with(true, None));
+    let c = w.open_over(Version::V311, false, Some(shown(Some("guest"))));
     w.connect(c, |_| ());
     assert_eq!(w.bytes(c), [0x20, 2, 0, 4]);
 }

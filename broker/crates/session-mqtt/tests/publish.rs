@@ -115,7 +115,16 @@ fn who_publishes_to_nobody_is_told() {
     let p = w.client(Version::V5, "p");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
     w.publish(p, "a", Qos::ExactlyOnce, 2, "x");
-    assert_eq!(w.said(p), ["PUBACK 1 0x10", "PUBREC 2 0x10"]);
+    assert_eq!(w.said(p), ["PUBACK 1 0x10", "PUBREC 2"]);
+    // There is a subscription, though it does not want this one.
+    let no_local = SubscribeOptions {
+        no_local: true,
+        ..SubscribeOptions::default()
+    };
+    w.subscribe_with(p, "a", no_local, None);
+    w.said(p);
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    assert_eq!(w.said(p), ["PUBACK 1"]);
     let p = w.client(Version::V311, "q");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
     assert_eq!(w.said(p), ["PUBACK 1"]);
@@ -589,18 +598,53 @@ fn who_may_publish_where() {
 }
 
 #[test]
+fn the_servers_topics_are_not_for_clients() {
+    // Section 4.7.2
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "$SYS/#", Qos::AtMostOnce);
+    w.subscribe(s, "$SYSTEM/#", Qos::AtMostOnce);
+    for (version, code) in [(Version::V311, ""), (Version::V5, " 0x87")] {
+        let p = w.client(version, "p");
+        for (id, topic) in [(1, "$SYS"), (2, "$SYS/broker/uptime"), (3, "$share/g/a")] {
+            w.publish(p, topic, Qos::AtLeastOnce, id, "x");
+            w.publish(p, topic, Qos::AtMostOnce, 0, "x");
+            assert_eq!(w.said(p), [format!("PUBACK {id}{code}")]);
+        }
+        w.publish(p, "$SYS/broker/uptime", Qos::ExactlyOnce, 4, "x");
+        assert_eq!(w.said(p), [format!("PUBREC 4{code}")]);
+        assert_eq!(w.said(s), [""; 0]);
+        for topic in ["$SYS/broker/connection/bridge/state", "$SYSTEM/a"] {
+            w.publish(p, topic, Qos::AtMostOnce, 0, "x");
+            assert_eq!(w.said(s), [format!("PUBLISH {topic} x q0")]);
+        }
+    }
+}
+
+#[test]
 fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
     // 3.1.1: [MQTT-4.8.0-1]
     // [MQTT-3.3.4-6], [MQTT-4.13.1-1]
     for (raw, reason) in [
         (&[0x36, 5, 0, 1, b'a', 0, 1][..], "0x81"),
-        (&[0x30, 4, 0, 1, b'#', 0], "0x90"),
+        (&[0x30, 4, 0, 1, b'#', 0], "0x81"),
+        // A response topic that is none.
+        (&[0x30, 8, 0, 1, b'a', 4, 0x08, 0, 1, b'#'], "0x82"),
+        (&[0x82, 7, 0, 0, 0, 0, 1, b'a', 0], "0x81"),
+        (&[0x82, 6, 0, 1, 0, 0, 0, 0], "0x81"),
+        (&[0x82, 3, 0, 1, 0], "0x82"),
+        (&[0x82, 9, 0, 1, 0, 0, 3, b'a', b'/', b'#', 0xC0], "0x81"),
         (&[0x30, 7, 0, 1, b'a', 3, 0x23, 0, 0], "0x94"),
         (&[0x30, 6, 0, 1, b'a', 2, 0x0B, 1], "0x82"),
         (&[0x60, 2, 0, 1], "0x81"),
-        (&[0x00, 0], "0x81"),
+        (&[0x00, 0], "0x82"),
         (&[0xD0, 0], "0x82"),
+        // Whatever is inside and whatever its flags.
         (&[0x20, 3, 0, 0, 0], "0x82"),
+        (&[0x20, 0], "0x82"),
+        (&[0x91, 0], "0x82"),
+        (&[0xF0, 1, 0], "0x82"),
+        (&[0xF1, 0], "0x82"),
     ] {
         let mut w = World::default();
         let c = w.client(Version::V5, "c");

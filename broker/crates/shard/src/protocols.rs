@@ -78,6 +78,7 @@ impl Protocols {
     fn mqtt(&self, info: &ConnectionInfo, now: Time) -> MqttSession {
         let config = session_mqtt::SessionConfig {
             peer_is_loopback: is_loopback(info),
+            tls: info.tls.clone(),
             settings: self.mqtt.clone(),
         };
         MqttSession::new(config, now)

@@ -132,6 +132,8 @@ pub struct Publisher {
 /// What became of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
+    /// Somebody here has subscribed to it, were it only the publisher, who does not want it back.
+    pub matched: bool,
     /// Subscribers here, and other hubs.
     pub receivers: usize,
     /// Other hubs that will say when they have it: [`Output::Heard`] comes as often.
@@ -167,6 +169,7 @@ pub struct Counts {
 
 impl std::ops::AddAssign for Heard {
     fn add_assign(&mut self, other: Heard) {
+        self.matched |= other.matched;
         self.receivers += other.receivers;
         self.awaited += other.awaited;
         self.behind |= other.behind;

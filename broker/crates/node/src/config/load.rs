@@ -292,6 +292,10 @@ fn tls_together(config: &Config) -> Vec<String> {
             "`ssl_options.fail_if_no_peer_cert = true` needs `ssl_options.verify = verify_peer`";
         wrong.push(text.to_owned());
     }
+    if config.mqtt.by_certificate && !tls.verify_peer {
+        let text = "`mqtt.ssl_cert_login = true` needs `ssl_options.verify = verify_peer`";
+        wrong.push(text.to_owned());
+    }
     let external = config
         .mechanisms
         .values()

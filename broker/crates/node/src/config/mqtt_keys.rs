@@ -13,6 +13,7 @@ pub struct MqttConfig {
     pub vhost: Option<String>,
     pub exchange: String,
     pub allow_anonymous: bool,
+    pub by_certificate: bool,
     pub limits: Limits,
 }
 
@@ -25,6 +26,7 @@ impl Default for MqttConfig {
             vhost: None,
             exchange: settings.exchange.to_string(),
             allow_anonymous: true,
+            by_certificate: settings.by_certificate,
             limits: settings.limits,
         }
     }
@@ -91,6 +93,14 @@ pub const MQTT_KEYS: &[Key] = &[
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.allow_anonymous = on),
     },
     Key {
+        name: "mqtt.ssl_cert_login",
+        accepts: BOOL,
+        default: "false",
+        doc: "Whether an MQTT client that gives no user name is the user whom its certificate names (`ssl_cert_login_from`). Needs \
+              `ssl_options.verify = verify_peer`.",
+        set: |c, _, v| parse_bool(v).map(|on| c.mqtt.by_certificate = on),
+    },
+    Key {
         name: "mqtt.prefetch",
         accepts: "1 to 65535",
         default: "10",
@@ -121,8 +131,8 @@ pub const MQTT_KEYS: &[Key] = &[
     Key {
         name: "mqtt.max_packet_size_unauthenticated",
         accepts: PACKET,
-        default: "65536",
-        doc: "Size of an MQTT client's CONNECT.",
+        default: "200704",
+        doc: "Size of an MQTT client's CONNECT. Without a bound of its own it may have five strings of 64 KiB.",
         set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet_unauthenticated = n),
     },
     Key {

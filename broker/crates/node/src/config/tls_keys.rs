@@ -128,7 +128,7 @@ pub const TLS_KEYS: &[Key] = &[
         name: "ssl_cert_login_from",
         accepts: "distinguished_name, common_name or subject_alternative_name",
         default: "distinguished_name",
-        doc: "What of a client's certificate is the name of its user, for EXTERNAL.",
+        doc: "What of a client's certificate is the name of its user, for EXTERNAL and `mqtt.ssl_cert_login`.",
         set: |c, _, v| login_from(c, v),
     },
     Key {

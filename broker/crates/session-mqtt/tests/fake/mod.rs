@@ -3,7 +3,7 @@
 
 mod store;
 
-use auth::{HashAlgorithm, hash_with};
+use auth::{HashAlgorithm, TlsPeer, hash_with};
 use bytes::BytesMut;
 use codec_mqtt::{
     Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
@@ -371,8 +371,19 @@ impl World {
     }
 
     pub fn open_from(&mut self, version: Version, peer_is_loopback: bool) -> usize {
+        self.open_over(version, peer_is_loopback, None)
+    }
+
+    /// A connection over TLS, if `tls`.
+    pub fn open_over(
+        &mut self,
+        version: Version,
+        peer_is_loopback: bool,
+        tls: Option<TlsPeer>,
+    ) -> usize {
         let config = SessionConfig {
             peer_is_loopback,
+            tls: tls.map(Arc::new),
             settings: self.settings.clone(),
         };
         self.seats.push(Seat {

@@ -34,10 +34,12 @@ impl Hub {
         let durable = message.durable();
         there.routes.find(topic, durable, seats, &mut found);
         let from = publisher.subscriber;
+        let matched = !found.here.is_empty();
         found
             .here
             .retain(|f| !(f.subscription.no_local && Some(f.who) == from));
         let mut heard = Heard {
+            matched,
             receivers: self.hand_out(&found.here, message, queues),
             ..Heard::default()
         };

@@ -45,7 +45,7 @@ pub(crate) struct Group {
     elsewhere: Vec<(HubId, Wants)>,
     /// All of these together.
     others: usize,
-    /// Who was served last.
+    /// Who is served next: who came first begins.
     turn: usize,
 }
 
@@ -93,17 +93,18 @@ impl Group {
     pub fn pick(&mut self, durable: bool, seats: &impl Seats) -> Option<Pick> {
         let len = self.members.len() + self.others;
         let after = |n: usize| (self.turn + n) % len.max(1);
-        let found = (1..=len).map(after).find_map(|at| {
+        let found = (0..len).map(after).find_map(|at| {
             let pick = self.seat(at, durable, seats)?;
             Some((at, pick))
         });
         if let Some((at, pick)) = found {
-            self.turn = at;
+            self.turn = at + 1;
             return Some(pick);
         }
-        self.turn = after(1);
-        let Some(members) = self.turn.checked_rem(self.members.len()) else {
-            return self.other(self.turn, durable);
+        let at = after(0);
+        self.turn = at + 1;
+        let Some(members) = at.checked_rem(self.members.len()) else {
+            return self.other(at, durable);
         };
         let member = self.members.get(members);
         member.map(|(who, subscription)| Pick::Member(*who, *subscription))
@@ -149,7 +150,7 @@ impl Group {
         let len = self.members.len();
         let after = |n: usize| (self.turn + n) % len.max(1);
         let mut found = None;
-        for at in (1..=len).map(after) {
+        for at in (0..len).map(after) {
             match self.members.get(at).map(|(who, _)| seats.seating(*who)) {
                 Some(Seating::Here { stored: false }) => {
                     found = Some(at);
@@ -159,8 +160,9 @@ impl Group {
                 _ => {}
             }
         }
-        self.turn = found?;
-        let (who, subscription) = self.members.get(self.turn)?;
+        let at = found?;
+        self.turn = at + 1;
+        let (who, subscription) = self.members.get(at)?;
         Some(Pick::Member(*who, *subscription))
     }
 }
