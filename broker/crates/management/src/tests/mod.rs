@@ -9,6 +9,7 @@ mod operations;
 mod rates;
 mod replicas;
 mod rights;
+mod slow;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;

@@ -386,53 +386,6 @@ fn listeners_are_checked() {
 }
 
 #[test]
-fn silent_connections_end_and_their_number_is_bounded() {
-    use std::io::{Read as _, Write as _};
-    let server = Server::start_with(|config| {
-        config.max_connections = 1;
-        config.idle_timeout = std::time::Duration::from_millis(300);
-    });
-    let mut silent = std::net::TcpStream::connect(server.address).unwrap();
-    let mut waiting = std::net::TcpStream::connect(server.address).unwrap();
-    waiting
-        .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    // The first is closed for its silence, and only then the second gets its answer.
-    let mut rest = Vec::new();
-    let _ = silent.read_to_end(&mut rest);
-    assert!(rest.is_empty());
-    let mut answer = String::new();
-    waiting.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-}
-
-/// A client that sends a byte now and then, each before it counts as silent.
-#[test]
-fn a_request_that_trickles_in_ends() {
-    use std::io::{Read as _, Write as _};
-    let server = Server::start_with(|config| {
-        config.max_connections = 1;
-        config.idle_timeout = std::time::Duration::from_secs(600);
-        config.request_timeout = std::time::Duration::from_millis(200);
-    });
-    let mut slow = std::net::TcpStream::connect(server.address).unwrap();
-    // The pause between two bytes.
-    let pause = std::time::Duration::from_millis(20);
-    slow.set_read_timeout(Some(pause)).unwrap();
-    slow.write_all(b"GET /livez HTTP/1.1\r\nX-Slow: ").unwrap();
-    let mut byte = [0];
-    let ended = (0..10_000).any(|_| {
-        let sent = slow.write_all(b"x");
-        let read = slow.read(&mut byte);
-        let waits = |e: &std::io::Error| e.kind() == std::io::ErrorKind::WouldBlock;
-        sent.is_err() || !read.as_ref().is_err_and(waits)
-    });
-    assert!(ended, "it was never ended");
-    // Its place is free for others.
-    assert_eq!(server.ask_as(None, "GET", "/livez", None).status, 200);
-}
-
-#[test]
 fn certificates_that_end_soon_are_a_failed_check() {
     let asked = |ends_in_days: Option<u64>, path: &str| {
         let server = Server::start_with(|config| {
