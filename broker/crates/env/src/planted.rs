@@ -75,6 +75,12 @@ bugs! {
         RemovedKeeps "removed-keeps" "what sessions of a removed node had does not go back to its queues",
         ForgottenUnasked "forgotten-unasked" "a node is forgotten although a queue came to it since the queues were asked",
         RemovedReturns "removed-returns" "a node that was removed is taken in again",
+        PubackEarly "puback-early" "PUBACK and PUBREC do not wait for the queues of sessions",
+        DeadHubKept "dead-hub-kept" "hubs keep the routes of a node's earlier life when it is back",
+        PacketIdForgotten "packet-id-forgotten" "packet identifiers of QoS 2 do not outlive the connection",
+        RetainedStale "retained-stale" "a shard goes on showing what was retained before another one replaced it",
+        TakeoverIgnored "takeover-ignored" "a connection does not end when another one claims its client id",
+        SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::packet_ids::PacketIds;
 use crate::{Limits, Settings};
 use codec_mqtt::Qos;
+use env::planted::{self, Bug};
 use metadata::QueueId;
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
@@ -193,6 +194,10 @@ impl ClientState {
         let Some(under_way) = self.under_way.as_deref_mut() else {
             return;
         };
+        if planted::is(Bug::PacketIdForgotten) {
+            let kept = |i: &Inflight| i.qos != Qos::ExactlyOnce;
+            under_way.inflight.retain(kept);
+        }
         for inflight in &mut under_way.inflight {
             inflight.sent = false;
             if let Owed::Queue(_) = inflight.owed {

@@ -5,6 +5,7 @@ pub mod frame;
 use crate::Route;
 use crate::core::Core;
 use crate::frame::Frame;
+use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use frame::{HubFrame, HubWord};
 use metadata::features;
@@ -98,7 +99,9 @@ impl Core {
 
     /// A node is up: its hubs may have missed what was said, or are of a new life.
     pub fn hubs_node_up(&mut self, node: NodeId, incarnation: Incarnation) {
-        self.topics.forget_hubs(node, Some(incarnation));
+        if !planted::is(Bug::DeadHubKept) {
+            self.topics.forget_hubs(node, Some(incarnation));
+        }
         // Words may have been lost, even where the link was down for too short a time to be noticed.
         let (me, mut others) = (self.hub_place(), self.hubs_there());
         others.retain(|place| place.node != node);

@@ -1,5 +1,5 @@
-//! The second workload: whole nodes. Shards with their queues and sessions, clients that speak AMQP 0.9.1 to them,
-//! faults all along; and the rules that must hold.
+//! The second workload: whole nodes. Shards with their queues and sessions, clients that speak AMQP 0.9.1 and MQTT
+//! to them, faults all along; and the rules that must hold.
 
 mod account;
 mod amqp;
@@ -9,6 +9,7 @@ mod keeper;
 mod lane;
 mod ledger;
 mod letter;
+mod mqtt;
 mod node;
 mod operator;
 mod publisher;

@@ -33,10 +33,12 @@ fn the_rules_hold_under_every_seed_and_a_seed_is_one_run() {
         sum(|r| r.redelivered),
         sum(|r| r.settled),
         sum(|r| r.starts),
+        sum(|r| r.posts[1]),
+        sum(|r| r.posts[2]),
     ];
-    let meant = [100 * SEEDS, 100 * SEEDS, 10 * SEEDS, 50 * SEEDS, 4 * SEEDS];
+    let meant = [100, 100, 10, 50, 4, 50, 50].map(|n| n * SEEDS);
     assert!(
         reached.iter().zip(meant).all(|(r, m)| *r > m),
-        "confirmed, delivered, again, settled, starts: {reached:?}, meant were {meant:?}"
+        "confirmed, delivered, again, settled, starts, acknowledged and received by MQTT: {reached:?}, meant were {meant:?}"
     );
 }

@@ -5,6 +5,7 @@ mod group;
 use crate::hubs::HubId;
 use crate::{Hit, SubscriberId, Wants, key};
 use codec_mqtt::{Qos, Shared};
+use env::planted::{self, Bug};
 use group::Group;
 use hashbrown::HashMap;
 use message::Table;
@@ -237,7 +238,11 @@ impl Routes {
                 Target::Group(index) => {
                     if let Some(group) = self.groups.get_mut(index as usize) {
                         let pick = group.pick(durable, seats);
-                        pick.into_iter().for_each(|p| found.picked(p, &group.name));
+                        let next =
+                            planted::is(Bug::SharedTwice).then(|| group.pick(durable, seats));
+                        pick.into_iter()
+                            .chain(next.flatten())
+                            .for_each(|p| found.picked(p, &group.name));
                     }
                 }
             }

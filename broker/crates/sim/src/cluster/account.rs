@@ -149,6 +149,23 @@ pub fn on_the_way<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<String> {
     (trees.len() > 1).then(|| "metadata entries".to_owned())
 }
 
+/// Every hub knows the others, and none of an earlier life of a node.
+pub fn hubs_are_of_now<'a>(nodes: impl Iterator<Item = &'a Node>) -> Result<(), String> {
+    let all: Vec<_> = nodes
+        .flat_map(|n| n.shards().map(|s| (n.id(), s)))
+        .collect();
+    for (node, shard) in &all {
+        let others = shard.core().topics.counts().hubs;
+        if others + 1 != all.len() {
+            let (node, there) = (node.0, all.len());
+            return Err(format!(
+                "a hub of node {node} knows {others} others, of {there} that there are"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Whether every tree has these queues, or has them not.
 pub fn queues_are<'a>(
     nodes: impl Iterator<Item = &'a Node>,

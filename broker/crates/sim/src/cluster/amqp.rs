@@ -1,5 +1,6 @@
 //! A client's end of AMQP 0.9.1, sans-io: bytes in, what they say out.
 
+use super::client::Mouth;
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{
     ContentHeader, Frame, FrameKind, Method, PROTOCOL_HEADER, encode_body, encode_content_header,
@@ -87,17 +88,18 @@ pub struct Wire {
     contents: BTreeMap<u16, Partial>,
 }
 
+impl Mouth for Wire {
+    fn take(&mut self) -> Option<Bytes> {
+        (!self.out.is_empty()).then(|| self.out.split().freeze())
+    }
+}
+
 impl Wire {
     /// A connection that has said its first word.
     pub fn new() -> Wire {
         let mut wire = Wire::default();
         wire.out.extend_from_slice(&PROTOCOL_HEADER);
         wire
-    }
-
-    /// What is to be sent.
-    pub fn take(&mut self) -> Option<Bytes> {
-        (!self.out.is_empty()).then(|| self.out.split().freeze())
     }
 
     pub fn say(&mut self, channel: u16, method: &Method<'_>) {

@@ -68,8 +68,14 @@ impl Part {
     }
 }
 
+/// A client's end of its protocol.
+pub trait Mouth {
+    /// What is to be sent.
+    fn take(&mut self) -> Option<Bytes>;
+}
+
 /// A connection.
-pub struct Link {
+pub struct Link<W> {
     pub node: NodeId,
     /// The life of the node that it was made to.
     pub life: Incarnation,
@@ -78,7 +84,7 @@ pub struct Link {
     /// There is somebody at the other end.
     pub accepted: bool,
     pub open: bool,
-    wire: Wire,
+    pub wire: W,
     lane: Lane,
     sent: u64,
 }
@@ -86,14 +92,15 @@ pub struct Link {
 pub struct Client {
     pub rng: SeededRng,
     pub part: Part,
-    pub link: Option<Link>,
+    pub link: Option<Link<Wire>>,
 }
 
 /// A connection that is not open after this long is given up.
 const OPENING: Duration = Duration::from_secs(8);
 
-impl Link {
-    pub fn new(node: NodeId, life: Incarnation, connection: u64, now: Time) -> Link {
+impl<W: Mouth> Link<W> {
+    /// A connection whose client has said its first word, if it speaks first.
+    pub fn new(node: NodeId, life: Incarnation, connection: u64, now: Time, wire: W) -> Link<W> {
         Link {
             node,
             life,
@@ -101,7 +108,7 @@ impl Link {
             since: now,
             accepted: false,
             open: false,
-            wire: Wire::new(),
+            wire,
             lane: Lane::default(),
             sent: 0,
         }
@@ -115,6 +122,12 @@ impl Link {
         let bytes = self.wire.take()?;
         self.sent += 1;
         Some((self.sent - 1, bytes))
+    }
+
+    /// The pieces that are there in their order, with this one.
+    pub fn arrive(&mut self, number: u64, piece: Piece) -> Vec<Piece> {
+        self.lane.put(number, piece);
+        std::iter::from_fn(|| self.lane.take()).collect()
     }
 
     pub fn last_number(&self) -> u64 {

@@ -3,13 +3,19 @@
 //! Clients report what they sent and what reached them. A message's confirm makes the cluster answerable for it: it is
 //! delivered until a client settles it, or something that clients did accounts for it (a purge, a deletion, a limit).
 
-use super::letter::{LetterId, Read};
+use super::letter::LetterId;
 use env::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod arrivals;
+mod debts;
 #[cfg(test)]
 mod tests;
+mod windows;
+
+use windows::Window;
+pub use windows::WindowId;
 
 /// What is done to a queue besides publishing and consuming; decides what accounts for a message that is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +128,6 @@ impl Letter {
         }
         self.over = self.over.filter(|at| !newer && disturbed >= *at);
     }
-
-    /// A client had it all the while: a purge takes what is ready.
-    fn held_through(&self, window: &Window) -> bool {
-        let (Some(last), Some(back), Some(until)) = (self.last, self.back, window.until) else {
-            return false;
-        };
-        window.disturbed < last && last <= window.opened && until <= back.at
-    }
 }
 
 /// A message that a client gave back.
@@ -138,23 +136,6 @@ struct Back {
     at: Time,
     /// When an answer of the queue showed that it knows.
     known: Option<Time>,
-}
-
-/// A purge or deletion: it may take what was sent before `until` and reached no client after that.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    queue: usize,
-    /// It takes also what clients have, for the queue is gone.
-    deletes: bool,
-    /// When it was asked for.
-    opened: Time,
-    /// The last time before its end at which something may have been wrong with net or nodes.
-    disturbed: Time,
-    /// None while nobody knows whether it was carried out.
-    until: Option<Time>,
-    /// A deletion that a node may not have heard of: what that node still sends to the queue it knew is gone with it, and
-    /// confirmed, as what is published to any queue while it is deleted. Ends when net and nodes are well.
-    unheard: bool,
 }
 
 /// A message that went on to somebody else while a client still had it. The broker may do that when it ends the client's
@@ -170,10 +151,6 @@ struct Taken {
 const ON_THE_WAY: Duration = Duration::from_millis(500);
 /// The way from a node to its client, when nothing is wrong.
 const HEARD_WITHIN: Duration = Duration::from_secs(2);
-
-/// A number for a purge or deletion that is on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowId(usize);
 
 /// A quorum queue drops a message that failed this often.
 const DELIVERY_LIMIT: u32 = 20;
@@ -235,6 +212,11 @@ impl Ledger {
     /// Nothing was wrong since then.
     pub fn calm_since(&self, then: Time) -> bool {
         self.disturbed < then
+    }
+
+    /// Until when something may be wrong.
+    pub fn disturbed(&self) -> Time {
+        self.disturbed
     }
 
     /// The software of a machine has ended.
@@ -305,164 +287,6 @@ impl Ledger {
     /// Refused, or never answered.
     pub fn unknown(&mut self, id: LetterId) -> Result<(), String> {
         self.letter(id)?.outcome = Outcome::Unknown;
-        Ok(())
-    }
-
-    /// A message has reached a client.
-    pub fn delivered(
-        &mut self,
-        now: Time,
-        read: Read,
-        queue: usize,
-        holder: Holder,
-        redelivered: bool,
-    ) -> Result<(), String> {
-        let (id, attempts) = (read.id, read.attempts);
-        tracing::debug!(
-            letter = id.0,
-            queue,
-            ?holder,
-            attempts,
-            redelivered,
-            died = read.died,
-            "delivered"
-        );
-        if read.died {
-            self.came_from_grave(id, queue)?;
-        } else if self.is_stale(id, queue)? {
-            return Ok(());
-        }
-        let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
-        let (disturbed, last_end) = (self.disturbed, self.ended.values().copied().max());
-        let mut taken = None;
-        let letter = self.letter(id)?;
-        if letter.queue != queue {
-            return Err(format!(
-                "message {id:?} came from queue {queue}, not {}",
-                letter.queue
-            ));
-        }
-        if letter.outcome == Outcome::Returned {
-            return Err(format!("message {id:?} was returned and came from a queue"));
-        }
-        // Something on the way to a client that the queue gave up may come after what the queue sent then.
-        let crossed = letter.last.is_some_and(|last| disturbed >= last);
-        if letter.deliveries > 0 && !redelivered && !crossed {
-            return Err(format!(
-                "message {id:?} came again without the flag ({:?})",
-                letter.fate
-            ));
-        }
-        match letter.fate {
-            Fate::Waits | Fate::Doubtful => {}
-            Fate::Out(_, since) | Fate::Settled(_, since) | Fate::Condemned(_, since)
-                if disturbed >= since => {}
-            Fate::Out(from, _) | Fate::Settled(from, _) | Fate::Condemned(from, _)
-                if from != holder =>
-            {
-                taken = Some(Taken { id, from, at: now });
-            }
-            // A classic queue does not write each acknowledgement before it answers.
-            Fate::Gone(since) if !quorum && last_end.is_some_and(|end| end >= since) => {}
-            fate => {
-                let sent = letter.sent;
-                let name = self.queues.get(queue).map(|q| q.name.clone());
-                return Err(format!(
-                    "message {id:?}, sent to {} at {sent:?}, came again and is {fate:?}",
-                    name.unwrap_or_default()
-                ));
-            }
-        }
-        let first = letter.deliveries == 0 && !redelivered;
-        let back = letter.back.take();
-        // Quorum queues count each time that they take a message back.
-        letter.crossed_by(disturbed, quorum && attempts > letter.attempts);
-        letter.fate = Fate::Out(holder, now);
-        letter.deliveries += 1;
-        letter.attempts = attempts;
-        letter.last = Some(now);
-        self.taken.extend(taken);
-        self.delivered += 1;
-        self.redelivered += u64::from(redelivered);
-        if first {
-            self.firsts.entry(queue).or_default().push(now);
-        }
-        if let Some(back) = back {
-            self.not_passed_by(now, id, queue, back)?;
-        }
-        if !redelivered && !read.died {
-            self.in_order(id, queue, holder)?;
-        }
-        Ok(())
-    }
-
-    /// A message has come through the dead letter exchange: to the grave, and because it was rejected. There may be copies
-    /// of it when something was wrong with net or nodes while it was on its way.
-    fn came_from_grave(&mut self, id: LetterId, queue: usize) -> Result<(), String> {
-        let disturbed = self.disturbed;
-        let is_grave = self.queues.get(queue).is_some_and(|q| q.name == GRAVE);
-        let letter = self.letter(id)?;
-        let copied = letter.died.is_some_and(|died| disturbed >= died.left);
-        if letter.died.is_some() && !copied {
-            return Ok(());
-        }
-        let tired = letter.attempts + 1 >= DELIVERY_LIMIT || disturbed >= letter.sent;
-        if !is_grave || !(letter.condemned.is_some() || tired || copied) {
-            return Err(format!("message {id:?} died of nothing: {letter:?}"));
-        }
-        let left = letter.condemned.or(letter.last).unwrap_or(letter.sent);
-        letter.queue = queue;
-        letter.deliveries = 0;
-        letter.attempts = 0;
-        letter.last = None;
-        letter.back = None;
-        letter.fate = Fate::Waits;
-        letter.elsewhere.clear();
-        letter.over = None;
-        letter.died.get_or_insert(Died { left });
-        Ok(())
-    }
-
-    /// Something that was on its way to a client of a node that its queue had given up, while others had it, until it died.
-    fn is_stale(&mut self, id: LetterId, queue: usize) -> Result<bool, String> {
-        let disturbed = self.disturbed;
-        let letter = self.letter(id)?;
-        let crossed = letter.died.is_some_and(|died| disturbed >= died.left);
-        Ok(letter.queue != queue && crossed)
-    }
-
-    /// What is given back comes before messages that nobody has had. One that is on its way to a client of which the queue
-    /// hears only then that it is gone may be late.
-    fn not_passed_by(
-        &self,
-        now: Time,
-        id: LetterId,
-        queue: usize,
-        back: Back,
-    ) -> Result<(), String> {
-        let Some(known) = back.known.filter(|_| self.disturbed < back.at) else {
-            return Ok(());
-        };
-        let firsts = self.firsts.get(&queue).map_or(&[][..], Vec::as_slice);
-        let after = firsts.partition_point(|first| *first <= known + ON_THE_WAY);
-        match firsts.get(after) {
-            Some(first) if *first + ON_THE_WAY < now => Err(format!(
-                "message {id:?} was given back at {:?} and came after others that were new at {first:?}",
-                back.at
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// First deliveries of a stream come to a consumer in the order in which they were published.
-    fn in_order(&mut self, id: LetterId, queue: usize, holder: Holder) -> Result<(), String> {
-        let last = self.order.entry((holder, queue, id.stream())).or_default();
-        let before = std::mem::replace(last, id.number());
-        if before >= id.number() {
-            return Err(format!(
-                "message {id:?} came after number {before} of its stream"
-            ));
-        }
         Ok(())
     }
 
@@ -627,107 +451,6 @@ impl Ledger {
                 _ => {}
             }
         }
-    }
-
-    pub fn opened(&mut self, now: Time, queue: usize) -> WindowId {
-        let plan = self.queues.get(queue);
-        let deletes = plan.is_some_and(|q| q.character == Character::Recreated);
-        self.windows.push(Window {
-            queue,
-            deletes,
-            opened: now,
-            disturbed: now,
-            until: None,
-            unheard: false,
-        });
-        WindowId(self.windows.len() - 1)
-    }
-
-    /// A classic queue is gone with its machine, and whoever runs the cluster deletes it.
-    pub fn lost(&mut self, now: Time, queue: usize) -> WindowId {
-        let window = self.opened(now, queue);
-        if let Some(window) = self.windows.get_mut(window.0) {
-            window.deletes = true;
-        }
-        window
-    }
-
-    /// It was carried out.
-    pub fn closed(&mut self, now: Time, window: WindowId) {
-        let disturbed = self.disturbed;
-        if let Some(window) = self.windows.get_mut(window.0) {
-            window.unheard = window.deletes && disturbed >= now;
-            // Other nodes hear of a deletion a moment after the answer to it.
-            let heard = match window.deletes {
-                true => now + ON_THE_WAY,
-                false => now,
-            };
-            window.until = Some(if window.unheard { disturbed } else { heard });
-            window.disturbed = disturbed;
-        }
-    }
-
-    /// Messages that the cluster still owes, and how many there are.
-    pub fn owed(&self, now: Time) -> (u64, Vec<(LetterId, String)>) {
-        let (mut count, mut some) = (0, Vec::new());
-        for (id, letter) in &self.letters {
-            let open = match letter.fate {
-                Fate::Waits | Fate::Out(..) | Fate::Condemned(..) | Fate::Dead => true,
-                Fate::Settled(..) | Fate::Doubtful | Fate::Gone(_) => false,
-            };
-            let owed = letter.outcome == Outcome::Confirmed && open;
-            if owed && !self.excused(now, *id, letter) {
-                count += 1;
-                if some.len() < 5 {
-                    let name = self.queues.get(letter.queue).map(|q| q.name.clone());
-                    some.push((*id, format!("{} {letter:?}", name.unwrap_or_default())));
-                }
-            }
-        }
-        (count, some)
-    }
-
-    /// Whether something that was done to its queue may account for it.
-    fn excused(&self, now: Time, id: LetterId, letter: &Letter) -> bool {
-        let Some(queue) = self.queues.get(letter.queue) else {
-            return false;
-        };
-        let lost = !queue.quorum && !id.persistent();
-        if lost && self.ended.values().any(|end| *end >= letter.sent) {
-            return true;
-        }
-        if !queue.quorum && self.powerless >= letter.sent {
-            return true;
-        }
-        let mortal = queue.character == Character::Mortal;
-        if queue.quorum && !mortal && letter.attempts + 1 >= DELIVERY_LIMIT {
-            return true;
-        }
-        let mut windows = self.windows.iter().filter(|w| w.queue == letter.queue);
-        let taken = windows.any(|w| {
-            let until = w.until.unwrap_or(now);
-            let there = letter.sent <= until && letter.last.is_none_or(|last| last <= until);
-            there && (w.deletes || !letter.held_through(w))
-        });
-        if taken {
-            return true;
-        }
-        match queue.character {
-            Character::Plain
-            | Character::Refusing(_)
-            | Character::Mortal
-            | Character::Purged
-            | Character::Recreated => false,
-            Character::Short(most) => self.could_be_with(letter) > most,
-            Character::Brief(life) => self.clocks_jump || now.since(letter.sent) >= life,
-        }
-    }
-
-    /// Messages, this one among them, that its queue may have had at the same time.
-    fn could_be_with(&self, letter: &Letter) -> u64 {
-        let same = self.letters.values().filter(|l| l.queue == letter.queue);
-        same.filter(|l| !matches!(l.fate, Fate::Gone(at) if at < letter.sent))
-            .count() as u64
     }
 
     pub fn published(&self) -> usize {

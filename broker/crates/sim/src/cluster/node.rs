@@ -13,7 +13,9 @@ use consensus::{JobId, JobResult, WalToken};
 use control::{ControlRequest, MemberChange, MembershipRequest};
 use env::{Disk, Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
 use metadata::{Change, Done, NodeRecord, QueueId, Refused};
-use shard::{Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of};
+use shard::{
+    ClientProtocol, Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -25,6 +27,7 @@ use std::time::Duration;
 pub enum Request {
     Connect {
         connection: u64,
+        protocol: ClientProtocol,
     },
     Piece {
         connection: u64,
@@ -32,10 +35,7 @@ pub enum Request {
         piece: Piece,
     },
     /// Through the control plane.
-    Change {
-        number: u64,
-        change: Change,
-    },
+    Change { number: u64, change: Change },
     /// The same, by whoever runs the cluster; what comes of it is seen, not told.
     Operate(Operation),
     /// SIGTERM.
@@ -244,7 +244,10 @@ impl Node {
             },
             placement: shard::Placement::default(),
             program: metadata::features::Program::default(),
-            mqtt: Default::default(),
+            mqtt: session_mqtt::Settings {
+                loopback_users: Vec::new(),
+                ..Default::default()
+            },
             web_mqtt: Default::default(),
             groups: self.plan.limits.clone(),
         }
@@ -552,11 +555,14 @@ impl Process for Node {
 
     fn request(&mut self, client: u64, request: Request) {
         let connection = match request {
-            Request::Connect { connection } => {
+            Request::Connect {
+                connection,
+                protocol,
+            } => {
                 let seat = self.seat_of(connection).filter(|s| s.listening);
                 match seat {
                     Some(seat) => {
-                        seat.accept(client, connection);
+                        seat.accept(client, connection, protocol);
                         let reply = Reply::Accepted { connection };
                         return self.actions.push(Action::Reply { client, reply });
                     }

@@ -1,70 +1,24 @@
 //! One run: faults for a while, then quiet, then the account.
 
+mod beginning;
+mod report;
+mod trouble;
+
 use super::client::{Client, Context, Link, Part};
-use super::consumer::Consumer;
-use super::keeper::Keeper;
 use super::lane::Piece;
-use super::ledger::{Character, GRAVE, Ledger, QueuePlan};
-use super::node::{Identities, Identity, Node, Note, Plan, Reply, Request, name_of};
-use super::operator::{self, Operator, Wish};
-use super::publisher::Publisher;
+use super::ledger::Ledger;
+use super::mqtt::{self, Crowd};
+use super::node::{Identities, Identity, Node, Note, Plan, Reply, Request};
+use super::operator::{self, Operator};
 use super::{account, amqp};
-use crate::faults::{self, Fault, Kind, calm};
+use crate::faults::{self, Kind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
+use beginning::{clients, founding, limits, queues};
 use env::{NodeId, Rng, SeededRng, Time};
-use metadata::{NodeRecord, UserRecord};
-use std::collections::BTreeSet;
+use shard::ClientProtocol;
 use std::time::Duration;
 
-/// What is the same for every seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    pub nodes: u64,
-    /// How long things go wrong.
-    pub chaos: Duration,
-    /// Disks say that they synced and did not. The rules must not hold then.
-    pub lying_disks: bool,
-    /// Faults that are left out.
-    pub without: BTreeSet<Kind>,
-    /// Prints every event.
-    pub loud: bool,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            nodes: 3,
-            chaos: Duration::from_secs(8),
-            lying_disks: false,
-            without: BTreeSet::new(),
-            loud: false,
-        }
-    }
-}
-
-/// What a run came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Of everything that happened.
-    pub hash: u64,
-    pub events: u64,
-    pub faults: u64,
-    pub published: u64,
-    pub confirmed: u64,
-    pub delivered: u64,
-    pub redelivered: u64,
-    /// Settled, and the queue was heard to know.
-    pub settled: u64,
-    pub connections: u64,
-    pub starts: u64,
-    /// Machines that found damage on their disks.
-    pub damaged: u64,
-    /// Machines in whose place there are others.
-    pub replaced: u64,
-    /// Changes of members and leaders that were asked for.
-    pub operations: u64,
-    pub ended: Time,
-}
+pub use report::{Options, Report};
 
 /// Time to elect a leader and to declare queues first.
 const FIRST_FAULT: Duration = Duration::from_millis(2500);
@@ -83,6 +37,8 @@ const DRAINING: Duration = Duration::from_secs(3);
 pub enum Timer {
     /// A client does something.
     Act(usize),
+    /// One that speaks MQTT does.
+    Device(usize),
     Fault,
     /// A node that was asked to end has had its time.
     End(NodeId, env::Incarnation),
@@ -107,6 +63,7 @@ struct Run {
     plan: Plan,
     identities: Identities,
     clients: Vec<Client>,
+    crowd: Crowd,
     ledger: Ledger,
     rng: SeededRng,
     weather: Weather,
@@ -122,100 +79,6 @@ struct Run {
     settled: bool,
     next_connection: u64,
     starts: u64,
-}
-
-fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
-    let queue = |name: &str, quorum, character| QueuePlan {
-        name: name.to_owned(),
-        quorum,
-        character,
-    };
-    let mut all = vec![
-        queue("plain-quorum", true, Character::Plain),
-        queue("plain-classic", false, Character::Plain),
-    ];
-    let others = [
-        ("purged", Character::Purged),
-        ("recreated", Character::Recreated),
-        ("short", Character::Short(3 + rng.below(30))),
-        (
-            "brief",
-            Character::Brief(Duration::from_millis(200 + rng.below(3000))),
-        ),
-        ("refusing", Character::Refusing(3 + rng.below(30))),
-    ];
-    for (name, character) in others {
-        if rng.chance(1, 2) {
-            all.push(queue(name, rng.chance(2, 3), character));
-        }
-    }
-    if rng.chance(1, 2) {
-        all.push(queue("mortal", true, Character::Mortal));
-        all.push(queue(GRAVE, true, Character::Plain));
-    }
-    all
-}
-
-/// Small enough that a short run sees checkpoints, segments and transfers.
-fn limits() -> consensus::Limits {
-    consensus::Limits {
-        checkpoint_bytes: 64 << 10,
-        checkpoint_entries: 60,
-        retain_entries: 20,
-        max_message_bytes: 16 << 10,
-        max_inflight_messages: 8,
-        transfer_chunk_bytes: 2 << 10,
-        ..consensus::Limits::default()
-    }
-}
-
-/// The cluster's beginning, with a node on every machine.
-fn founding(identities: &Identities) -> Result<shard::Founding, String> {
-    let algorithm = auth::HashAlgorithm::Sha256;
-    let password = auth::hash_with(algorithm, amqp::PASSWORD.as_bytes(), b"salt")
-        .map_err(|e| e.to_string())?;
-    let all = identities.borrow();
-    let record = |identity: &Identity| {
-        let name = name_of(identity.place);
-        NodeRecord {
-            id: identity.node,
-            address: format!("{name}:25672").as_str().into(),
-            name: name.as_str().into(),
-            voter: true,
-            maintenance: false,
-        }
-    };
-    Ok(shard::Founding {
-        cluster: "sim".into(),
-        nodes: all.values().map(record).collect(),
-        user: UserRecord {
-            name: amqp::USER.into(),
-            password: Some(password),
-            tags: vec!["administrator".into()],
-            limits: Vec::new(),
-        },
-        default_queue_type: None,
-        features: metadata::features::Program::default().facts().features,
-    })
-}
-
-fn clients(rng: &mut SeededRng) -> Vec<Client> {
-    let mut clients = Vec::new();
-    let mut add = |part| {
-        clients.push(Client {
-            rng: rng.fork(),
-            part,
-            link: None,
-        });
-    };
-    for number in 0..3 {
-        add(Part::Publisher(Publisher::new(number)));
-    }
-    for _ in 0..3 {
-        add(Part::Consumer(Consumer::default()));
-    }
-    add(Part::Keeper(Keeper::new(0)));
-    clients
 }
 
 /// Runs the workload under `seed`.
@@ -239,6 +102,10 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
     for client in 0..scenario.clients.len() {
         let first = Duration::from_millis(1 + rng.below(2000));
         world.timer_in(first, Timer::Act(client));
+    }
+    for device in 0..scenario.crowd.len() {
+        let first = Duration::from_millis(1 + rng.below(2000));
+        world.timer_in(first, Timer::Device(device));
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
     world.timer_in(Duration::from_millis(500), Timer::Watch);
@@ -277,14 +144,16 @@ impl Run {
         if shrinks {
             without.extend(TAKE_DATA);
         }
+        let shards = 1 + rng.below(2) as u16;
         Ok(Run {
             plan: Plan {
-                shards: 1 + rng.below(2) as u16,
+                shards,
                 founding: founding(&identities)?,
                 limits: limits(),
             },
             identities,
             clients: clients(rng),
+            crowd: Crowd::new(rng, shards),
             ledger: Ledger::new(queues(rng)),
             rng: rng.fork(),
             weather,
@@ -299,49 +168,6 @@ impl Run {
             next_connection: 0,
             starts: 0,
         })
-    }
-
-    fn report(&self, world: &World<Run>) -> Report {
-        Report {
-            hash: world.trace.hash(),
-            events: world.trace.events(),
-            faults: self.faults,
-            published: self.ledger.published() as u64,
-            confirmed: self.ledger.confirmed,
-            delivered: self.ledger.delivered,
-            redelivered: self.ledger.redelivered,
-            settled: self.ledger.gone,
-            connections: self.next_connection,
-            starts: self.starts,
-            damaged: self.damaged,
-            replaced: self.operator.replaced,
-            operations: self.operator.asked,
-            ended: world.now(),
-        }
-    }
-
-    /// For people who look into a failed run.
-    fn state(&self, world: &World<Run>) -> String {
-        let waiting: Vec<String> = (self.clients.iter().enumerate())
-            .filter(|(_, c)| c.part.as_role().wants_more())
-            .map(|(n, c)| {
-                let node = c.link.as_ref().map_or(0, |l| l.node.0);
-                format!(
-                    "client {n} on node {node}: {}",
-                    c.part.as_role().waits_for()
-                )
-            })
-            .collect();
-        let owed = self.ledger.owed(world.now());
-        format!(
-            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}; waiting {waiting:?}; on the way {:?}; queues {:?}",
-            self.weather,
-            self.plan.shards,
-            self.quiet,
-            operator::all_is_replicated(world, &self.identities, 1),
-            account::on_the_way(all_of(world)),
-            account::figures(all_of(world)),
-        )
     }
 
     /// Lets a client do something, and carries out what it wants.
@@ -415,8 +241,19 @@ impl Run {
         };
         self.next_connection += 1;
         let connection = self.next_connection;
-        client.link = Some(Link::new(node, life, connection, world.now()));
-        world.request(node, number as u64, Request::Connect { connection });
+        client.link = Some(Link::new(
+            node,
+            life,
+            connection,
+            world.now(),
+            amqp::Wire::new(),
+        ));
+        let protocol = ClientProtocol::Amqp;
+        let request = Request::Connect {
+            connection,
+            protocol,
+        };
+        world.request(node, number as u64, request);
     }
 
     fn act(&mut self, world: &mut World<Run>, number: usize) -> Result<(), String> {
@@ -439,116 +276,6 @@ impl Run {
                 self.with_client(world, number, |client, cx| client.act(cx))?;
                 Ok(())
             }
-        }
-    }
-
-    fn fault(&mut self, world: &mut World<Run>) -> Result<(), String> {
-        let nodes = world.nodes();
-        let node = Client::pick(&mut self.rng, &nodes).unwrap_or_default();
-        let wild = self.weather == Weather::Foul && self.rng.chance(5, 6);
-        let fault = match self.weather {
-            Weather::Fair => return Ok(()),
-            Weather::Foul if wild => self.wild.next(&mut self.rng, &nodes),
-            _ => match self.rng.below(4) {
-                0 => Some(Fault::Stop(node, Stop::Power)),
-                1 => Some(Fault::Stop(node, Stop::Kill)),
-                2 => Some(Fault::Calm),
-                _ => {
-                    self.shut_down(world, node);
-                    None
-                }
-            },
-        };
-        let now = world.now();
-        let fault = match fault {
-            // A lost frame takes its connection along: few are enough.
-            Some(Fault::Loss(in_1000)) => Fault::Loss(1 + in_1000 / 100),
-            // No more than a minority may lose what it was told: one at a time, until another one is in its place.
-            Some(fault) if fault.takes_data() && !self.all_have_their_data(world) => return Ok(()),
-            Some(fault) => fault,
-            None => return Ok(()),
-        };
-        world.trace.event(now, "fault", 0, &fault);
-        self.faults += 1;
-        self.ledger.disturb(now);
-        if let Fault::Clock(..) = fault {
-            self.ledger.clocks_jump();
-        }
-        if let Fault::LostDisk(node) = fault {
-            self.replace(world, node);
-            return Ok(());
-        }
-        fault.happen(world)
-    }
-
-    fn all_have_their_data(&self, world: &World<Run>) -> bool {
-        let damaged = world.nodes().iter().any(|n| world.is_damaged(*n));
-        !damaged && operator::all_is_replicated(world, &self.identities, BEAR_A_LOSS).is_ok()
-    }
-
-    /// A machine and its disk are gone; another one gets its name.
-    fn replace(&mut self, world: &mut World<Run>, old: NodeId) {
-        let now = world.now();
-        let Some(identity) = self.identities.borrow_mut().remove(&old) else {
-            return;
-        };
-        self.ledger.ended(now, old);
-        let Some(new) = world.replace(old) else {
-            return;
-        };
-        let lost = (self.operator).takes_away(world, identity.node, &mut self.ledger);
-        self.doubt(&lost);
-        let identity = Identity {
-            node: NodeId(self.rng.next_u64()),
-            incarnation: env::Incarnation(0),
-            member: false,
-            place: identity.place,
-        };
-        self.identities.borrow_mut().insert(new, identity);
-        if let Some(disk) = world.disk(new) {
-            disk.set_lying(self.lying_disks);
-        }
-        world.start_in(Duration::ZERO, new);
-    }
-
-    /// Queues that whoever runs the cluster deletes.
-    fn doubt(&mut self, names: &[String]) {
-        for client in &mut self.clients {
-            if let Part::Keeper(keeper) = &mut client.part {
-                names.iter().for_each(|name| keeper.doubts(name));
-            }
-        }
-    }
-
-    fn operate(&mut self, world: &mut World<Run>) {
-        let lost = (self.operator).clear(world, &mut self.rng, &mut self.ledger);
-        self.doubt(&lost);
-        if self.operator.is_leaving() {
-            self.ledger.disturb(world.now());
-            self.operator.see_off(world, &mut self.rng);
-        }
-        if let Some(machine) = self.operator.has_left() {
-            self.replace(world, machine);
-        }
-        if self.quiet {
-            return self.operator.finish(world);
-        }
-        if self.weather == Weather::Fair || !self.rng.chance(1, 2) {
-            return;
-        }
-        let wish = (self.operator).act(world, &self.identities, &mut self.rng);
-        if let Some(Wish::ShutDown(node)) = wish {
-            self.shut_down(world, node);
-        }
-    }
-
-    /// SIGTERM to a node, and the end some time after.
-    fn shut_down(&mut self, world: &mut World<Run>, node: NodeId) {
-        let now = world.now();
-        self.ledger.disturb(now);
-        if let Some(life) = world.process(node).map(Node::incarnation) {
-            world.request(node, 0, Request::ShutDown);
-            world.timer_in(DRAINING, Timer::End(node, life));
         }
     }
 
@@ -575,9 +302,18 @@ impl Run {
         account::removed_stay_out(all_of(world))?;
         account::left_with_nothing(all_of(world), &self.operator.seen_off)?;
         self.ledger.doubled(now)?;
+        self.crowd.book.disturbed = self.ledger.disturbed();
+        self.crowd.check(world)?;
         if self.quiet && self.is_settled(world) {
-            self.settled = true;
-            self.check_queues(world)?;
+            match self.crowd.begin_looking(&world.nodes()) {
+                Some(new) => new.for_each(|n| world.timer_in(Duration::ZERO, Timer::Device(n))),
+                None => {
+                    self.settled = true;
+                    self.check_queues(world)?;
+                    self.crowd.check_retained()?;
+                    account::hubs_are_of_now(all_of(world))?;
+                }
+            }
         }
         world.timer_in(Duration::from_millis(500), Timer::Watch);
         Ok(())
@@ -597,8 +333,11 @@ impl Run {
     }
 
     /// Nothing is left to do, and nobody is owed anything.
-    fn is_settled(&self, world: &World<Run>) -> bool {
-        world.nodes().iter().all(|n| world.process(*n).is_some())
+    fn is_settled(&mut self, world: &World<Run>) -> bool {
+        !self.operator.is_leaving()
+            && self.crowd.waits_for(world.now()).is_empty()
+            && self.crowd.book.owes().0 == 0
+            && world.nodes().iter().all(|n| world.process(*n).is_some())
             && !self.clients.iter().any(|c| c.part.as_role().wants_more())
             && self.ledger.owed(world.now()).0 == 0
             && !self.ledger.may_be_doubled(world.now())
@@ -625,6 +364,12 @@ impl Scenario for Run {
     fn timer(&mut self, world: &mut World<Run>, timer: Timer) -> Result<(), String> {
         match timer {
             Timer::Act(number) => return self.act(world, number),
+            Timer::Device(number) => {
+                self.crowd.book.disturbed = self.ledger.disturbed();
+                let connections = &mut self.next_connection;
+                let pause = self.crowd.act(world, number, connections)?;
+                world.timer_in(pause, Timer::Device(number));
+            }
             Timer::Fault => {
                 if !self.quiet {
                     self.fault(world)?;
@@ -641,6 +386,7 @@ impl Scenario for Run {
             Timer::Quiet => {
                 self.quiet = true;
                 self.ledger.disturb(world.now());
+                self.crowd.quiet(world.now());
                 calm(world);
             }
         }
@@ -648,6 +394,10 @@ impl Scenario for Run {
     }
 
     fn reply(&mut self, world: &mut World<Run>, client: u64, reply: Reply) -> Result<(), String> {
+        if client >= mqtt::FIRST {
+            self.crowd.book.disturbed = self.ledger.disturbed();
+            return self.crowd.reply(world, client, reply);
+        }
         let number = client as usize;
         let current = self.clients.get(number).and_then(|c| c.link.as_ref());
         let current = current.map(|l| l.connection);
@@ -687,7 +437,10 @@ impl Scenario for Run {
     fn note(&mut self, world: &World<Run>, node: NodeId, note: Note) -> Result<(), String> {
         match note {
             Note::Drained => self.ledger.ended(world.now(), node),
-            Note::PeerDown(peer) => self.ledger.given_up(world.now(), peer),
+            Note::PeerDown(peer) => {
+                self.ledger.given_up(world.now(), peer);
+                self.crowd.book.given_up(world.now(), peer);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use control::ControlRequest;
 use env::{Incarnation, NodeId, Time};
 use metadata::NodeRecord;
 use session::Standing;
-use shard::{ConnectionInfo, ConnectionKey, Shard, ShardDriver};
+use shard::{ClientProtocol, ConnectionInfo, ConnectionKey, Shard, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -127,13 +127,13 @@ impl Seat {
         }
     }
 
-    pub fn accept(&mut self, client: u64, number: u64) {
+    pub fn accept(&mut self, client: u64, number: u64, protocol: ClientProtocol) {
         let free = (0..).find(|k| !self.connections.contains_key(k));
         let key = free.unwrap_or_default();
         let peer = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 1), (number % 60_000) as u16));
         let local = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 5672));
         let info = ConnectionInfo {
-            protocol: shard::ClientProtocol::Amqp,
+            protocol,
             peer,
             local,
             tls: None,

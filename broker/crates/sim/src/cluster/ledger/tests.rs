@@ -1,5 +1,6 @@
 //! The rules, one by one.
 
+use super::super::letter::Read;
 use super::*;
 
 const HOLDER: Holder = Holder {

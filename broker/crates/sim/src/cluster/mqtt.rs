@@ -1,0 +1,13 @@
+//! Clients that speak MQTT 5.0 to the nodes, and the rules that what they see must keep (docs/simulation.md).
+
+mod book;
+mod crowd;
+mod device;
+mod inbound;
+mod outbound;
+mod post;
+mod retained;
+mod routes;
+mod wire;
+
+pub use crowd::{Crowd, FIRST};

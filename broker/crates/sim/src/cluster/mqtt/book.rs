@@ -1,0 +1,381 @@
+//! The account of all that MQTT clients published, and the rules that what reaches them must keep.
+//!
+//! An acknowledgement makes the cluster answerable for a message: each session that outlives its connection and was subscribed
+//! gets it, at least once. Who is subscribed is what the clients know (SUBACK), and for a publisher whose node had not heard of that
+//! what its node knows: a node that is cut off cannot be waited for.
+
+mod listener;
+
+use super::post::PostId;
+use super::wire::Arrival;
+use codec_mqtt::Qos;
+use env::{NodeId, Time};
+use listener::Listener;
+use metadata::QueueId;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use listener::Receipt;
+
+#[cfg(test)]
+mod tests;
+
+/// What the publisher knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Open,
+    Acknowledged(Time),
+    /// Refused, or never answered, or of QoS 0: it may come or not.
+    Unknown,
+    /// A will that is not to be published: its client said goodbye on a connection of then.
+    Cancelled(Time),
+}
+
+#[derive(Clone, Debug)]
+struct Post {
+    topic: String,
+    qos: Qos,
+    sent: Time,
+    outcome: Outcome,
+    /// By its client, which does not know whether it has arrived: there may be two of it.
+    again: bool,
+    /// Sessions that are to have it, by device.
+    owed: BTreeSet<usize>,
+    /// Groups that are to have it.
+    owed_groups: BTreeSet<String>,
+    /// Who got it of those that share a subscription.
+    shared: BTreeMap<String, usize>,
+}
+
+/// What the place that a client is connected to knows of a session's queue with this name and a filter of it: the queue that has it.
+pub type Knows<'a> = &'a dyn Fn(&str, &str) -> Option<QueueId>;
+
+#[derive(Default)]
+pub struct Book {
+    posts: BTreeMap<PostId, Post>,
+    listeners: BTreeMap<usize, Listener>,
+    /// Until when something may be wrong with net or nodes, as the ledger has it.
+    pub disturbed: Time,
+    /// When a machine was last given up by another one.
+    given_up: BTreeMap<NodeId, Time>,
+    pub acknowledged: u64,
+    pub received: u64,
+    /// Of those, the ones that had come before.
+    pub received_again: u64,
+}
+
+/// A shared subscription's filter without what makes it one.
+pub fn plain(filter: &str) -> &str {
+    match codec_mqtt::shared(filter) {
+        Ok(Some(shared)) => shared.filter,
+        _ => filter,
+    }
+}
+
+pub fn is_shared(filter: &str) -> bool {
+    plain(filter) != filter
+}
+
+fn matches(filter: &str, topic: &str) -> bool {
+    codec_mqtt::matches(plain(filter), topic)
+}
+
+impl Book {
+    /// Nothing was wrong since then.
+    pub fn calm_since(&self, then: Time) -> bool {
+        self.disturbed < then
+    }
+
+    /// Another node takes this machine to be down.
+    pub fn given_up(&mut self, now: Time, machine: NodeId) {
+        self.given_up.insert(machine, now);
+    }
+
+    /// A client of the workload; `queue`: of its session, if that outlives connections.
+    pub fn join(&mut self, device: usize, queue: Option<String>) {
+        self.listeners.insert(device, Listener::new(queue));
+    }
+
+    fn listener(&mut self, device: usize) -> Result<&mut Listener, String> {
+        let listener = self.listeners.get_mut(&device);
+        listener.ok_or_else(|| format!("device {device} is nobody"))
+    }
+
+    /// Sessions and groups that cannot miss what is published now.
+    fn owed(&self, topic: &str, qos: Qos, knows: Knows<'_>) -> (BTreeSet<usize>, BTreeSet<String>) {
+        let (mut owed, mut groups, mut loose) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        if qos == Qos::AtMostOnce {
+            return (owed, groups);
+        }
+        for (device, listener) in &self.listeners {
+            for (filter, sub) in listener.subscriptions() {
+                if !matches(filter, topic) || sub.qos == Qos::AtMostOnce {
+                    continue;
+                }
+                let Some(queue) = &listener.queue else {
+                    // A member without a queue may take it along.
+                    loose.insert(filter.clone());
+                    continue;
+                };
+                let calm = sub.since.is_some() && self.calm_since(sub.asked);
+                let known = sub.queue.is_some() && knows(queue, filter) == sub.queue;
+                if sub.since.is_none() || !(calm || known) {
+                    continue;
+                }
+                match is_shared(filter) {
+                    true => drop(groups.insert(filter.clone())),
+                    false => drop(owed.insert(*device)),
+                }
+            }
+        }
+        groups.retain(|group| !loose.contains(group));
+        (owed, groups)
+    }
+
+    /// A client publishes.
+    pub fn sent(&mut self, now: Time, id: PostId, (topic, qos): (&str, Qos), knows: Knows<'_>) {
+        tracing::debug!(post = id.0, topic, ?qos, "posted");
+        let (owed, owed_groups) = self.owed(topic, qos, knows);
+        let post = Post {
+            topic: topic.to_owned(),
+            qos,
+            sent: now,
+            outcome: Outcome::Open,
+            again: false,
+            owed,
+            owed_groups,
+            shared: BTreeMap::new(),
+        };
+        self.posts.insert(id, post);
+    }
+
+    /// It does not know whether it came, and publishes it again: what is acknowledged is this.
+    pub fn sent_again(&mut self, id: PostId, knows: Knows<'_>) {
+        tracing::debug!(post = id.0, "posted again");
+        let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
+            return;
+        };
+        let (owed, groups) = self.owed(&topic, qos, knows);
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.again = true;
+            post.owed.retain(|device| owed.contains(device));
+            post.owed_groups.retain(|group| groups.contains(group));
+        }
+    }
+
+    pub fn acknowledged(&mut self, now: Time, id: PostId) {
+        tracing::debug!(post = id.0, "acknowledged");
+        self.acknowledged += 1;
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.outcome = Outcome::Acknowledged(now);
+        }
+    }
+
+    /// Nobody will say what became of it.
+    pub fn unknown(&mut self, id: PostId) {
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.outcome = Outcome::Unknown;
+        }
+    }
+
+    /// A client has a will while its connection lasts.
+    pub fn willed(&mut self, now: Time, id: PostId, topic: &str) {
+        self.sent(now, id, (topic, Qos::AtLeastOnce), &|_, _| None);
+        self.unknown(id);
+    }
+
+    /// The connection ends without a word, and nothing is wrong: the will is published.
+    pub fn will_is_due(&mut self, now: Time, id: PostId, knows: Knows<'_>) {
+        let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
+            return;
+        };
+        let (owed, owed_groups) = self.owed(&topic, qos, knows);
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.sent = now;
+            post.outcome = Outcome::Acknowledged(now);
+            (post.owed, post.owed_groups) = (owed, owed_groups);
+        }
+    }
+
+    /// The client says goodbye on a connection of `since`.
+    pub fn will_is_cancelled(&mut self, since: Time, id: PostId) {
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.outcome = Outcome::Cancelled(since);
+        }
+    }
+
+    /// SUBSCRIBE is sent.
+    pub fn asked(&mut self, now: Time, device: usize, filter: &str, qos: Qos) {
+        if let Ok(listener) = self.listener(device) {
+            listener.asked(now, filter, qos);
+        }
+    }
+
+    /// SUBACK has come.
+    pub fn subscribed(&mut self, now: Time, device: usize, filter: &str, knows: Knows<'_>) {
+        tracing::debug!(device, filter, "subscribed");
+        if let Ok(listener) = self.listener(device) {
+            let queue = listener.queue.as_ref().and_then(|q| knows(q, filter));
+            listener.subscribed(now, filter, queue);
+        }
+    }
+
+    /// Another connection of the device goes on with its session; the one before began then.
+    pub fn moved(&mut self, now: Time, device: usize, before: Time) {
+        let calm = self.calm_since(before);
+        if let (false, Ok(listener)) = (calm, self.listener(device)) {
+            listener.is_moved(now);
+        }
+    }
+
+    /// When the device was told that it is subscribed, last.
+    pub fn subscribed_since(&self, device: usize, filter: &str) -> Option<Time> {
+        let listener = self.listeners.get(&device)?;
+        listener.since(filter)
+    }
+
+    pub fn is_subscribed(&self, device: usize) -> bool {
+        let listener = self.listeners.get(&device);
+        listener.is_some_and(|l| l.subscriptions().any(|(_, sub)| sub.since.is_some()))
+    }
+
+    /// UNSUBSCRIBE is sent: messages that are under way need not come any more.
+    pub fn leaves(&mut self, device: usize, filter: &str) {
+        tracing::debug!(device, filter, "unsubscribes");
+        let Some(listener) = self.listeners.get_mut(&device) else {
+            return;
+        };
+        listener.left(filter);
+        for post in self.posts.values_mut() {
+            if !listener.wants(&post.topic) {
+                post.owed.remove(&device);
+            }
+            post.owed_groups.remove(filter);
+        }
+    }
+
+    /// The session is over.
+    pub fn session_over(&mut self, device: usize) {
+        tracing::debug!(device, "session over");
+        let Some(listener) = self.listeners.get_mut(&device) else {
+            return;
+        };
+        for post in self.posts.values_mut() {
+            post.owed.remove(&device);
+            for (filter, _) in listener.subscriptions() {
+                post.owed_groups.remove(filter);
+            }
+        }
+        listener.begin_anew();
+    }
+
+    /// A message has reached the application, from this machine. `epoch`: how often the session's connection came to another
+    /// place.
+    pub fn arrived(
+        &mut self,
+        now: Time,
+        device: usize,
+        arrival: &Arrival,
+        (machine, epoch): (NodeId, u64),
+    ) -> Result<(), String> {
+        let Arrival {
+            topic,
+            qos,
+            retained,
+            ..
+        } = arrival;
+        let listener = self.listener(device)?;
+        if !listener.ever_wanted(topic) {
+            return Err(format!(
+                "device {device} got a message of {topic} and never asked for that"
+            ));
+        }
+        if arrival.payload.is_empty() {
+            // Clears what is retained.
+            return Ok(());
+        }
+        let id = PostId::read(&arrival.payload)?;
+        tracing::debug!(post = id.0, device, ?qos, retained, "arrived");
+        self.received += 1;
+        let calm = self.disturbed;
+        let post = self.posts.get_mut(&id);
+        let post = post.ok_or_else(|| format!("{id:?} was never published"))?;
+        if post.topic != *topic || *qos > post.qos {
+            return Err(format!("{id:?} came as {topic} {qos:?} and is {post:?}"));
+        }
+        if let Outcome::Cancelled(since) = post.outcome
+            && calm < since
+        {
+            return Err(format!(
+                "{id:?} is the will of a client that had said goodbye"
+            ));
+        }
+        if *retained {
+            return Ok(());
+        }
+        post.owed.remove(&device);
+        let receipt = Receipt {
+            id,
+            topic,
+            qos: post.qos,
+            given: *qos,
+            sent: post.sent,
+            again: post.again,
+            acknowledged: match post.outcome {
+                Outcome::Acknowledged(at) => Some(at),
+                _ => None,
+            },
+            now,
+            epoch,
+            given_up: self.given_up.get(&machine).copied(),
+        };
+        let listener = self.listeners.get_mut(&device);
+        let before = listener.map(|l| l.takes(&receipt)).transpose()?;
+        self.received_again += u64::from(before == Some(true));
+        self.shared(device, id)
+    }
+
+    /// One of each group gets it, unless its client published it twice.
+    fn shared(&mut self, device: usize, id: PostId) -> Result<(), String> {
+        let (Some(post), Some(listener)) = (self.posts.get_mut(&id), self.listeners.get(&device))
+        else {
+            return Ok(());
+        };
+        let Some(group) = listener.group_of(&post.topic) else {
+            return Ok(());
+        };
+        let (group, sent) = (group.clone(), post.sent);
+        post.owed_groups.remove(&group);
+        let first = *post.shared.entry(group.clone()).or_insert(device);
+        if first != device && !post.again {
+            return Err(format!(
+                "{id:?} came to devices {first} and {device}, which share {group}"
+            ));
+        }
+        for other in self.listeners.values_mut() {
+            other.heard(&group, sent);
+        }
+        Ok(())
+    }
+
+    /// Whether the device has heard something of the filter that was published since.
+    pub fn has_heard(&self, device: usize, filter: &str, since: Time) -> bool {
+        let listener = self.listeners.get(&device);
+        listener.is_some_and(|l| l.newest(filter) >= Some(since))
+    }
+
+    /// Messages that the cluster still owes, and some of them.
+    pub fn owes(&self) -> (u64, Vec<String>) {
+        let open = |p: &&Post| {
+            matches!(p.outcome, Outcome::Acknowledged(_))
+                && !(p.owed.is_empty() && p.owed_groups.is_empty())
+        };
+        let count = self.posts.values().filter(open).count() as u64;
+        let all = self.posts.iter().filter(|(_, p)| open(p));
+        let some = all.take(4).map(|(id, p)| format!("{id:?} {p:?}"));
+        (count, some.collect())
+    }
+
+    pub fn posted(&self) -> u64 {
+        self.posts.len() as u64
+    }
+}

@@ -1,0 +1,188 @@
+//! A client that subscribes: what it asked for in its session, and what it got.
+
+use super::{is_shared, matches};
+use crate::cluster::mqtt::post::PostId;
+use codec_mqtt::Qos;
+use env::Time;
+use metadata::QueueId;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sub {
+    pub qos: Qos,
+    /// When SUBSCRIBE was sent last.
+    pub asked: Time,
+    /// When the first SUBACK came.
+    pub since: Option<Time>,
+    /// The session's queue, as the client's node had it then.
+    pub queue: Option<QueueId>,
+}
+
+/// A message that has reached the application.
+pub struct Receipt<'a> {
+    pub id: PostId,
+    pub topic: &'a str,
+    /// As it was published, and as it came.
+    pub qos: Qos,
+    pub given: Qos,
+    pub sent: Time,
+    pub again: bool,
+    pub acknowledged: Option<Time>,
+    pub now: Time,
+    pub epoch: u64,
+    /// When another node last took this one, where it comes, to be down.
+    pub given_up: Option<Time>,
+}
+
+pub struct Listener {
+    /// Of a session that outlives its connections.
+    pub queue: Option<String>,
+    subs: BTreeMap<String, Sub>,
+    /// Filters that were ever asked for in this session.
+    ever: BTreeSet<String>,
+    /// When the first of them was.
+    began: Option<Time>,
+    /// The last number of each stream that came for the first time, by topic and QoS.
+    order: BTreeMap<(u32, String, Qos), u32>,
+    /// What was sent before this may come in another order: its connection began while something was wrong, and the queue may not have
+    /// heard by then that the one before had ended and what that had goes back.
+    unsettled: Time,
+    /// What came, when last, and in which epoch.
+    got: BTreeMap<PostId, (Time, u64)>,
+    /// The newest message that came for a filter, by when it was sent.
+    newest: BTreeMap<String, Time>,
+}
+
+impl Listener {
+    pub fn new(queue: Option<String>) -> Listener {
+        Listener {
+            queue,
+            subs: BTreeMap::new(),
+            ever: BTreeSet::new(),
+            began: None,
+            order: BTreeMap::new(),
+            unsettled: Time::ZERO,
+            got: BTreeMap::new(),
+            newest: BTreeMap::new(),
+        }
+    }
+
+    pub fn begin_anew(&mut self) {
+        *self = Listener::new(self.queue.take());
+    }
+
+    pub fn subscriptions(&self) -> impl Iterator<Item = (&String, &Sub)> {
+        self.subs.iter()
+    }
+
+    /// Another connection goes on with the session, and something is wrong.
+    pub fn is_moved(&mut self, now: Time) {
+        self.unsettled = now;
+    }
+
+    pub fn asked(&mut self, now: Time, filter: &str, qos: Qos) {
+        self.ever.insert(filter.to_owned());
+        self.began.get_or_insert(now);
+        let sub = self.subs.entry(filter.to_owned()).or_insert(Sub {
+            qos,
+            asked: now,
+            since: None,
+            queue: None,
+        });
+        if sub.since.is_none() {
+            sub.asked = now;
+        }
+    }
+
+    pub fn subscribed(&mut self, now: Time, filter: &str, queue: Option<QueueId>) {
+        if let Some(sub) = self.subs.get_mut(filter) {
+            sub.since.get_or_insert(now);
+            sub.queue = sub.queue.or(queue);
+        }
+    }
+
+    pub fn since(&self, filter: &str) -> Option<Time> {
+        self.subs.get(filter).and_then(|sub| sub.since)
+    }
+
+    pub fn left(&mut self, filter: &str) {
+        self.subs.remove(filter);
+    }
+
+    /// It is to have messages of QoS 1 and 2 of this topic by a subscription of its own.
+    pub fn wants(&self, topic: &str) -> bool {
+        let mut all = self.subs.iter();
+        all.any(|(f, s)| !is_shared(f) && s.qos > Qos::AtMostOnce && matches(f, topic))
+    }
+
+    pub fn ever_wanted(&self, topic: &str) -> bool {
+        self.ever.iter().any(|filter| matches(filter, topic))
+    }
+
+    /// The shared subscription that a message of this topic comes by, if it is no other.
+    pub fn group_of(&self, topic: &str) -> Option<&String> {
+        let mut all = self.ever.iter().filter(|f| matches(f, topic));
+        all.clone().all(|f| is_shared(f)).then(|| all.next())?
+    }
+
+    pub fn heard(&mut self, filter: &str, sent: Time) {
+        if let Some(newest) = self.newest.get_mut(filter) {
+            *newest = sent.max(*newest);
+        } else if self.ever.contains(filter) {
+            self.newest.insert(filter.to_owned(), sent);
+        }
+    }
+
+    pub fn newest(&self, filter: &str) -> Option<Time> {
+        self.newest.get(filter).copied()
+    }
+
+    /// Whether it came before; an error when it may not come, or not now.
+    pub fn takes(&mut self, receipt: &Receipt<'_>) -> Result<bool, String> {
+        let Receipt {
+            id, topic, again, ..
+        } = *receipt;
+        if !again
+            && let (Some(at), Some(began)) = (receipt.acknowledged, self.began)
+            && at < began
+        {
+            return Err(format!(
+                "{id:?} was acknowledged at {at:?} and came to a session of {began:?}"
+            ));
+        }
+        let heard: Vec<String> = self.ever.iter().cloned().collect();
+        for filter in heard.iter().filter(|f| matches(f, topic)) {
+            self.heard(filter, receipt.sent);
+        }
+        let epoch = receipt.epoch;
+        if let Some((at, last)) = self.got.insert(id, (receipt.now, epoch)) {
+            // A queue that gives up the node takes back what it has not heard of being settled.
+            let kept = last == epoch && receipt.given_up.is_none_or(|given_up| given_up < at);
+            let exactly_once = receipt.given == Qos::ExactlyOnce && kept;
+            if !again && (exactly_once || self.queue.is_none()) {
+                return Err(format!(
+                    "{id:?} came twice with {:?} in one session",
+                    receipt.given
+                ));
+            }
+            return Ok(true);
+        }
+        // What is sent again may be late for a session that has begun since.
+        let late = match self.queue {
+            Some(_) => receipt.sent < self.unsettled,
+            None => again,
+        };
+        if late || self.group_of(topic).is_some() {
+            return Ok(false);
+        }
+        let order = (id.stream(), topic.to_owned(), receipt.qos);
+        let last = self.order.entry(order).or_default();
+        let before = std::mem::replace(last, id.number());
+        if before > id.number() {
+            return Err(format!(
+                "{id:?} of {topic} came after number {before} of its stream"
+            ));
+        }
+        Ok(false)
+    }
+}

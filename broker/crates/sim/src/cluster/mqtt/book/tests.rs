@@ -1,0 +1,163 @@
+//! The rules, one by one.
+
+use super::*;
+
+const ALL: Knows<'static> = &|_, _| Some(QueueId(1));
+const NOBODY: Knows<'static> = &|_, _| None;
+/// One of the same name that is gone.
+const EARLIER: Knows<'static> = &|_, _| Some(QueueId(2));
+/// A device with a lasting session, one with a clean one.
+const LASTING: usize = 1;
+const CLEAN: usize = 2;
+const NODE: NodeId = NodeId(9);
+
+fn at(seconds: u64) -> Time {
+    Time(seconds * 1_000_000_000)
+}
+
+/// Both subscribe to a filter in second 1.
+fn book(filter: &str, qos: Qos) -> Book {
+    let mut book = Book::default();
+    book.join(LASTING, Some("queue".to_owned()));
+    book.join(CLEAN, None);
+    for device in [LASTING, CLEAN] {
+        book.asked(at(1), device, filter, qos);
+        book.subscribed(at(1), device, filter, ALL);
+    }
+    book.disturbed = at(100);
+    book
+}
+
+fn id(number: u32) -> PostId {
+    PostId::new(1, number)
+}
+
+/// Published in the second of its number, and acknowledged.
+fn post(book: &mut Book, number: u32, knows: Knows<'_>) -> PostId {
+    let id = id(number);
+    book.sent(at(number.into()), id, ("t/1", Qos::ExactlyOnce), knows);
+    book.acknowledged(at(number.into()), id);
+    id
+}
+
+fn comes(book: &mut Book, device: usize, id: PostId, epoch: u64) -> Result<(), String> {
+    comes_with(book, device, id, (Qos::ExactlyOnce, epoch, false))
+}
+
+fn comes_with(
+    book: &mut Book,
+    device: usize,
+    id: PostId,
+    (qos, epoch, retained): (Qos, u64, bool),
+) -> Result<(), String> {
+    let arrival = Arrival {
+        topic: "t/1".to_owned(),
+        payload: id.payload(),
+        qos,
+        packet_id: 1,
+        retained,
+    };
+    book.arrived(at(50), device, &arrival, (NODE, epoch))
+}
+
+#[test]
+fn an_acknowledged_message_is_owed_to_sessions_that_last_until_it_comes() {
+    let mut book = book("t/+", Qos::ExactlyOnce);
+    let first = post(&mut book, 2, ALL);
+    assert_eq!(book.owes().0, 1);
+    assert_eq!(comes(&mut book, CLEAN, first, 0), Ok(()));
+    assert_eq!(book.owes().0, 1);
+    assert_eq!(comes(&mut book, LASTING, first, 0), Ok(()));
+    assert_eq!(book.owes().0, 0);
+    // A node that has not heard of the subscription, while something is wrong; and while nothing is.
+    post(&mut book, 3, NOBODY);
+    post(&mut book, 33, EARLIER);
+    assert_eq!(book.owes().0, 0);
+    book.disturbed = Time::ZERO;
+    post(&mut book, 4, NOBODY);
+    assert_eq!(book.owes().0, 1);
+    // What the publisher could not be told of counts as it was sent last.
+    book.disturbed = at(100);
+    book.sent_again(id(4), NOBODY);
+    assert_eq!(book.owes().0, 0);
+    post(&mut book, 5, ALL);
+    book.leaves(LASTING, "t/+");
+    assert_eq!(book.owes().0, 0);
+    assert!(comes(&mut book, LASTING, PostId::new(7, 7), 0).is_err());
+}
+
+#[test]
+fn with_qos_2_a_message_comes_once_where_the_session_goes_on() {
+    let mut book = book("t/+", Qos::ExactlyOnce);
+    let one = post(&mut book, 2, ALL);
+    assert_eq!(comes(&mut book, LASTING, one, 0), Ok(()));
+    assert!(comes(&mut book, LASTING, one, 0).is_err());
+    // At another place its memory is not.
+    assert_eq!(comes(&mut book, LASTING, one, 1), Ok(()));
+    let other = post(&mut book, 3, ALL);
+    assert_eq!(comes(&mut book, LASTING, other, 1), Ok(()));
+    book.sent_again(other, ALL);
+    assert_eq!(comes(&mut book, LASTING, other, 1), Ok(()));
+    // A queue that took the node to be down has taken back what it knew nothing of.
+    let third = post(&mut book, 4, ALL);
+    assert_eq!(comes(&mut book, LASTING, third, 1), Ok(()));
+    book.given_up(at(49), NODE);
+    assert!(comes(&mut book, LASTING, third, 1).is_err());
+    book.given_up(at(50), NODE);
+    assert_eq!(comes(&mut book, LASTING, third, 1), Ok(()));
+}
+
+#[test]
+fn a_publishers_order_is_kept_and_sessions_end() {
+    let mut book = book("t/+", Qos::ExactlyOnce);
+    let (one, two) = (post(&mut book, 2, ALL), post(&mut book, 3, ALL));
+    assert_eq!(comes(&mut book, LASTING, two, 0), Ok(()));
+    let late = comes(&mut book, LASTING, one, 0);
+    assert!(late.is_err_and(|e| e.contains("after number 3")));
+    // A connection that began while something was wrong: what the one before had may be late.
+    let (three, four) = (post(&mut book, 4, ALL), post(&mut book, 60, ALL));
+    book.moved(at(5), LASTING, at(1));
+    assert_eq!(comes(&mut book, LASTING, four, 1), Ok(()));
+    assert_eq!(comes(&mut book, LASTING, three, 1), Ok(()));
+    // Another session: what was acknowledged before it began is not for it.
+    book.session_over(LASTING);
+    assert!(comes(&mut book, LASTING, two, 0).is_err_and(|e| e.contains("never asked")));
+    book.asked(at(10), LASTING, "t/+", Qos::ExactlyOnce);
+    assert!(comes(&mut book, LASTING, two, 0).is_err_and(|e| e.contains("was acknowledged")));
+    let retained = (Qos::ExactlyOnce, 0, true);
+    assert_eq!(comes_with(&mut book, LASTING, two, retained), Ok(()));
+}
+
+#[test]
+fn one_of_a_group_has_a_message() {
+    let mut book = book("$share/g/t/+", Qos::AtLeastOnce);
+    let one = post(&mut book, 2, ALL);
+    // A member without a queue may have taken it along.
+    assert_eq!(book.owes().0, 0);
+    let once = (Qos::AtLeastOnce, 0, false);
+    assert_eq!(comes_with(&mut book, CLEAN, one, once), Ok(()));
+    assert!(comes_with(&mut book, LASTING, one, once).is_err());
+    book.session_over(CLEAN);
+    let two = post(&mut book, 3, ALL);
+    assert_eq!(book.owes().0, 1);
+    assert_eq!(comes_with(&mut book, LASTING, two, once), Ok(()));
+    assert_eq!(book.owes().0, 0);
+    assert!(book.has_heard(LASTING, "$share/g/t/+", at(3)));
+}
+
+#[test]
+fn a_will_comes_when_its_client_breaks_off_and_not_after_goodbye() {
+    let mut book = book("t/+", Qos::AtLeastOnce);
+    let once = (Qos::AtLeastOnce, 0, false);
+    book.willed(at(2), id(2), "t/1");
+    assert_eq!(book.owes().0, 0);
+    book.will_is_due(at(3), id(2), ALL);
+    assert_eq!(book.owes().0, 1);
+    assert_eq!(comes_with(&mut book, LASTING, id(2), once), Ok(()));
+    book.willed(at(4), id(4), "t/1");
+    book.will_is_cancelled(at(4), id(4));
+    // Whether goodbye was heard is open when something is wrong.
+    assert_eq!(comes_with(&mut book, LASTING, id(4), once), Ok(()));
+    book.disturbed = at(3);
+    assert!(comes_with(&mut book, CLEAN, id(4), once).is_err());
+}

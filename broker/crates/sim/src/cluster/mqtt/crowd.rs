@@ -1,0 +1,420 @@
+//! All MQTT clients of a run, and how their connections run through the world.
+
+use super::super::client::{Client, Link};
+use super::super::lane::Piece;
+use super::super::node::{Node, Reply, Request};
+use super::book::Book;
+use super::device::{Cx, Device, Ghost, Plan, Wish};
+use super::retained::RetainedBook;
+use super::routes::{self, Place};
+use super::wire::{Heard, Wire};
+use crate::world::{Scenario, World};
+use codec_mqtt::Qos;
+use env::{NodeId, Rng, SeededRng, Time};
+use shard::ClientProtocol;
+use std::ops::Range;
+use std::time::Duration;
+
+/// The number of the first of these clients, for replies.
+pub const FIRST: u64 = 1000;
+/// A connection whose client has left it for another one ends within this, when nothing is wrong.
+const TAKEN_OVER: Duration = Duration::from_secs(2);
+
+pub struct Crowd {
+    devices: Vec<Device>,
+    pub book: Book,
+    retained: RetainedBook,
+    shards: u64,
+    quiet: Option<Time>,
+    rng: SeededRng,
+    looking: bool,
+}
+
+/// Who there is: always somebody of each kind that costs little, of the others what the seed decides.
+fn plans(rng: &mut SeededRng) -> Vec<Plan> {
+    use Qos::{AtLeastOnce as One, AtMostOnce as Zero, ExactlyOnce as Two};
+    let plan = |client: &str, lasting, filters: &[(&'static str, Qos)]| Plan {
+        client: client.to_owned(),
+        lasting,
+        filters: filters.to_vec(),
+        ..Plan::default()
+    };
+    let publisher = |client: &str, lasting, name| Plan {
+        publishes: Some(name),
+        ..plan(client, lasting, &[])
+    };
+    let mut all = vec![
+        publisher("writer", false, "writer"),
+        publisher("returner", true, "returner"),
+        Plan {
+            toggled: Some(("b/+", One)),
+            ..plan("lasting", true, &[("a/#", Two), ("w/#", One)])
+        },
+    ];
+    if rng.chance(1, 2) {
+        all.push(Plan {
+            begins_anew: true,
+            ..plan("fickle", true, &[("+/x", One), ("b/y/z", Two)])
+        });
+    }
+    let clean: &[_] = match rng.below(3) {
+        0 => &[("#", Two)],
+        1 => &[("a/+", One), ("b/#", Zero)],
+        _ => &[("a/x", Zero), ("+/x", One)],
+    };
+    all.push(plan("clean", false, clean));
+    if rng.chance(1, 2) {
+        all.push(Plan {
+            wills: true,
+            ..plan("willing", false, &[])
+        });
+    }
+    if rng.chance(1, 2) {
+        let group = [("$share/g/s/#", One)];
+        all.push(plan("member-a", true, &group));
+        all.push(plan("member-b", rng.chance(1, 2), &group));
+    }
+    all
+}
+
+impl Crowd {
+    pub fn new(rng: &mut SeededRng, shards: u16) -> Crowd {
+        let mut crowd = Crowd {
+            devices: Vec::new(),
+            book: Book::default(),
+            retained: RetainedBook::default(),
+            shards: u64::from(shards.max(1)),
+            quiet: None,
+            rng: rng.fork(),
+            looking: false,
+        };
+        for plan in plans(rng) {
+            crowd.join(plan);
+        }
+        crowd
+    }
+
+    fn join(&mut self, plan: Plan) {
+        let number = self.devices.len();
+        let device = Device::new(number, plan, self.rng.fork());
+        self.book.join(number, device.queue());
+        self.devices.push(device);
+    }
+
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// No more faults from now on.
+    pub fn quiet(&mut self, now: Time) {
+        self.quiet = Some(now);
+    }
+
+    /// Has a device do something, and sends what it says.
+    fn with<S: Scenario<Process = Node>, T>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+        f: impl FnOnce(&mut Device, &mut Cx<'_>) -> T,
+    ) -> Option<T> {
+        let wanted = self.quiet.is_some() && self.subscribers_wait(world.now());
+        let device = self.devices.get_mut(number)?;
+        let place = device.place;
+        let process = place.and_then(|place| world.process(place.node));
+        let knows = |queue: &str, filter: &str| {
+            place.and_then(|place| routes::knows(process, place, queue, filter))
+        };
+        let mut cx = Cx {
+            now: world.now(),
+            quiet: self.quiet,
+            wanted,
+            book: &mut self.book,
+            retained: &mut self.retained,
+            knows: &knows,
+        };
+        let result = f(device, &mut cx);
+        if let Some(link) = &mut device.link {
+            while let Some((at, bytes)) = link.piece() {
+                let request = Request::Piece {
+                    connection: link.connection,
+                    number: at,
+                    piece: Piece::Bytes(bytes),
+                };
+                world.request(link.node, FIRST + number as u64, request);
+            }
+        }
+        Some(result)
+    }
+
+    /// What those of them wait for, when all is quiet.
+    fn waiting(&mut self, now: Time, of: impl Fn(&Plan) -> bool) -> Vec<String> {
+        let cx = Cx {
+            now,
+            quiet: self.quiet,
+            wanted: false,
+            book: &mut self.book,
+            retained: &mut self.retained,
+            knows: &|_, _| None,
+        };
+        let all = self.devices.iter().filter(|device| of(&device.plan));
+        all.filter_map(|device| device.waits_for(&cx)).collect()
+    }
+
+    /// Some subscriber has not heard enough yet.
+    fn subscribers_wait(&mut self, now: Time) -> bool {
+        let listens = |plan: &Plan| !plan.filters.is_empty() && plan.looks.is_none();
+        !self.waiting(now, listens).is_empty()
+    }
+
+    /// What they wait for, when all is quiet.
+    pub fn waits_for(&mut self, now: Time) -> Vec<String> {
+        self.waiting(now, |_| true)
+    }
+
+    /// A device's turn. When the next one is.
+    pub fn act<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+        next_connection: &mut u64,
+    ) -> Result<Duration, String> {
+        let now = world.now();
+        let Some(device) = self.devices.get_mut(number) else {
+            return Ok(Duration::MAX);
+        };
+        let pause = Duration::from_millis(20 + device.rng.below(180));
+        let Some(link) = &device.link else {
+            self.connect(world, number, next_connection);
+            return Ok(pause);
+        };
+        if is_over(world, link) || link.too_slow(now) {
+            self.hang_up(world, number);
+            return Ok(pause);
+        }
+        match self.with(world, number, |device, cx| device.act(cx)) {
+            Some(Wish::HangUp) => self.hang_up(world, number),
+            Some(Wish::MoveOn) => {
+                self.leave(world, number);
+                self.connect(world, number, next_connection);
+            }
+            Some(Wish::GoOn) | None => {}
+        }
+        Ok(pause)
+    }
+
+    fn connect<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+        next_connection: &mut u64,
+    ) {
+        let nodes = world.nodes();
+        let Some(device) = self.devices.get_mut(number) else {
+            return;
+        };
+        let last = device.place.map(|place| place.node);
+        let stays = device.rng.chance(1, 2);
+        let any = Client::pick(&mut device.rng, &nodes).unwrap_or_default();
+        *next_connection += 1;
+        let node = match device.plan.looks {
+            Some((node, shard)) => {
+                let shards = self.shards;
+                *next_connection += (shard + shards - *next_connection % shards) % shards;
+                node
+            }
+            None => last.filter(|n| stays && nodes.contains(n)).unwrap_or(any),
+        };
+        let Some(life) = world.process(node).map(Node::incarnation) else {
+            return;
+        };
+        let connection = *next_connection;
+        let place = Place {
+            node,
+            life,
+            shard: connection % self.shards,
+        };
+        let link = Link::new(node, life, connection, world.now(), Wire::default());
+        self.with(world, number, |device, cx| device.connects(link, place, cx));
+        let request = Request::Connect {
+            connection,
+            protocol: ClientProtocol::Mqtt,
+        };
+        world.request(node, FIRST + number as u64, request);
+    }
+
+    /// The client ends its connection, and leaves it at once.
+    fn hang_up<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>, number: usize) {
+        let link = self.with(world, number, |device, cx| device.loses(cx));
+        if let Some(link) = link.flatten() {
+            end(world, number, &link);
+        }
+    }
+
+    /// The client goes on with another connection and tells the old one nothing.
+    fn leave<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>, number: usize) {
+        let link = self.with(world, number, |device, cx| device.loses(cx));
+        if let (Some(link), Some(device)) = (link.flatten(), self.devices.get_mut(number)) {
+            device.ghosts.push(Ghost { link, since: None });
+        }
+    }
+
+    pub fn reply<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        client: u64,
+        reply: Reply,
+    ) -> Result<(), String> {
+        let number = client.saturating_sub(FIRST) as usize;
+        let (Reply::Piece { connection, .. }
+        | Reply::Accepted { connection }
+        | Reply::Reset { connection }) = reply
+        else {
+            return Ok(());
+        };
+        let link = self.devices.get(number).and_then(|d| d.link.as_ref());
+        if link.is_none_or(|link| link.connection != connection) {
+            self.ghost(world, number, connection, reply);
+            return Ok(());
+        }
+        let ends = match reply {
+            Reply::Accepted { .. } => {
+                self.with(world, number, |device, _| {
+                    if let Some(link) = &mut device.link {
+                        link.accepted = true;
+                    }
+                });
+                false
+            }
+            Reply::Piece {
+                number: at, piece, ..
+            } => {
+                let read = self.with(world, number, |device, cx| read(device, at, piece, cx));
+                let client = &self.devices.get(number).map(|d| d.plan.client.clone());
+                let client = client.as_deref().unwrap_or_default();
+                read.unwrap_or(Ok(true))
+                    .map_err(|error| format!("{client}: {error}"))?
+            }
+            _ => true,
+        };
+        if ends {
+            self.hang_up(world, number);
+        }
+        Ok(())
+    }
+
+    /// Nobody reads what comes on a connection that was left; its end is seen.
+    fn ghost<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &mut World<S>,
+        number: usize,
+        connection: u64,
+        reply: Reply,
+    ) {
+        let Some(device) = self.devices.get_mut(number) else {
+            return;
+        };
+        let ghosts = &mut device.ghosts;
+        let at = ghosts.iter().position(|g| g.link.connection == connection);
+        let Some(ghost) = at.and_then(|at| ghosts.get_mut(at)) else {
+            return;
+        };
+        let ended = match reply {
+            Reply::Reset { .. } => true,
+            Reply::Piece {
+                number: at, piece, ..
+            } => ghost.link.arrive(at, piece).contains(&Piece::End),
+            _ => false,
+        };
+        if let (true, Some(at)) = (ended, at) {
+            let ghost = ghosts.remove(at);
+            end(world, number, &ghost.link);
+        }
+    }
+
+    /// Connections that were left have ended when nothing is wrong, or with their nodes.
+    pub fn check<S: Scenario<Process = Node>>(&mut self, world: &World<S>) -> Result<(), String> {
+        let now = world.now();
+        for device in &mut self.devices {
+            device.ghosts.retain(|ghost| !is_over(world, &ghost.link));
+            let late = |g: &&Ghost| {
+                g.since
+                    .is_some_and(|at| now.since(at) > TAKEN_OVER && self.book.calm_since(at))
+            };
+            if let Some(ghost) = device.ghosts.iter().find(late) {
+                return Err(format!(
+                    "{} has another connection since {:?}, and the one to node {} goes on",
+                    device.plan.client, ghost.since, ghost.link.node.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// When all else is done: somebody looks at what is retained, at each node and shard. The new devices; None: they are there.
+    pub fn begin_looking(&mut self, nodes: &[NodeId]) -> Option<Range<usize>> {
+        if std::mem::replace(&mut self.looking, true) {
+            return None;
+        }
+        let first = self.devices.len();
+        for node in nodes {
+            for shard in 0..self.shards {
+                self.join(Plan {
+                    client: format!("look-{}-{shard}", node.0),
+                    filters: vec![("r/#", Qos::AtLeastOnce)],
+                    looks: Some((*node, shard)),
+                    ..Plan::default()
+                });
+            }
+        }
+        Some(first..self.devices.len())
+    }
+
+    /// What they found is what was acknowledged last, and everywhere the same.
+    pub fn check_retained(&self) -> Result<(), String> {
+        let looks = self.devices.iter().filter(|d| d.plan.looks.is_some());
+        let mut first = None;
+        for device in looks {
+            let client = &device.plan.client;
+            let found = device.looked().ok_or("nobody has looked")?;
+            let right = self.retained.check(found);
+            right.map_err(|error| format!("{client}: {error}"))?;
+            if *first.get_or_insert(found) != found {
+                return Err(format!("{client} found {found:?}, others {first:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The connection's node has another life than when it was made.
+fn is_over<S: Scenario<Process = Node>>(world: &World<S>, link: &Link<Wire>) -> bool {
+    world.process(link.node).map(Node::incarnation) != Some(link.life)
+}
+
+fn end<S: Scenario<Process = Node>>(world: &mut World<S>, number: usize, link: &Link<Wire>) {
+    let request = Request::Piece {
+        connection: link.connection,
+        number: link.last_number(),
+        piece: Piece::End,
+    };
+    world.request(link.node, FIRST + number as u64, request);
+}
+
+/// True: the connection has ended with it.
+fn read(device: &mut Device, at: u64, piece: Piece, cx: &mut Cx<'_>) -> Result<bool, String> {
+    let Some(link) = &mut device.link else {
+        return Ok(false);
+    };
+    let mut heard: Vec<Heard> = Vec::new();
+    let mut ended = false;
+    for piece in link.arrive(at, piece) {
+        match piece {
+            Piece::Bytes(bytes) => link.wire.hear(&bytes, &mut heard)?,
+            Piece::End => ended = true,
+        }
+    }
+    for item in heard {
+        device.heard(item, cx)?;
+    }
+    Ok(ended)
+}

@@ -1,0 +1,105 @@
+//! A client's end of MQTT 5.0, sans-io: bytes in, what they say out.
+
+use super::super::client::Mouth;
+use bytes::{Bytes, BytesMut};
+use codec_mqtt::{AckKind, Packet, Qos, Reason, Version, parse_frame};
+
+const V5: Version = Version::V5;
+/// Longer than any packet of the workload.
+const LONGEST: usize = 1 << 20;
+
+/// A message as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub topic: String,
+    pub payload: Bytes,
+    pub qos: Qos,
+    /// 0 with QoS 0.
+    pub packet_id: u16,
+    /// It was there before the subscription.
+    pub retained: bool,
+}
+
+/// What the server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Accepted {
+        present: bool,
+    },
+    Refused(Reason),
+    Message(Arrival),
+    Ack {
+        kind: AckKind,
+        packet_id: u16,
+        reason: Reason,
+    },
+    /// True for each filter that was granted.
+    Subscribed {
+        granted: Vec<bool>,
+    },
+    Unsubscribed,
+    Pong,
+    /// The server ends the connection.
+    Ended(Reason),
+}
+
+/// One connection.
+#[derive(Default)]
+pub struct Wire {
+    input: BytesMut,
+    out: BytesMut,
+}
+
+impl Mouth for Wire {
+    fn take(&mut self) -> Option<Bytes> {
+        (!self.out.is_empty()).then(|| self.out.split().freeze())
+    }
+}
+
+impl Wire {
+    pub fn say(&mut self, packet: &Packet<'_>) {
+        packet.encode(V5, &mut self.out);
+    }
+
+    /// Takes in bytes; an error is a fault of the server.
+    pub fn hear(&mut self, bytes: &[u8], heard: &mut Vec<Heard>) -> Result<(), String> {
+        self.input.extend_from_slice(bytes);
+        let input = self.input.split().freeze();
+        let mut rest = &input[..];
+        while let Some(frame) = parse_frame(rest, LONGEST).map_err(|e| e.to_string())? {
+            let packet = Packet::decode(&frame, V5).map_err(|e| e.to_string())?;
+            heard.push(told(&packet)?);
+            rest = rest.get(frame.wire_len()..).unwrap_or_default();
+        }
+        self.input.extend_from_slice(rest);
+        Ok(())
+    }
+}
+
+fn told(packet: &Packet<'_>) -> Result<Heard, String> {
+    Ok(match packet {
+        Packet::ConnAck(ack) if ack.reason.is_error() => Heard::Refused(ack.reason),
+        Packet::ConnAck(ack) => Heard::Accepted {
+            present: ack.session_present,
+        },
+        Packet::Publish(publish) => Heard::Message(Arrival {
+            topic: publish.topic.to_owned(),
+            payload: Bytes::copy_from_slice(publish.payload),
+            qos: publish.qos,
+            packet_id: publish.packet_id,
+            retained: publish.retain,
+        }),
+        Packet::Ack(ack) => Heard::Ack {
+            kind: ack.kind,
+            packet_id: ack.packet_id,
+            reason: ack.reason,
+        },
+        Packet::SubAck(ack) => Heard::Subscribed {
+            granted: ack.reasons.iter().map(|reason| *reason < 0x80).collect(),
+        },
+        Packet::UnsubAck(_) => Heard::Unsubscribed,
+        Packet::PingResp => Heard::Pong,
+        Packet::Disconnect(disconnect) => Heard::Ended(disconnect.reason),
+        other => return Err(format!("a server sent {other:?}")),
+    })
+}

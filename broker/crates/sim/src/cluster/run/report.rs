@@ -1,0 +1,117 @@
+//! What a run is told, and what it tells.
+
+use super::super::{account, operator};
+use super::{Run, all_of};
+use crate::faults::Kind;
+use crate::world::World;
+use env::Time;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// What is the same for every seed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub nodes: u64,
+    /// How long things go wrong.
+    pub chaos: Duration,
+    /// Disks say that they synced and did not. The rules must not hold then.
+    pub lying_disks: bool,
+    /// Faults that are left out.
+    pub without: BTreeSet<Kind>,
+    /// Prints every event.
+    pub loud: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            nodes: 3,
+            chaos: Duration::from_secs(8),
+            lying_disks: false,
+            without: BTreeSet::new(),
+            loud: false,
+        }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Of everything that happened.
+    pub hash: u64,
+    pub events: u64,
+    pub faults: u64,
+    pub published: u64,
+    pub confirmed: u64,
+    pub delivered: u64,
+    pub redelivered: u64,
+    /// Settled, and the queue was heard to know.
+    pub settled: u64,
+    pub connections: u64,
+    pub starts: u64,
+    /// Machines that found damage on their disks.
+    pub damaged: u64,
+    /// Machines in whose place there are others.
+    pub replaced: u64,
+    /// Changes of members and leaders that were asked for.
+    pub operations: u64,
+    /// Of MQTT: messages published, acknowledged, received, received again.
+    pub posts: [u64; 4],
+    pub ended: Time,
+}
+
+impl Run {
+    pub(super) fn report(&self, world: &World<Run>) -> Report {
+        Report {
+            hash: world.trace.hash(),
+            events: world.trace.events(),
+            faults: self.faults,
+            published: self.ledger.published() as u64,
+            confirmed: self.ledger.confirmed,
+            delivered: self.ledger.delivered,
+            redelivered: self.ledger.redelivered,
+            settled: self.ledger.gone,
+            connections: self.next_connection,
+            starts: self.starts,
+            damaged: self.damaged,
+            replaced: self.operator.replaced,
+            operations: self.operator.asked,
+            posts: {
+                let book = &self.crowd.book;
+                [
+                    book.posted(),
+                    book.acknowledged,
+                    book.received,
+                    book.received_again,
+                ]
+            },
+            ended: world.now(),
+        }
+    }
+
+    /// For people who look into a failed run.
+    pub(super) fn state(&mut self, world: &World<Run>) -> String {
+        let devices = self.crowd.waits_for(world.now());
+        let posts = self.crowd.book.owes();
+        let waiting: Vec<String> = (self.clients.iter().enumerate())
+            .filter(|(_, c)| c.part.as_role().wants_more())
+            .map(|(n, c)| {
+                let node = c.link.as_ref().map_or(0, |l| l.node.0);
+                format!(
+                    "client {n} on node {node}: {}",
+                    c.part.as_role().waits_for()
+                )
+            })
+            .collect();
+        let owed = self.ledger.owed(world.now());
+        format!(
+            "{:?}, {} shards, quiet {}, {:?}; owed {owed:?}, {posts:?}; waiting {waiting:?}, {devices:?}; on the way {:?}; queues {:?}",
+            self.weather,
+            self.plan.shards,
+            self.quiet,
+            operator::all_is_replicated(world, &self.identities, 1),
+            account::on_the_way(all_of(world)),
+            account::figures(all_of(world)),
+        )
+    }
+}

@@ -1,0 +1,122 @@
+//! What goes wrong in a run, and what whoever runs the cluster does.
+
+use super::super::client::{Client, Part};
+use super::super::node::{Identity, Node, Request};
+use super::super::operator::{self, Wish};
+use super::{BEAR_A_LOSS, DRAINING, Run, Timer, Weather};
+use crate::faults::Fault;
+use crate::world::{Stop, World};
+use env::{NodeId, Rng};
+use std::time::Duration;
+
+impl Run {
+    pub(super) fn fault(&mut self, world: &mut World<Run>) -> Result<(), String> {
+        let nodes = world.nodes();
+        let node = Client::pick(&mut self.rng, &nodes).unwrap_or_default();
+        let wild = self.weather == Weather::Foul && self.rng.chance(5, 6);
+        let fault = match self.weather {
+            Weather::Fair => return Ok(()),
+            Weather::Foul if wild => self.wild.next(&mut self.rng, &nodes),
+            _ => match self.rng.below(4) {
+                0 => Some(Fault::Stop(node, Stop::Power)),
+                1 => Some(Fault::Stop(node, Stop::Kill)),
+                2 => Some(Fault::Calm),
+                _ => {
+                    self.shut_down(world, node);
+                    None
+                }
+            },
+        };
+        let now = world.now();
+        let fault = match fault {
+            // A lost frame takes its connection along: few are enough.
+            Some(Fault::Loss(in_1000)) => Fault::Loss(1 + in_1000 / 100),
+            // No more than a minority may lose what it was told: one at a time, until another one is in its place.
+            Some(fault) if fault.takes_data() && !self.all_have_their_data(world) => return Ok(()),
+            Some(fault) => fault,
+            None => return Ok(()),
+        };
+        world.trace.event(now, "fault", 0, &fault);
+        self.faults += 1;
+        self.ledger.disturb(now);
+        if let Fault::Clock(..) = fault {
+            self.ledger.clocks_jump();
+        }
+        if let Fault::LostDisk(node) = fault {
+            self.replace(world, node);
+            return Ok(());
+        }
+        fault.happen(world)
+    }
+
+    fn all_have_their_data(&self, world: &World<Run>) -> bool {
+        let damaged = world.nodes().iter().any(|n| world.is_damaged(*n));
+        !damaged && operator::all_is_replicated(world, &self.identities, BEAR_A_LOSS).is_ok()
+    }
+
+    /// A machine and its disk are gone; another one gets its name.
+    pub(super) fn replace(&mut self, world: &mut World<Run>, old: NodeId) {
+        let now = world.now();
+        let Some(identity) = self.identities.borrow_mut().remove(&old) else {
+            return;
+        };
+        self.ledger.ended(now, old);
+        let Some(new) = world.replace(old) else {
+            return;
+        };
+        let lost = (self.operator).takes_away(world, identity.node, &mut self.ledger);
+        self.doubt(&lost);
+        let identity = Identity {
+            node: NodeId(self.rng.next_u64()),
+            incarnation: env::Incarnation(0),
+            member: false,
+            place: identity.place,
+        };
+        self.identities.borrow_mut().insert(new, identity);
+        if let Some(disk) = world.disk(new) {
+            disk.set_lying(self.lying_disks);
+        }
+        world.start_in(Duration::ZERO, new);
+    }
+
+    /// Queues that whoever runs the cluster deletes.
+    fn doubt(&mut self, names: &[String]) {
+        for client in &mut self.clients {
+            if let Part::Keeper(keeper) = &mut client.part {
+                names.iter().for_each(|name| keeper.doubts(name));
+            }
+        }
+    }
+
+    pub(super) fn operate(&mut self, world: &mut World<Run>) {
+        let lost = (self.operator).clear(world, &mut self.rng, &mut self.ledger);
+        self.doubt(&lost);
+        if self.operator.is_leaving() {
+            self.ledger.disturb(world.now());
+            self.operator.see_off(world, &mut self.rng);
+        }
+        if let Some(machine) = self.operator.has_left() {
+            self.replace(world, machine);
+        }
+        if self.quiet {
+            return self.operator.finish(world);
+        }
+        if self.weather == Weather::Fair || !self.rng.chance(1, 2) {
+            return;
+        }
+        let wish = (self.operator).act(world, &self.identities, &mut self.rng);
+        if let Some(Wish::ShutDown(node)) = wish {
+            self.shut_down(world, node);
+        }
+    }
+
+    /// SIGTERM to a node, and the end some time after.
+    fn shut_down(&mut self, world: &mut World<Run>, node: NodeId) {
+        let now = world.now();
+        self.ledger.disturb(now);
+        if let Some(life) = world.process(node).map(Node::incarnation) {
+            world.request(node, 0, Request::ShutDown);
+            world.timer_in(DRAINING, Timer::End(node, life));
+        }
+    }
+}
