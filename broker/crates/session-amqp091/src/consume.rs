@@ -134,7 +134,7 @@ impl Channel {
                 link.vhost
             );
         }
-        let priority = consumer_priority(&wish.arguments, &name, link)?;
+        let priority = consumer_priority(&wish.arguments, &name, record.kind, link)?;
         let (queue, kind) = (record.id, record.kind);
         let tag: Name = match wish.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
@@ -370,7 +370,27 @@ struct Wish<'a> {
     arguments: Table,
 }
 
-fn consumer_priority(arguments: &Table, queue: &str, link: &Link) -> Result<i32, Failure> {
+fn consumer_priority(
+    arguments: &Table,
+    queue: &str,
+    kind: QueueKind,
+    link: &Link,
+) -> Result<i32, Failure> {
+    // Of streams only.
+    for key in [
+        "x-stream-offset",
+        "x-stream-filter",
+        "x-stream-match-unfiltered",
+    ] {
+        if arguments.get(key).is_some() {
+            refuse!(
+                PreconditionFailed,
+                "invalid arg '{key}' for queue '{queue}' in vhost '{}' of queue type {}",
+                link.vhost,
+                kind.module()
+            );
+        }
+    }
     let Some(value) = arguments.get("x-priority") else {
         return Ok(0);
     };
@@ -379,8 +399,9 @@ fn consumer_priority(arguments: &Table, queue: &str, link: &Link) -> Result<i32,
         Some(n) => Ok(i32::try_from(n).unwrap_or(if n < 0 { i32::MIN } else { i32::MAX })),
         None => refuse!(
             PreconditionFailed,
-            "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': not an integer",
-            link.vhost
+            "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': \"expected integer, got {}\"",
+            link.vhost,
+            value.type_name()
         ),
     }
 }

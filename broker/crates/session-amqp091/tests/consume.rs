@@ -424,7 +424,7 @@ fn consumer_arguments_are_checked() {
     conn.expect_channel_close(
         1,
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': not an integer",
+        "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': \"expected integer, got longstr\"",
         (60, 20),
     );
     conn.open_channel(1);
