@@ -65,14 +65,7 @@ impl Channel {
                 consumer_tag,
                 no_wait,
             } => {
-                let left = self.cancel(consumer_tag, link, cx);
-                if !no_wait {
-                    cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
-                }
-                if let Some(queue) = left {
-                    let left = Left::of(std::iter::once(queue), cx.broker);
-                    self.go_on_leaving(left, false, link, cx);
-                }
+                self.cancel(consumer_tag, no_wait, link, cx);
                 Ok(())
             }
             Method::BasicGet { queue, no_ack } => self.get(queue, no_ack, link, cx),
@@ -217,16 +210,58 @@ impl Channel {
         }
     }
 
-    /// The queue that the consumer was on, if there was one.
-    fn cancel(&mut self, tag: &str, link: &mut Link, cx: &mut Cx<'_>) -> Option<QueueId> {
-        let consumer = self.forget_consumer(tag, link)?;
-        let queue = link.subscriptions.remove(&consumer.0)?.queue;
+    /// The queue is told, and asked: what it delivered before goes to the client, and then cancel-ok.
+    fn cancel(&mut self, tag: &str, no_wait: bool, link: &mut Link, cx: &mut Cx<'_>) {
+        let consumer = self.consumers.get(tag).copied();
+        let subscription = consumer.and_then(|c| link.subscriptions.get(&c.0));
+        let (Some(consumer), Some(queue)) = (consumer, subscription.map(|s| s.queue)) else {
+            return self.cancel_ok(tag, no_wait, cx);
+        };
         link.tell(cx, queue, RequestBody::Cancel { consumer });
-        if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
+        let cancellation = Cancellation {
+            tag: tag.into(),
+            consumer,
+            no_wait,
+        };
+        let record = cx.broker.tree().queue_by_id(queue);
+        if record.is_none_or(|r| cx.broker.home_out_of_reach(r).is_some()) {
+            return self.finish_cancel(&cancellation, link, cx);
+        }
+        link.ask(cx, self.number, queue, RequestBody::Stat);
+        self.wait(Wait::Cancel(cancellation), 0, (60, 30), link, cx);
+    }
+
+    /// The queue delivers nothing more to it, or cannot be asked.
+    pub(crate) fn finish_cancel(
+        &mut self,
+        cancellation: &Cancellation,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        let Cancellation {
+            tag,
+            consumer,
+            no_wait,
+        } = cancellation;
+        self.return_held(*consumer, link);
+        let subscription = link.subscriptions.remove(&consumer.0);
+        if subscription.is_some() {
+            self.forget_consumer(tag, link);
+        }
+        if self.replies.as_ref().is_some_and(|r| r.tag == *tag) {
             self.end_replies(link, cx);
         }
-        self.return_held(consumer, link);
-        Some(queue)
+        self.cancel_ok(tag, *no_wait, cx);
+        if let Some(queue) = subscription.map(|s| s.queue) {
+            let left = Left::of(std::iter::once(queue), cx.broker);
+            self.go_on_leaving(left, false, link, cx);
+        }
+    }
+
+    fn cancel_ok(&self, consumer_tag: &str, no_wait: bool, cx: &mut Cx<'_>) {
+        if !no_wait {
+            cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
+        }
     }
 
     /// The channel goes on, or ends, when those of the queues that are auto-delete and unused are gone.
@@ -349,6 +384,14 @@ impl Channel {
             given => Ok(given.into()),
         }
     }
+}
+
+/// A basic.cancel.
+#[derive(Debug)]
+pub(crate) struct Cancellation {
+    tag: Name,
+    consumer: ConsumerId,
+    no_wait: bool,
 }
 
 /// What a consumer's queue is told: with a limit on the channel it needs no more than that; the channel's share is kept here.
