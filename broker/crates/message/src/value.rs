@@ -53,6 +53,29 @@ impl Table {
 }
 
 impl Value {
+    /// What AMQP 0.9.1 and error texts call its type.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Void => "void",
+            Value::Bool(_) => "bool",
+            Value::I8(_) => "byte",
+            Value::U8(_) => "unsignedbyte",
+            Value::I16(_) => "short",
+            Value::U16(_) => "unsignedshort",
+            Value::I32(_) => "signedint",
+            Value::U32(_) => "unsignedint",
+            Value::I64(_) => "long",
+            Value::F32(_) => "float",
+            Value::F64(_) => "double",
+            Value::Decimal { .. } => "decimal",
+            Value::String(_) => "longstr",
+            Value::Binary(_) => "binary",
+            Value::Timestamp(_) => "timestamp",
+            Value::Array(_) => "array",
+            Value::Table(_) => "table",
+        }
+    }
+
     /// Any of the integer types.
     pub fn as_integer(&self) -> Option<i64> {
         Some(match *self {

@@ -73,7 +73,6 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 const CLASSIC: &[&str] = &[
-    "x-queue-type",
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -85,13 +84,13 @@ const CLASSIC: &[&str] = &[
     "x-queue-mode",
     "x-queue-version",
     "x-single-active-consumer",
+    "x-queue-type",
     "x-queue-leader-locator",
     "x-queue-master-locator",
     "x-consumer-timeout",
 ];
 
 const QUORUM: &[&str] = &[
-    "x-queue-type",
     "x-expires",
     "x-message-ttl",
     "x-dead-letter-exchange",
@@ -103,6 +102,7 @@ const QUORUM: &[&str] = &[
     "x-max-in-memory-bytes",
     "x-overflow",
     "x-single-active-consumer",
+    "x-queue-type",
     "x-quorum-initial-group-size",
     "x-quorum-target-group-size",
     "x-delivery-limit",
@@ -118,7 +118,7 @@ const STREAM: &[&str] = &[
     "x-initial-cluster-size",
 ];
 
-/// Arguments that a queue type has; declaring again compares these.
+/// Arguments that a queue type has; declaring again compares these, in this order.
 pub(crate) fn known_arguments(kind: QueueKind) -> &'static [&'static str] {
     match kind {
         QueueKind::Classic => CLASSIC,
@@ -168,7 +168,7 @@ fn named_exchange<'a>(
         return Ok(None);
     };
     value.as_str().map(Some).ok_or_else(|| {
-        let kind = type_name(value);
+        let kind = value.type_name();
         Refused::PreconditionFailed(format!("invalid type '{kind}' for arg '{key}' in {thing}"))
     })
 }
@@ -268,36 +268,14 @@ fn comparable(value: &Value) -> bool {
 }
 
 /// RabbitMQ's names of the 0.9.1 field types.
-pub(crate) fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Void => "void",
-        Value::Bool(_) => "bool",
-        Value::I8(_) => "byte",
-        Value::U8(_) => "unsignedbyte",
-        Value::I16(_) => "short",
-        Value::U16(_) => "unsignedshort",
-        Value::I32(_) => "signedint",
-        Value::U32(_) => "unsignedint",
-        Value::I64(_) => "long",
-        Value::F32(_) => "float",
-        Value::F64(_) => "double",
-        Value::Decimal { .. } => "decimal",
-        Value::String(_) => "longstr",
-        Value::Binary(_) => "binary",
-        Value::Timestamp(_) => "timestamp",
-        Value::Array(_) => "array",
-        Value::Table(_) => "table",
-    }
-}
-
 fn unacceptable(value: &Value) -> String {
-    format!("{{unacceptable_type,{}}}", type_name(value))
+    format!("{{unacceptable_type,{}}}", value.type_name())
 }
 
 fn integer(value: &Value) -> Result<i64, String> {
     value
         .as_integer()
-        .ok_or_else(|| format!("\"expected integer, got {}\"", type_name(value)))
+        .ok_or_else(|| format!("\"expected integer, got {}\"", value.type_name()))
 }
 
 fn natural(value: &Value) -> Result<i64, String> {
@@ -316,7 +294,7 @@ fn positive(value: &Value) -> Checked {
 
 fn expiry(n: i64) -> Checked {
     if n > MAX_EXPIRY_MS {
-        return Err(format!("{{value_too_big,{n}}}"));
+        return Err(format!("{{value_too_large,{n}}}"));
     }
     if n < 0 {
         return Err(format!("{{value_negative,{n}}}"));

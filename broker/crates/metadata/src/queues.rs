@@ -24,7 +24,7 @@ impl Tree {
         }
         check_name("queue", &wanted.name)?;
         let mut record = wanted.clone();
-        self.check_declaration(&mut record)?;
+        // Before its arguments are looked at: one that is there is compared, whatever they are.
         if let Some(there) = self.queue(&wanted.vhost, &wanted.name) {
             check_queue(there, &record)?;
             return Ok(Done::Queue {
@@ -32,6 +32,7 @@ impl Tree {
                 created: false,
             });
         }
+        self.check_declaration(&mut record)?;
         self.check_queue_limit(&record.vhost, &record.name)?;
         record.id = QueueId(index);
         record.members = self.checked_members(&record)?;

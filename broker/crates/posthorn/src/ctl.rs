@@ -39,6 +39,21 @@ pub struct Args {
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
+    /// No word on what a change did
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// The same, and no headings above chosen columns
+    #[arg(short, long, global = true)]
+    silent: bool,
+    /// For scripts written for rabbitmqctl: the node is found by --url
+    #[arg(
+        short = 'n',
+        long = "node",
+        global = true,
+        hide = true,
+        value_name = "NAME"
+    )]
+    _named: Option<String>,
     /// Seconds to wait for an answer
     #[arg(long, global = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
@@ -174,10 +189,14 @@ pub enum Command {
         operator: bool,
     },
     CloseConnection {
+        /// As list_connections has it
         name: String,
         /// What the client is told
-        #[arg(long, default_value = "closed by an operator")]
-        reason: String,
+        #[arg(default_value = "closed by an operator")]
+        explanation: String,
+        /// The same
+        #[arg(long, conflicts_with = "explanation")]
+        reason: Option<String>,
     },
     /// Drains the node that answers (on: leaders move away, clients go elsewhere) or takes it back (off)
     Maintenance {
@@ -251,7 +270,7 @@ pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 
 /// Runs one operation. Exit codes: 0 done, 1 refused or failed, 69 the node cannot be reached, 77 not permitted.
 pub fn run(args: Args) -> ExitCode {
-    let output = Output::new(args.output);
+    let output = Output::new(args.output, args.quiet, args.silent);
     let done = client(&args).and_then(|client| perform(&client, &output, &args.command));
     match done {
         Ok(()) => ExitCode::SUCCESS,

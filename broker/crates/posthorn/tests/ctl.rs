@@ -291,7 +291,9 @@ fn queues_are_declared_listed_purged_and_deleted() {
         "{\"x-max-length\": 5}",
     ]);
     assert!(again.ok().contains("was there"));
-    let other = node.ctl(&["declare_queue", "orders", "--type", "classic"]);
+    let limit = "{\"x-max-length\": 5}";
+    let other = ["declare_queue", "orders", "--type", "classic"].into_iter();
+    let other = node.ctl(&other.chain(["--arguments", limit]).collect::<Vec<_>>());
     assert_eq!(other.0, 1);
     assert!(
         other
@@ -439,6 +441,20 @@ fn policies_vhosts_and_listings() {
     node.ctl(&["list_connections"]).ok();
     let status = node.ctl(&["status"]).ok();
     assert!(status.contains("posthorn"), "{status}");
+}
+
+#[test]
+fn words_that_scripts_for_rabbitmqctl_use() {
+    let node = Node::start();
+    let list = ["list_connections", "-s", "pid", "peer_port"];
+    let named = ["-n", "rabbit@localhost"].into_iter().chain(list);
+    assert_eq!(node.ctl(&named.collect::<Vec<_>>()).ok(), "");
+    let headed = node
+        .ctl(&["list_connections", "-q", "pid", "peer_port"])
+        .ok();
+    assert_eq!(headed, "pid\tpeer_port\n");
+    assert_eq!(node.ctl(&["-q", "add_vhost", "quiet"]).ok(), "");
+    assert_eq!(node.ctl(&["close_connection", "nobody", "why"]).0, 1);
 }
 
 #[test]

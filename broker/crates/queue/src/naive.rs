@@ -463,6 +463,7 @@ impl Naive {
                 self.publish(message);
                 if self.kind == QueueKind::Classic {
                     self.dispatch();
+                    self.keep_limits();
                 }
             }
             RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
@@ -492,8 +493,9 @@ impl Naive {
 
     fn finish(&mut self) {
         self.refresh();
-        // A classic queue looks at its limits before it serves, a quorum queue after.
+        // A classic queue looks at times and limits before it serves, a quorum queue after.
         if self.kind == QueueKind::Classic {
+            self.expire(true);
             self.keep_limits();
         }
         self.dispatch();

@@ -69,6 +69,9 @@ struct Peer {
     id: SessionId,
     consumer: Option<ConsumerId>,
     next_consumer: u32,
+    /// Consumers that were cancelled, by the question that was asked behind the cancel.
+    leaving: BTreeMap<u64, ConsumerId>,
+    /// Those whose question is answered: nothing comes for them any more.
     cancelled: BTreeSet<ConsumerId>,
 }
 
@@ -124,6 +127,7 @@ impl World {
                 id,
                 consumer: None,
                 next_consumer: 1,
+                leaving: BTreeMap::new(),
                 cancelled: BTreeSet::new(),
             });
         }
@@ -246,10 +250,17 @@ impl World {
                         self.take(peer, consumer, delivery);
                     }
                 }
-                Told::Answer { answer, .. } => assert!(
-                    matches!(answer, Answer::Consuming | Answer::Empty),
-                    "{answer:?}"
-                ),
+                Told::Answer { seq, answer } => {
+                    let one = &mut self.peers[peer];
+                    one.cancelled.extend(one.leaving.remove(&seq));
+                    assert!(
+                        matches!(
+                            answer,
+                            Answer::Consuming | Answer::Empty | Answer::Count { .. }
+                        ),
+                        "{answer:?}"
+                    );
+                }
                 Told::Cancelled { consumer } => panic!("{consumer:?} was ended"),
             }
         }
@@ -312,8 +323,9 @@ impl World {
                 }
                 Some(consumer) if roll < 4 && self.loss > 0 => {
                     one.consumer = None;
-                    one.cancelled.insert(consumer);
                     one.client.request(RequestBody::Cancel { consumer });
+                    let asked = one.client.request(RequestBody::Stat);
+                    one.leaving.insert(asked, consumer);
                 }
                 None if roll < 40 => {
                     let consumer = ConsumerId(1000 + one.next_consumer);

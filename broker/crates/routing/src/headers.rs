@@ -23,9 +23,19 @@ fn mode(arguments: &Table) -> Result<Mode, BadBinding> {
                 ));
             }
         },
-        Some(_) => return Err(BadBinding::MatchType),
+        Some(other) => return Err(BadBinding::MatchType(shown(other))),
     };
     Ok(Mode { all, with_x })
+}
+
+/// As RabbitMQ shows a value that is no text.
+fn shown(value: &Value) -> String {
+    let kind = value.type_name();
+    match (value, value.as_integer()) {
+        (_, Some(n)) => format!("{kind} (value {n})"),
+        (Value::Bool(b), _) => format!("{kind} (value {b})"),
+        _ => kind.to_owned(),
+    }
 }
 
 /// Whether a headers exchange takes a binding with these arguments.
@@ -60,8 +70,11 @@ impl<D> Entry<D> {
     }
 }
 
-/// Equal as values: which of the integer or float types carries a number does not matter.
+/// Equal as values: which of the integer or float types carries a number does not matter, nor which of the two of bytes.
 fn same(want: &Value, have: &Value) -> bool {
+    if let (Some(a), Some(b)) = (octets(want), octets(have)) {
+        return a == b;
+    }
     match (want.as_integer(), have.as_integer()) {
         (Some(a), Some(b)) => return a == b,
         (None, None) => {}
@@ -75,6 +88,13 @@ fn same(want: &Value, have: &Value) -> bool {
     match (float(want), float(have)) {
         (Some(a), Some(b)) => a == b,
         _ => want == have,
+    }
+}
+
+fn octets(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::String(bytes) | Value::Binary(bytes) => Some(bytes),
+        _ => None,
     }
 }
 
@@ -156,6 +176,9 @@ mod tests {
         assert!(!hit(&[pdf.clone(), ("n", Value::I32(1))], one(&pdf)));
         assert!(hit(&[("n", Value::I32(1))], &[("n", Value::I64(1))]));
         assert!(!hit(&[("n", Value::I32(1))], &[("n", s("1"))]));
+        let raw = |b: &'static [u8]| Value::Binary(bytes::Bytes::from_static(b));
+        assert!(hit(&[("n", s("1"))], &[("n", raw(b"1"))]));
+        assert!(!hit(&[("n", raw(b"1"))], &[("n", s("2"))]));
         let any = ("x-match", s("any"));
         assert!(hit(
             &[any.clone(), pdf.clone(), ("n", Value::I8(1))],
@@ -180,7 +203,7 @@ mod tests {
         );
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::I32(1))])),
-            Err(BadBinding::MatchType)
+            Err(BadBinding::MatchType("signedint (value 1)".into()))
         );
     }
 }

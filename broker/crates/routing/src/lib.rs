@@ -93,10 +93,10 @@ pub enum BadExchange {
 /// Why a binding cannot be. The texts are those clients know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBinding {
-    #[error("Invalid x-match field value {0:?}; expected all, any, all-with-x, or any-with-x")]
+    #[error("Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x", binary(.0))]
     Match(String),
-    #[error("Invalid x-match field type; expected longstr")]
-    MatchType,
+    #[error("Invalid x-match field type {0}; expected longstr")]
+    MatchType(String),
     #[error("The binding key must be greater than 0")]
     WeightBelowOne,
     #[error("The binding key must be an integer: {}", binary(.0))]

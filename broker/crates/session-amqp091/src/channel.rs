@@ -424,10 +424,12 @@ impl Channel {
             return;
         }
         if !settled.taken {
+            // The standard's default, which says nothing to a publisher.
+            let requeue = true;
             let nack = Method::BasicNack {
                 delivery_tag: tag,
                 multiple: false,
-                requeue: false,
+                requeue,
             };
             cx.send(self.number, &nack);
             return;

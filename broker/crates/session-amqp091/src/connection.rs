@@ -315,7 +315,7 @@ impl AmqpSession {
             return true;
         };
         let failure = Failure::new(Code::NotAllowed, refusal);
-        self.fail_connection(&failure, (20, 10), cx);
+        self.fail_connection(&failure, (0, 0), cx);
         false
     }
 
@@ -476,6 +476,11 @@ impl AmqpSession {
             }
             _ => true,
         };
+        let ids = match self.phase {
+            // A login that is refused is about no method: RabbitMQ's ids.
+            Phase::Starting | Phase::Verifying => (0, 0),
+            _ => ids,
+        };
         if told {
             self.fail_connection(failure, ids, cx);
         } else {
@@ -534,12 +539,9 @@ impl AmqpSession {
                 self.update_secret(reason, cx);
                 Ok(())
             }
-            (Phase::Running, method) => Err(Failure::new(
+            (Phase::Running, _) => Err(Failure::new(
                 Code::ChannelError,
-                format!(
-                    "unexpected method {} in connection state running",
-                    method.name()
-                ),
+                "unexpected method in connection state running",
             )),
             (Phase::Tuning | Phase::Opening, Method::ConnectionClose { .. }) => {
                 self.finish(cx);

@@ -65,14 +65,7 @@ impl Channel {
                 consumer_tag,
                 no_wait,
             } => {
-                let left = self.cancel(consumer_tag, link, cx);
-                if !no_wait {
-                    cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
-                }
-                if let Some(queue) = left {
-                    let left = Left::of(std::iter::once(queue), cx.broker);
-                    self.go_on_leaving(left, false, link, cx);
-                }
+                self.cancel(consumer_tag, no_wait, link, cx);
                 Ok(())
             }
             Method::BasicGet { queue, no_ack } => self.get(queue, no_ack, link, cx),
@@ -134,7 +127,7 @@ impl Channel {
                 link.vhost
             );
         }
-        let priority = consumer_priority(&wish.arguments, &name, link)?;
+        let priority = consumer_priority(&wish.arguments, &name, record.kind, link)?;
         let (queue, kind) = (record.id, record.kind);
         let tag: Name = match wish.consumer_tag {
             "" => names::generated("amq.ctag-", cx.broker).into(),
@@ -217,16 +210,58 @@ impl Channel {
         }
     }
 
-    /// The queue that the consumer was on, if there was one.
-    fn cancel(&mut self, tag: &str, link: &mut Link, cx: &mut Cx<'_>) -> Option<QueueId> {
-        let consumer = self.forget_consumer(tag, link)?;
-        let queue = link.subscriptions.remove(&consumer.0)?.queue;
+    /// The queue is told, and asked: what it delivered before goes to the client, and then cancel-ok.
+    fn cancel(&mut self, tag: &str, no_wait: bool, link: &mut Link, cx: &mut Cx<'_>) {
+        let consumer = self.consumers.get(tag).copied();
+        let subscription = consumer.and_then(|c| link.subscriptions.get(&c.0));
+        let (Some(consumer), Some(queue)) = (consumer, subscription.map(|s| s.queue)) else {
+            return self.cancel_ok(tag, no_wait, cx);
+        };
         link.tell(cx, queue, RequestBody::Cancel { consumer });
-        if self.replies.as_ref().is_some_and(|r| *r.tag == *tag) {
+        let cancellation = Cancellation {
+            tag: tag.into(),
+            consumer,
+            no_wait,
+        };
+        let record = cx.broker.tree().queue_by_id(queue);
+        if record.is_none_or(|r| cx.broker.home_out_of_reach(r).is_some()) {
+            return self.finish_cancel(&cancellation, link, cx);
+        }
+        link.ask(cx, self.number, queue, RequestBody::Stat);
+        self.wait(Wait::Cancel(cancellation), 0, (60, 30), link, cx);
+    }
+
+    /// The queue delivers nothing more to it, or cannot be asked.
+    pub(crate) fn finish_cancel(
+        &mut self,
+        cancellation: &Cancellation,
+        link: &mut Link,
+        cx: &mut Cx<'_>,
+    ) {
+        let Cancellation {
+            tag,
+            consumer,
+            no_wait,
+        } = cancellation;
+        self.return_held(*consumer, link);
+        let subscription = link.subscriptions.remove(&consumer.0);
+        if subscription.is_some() {
+            self.forget_consumer(tag, link);
+        }
+        if self.replies.as_ref().is_some_and(|r| r.tag == *tag) {
             self.end_replies(link, cx);
         }
-        self.return_held(consumer, link);
-        Some(queue)
+        self.cancel_ok(tag, *no_wait, cx);
+        if let Some(queue) = subscription.map(|s| s.queue) {
+            let left = Left::of(std::iter::once(queue), cx.broker);
+            self.go_on_leaving(left, false, link, cx);
+        }
+    }
+
+    fn cancel_ok(&self, consumer_tag: &str, no_wait: bool, cx: &mut Cx<'_>) {
+        if !no_wait {
+            cx.send(self.number, &Method::BasicCancelOk { consumer_tag });
+        }
     }
 
     /// The channel goes on, or ends, when those of the queues that are auto-delete and unused are gone.
@@ -351,6 +386,14 @@ impl Channel {
     }
 }
 
+/// A basic.cancel.
+#[derive(Debug)]
+pub(crate) struct Cancellation {
+    tag: Name,
+    consumer: ConsumerId,
+    no_wait: bool,
+}
+
 /// What a consumer's queue is told: with a limit on the channel it needs no more than that; the channel's share is kept here.
 fn window(no_ack: bool, own: u32, all: u32) -> u32 {
     match (no_ack, own, all) {
@@ -370,7 +413,27 @@ struct Wish<'a> {
     arguments: Table,
 }
 
-fn consumer_priority(arguments: &Table, queue: &str, link: &Link) -> Result<i32, Failure> {
+fn consumer_priority(
+    arguments: &Table,
+    queue: &str,
+    kind: QueueKind,
+    link: &Link,
+) -> Result<i32, Failure> {
+    // Of streams only.
+    for key in [
+        "x-stream-offset",
+        "x-stream-filter",
+        "x-stream-match-unfiltered",
+    ] {
+        if arguments.get(key).is_some() {
+            refuse!(
+                PreconditionFailed,
+                "invalid arg '{key}' for queue '{queue}' in vhost '{}' of queue type {}",
+                link.vhost,
+                kind.module()
+            );
+        }
+    }
     let Some(value) = arguments.get("x-priority") else {
         return Ok(0);
     };
@@ -379,8 +442,9 @@ fn consumer_priority(arguments: &Table, queue: &str, link: &Link) -> Result<i32,
         Some(n) => Ok(i32::try_from(n).unwrap_or(if n < 0 { i32::MIN } else { i32::MAX })),
         None => refuse!(
             PreconditionFailed,
-            "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': not an integer",
-            link.vhost
+            "invalid arg 'x-priority' for queue '{queue}' in vhost '{}': \"expected integer, got {}\"",
+            link.vhost,
+            value.type_name()
         ),
     }
 }

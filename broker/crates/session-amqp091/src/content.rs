@@ -123,8 +123,7 @@ impl Assembly {
         let Some(missing) = missing.checked_sub(frame.payload.len() as u64) else {
             refuse!(
                 UnexpectedFrame,
-                "content body is longer than the {} octets its header said",
-                self.body_size
+                "expected content body, got non content body frame instead"
             );
         };
         if missing == 0 && self.body.is_empty() {

@@ -67,11 +67,17 @@ impl AmqpSession {
             (Phase::Opening, Method::ConnectionOpen { virtual_host }) => {
                 self.open(virtual_host, cx)
             }
-            (_, method) => refuse!(
-                ChannelError,
-                "unexpected method {} before the connection is open",
-                method.name()
-            ),
+            (phase, _) => {
+                let state = match phase {
+                    Phase::Opening => "opening",
+                    Phase::Tuning => "tuning",
+                    _ => "starting",
+                };
+                refuse!(
+                    ChannelError,
+                    "unexpected method in connection state {state}"
+                )
+            }
         }
     }
 

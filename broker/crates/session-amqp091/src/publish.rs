@@ -222,22 +222,23 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<(Vec<Value>, usize)> {
         open = keys.len();
         for entry in copies.iter().filter(|c| c.key == name) {
             match entry.decode() {
-                Ok(Value::Array(values))
-                    if values
-                        .iter()
-                        .all(|v| v.as_str().is_some_and(|s| s.len() <= 255)) =>
-                {
-                    keys.extend(values);
-                }
-                _ => refuse!(
+                // What is no key, or is longer than one can be, names nothing.
+                Ok(Value::Array(values)) => keys.extend(values.into_iter().filter(is_key)),
+                Ok(other) => refuse!(
                     PreconditionFailed,
-                    "invalid message: header '{name}' is not an array of routing keys"
+                    "invalid message: {{unacceptable_type_in_header,\"{name}\",{}}}",
+                    other.type_name()
                 ),
+                Err(error) => refuse!(FrameError, "cannot decode content properties: {error}"),
             }
         }
     }
     let blind = keys.len() - open;
     Ok((keys, blind))
+}
+
+fn is_key(value: &Value) -> bool {
+    value.as_str().is_some_and(|key| key.len() <= 255)
 }
 
 fn check_topics(
@@ -295,7 +296,7 @@ fn parse_expiration(text: &str) -> Outcome<u64> {
         Ok(value) if value <= MAX_EXPIRY => Ok(value),
         _ => refuse!(
             PreconditionFailed,
-            "invalid expiration '{text}': {{value_too_big,{number}}}"
+            "invalid expiration '{text}': {{value_too_large,{number}}}"
         ),
     }
 }
@@ -329,10 +330,10 @@ mod tests {
             ("abc", "no_integer"),
             ("1.5", "{leftover_string,\".5\"}"),
             ("-1", "{value_negative,-1}"),
-            ("315360000001", "{value_too_big,315360000001}"),
+            ("315360000001", "{value_too_large,315360000001}"),
             (
                 "99999999999999999999999",
-                "{value_too_big,99999999999999999999999}",
+                "{value_too_large,99999999999999999999999}",
             ),
         ] {
             let failure = parse_expiration(text).unwrap_err();

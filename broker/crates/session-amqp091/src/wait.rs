@@ -1,6 +1,7 @@
 //! What a channel waits for, and what happens when it comes: the metadata group's word, a queue's answer, or neither.
 
 use crate::channel::{At, Channel};
+use crate::consume::Cancellation;
 use crate::content::Assembly;
 use crate::directory;
 use crate::failure::{Code, Failure};
@@ -55,6 +56,8 @@ pub(crate) enum Wait {
         consumer: ConsumerId,
         no_ack: bool,
     },
+    /// Whatever the queue says: a consumer's last deliveries have come before.
+    Cancel(Cancellation),
     /// How many consumers an auto-delete queue has after ours left it; `closing`: with the channel.
     Left {
         left: Left,
@@ -212,6 +215,7 @@ impl Channel {
                 Some(change) => self.change(change, Wait::Unused { left, closing }, ids, link, cx),
                 None => self.go_on_leaving(left, closing, link, cx),
             },
+            (Wait::Cancel(cancellation), _) => self.finish_cancel(&cancellation, link, cx),
             (Wait::Consume { consumer, no_wait }, Answer::Consuming) => {
                 self.consuming(consumer, no_wait, link, cx);
             }
@@ -362,6 +366,10 @@ impl Channel {
         // The queue goes when its owner is back.
         if let Wait::Left { closing, .. } | Wait::Unused { closing, .. } = waiting.wait {
             self.go_on_leaving(Left::default(), closing, link, cx);
+            return Ok(());
+        }
+        if let Wait::Cancel(cancellation) = waiting.wait {
+            self.finish_cancel(&cancellation, link, cx);
             return Ok(());
         }
         if let Wait::Learn(again) = waiting.wait {

@@ -404,27 +404,29 @@ fn exclusive_consumers_are_alone() {
     );
 }
 
+fn consume_with(conn: &mut Conn, key: &str, value: &str) {
+    let mut arguments = Table::default();
+    arguments.set(key, value.into());
+    let method = Method::BasicConsume {
+        queue: "q",
+        consumer_tag: "x",
+        no_local: false,
+        no_ack: false,
+        exclusive: false,
+        no_wait: false,
+        arguments,
+    };
+    conn.send(1, method);
+}
+
 #[test]
 fn consumer_arguments_are_checked() {
     let mut conn = with_queue(0);
-    let mut arguments = Table::default();
-    arguments.set("x-priority", "high".into());
-    conn.send(
-        1,
-        Method::BasicConsume {
-            queue: "q",
-            consumer_tag: "x",
-            no_local: false,
-            no_ack: false,
-            exclusive: false,
-            no_wait: false,
-            arguments,
-        },
-    );
+    consume_with(&mut conn, "x-priority", "high");
     conn.expect_channel_close(
         1,
         406,
-        "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': not an integer",
+        "PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': \"expected integer, got longstr\"",
         (60, 20),
     );
     conn.open_channel(1);
@@ -489,6 +491,46 @@ fn cancel_stops_deliveries_but_not_settlement() {
         Method::BasicCancelOk {
             consumer_tag: "unknown",
         },
+    );
+}
+
+#[test]
+fn what_the_queue_delivers_before_it_hears_of_the_cancel_comes_before_cancel_ok() {
+    let mut conn = with_queue(0);
+    conn.consume(1, "q", "c", false);
+    let publish = Method::BasicPublish {
+        exchange: "",
+        routing_key: "q",
+        mandatory: false,
+        immediate: false,
+    };
+    let cancel = Method::BasicCancel {
+        consumer_tag: "c",
+        no_wait: false,
+    };
+    // All in one read.
+    let mut bytes = bytes::BytesMut::new();
+    codec_amqp091::encode_method(&mut bytes, 1, &publish);
+    codec_amqp091::encode_content_header(&mut bytes, 1, 1, &[0, 0]);
+    codec_amqp091::encode_body(&mut bytes, 1, b"1", 131_072);
+    codec_amqp091::encode_method(&mut bytes, 1, &cancel);
+    conn.raw(&bytes);
+    conn.expect_deliver(1, "c", 1, "q", b"1");
+    conn.expect(1, Method::BasicCancelOk { consumer_tag: "c" });
+    conn.publish(1, "", "q", b"2");
+    conn.expect_nothing();
+    assert_eq!(ready(&conn), ["2"]);
+}
+
+#[test]
+fn arguments_for_streams_are_refused() {
+    let mut conn = with_queue(0);
+    consume_with(&mut conn, "x-stream-offset", "first");
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue 'q' in vhost '/' of queue type rabbit_classic_queue",
+        (60, 20),
     );
 }
 

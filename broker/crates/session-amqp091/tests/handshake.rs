@@ -112,7 +112,7 @@ fn a_check_that_takes_its_time() {
         } else {
             let text = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the \
                         broker logfile.";
-            conn.expect_connection_close(403, text, (10, 11));
+            conn.expect_connection_close(403, text, (0, 0));
         }
     }
 }
@@ -137,7 +137,7 @@ fn too_many_checks_are_said_to_be_no_ones_fault() {
     conn.broker.verdict = Some(Verdict::Busy);
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     let text = "CONNECTION_FORCED - too many logins are waiting to be checked; try again";
-    conn.expect_connection_close(320, text, (10, 11));
+    conn.expect_connection_close(320, text, (0, 0));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_wrong_password_is_refused_with_403_if_the_client_can_hear_it() {
     conn.expect_connection_close(
         403,
         "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details see the broker logfile.",
-        (10, 11),
+        (0, 0),
     );
     conn.send(0, Method::ConnectionCloseOk {});
     assert_eq!(conn.standing, Standing::Closing);
@@ -673,7 +673,7 @@ fn channels_are_counted() {
     conn.expect_connection_close(
         530,
         "NOT_ALLOWED - number of channels opened (10) has reached the negotiated channel_max (10)",
-        (20, 10),
+        (0, 0),
     );
 }
 
@@ -698,7 +698,7 @@ fn a_users_channels_are_limited_over_all_connections() {
     conn.expect_connection_close(
         530,
         "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed user limit of (2)",
-        (20, 10),
+        (0, 0),
     );
     assert_eq!(conn.broker.channels_left, 2, "all are given back");
 }

@@ -252,7 +252,7 @@ fn a_queue_that_is_full_is_a_nack() {
         Method::BasicNack {
             delivery_tag: 1,
             multiple: false,
-            requeue: false,
+            requeue: true,
         },
     );
     conn.broker.reject = Some(Reject::Unavailable);
@@ -262,7 +262,7 @@ fn a_queue_that_is_full_is_a_nack() {
         Method::BasicNack {
             delivery_tag: 2,
             multiple: false,
-            requeue: false,
+            requeue: true,
         },
     );
     conn.broker.reject = None;
@@ -418,7 +418,7 @@ fn refusals_close_the_channel() {
             },
             1,
             406,
-            "PRECONDITION_FAILED - invalid message: header 'CC' is not an array of routing keys",
+            "PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,\"CC\",bool}",
         ),
     ];
     for (exchange, properties, size, code, text) in cases {
@@ -426,6 +426,21 @@ fn refusals_close_the_channel() {
         conn.publish_with(1, exchange, "q", false, &properties, &vec![0; size]);
         conn.expect_channel_close(1, code, text, (60, 40));
     }
+}
+
+#[test]
+fn only_keys_among_the_further_keys_count() {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    // An integer, then text: {"CC": [1, "q"]}.
+    let raw = b"\x02CCA\0\0\0\x0bI\0\0\0\x01S\0\0\0\x01q";
+    let properties = Properties {
+        headers: Some(raw),
+        ..Properties::default()
+    };
+    conn.publish_with(1, "", "nowhere", true, &properties, b"x");
+    conn.expect_nothing();
+    assert_eq!(conn.broker.queue("/", "q").unwrap().ready.len(), 1);
 }
 
 #[test]

@@ -999,7 +999,7 @@ fn hard_errors() {
     conn.send(0, queue_declare("q"));
     conn.expect_connection_close(
         504,
-        "CHANNEL_ERROR - unexpected method queue.declare in connection state running",
+        "CHANNEL_ERROR - unexpected method in connection state running",
         (50, 10),
     );
 

@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::directory::{Asker, Directory, Leader, Send};
+use crate::evictions::Gone;
 use crate::frame::{Frame, Origin};
 use crate::members::frame::MembersWord;
 use crate::{ClusterView, Effect, Route};
@@ -178,9 +179,15 @@ impl Core {
                 self.nodes_changed();
                 self.tell_removed(&node);
             }
-            // Sessions look these up when they need them.
-            TreeEvent::VhostRemoved(name) => self.topics.remove_vhost(&name),
+            TreeEvent::VhostRemoved(name) => {
+                self.topics.remove_vhost(&name);
+                self.gone.push_back(Gone::Vhost(name));
+            }
             TreeEvent::Retained { vhost, topic } => self.retained_changed(vhost, topic),
+            TreeEvent::PermissionsChanged { user } if self.tree.user(&user).is_none() => {
+                self.gone.push_back(Gone::User(user));
+            }
+            // Sessions look these up when they need them.
             TreeEvent::PermissionsChanged { .. } => {}
         }
     }

@@ -7,6 +7,7 @@ use crate::config::ShardConfig;
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
+use crate::evictions::Gone;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
@@ -67,6 +68,8 @@ pub struct Core {
     /// For sessions of this shard, from queues of this shard or of elsewhere.
     pub events: VecDeque<(NodeId, u64, QueueId, Event)>,
     pub notices: VecDeque<(u64, Notice)>,
+    /// Whose connections are to be closed.
+    pub gone: VecDeque<Gone>,
     pub outgoing: Outgoing,
     /// Other shards than 0: who asked for a change under which token.
     pub asked: HashMap<u64, Asker, FixedState>,

@@ -15,6 +15,7 @@ mod dead_letter;
 mod directory;
 mod entrance;
 mod errands;
+mod evictions;
 mod firehose;
 mod frame;
 mod hubs;

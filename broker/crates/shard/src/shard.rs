@@ -27,9 +27,9 @@ use topics::Output;
 const MAX_ROUNDS: usize = 64;
 
 pub struct Shard {
-    core: Core,
+    pub(crate) core: Core,
     protocols: Protocols,
-    sessions: Sessions,
+    pub(crate) sessions: Sessions,
     entrances: Entrances,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
@@ -56,7 +56,7 @@ impl Shard {
         &self.core
     }
 
-    fn step(
+    pub(crate) fn step(
         &mut self,
         key: ConnectionKey,
         f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing,
@@ -118,6 +118,7 @@ impl Shard {
                 worked = true;
             }
             worked |= self.hear_topics();
+            worked |= self.evict();
             while let Some((number, notice)) = self.core.notices.pop_front() {
                 self.tell(number, notice);
                 worked = true;

@@ -84,6 +84,7 @@ impl Shard {
             tallies: Tallies::default(),
             errands: Errands::default(),
             firehose: Firehose::default(),
+            gone: VecDeque::new(),
             effects: Vec::new(),
             requests: VecDeque::new(),
             events: VecDeque::new(),

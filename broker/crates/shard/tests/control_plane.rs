@@ -9,7 +9,7 @@ use codec_amqp091::{Method, Properties};
 use control::{ControlRequest, Counters, MessageCounts, Published};
 use env::{NodeId, WallTime};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
-use metadata::{QueueId, Refused};
+use metadata::{Change, QueueId, Refused};
 use queue::{Delivery, Outcome};
 
 fn connections(c: &mut Cluster, at: usize) -> Vec<control::ConnectionFacts> {
@@ -133,6 +133,35 @@ fn every_node_knows_the_clients_of_all() {
     assert_eq!((amqp.received, amqp.routed), (1, 1));
     assert_eq!(amqp.quorum.deliver, 1);
     assert_eq!(amqp.classic, MessageCounts::default());
+}
+
+#[test]
+fn connections_of_a_deleted_user_are_closed() {
+    let mut c = Cluster::new(3);
+    let client = c.client(1);
+    assert_eq!(connections(&mut c, 0).len(), 1);
+    c.change(Change::DeleteUser {
+        name: "guest".into(),
+    });
+    let mut got = Vec::new();
+    c.until("closed", |c| {
+        client.take_raw(c, |bytes| got.extend_from_slice(bytes));
+        let text = b"CONNECTION_FORCED - user 'guest' is deleted";
+        got.windows(text.len()).any(|w| w == text).then_some(())
+    });
+}
+
+#[test]
+fn connections_to_a_deleted_vhost_are_closed() {
+    let mut c = Cluster::new(1);
+    let client = c.client(0);
+    c.change(Change::DeleteVhost { name: "/".into() });
+    let mut got = Vec::new();
+    c.until("closed", |c| {
+        client.take_raw(c, |bytes| got.extend_from_slice(bytes));
+        let text = b"CONNECTION_FORCED - vhost '/' is deleted";
+        got.windows(text.len()).any(|w| w == text).then_some(())
+    });
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_queue_is_declared_shown_and_deleted() {
     let other = server.ask(
         "PUT",
         path,
-        Some(json!({"arguments": {"x-queue-type": "classic"}})),
+        Some(json!({"arguments": {"x-queue-type": "classic", "x-max-length": 10}})),
     );
     assert_eq!(
         (other.status, other.body["error"].as_str()),

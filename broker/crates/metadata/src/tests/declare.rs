@@ -52,6 +52,14 @@ fn another_declaration_is_refused_with_the_text_clients_know() {
             "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'classic' but current is 'quorum'",
         ),
         (
+            // What is there is compared, before anything is checked.
+            QueueRecord {
+                arguments: table(&[("x-max-length", Value::from("ten"))]),
+                ..queue("c")
+            },
+            "inequivalent arg 'x-max-length' for queue 'c' in vhost '/': received 'ten' but current is '10'",
+        ),
+        (
             QueueRecord {
                 durable: false,
                 ..queue("c")
@@ -113,7 +121,7 @@ fn arguments_are_checked_with_the_text_clients_know() {
         (
             classic("x-message-ttl", Value::I64(1 << 40)),
             "x-message-ttl",
-            ": {value_too_big,1099511627776}",
+            ": {value_too_large,1099511627776}",
         ),
         (
             classic("x-overflow", Value::from("drop")),

@@ -175,7 +175,14 @@ pub(crate) fn connections(
         ("channels", &["channels"]),
         ("client", &["user_provided_name"]),
     ];
-    output.chosen(&client.get(&["connections"])?, chosen, columns);
+    let mut connections = client.get(&["connections"])?;
+    // RabbitMQ's operators name a connection by its process; here its name is what `close_connection` takes.
+    if chosen.iter().any(|column| column == "pid") {
+        for connection in connections.as_array_mut().into_iter().flatten() {
+            connection["pid"] = connection["name"].clone();
+        }
+    }
+    output.chosen(&connections, chosen, columns);
     Ok(())
 }
 

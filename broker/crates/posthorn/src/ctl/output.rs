@@ -13,11 +13,17 @@ pub(crate) type Column = (&'static str, &'static [&'static str]);
 
 pub(crate) struct Output {
     format: Format,
+    quiet: bool,
+    silent: bool,
 }
 
 impl Output {
-    pub(crate) fn new(format: Format) -> Output {
-        Output { format }
+    pub(crate) fn new(format: Format, quiet: bool, silent: bool) -> Output {
+        Output {
+            format,
+            quiet,
+            silent,
+        }
     }
 
     /// A list: all of it as JSON, its columns as a table.
@@ -37,7 +43,7 @@ impl Output {
         let picked = pick(items, chosen);
         match self.format {
             Format::Json => print_json(&picked),
-            Format::Table => print!("{}", tabbed(&picked, chosen)),
+            Format::Table => print!("{}", tabbed(&picked, chosen, !self.silent)),
         }
     }
 
@@ -45,6 +51,7 @@ impl Output {
     pub(crate) fn say(&self, text: &str) {
         match self.format {
             Format::Json => print_json(&json!({"result": text})),
+            Format::Table if self.quiet || self.silent => {}
             Format::Table => println!("{}", clean(text)),
         }
     }
@@ -68,8 +75,11 @@ fn pick(items: &Json, chosen: &[String]) -> Json {
     Json::Array(picked.collect())
 }
 
-fn tabbed(items: &Json, chosen: &[String]) -> String {
-    let mut text = chosen.join("\t") + "\n";
+fn tabbed(items: &Json, chosen: &[String], headed: bool) -> String {
+    let mut text = match headed {
+        true => chosen.join("\t") + "\n",
+        false => String::new(),
+    };
     for item in items.as_array().into_iter().flatten() {
         let cells = chosen.iter().map(|c| match &item[c.as_str()] {
             Json::Null => String::new(),
@@ -171,6 +181,9 @@ mod unit {
         let chosen = ["name".to_owned(), "messages".to_owned()];
         let picked = pick(&items, &chosen);
         assert_eq!(picked[1], json!({"name": "c", "messages": null}));
-        assert_eq!(tabbed(&picked, &chosen), "name\tmessages\na b\t5\nc\t\n");
+        let headings = "name\tmessages\n";
+        let lines = "a b\t5\nc\t\n";
+        assert_eq!(tabbed(&picked, &chosen, true), [headings, lines].concat());
+        assert_eq!(tabbed(&picked, &chosen, false), lines);
     }
 }

@@ -55,7 +55,9 @@ impl<I: Body> Checkout<I> {
         if self.number(session, id).is_some() {
             return Err(reused());
         }
-        if self.exclusive.is_some() || (spec.exclusive && self.live > 0) {
+        // Nobody has a single active consumer's queue alone.
+        let never = self.kind == QueueKind::Classic && self.single_active;
+        if self.exclusive.is_some() || (spec.exclusive && (self.live > 0 || never)) {
             return Err(Answer::Refused {
                 code: 403,
                 text: format!("{} in exclusive use", self.label),

@@ -246,8 +246,12 @@ impl ClassicQueue {
         self.serve();
     }
 
-    /// After messages may have come back or consumers have come: too much goes first, then the rest is handed out.
+    /// After messages may have come back or consumers have come: what expired while it was out goes first, then what is too
+    /// much, and the rest is handed out.
     fn serve(&mut self) {
+        if self.shelf.may_expire {
+            self.shelf.expire();
+        }
         self.keep_limits();
         self.checkout.dispatch(&mut self.shelf);
     }

@@ -424,6 +424,50 @@ fn limits_and_time_to_live() {
 }
 
 #[test]
+fn what_expired_while_it_was_out_is_not_delivered_again() {
+    let mut rig = Rig::new(QueueSettings {
+        message_ttl_ms: Some(0),
+        ..settings()
+    });
+    rig.consume(1, 1, 1);
+    // With a consumer that has room it is delivered at once.
+    assert_eq!(numbers(&rig.publish(1, true, 10)), [1]);
+    let out = rig.settle(1, 1, Outcome::Requeue, 1);
+    assert!(numbers(&out).is_empty());
+    let reasons: Vec<_> = out.dead.iter().map(|d| (d.0, number(&d.1))).collect();
+    assert_eq!(reasons, [(DeadReason::Expired, 1)]);
+    assert_eq!(rig.queue.stats().ready, 0);
+}
+
+#[test]
+fn nobody_has_a_single_active_consumers_queue_alone() {
+    let mut rig = Rig::new(QueueSettings {
+        single_active_consumer: true,
+        ..settings()
+    });
+    let spec = ConsumerSpec {
+        tag: "c".into(),
+        channel: 1,
+        prefetch: 1,
+        no_ack: false,
+        exclusive: true,
+        priority: 0,
+        arguments: Table::default(),
+    };
+    let consumer = ConsumerId(1);
+    let out = rig.ask(1, RequestBody::Consume { consumer, spec });
+    let refused = out.events.iter().any(|addressed| {
+        let Event::Answer { answer, .. } = &addressed.event else {
+            return false;
+        };
+        matches!(answer, Answer::Refused { code: 403, .. })
+    });
+    assert!(refused, "{:?}", out.events);
+    rig.consume(1, 2, 1);
+    assert_eq!(rig.queue.stats().consumers, 1);
+}
+
+#[test]
 fn purge_and_delete() {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {

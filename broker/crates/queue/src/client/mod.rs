@@ -86,8 +86,11 @@ struct Watch {
     unsettled_from: u64,
     /// Its `Consume` is answered (a `Get`'s message has come).
     standing: bool,
-    /// The session cancelled it: what still comes goes back.
-    cancelled: bool,
+    /// The session cancelled it: what was on its way before the queue heard of that still comes.
+    /// The number of that request.
+    cancelled: Option<u64>,
+    /// The session is done with it: what still comes goes back.
+    left: bool,
     /// A `Resume` is out: since when.
     resumed_at: Option<Time>,
     /// The `Get` that made it.
@@ -232,7 +235,8 @@ impl<T: Copy> QueueClient<T> {
             auto_settle,
             unsettled_from: 1,
             standing: false,
-            cancelled: false,
+            cancelled: None,
+            left: false,
             resumed_at: None,
             get,
         };
@@ -247,7 +251,8 @@ impl<T: Copy> QueueClient<T> {
             }
             RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
                 if let Some(watch) = self.watches.get_mut(consumer) {
-                    watch.cancelled = true;
+                    watch.cancelled = Some(seq);
+                    watch.left = matches!(body, RequestBody::Leave { .. });
                 }
             }
             _ => {}
@@ -432,6 +437,11 @@ impl<T: Copy> QueueClient<T> {
         let Some(asked) = self.forget_question(seq) else {
             return self.end_is_unknown(seq, told);
         };
+        // What was asked before is applied, and the session has been given what came of it.
+        let number = self.base.wrapping_add(seq);
+        for watch in self.watches.values_mut() {
+            watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
+        }
         match (&asked.body, &answer) {
             (RequestBody::Consume { consumer, .. }, Answer::Consuming) => {
                 if let Some(watch) = self.watches.get_mut(consumer) {
@@ -484,15 +494,18 @@ impl<T: Copy> QueueClient<T> {
         let Some(watch) = self.watches.get_mut(&consumer) else {
             return;
         };
-        if watch.cancelled {
-            // Goes back when the cancel is applied.
+        if watch.left {
             return;
         }
-        let expected = watch.expected;
+        let (expected, cancelled) = (watch.expected, watch.cancelled.is_some());
         deliveries.retain(|d| d.id >= expected);
         let Some(first) = deliveries.first().map(|d| d.id) else {
             return;
         };
+        if first != expected && cancelled {
+            // Goes back when the cancel is applied.
+            return;
+        }
         if first != expected {
             return self.ask_resume(consumer);
         }
@@ -516,7 +529,7 @@ impl<T: Copy> QueueClient<T> {
         if let Some(seq) = get {
             self.got(consumer, seq);
         }
-        if gap {
+        if gap && !cancelled {
             self.ask_resume(consumer);
         }
     }
@@ -596,7 +609,7 @@ impl<T: Copy> QueueClient<T> {
             // Of an owner that has not seen its `Consume` yet.
             return;
         }
-        let silent = watch.cancelled;
+        let silent = watch.cancelled.is_some();
         self.auto_settle();
         self.watches.remove(&consumer);
         if !silent {
@@ -709,7 +722,7 @@ impl<T: Copy> QueueClient<T> {
             });
         }
         for (consumer, watch) in std::mem::take(&mut self.watches) {
-            if !watch.cancelled && watch.get.is_none() {
+            if watch.cancelled.is_none() && watch.get.is_none() {
                 told.push(Told::Cancelled { consumer });
             }
         }

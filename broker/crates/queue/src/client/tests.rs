@@ -263,14 +263,16 @@ fn without_acknowledgement_it_settles_when_the_session_has_the_message() {
 }
 
 #[test]
-fn what_comes_after_a_cancel_goes_back() {
+fn what_comes_before_a_cancel_is_applied_is_passed_on_and_the_rest_goes_back() {
     let mut client = client(QueueKind::Quorum);
     client.request(consume(1, false));
     sent(&mut client);
     hear(&mut client, deliver(1, &[1, 2]));
     let consumer = ConsumerId(1);
     client.request(RequestBody::Cancel { consumer });
-    assert_eq!(hear(&mut client, deliver(1, &[3])), []);
+    assert_eq!(ids(&hear(&mut client, deliver(1, &[3]))), [3]);
+    // One got lost: what comes behind it is not asked for again.
+    assert_eq!(hear(&mut client, deliver(1, &[5])), []);
     assert_eq!(sent(&mut client), [2]);
     hear(&mut client, Event::Applied { up_to: 2 });
     let Some(ToQueue::Request(request)) = client.poll_send() else {
@@ -279,7 +281,7 @@ fn what_comes_after_a_cancel_goes_back() {
     let settle = RequestBody::Settle {
         consumer,
         outcome: Outcome::Requeue,
-        ids: vec![(3, u64::MAX)],
+        ids: vec![(4, u64::MAX)],
     };
     assert_eq!(request.body, settle);
 }

@@ -1,0 +1,42 @@
+//! A user or virtual host that is deleted takes its connections with it.
+
+use crate::shard::Shard;
+use metadata::Name;
+use session::Notice;
+
+/// What is gone.
+#[derive(Debug)]
+pub enum Gone {
+    User(Name),
+    Vhost(Name),
+}
+
+impl Shard {
+    /// Closes this shard's connections of users and virtual hosts that are gone. True when any was.
+    pub(crate) fn evict(&mut self) -> bool {
+        let mut worked = false;
+        while let Some(gone) = self.core.gone.pop_front() {
+            worked = true;
+            let text = match &gone {
+                Gone::User(name) => format!("user '{name}' is deleted"),
+                Gone::Vhost(name) => format!("vhost '{name}' is deleted"),
+            };
+            let all = self.sessions.iter_mut();
+            let theirs = all.filter(|(_, slot)| {
+                let info = slot.session.info();
+                match &gone {
+                    Gone::User(name) => info.user == **name,
+                    Gone::Vhost(name) => info.vhost == **name,
+                }
+            });
+            let keys: Vec<_> = theirs.map(|(key, _)| key).collect();
+            for key in keys {
+                let text = text.clone();
+                self.step(key, |s, view, out| {
+                    s.notice(Notice::Close { text }, view, out)
+                });
+            }
+        }
+        worked
+    }
+}
