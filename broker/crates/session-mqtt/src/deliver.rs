@@ -19,7 +19,7 @@ impl Link {
     /// A message from the hub.
     pub(crate) fn deliver(&mut self, delivery: Delivery, cx: &mut Cx<'_>) -> Outcome {
         let properties = delivery.message.properties();
-        let Ok(envelope) = Envelope::read(&properties) else {
+        let Ok(envelope) = Envelope::read(properties) else {
             return Ok(());
         };
         if quality(&delivery, &envelope) == Qos::AtMostOnce {
@@ -171,7 +171,7 @@ impl Link {
             return false;
         }
         let properties = delivery.message.properties();
-        let Ok(envelope) = Envelope::read(&properties) else {
+        let Ok(envelope) = Envelope::read(properties) else {
             return false;
         };
         let qos = quality(&delivery, &envelope);
@@ -200,7 +200,7 @@ impl Link {
 
     fn send_read(&mut self, delivery: &Delivery, sending: &Sending, cx: &mut Cx<'_>) -> bool {
         let properties = delivery.message.properties();
-        match Envelope::read(&properties) {
+        match Envelope::read(properties) {
             Ok(envelope) => self.send(delivery, &envelope, sending, cx),
             Err(_) => false,
         }

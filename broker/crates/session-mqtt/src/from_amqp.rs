@@ -15,7 +15,7 @@ pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
         return None;
     }
     let raw = message.properties();
-    let amqp = Amqp::decode(&raw).ok()?;
+    let amqp = Amqp::decode(raw).ok()?;
     let mut users = BytesMut::new();
     let mut response = None;
     for (name, value) in amqp.header_table().unwrap_or_default().0 {
@@ -50,7 +50,7 @@ pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
         key,
         received: message.received(),
     };
-    builder.build(&message.body())
+    builder.build(message.body())
 }
 
 /// Headers that have a text go on as user properties.
@@ -109,7 +109,7 @@ mod tests {
         };
         let message = from_amqp091(&amqp(&properties, true), "a.b/c").unwrap();
         let raw = message.properties();
-        let envelope = Envelope::read(&raw).unwrap();
+        let envelope = Envelope::read(raw).unwrap();
         assert_eq!((envelope.topic, envelope.qos), ("a/b.c", Qos::AtLeastOnce));
         let got = envelope.properties().unwrap();
         assert_eq!(got.content_type, Some("text/plain"));
@@ -123,10 +123,10 @@ mod tests {
             (message.ttl_ms(), message.received()),
             (Some(2000), WallTime(7))
         );
-        assert_eq!(&message.body()[..], b"hi");
+        assert_eq!(message.body(), b"hi");
         let plain = from_amqp091(&amqp(&Amqp::default(), false), "a").unwrap();
         assert_eq!(
-            Envelope::read(&plain.properties()).unwrap().qos,
+            Envelope::read(plain.properties()).unwrap().qos,
             Qos::AtMostOnce
         );
     }

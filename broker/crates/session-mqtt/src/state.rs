@@ -217,7 +217,7 @@ impl ClientState {
 impl Parked for Kept {
     fn deliver(&mut self, delivery: Delivery) -> bool {
         let properties = delivery.message.properties();
-        let Ok(envelope) = Envelope::read(&properties) else {
+        let Ok(envelope) = Envelope::read(properties) else {
             return false;
         };
         match quality(&delivery, &envelope) {

@@ -413,7 +413,7 @@ fn understand(
     let message = match message.protocol() {
         Protocol::Mqtt => {
             let raw = message.properties();
-            let topic = Envelope::read(&raw).ok()?.topic;
+            let topic = Envelope::read(raw).ok()?.topic;
             hub.matching(subscriber, topic, found);
             message
         }

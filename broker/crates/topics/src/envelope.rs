@@ -128,9 +128,9 @@ mod tests {
             }.build(&payload).unwrap();
             prop_assert_eq!(message.routing_keys().count(), usize::from(topic.len() <= 255));
             prop_assert_eq!((message.durable(), message.ttl_ms()), (bits > 0, expiry.map(|s| u64::from(s) * 1000)));
-            prop_assert_eq!(&message.body()[..], &payload[..]);
+            prop_assert_eq!(message.body(), &payload[..]);
             let raw = message.properties();
-            let read = Envelope::read(&raw).unwrap();
+            let read = Envelope::read(raw).unwrap();
             prop_assert_eq!((read.qos, read.retain, read.topic), (qos, retain, &topic[..]));
             prop_assert_eq!(read.properties().unwrap().content_type, Some(&text[..]));
             prop_assert_eq!(read.properties().unwrap().message_expiry, None);

@@ -83,7 +83,7 @@ fn limits() -> Limits {
 }
 
 fn id_of(message: &Message) -> u32 {
-    u32::from_be_bytes(message.body()[..].try_into().unwrap())
+    u32::from_be_bytes(message.body().try_into().unwrap())
 }
 
 impl World {

@@ -156,7 +156,7 @@ impl Hub {
     /// A message that another hub has for subscribers here.
     fn take_in(&mut self, sent: Sent) {
         let properties = sent.message.properties();
-        let Ok(envelope) = Envelope::read(&properties) else {
+        let Ok(envelope) = Envelope::read(properties) else {
             return;
         };
         let topic = envelope.topic;
