@@ -1,6 +1,6 @@
-//! What comes from other nodes: frames of a link, frames between shards, and a Raft host that hears anything from members
-//! and strangers, in any order with time and its own disk. No panic, bounded memory, and what is read is written the
-//! same.
+//! What comes from other nodes: frames of a link, frames between shards, a Raft host that hears anything from members
+//! and strangers, in any order with time and its own disk, one that hears a real leader whose frames are lost, doubled, mixed
+//! up, cut, grown and bent, and a whole shard that gets any frame. No panic, bounded memory, and what is read is written the same.
 #![no_main]
 // Taken from crates that keep them to themselves.
 #[path = "../../crates/shard/src/frame.rs"]
@@ -20,6 +20,8 @@ mod members {
     pub mod frame;
 }
 mod script;
+mod shard_frames;
+mod transfers;
 #[path = "../../crates/node/src/wire.rs"]
 #[allow(dead_code, reason = "only its reader and writer are wanted")]
 mod wire;
@@ -41,10 +43,12 @@ const MEMORY: usize = 1 << 20;
 
 fuzz_target!(|input: &[u8]| {
     let mut script = Script(input);
-    match script.byte().unwrap_or(0) % 3 {
+    match script.byte().unwrap_or(0) % 5 {
         0 => link(script.0),
         1 => between_shards(script.0),
-        _ => raft(&mut script),
+        2 => raft(&mut script),
+        3 => transfers::run(&mut script),
+        _ => shard_frames::run(&mut script),
     }
 });
 
