@@ -297,7 +297,7 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
 fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
     let message = &delivery.message;
     let body = message.body();
-    let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(&body);
+    let part = body.get(..truncate.unwrap_or(body.len())).unwrap_or(body);
     let (payload, encoding) = match std::str::from_utf8(part) {
         Ok(text) if auto => (text.to_owned(), "string"),
         _ => (STANDARD.encode(part), "base64"),
@@ -319,7 +319,7 @@ fn properties(delivery: &Delivery) -> Json {
     let mut shown = Map::new();
     let raw = delivery.message.properties();
     let decoded = match delivery.message.protocol() {
-        Protocol::Amqp091 => Properties::decode(&raw).unwrap_or_default(),
+        Protocol::Amqp091 => Properties::decode(raw).unwrap_or_default(),
         _ => Properties::default(),
     };
     let mut headers = match decoded.header_table() {

@@ -362,8 +362,8 @@ mod tests {
             prop_assert_eq!(read.exchange(), &exchange[..]);
             prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), &keys[..]);
             prop_assert_eq!((read.durable(), read.priority(), read.ttl_ms()), (durable, priority, ttl_ms));
-            prop_assert_eq!(&read.properties()[..], &properties[..]);
-            prop_assert_eq!(&read.body()[..], &body[..]);
+            prop_assert_eq!(read.properties(), &properties[..]);
+            prop_assert_eq!(read.body(), &body[..]);
             let open = keys.len() - blind.min(keys.len());
             prop_assert_eq!(read.open_routing_keys().collect::<Vec<_>>(), &keys[..open]);
             prop_assert_eq!(read.deaths(), None);
@@ -385,7 +385,7 @@ mod tests {
             prop_assert_eq!(read.open_routing_keys().collect::<Vec<_>>(), told);
             let all = if key.is_some() { vec!["other"] } else { keys };
             prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), all);
-            prop_assert_eq!((&read.properties()[..], &read.body()[..]), (&properties[..], &body[..]));
+            prop_assert_eq!((read.properties(), read.body()), (&properties[..], &body[..]));
         }
 
         #[test]

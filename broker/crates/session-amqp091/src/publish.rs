@@ -313,7 +313,7 @@ fn send_return(channel: u16, message: &Message, link: &Link, out: &mut Outbox) {
     };
     codec_amqp091::encode_method(out.tail(), channel, &method);
     let properties = message.properties();
-    encode_content_header(out.tail(), channel, message.body_len() as u64, &properties);
+    encode_content_header(out.tail(), channel, message.body_len() as u64, properties);
     crate::deliver::send_body(out, channel, message, link.frame_max);
 }
 

@@ -44,7 +44,7 @@ pub fn copy(
         routing_keys: &[cut(key)],
         properties: &raw,
     };
-    builder.build(body.len(), [&body[..]]).ok()
+    builder.build(body.len(), [body]).ok()
 }
 
 fn cut(key: &str) -> &str {
@@ -114,12 +114,12 @@ mod tests {
         more.set("user", Value::from("guest"));
         let key = format!("publish.{}", "ü".repeat(200));
         let copy = copy(&message, ("amq.rabbitmq.trace", &key), "one", more).unwrap();
-        assert_eq!(&copy.body()[..], b"body");
+        assert_eq!(copy.body(), b"body");
         assert_eq!(copy.exchange(), "amq.rabbitmq.trace");
         assert_eq!(copy.routing_key().len(), 254, "cut between characters");
         assert!(!copy.durable() && copy.ttl_ms().is_none());
         let raw = copy.properties();
-        let shown = Properties::decode(&raw).unwrap();
+        let shown = Properties::decode(raw).unwrap();
         let headers = table::decode(shown.headers.unwrap()).unwrap();
         let text = |name: &str| headers.get(name).and_then(Value::as_str);
         assert_eq!(

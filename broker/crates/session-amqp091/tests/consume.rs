@@ -25,7 +25,7 @@ fn ready(conn: &Conn) -> Vec<String> {
     queue
         .ready
         .iter()
-        .map(|(m, _)| String::from_utf8_lossy(&m.body()).into_owned())
+        .map(|(m, _)| String::from_utf8_lossy(m.body()).into_owned())
         .collect()
 }
 

@@ -50,11 +50,7 @@ fn a_message_reaches_its_queue_as_it_was_published() {
     conn.expect_nothing();
     let (message, _) = &conn.broker.queue("/", "q").unwrap().ready[0];
     assert_eq!(
-        (
-            message.exchange(),
-            message.routing_key(),
-            &message.body()[..]
-        ),
+        (message.exchange(), message.routing_key(), message.body()),
         ("", "q", &b"hello"[..])
     );
     assert_eq!(
@@ -62,7 +58,7 @@ fn a_message_reaches_its_queue_as_it_was_published() {
         (true, Some(5), Some(60_000))
     );
     assert_eq!(
-        Properties::decode(&message.properties()).unwrap(),
+        Properties::decode(message.properties()).unwrap(),
         properties
     );
 }
@@ -92,7 +88,7 @@ fn bodies_may_come_in_any_pieces() {
         conn.raw(&[byte]);
     }
     assert_eq!(
-        &conn.broker.queue("/", "q").unwrap().ready[0].0.body()[..],
+        conn.broker.queue("/", "q").unwrap().ready[0].0.body(),
         b"abcdef"
     );
     conn.publish(1, "", "q", b"");
@@ -360,7 +356,7 @@ fn cc_and_bcc_route_and_bcc_is_not_seen() {
             ["q", "cc", "q", "bcc"]
         );
         let raw = message.properties();
-        let seen = Properties::decode(&raw).unwrap().header_table().unwrap();
+        let seen = Properties::decode(raw).unwrap().header_table().unwrap();
         assert!(seen.get("BCC").is_none() && seen.get("CC").is_some());
     }
 }

@@ -19,7 +19,7 @@ fn request(conn: &mut Conn) -> String {
     conn.expect_nothing();
     let queue = conn.broker.queue("/", "service").unwrap();
     let raw = queue.ready.back().unwrap().0.properties();
-    let seen = Properties::decode(&raw).unwrap();
+    let seen = Properties::decode(raw).unwrap();
     assert_eq!(seen.correlation_id, Some("7"));
     seen.reply_to.unwrap().to_owned()
 }
