@@ -1,6 +1,6 @@
 //! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
 
-use crate::link::{Cx, DelayedWill, Link};
+use crate::link::{Cx, DelayedWill, LEARNING, Link};
 use crate::publish;
 use crate::session::{Failure, MqttSession, Outcome, Phase};
 use crate::state::{ClientState, Kept};
@@ -8,7 +8,7 @@ use crate::stored::queue_name;
 use auth::Credentials;
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
-use metadata::Tree;
+use metadata::{Change, QueueId, Tree};
 use session::Verdict;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
@@ -241,6 +241,17 @@ impl MqttSession {
         if let Err(limit) = cx.broker.admit_to(&vhost) {
             let text = format!("vhost '{vhost}' may have {limit} connections");
             return Err(Failure::new(Reason::QuotaExceeded, text));
+        }
+        // Another node may have made or ended the session, or changed its subscriptions, a moment ago.
+        if link.session_expiry > 0 && !cx.broker.knows_all() {
+            self.phase = Phase::Learning;
+            let nothing = Change::DeleteQueue {
+                vhost,
+                name: "".into(),
+                id: Some(QueueId::NONE),
+            };
+            cx.broker.change(LEARNING, nothing);
+            return Ok(());
         }
         self.claim(cx);
         Ok(())

@@ -55,14 +55,16 @@ impl MqttSession {
             packet.clear();
             match self.phase {
                 // [MQTT-3.14.0-1]: before CONNACK there is no DISCONNECT.
-                Phase::Connecting | Phase::Verifying | Phase::Claiming | Phase::Opening => {
-                    ConnAck {
-                        session_present: false,
-                        reason,
-                        properties,
-                    }
-                    .encode(self.version, &mut packet)
+                Phase::Connecting
+                | Phase::Verifying
+                | Phase::Learning
+                | Phase::Claiming
+                | Phase::Opening => ConnAck {
+                    session_present: false,
+                    reason,
+                    properties,
                 }
+                .encode(self.version, &mut packet),
                 Phase::Running if self.version.is_5() => {
                     Disconnect { reason, properties }.encode(self.version, &mut packet);
                 }

@@ -267,3 +267,5 @@ impl Link {
 /// The tokens of the changes that CONNACK waits for: an earlier session ends, this one gets its queue.
 pub(crate) const OPENING: u64 = u64::MAX;
 pub(crate) const MAKING: u64 = u64::MAX - 2;
+/// The token of the change that is none: when it is answered this node has what was done before.
+pub(crate) const LEARNING: u64 = u64::MAX - 3;

@@ -1,6 +1,6 @@
 //! The connection: packets in, notices in, time; and how they are told apart.
 
-use crate::link::{Cx, Link, MAKING, OPENING};
+use crate::link::{Cx, LEARNING, Link, MAKING, OPENING};
 use crate::settings::{SessionConfig, Settings};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
@@ -20,6 +20,8 @@ pub(crate) enum Phase {
     Connecting,
     /// The client's password is being checked.
     Verifying,
+    /// The log is asked what was done before the client connected.
+    Learning,
     /// Another connection has the client id and was told to leave.
     Claiming,
     /// The session's queue has to answer.
@@ -105,7 +107,7 @@ impl MqttSession {
     /// Nothing is read meanwhile; what has been read stays where it is.
     fn is_paused(&self) -> bool {
         match (self.phase, &self.link) {
-            (Phase::Verifying | Phase::Claiming | Phase::Opening, _) => true,
+            (Phase::Verifying | Phase::Learning | Phase::Claiming | Phase::Opening, _) => true,
             (Phase::Running, Some(link)) => {
                 link.behind
                     || link.pending.is_some()
@@ -279,6 +281,13 @@ impl MqttSession {
 
     /// The metadata group's word.
     fn changed(&mut self, token: u64, result: Result<Done, Refused>, cx: &mut Cx<'_>) {
+        if token == LEARNING {
+            // Or nobody answered: what this node knows has to do.
+            if self.phase == Phase::Learning {
+                self.claim(cx);
+            }
+            return;
+        }
         if !matches!(token, OPENING | MAKING) {
             return self.with_link(cx, |link, cx| {
                 let retained = link.retained(token, result.is_ok(), cx);
@@ -333,8 +342,11 @@ impl MqttSession {
     fn on_time(&mut self, cx: &mut Cx<'_>) {
         let now = cx.broker.now();
         let late = self.deadline.is_some_and(|at| at <= now);
-        if late && self.phase == Phase::Opening {
-            let text = "the session's queue does not answer";
+        if late && matches!(self.phase, Phase::Learning | Phase::Opening) {
+            let text = match self.phase {
+                Phase::Learning => "the cluster does not answer",
+                _ => "the session's queue does not answer",
+            };
             return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
         }
         if late {

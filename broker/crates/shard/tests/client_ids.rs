@@ -157,3 +157,22 @@ fn after_a_partition_the_younger_connection_stays() {
     assert_eq!(new.said(&mut cluster), [""; 0]);
     assert_eq!(cluster.holders("c"), 1);
 }
+
+/// What is known of a session may be old: the log is asked before a client is told.
+#[test]
+fn a_session_is_found_where_it_is_not_known_yet() {
+    for slow in 0..3 {
+        let mut cluster = Cluster::new(3);
+        quorum(&mut cluster);
+        cluster.hold_back(Some(slow));
+        let (first, said) = open(&mut cluster, (slow + 1) % 3, "k", 60);
+        assert_eq!(said, "CONNACK Success false");
+        first.cut(&mut cluster);
+        let mut next = MqttClient::new(&mut cluster, slow, "k", 60, None);
+        cluster.pass(Duration::from_millis(500));
+        assert!(next.said(&mut cluster).is_empty());
+        cluster.hold_back(None);
+        let said = cluster.until("CONNACK", |c| next.said(c).into_iter().next());
+        assert_eq!(said, "CONNACK Success true");
+    }
+}
