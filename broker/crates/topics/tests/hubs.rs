@@ -2,7 +2,7 @@
 
 use codec_mqtt::{Properties, Qos, matches, shared};
 use env::{Incarnation, NodeId, Time, WallTime};
-use message::Message;
+use message::{Message, Room};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,17 +15,21 @@ use topics::{
 const CLIENTS: u64 = 3;
 const SHARDS: u16 = 2;
 
-fn message(topic: &str, qos: Qos, id: u32) -> Message {
-    let builder = EnvelopeBuilder {
+fn envelope<'a>(topic: &'a str, qos: Qos, properties: &'a Properties<'a>) -> EnvelopeBuilder<'a> {
+    EnvelopeBuilder {
         qos,
         retain: false,
         topic,
-        properties: &Properties::default(),
+        properties,
         exchange: "amq.topic",
         key: "",
         received: WallTime(0),
-    };
-    builder.build(&id.to_be_bytes()).unwrap()
+    }
+}
+
+fn message(topic: &str, qos: Qos, id: u32) -> Message {
+    let built = envelope(topic, qos, &Properties::default()).build(&id.to_be_bytes());
+    built.unwrap()
 }
 
 struct Node {
@@ -809,4 +813,30 @@ fn a_shared_message_follows_the_members() {
     let (id, _) = world.publish(2, "a", Qos::AtLeastOnce);
     world.settle();
     assert_eq!(world.got(id).len(), 1);
+}
+
+/// What waits for another hub would keep all that lies in its room.
+#[test]
+fn a_message_for_another_hub_is_in_memory_of_its_own() {
+    let mut world = World::new(2, limits());
+    world.subscribe(0, 0, "a", Qos::AtMostOnce);
+    world.settle();
+    let nothing = Properties::default();
+    let built = envelope("a", Qos::AtMostOnce, &nothing).build_in(&mut Room::default(), b"soon");
+    let built = built.unwrap();
+    let hub = &mut world.nodes[2].hub;
+    let heard = hub.publish("/", "a", &built, Publisher::default(), &mut Vec::new());
+    assert_eq!(heard.receivers, 1);
+    world.listen();
+    let words = world.links.values().flatten();
+    let sent: Vec<&Message> = words
+        .filter_map(|word| match word {
+            Word::Messages(messages) => Some(&messages.list),
+            _ => None,
+        })
+        .flatten()
+        .map(|sent| &sent.message)
+        .collect();
+    assert_eq!(sent, [&built]);
+    assert_ne!(sent[0].as_bytes().as_ptr(), built.as_bytes().as_ptr());
 }

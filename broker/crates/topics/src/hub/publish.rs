@@ -53,7 +53,8 @@ impl Hub {
         heard
     }
 
-    /// To other hubs: once to each, and once for each group.
+    /// To other hubs: once to each, and once for each group. There it may wait for longer than this turn, which no message in a
+    /// [`message::Room`] may.
     fn pass_on(
         &mut self,
         bound: &[Bound],
@@ -67,6 +68,7 @@ impl Hub {
             channel: publisher.channel,
             tag: publisher.tag,
         };
+        let message = &message.to_keep();
         for to in bound {
             let sent = Sent {
                 numbered: to.numbered,
