@@ -1,19 +1,21 @@
-//! The connection: frames to channels, notices to channels, heartbeats, and how it ends.
+//! The connection: frames to channels, notices to channels. How it ends and what time brings have files of their own.
+
+mod ending;
+mod time;
 
 use crate::channel::{At, Channel, State};
 use crate::failure::{Code, Failure, Outcome};
-use crate::handshake::{Login, SILENT_CLOSE_DELAY};
+use crate::handshake::Login;
 use crate::left::Left;
 use crate::link::{Cx, Link, PROTOCOL};
 use crate::{Limits, SessionConfig};
 use bytes::{Buf, BytesMut};
 use codec_amqp091::{
-    Frame, FrameKind, Method, PROTOCOL_HEADER, ProtocolHeader, encode_heartbeat, parse_frame, table,
+    Frame, FrameKind, Method, PROTOCOL_HEADER, ProtocolHeader, parse_frame, table,
 };
 use env::Time;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use metadata::Change;
 use queue::Outcome as Settle;
 use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
 use std::sync::Arc;
@@ -76,9 +78,6 @@ pub struct AmqpSession {
     /// The channel whose held publishes went on last.
     published_last: u16,
 }
-
-/// A client that closes its end gets this long to answer connection.close (`closing timeout`).
-const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AmqpSession {
     /// For a connection accepted `now`.
@@ -379,116 +378,6 @@ impl AmqpSession {
         }
     }
 
-    /// Closes what the failure is about.
-    fn fail(&mut self, number: u16, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
-        if failure.code.is_hard() || number == 0 {
-            return self.fail_connection(failure, ids, cx);
-        }
-        let Some(channel) = self.channels.get_mut(&number) else {
-            return;
-        };
-        channel.release(&mut self.link, cx);
-        channel.state = State::Closing;
-        tracing::info!(
-            peer = %self.config.peer, user = %self.link.user, channel = number,
-            error = %failure.reply_text(), "channel closed"
-        );
-        let close = Method::ChannelClose {
-            reply_code: failure.code.number(),
-            reply_text: &failure.reply_text(),
-            class_id: ids.0,
-            method_id: ids.1,
-        };
-        cx.send(number, &close);
-    }
-
-    /// connection.close with the reason; then the client's close-ok or the deadline ends it.
-    pub(crate) fn fail_connection(
-        &mut self,
-        failure: &Failure,
-        (class_id, method_id): (u16, u16),
-        cx: &mut Cx<'_>,
-    ) {
-        if matches!(self.phase, Phase::Closing | Phase::Dying | Phase::Ended) {
-            return;
-        }
-        tracing::info!(
-            peer = %self.config.peer, user = %self.link.user,
-            error = %failure.reply_text(), "connection closed"
-        );
-        self.release_channels(cx);
-        self.end_session(cx);
-        let close = Method::ConnectionClose {
-            reply_code: failure.code.number(),
-            reply_text: &failure.reply_text(),
-            class_id,
-            method_id,
-        };
-        cx.send(0, &close);
-        self.phase = Phase::Closing;
-        self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
-    }
-
-    /// No more words; the socket closes a little later, so that what was said arrives and guessing is slow.
-    fn die(&mut self, cx: &Cx<'_>) {
-        self.phase = Phase::Dying;
-        self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
-    }
-
-    fn release_channels(&mut self, cx: &mut Cx<'_>) {
-        // In the order of their numbers, so that a run can be repeated.
-        let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
-        numbers.sort_unstable();
-        for number in numbers {
-            if let Some(mut channel) = self.channels.remove(&number) {
-                channel.release(&mut self.link, cx);
-                cx.broker.close_channel();
-            }
-        }
-    }
-
-    /// Exclusive queues end with their connection. Once.
-    fn end_session(&mut self, cx: &mut Cx<'_>) {
-        if self.link.owns_queues && self.end_token == 0 {
-            self.end_token = self.link.new_token(0);
-            let session = cx.broker.id();
-            cx.broker
-                .change(self.end_token, Change::EndSession { session });
-        }
-    }
-
-    fn unexpected(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
-        let failure = Failure::new(Code::UnexpectedFrame, describe(frame));
-        self.refuse(&failure, (0, 0), cx);
-    }
-
-    fn unknown(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
-        let text = format!("{}: unknown_frame", describe(frame));
-        self.refuse(&Failure::new(Code::FrameError, text), (0, 0), cx);
-    }
-
-    /// A failure of the connection. To who has not logged in nothing is said, except as the standard demands.
-    pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
-        let told = match self.phase {
-            Phase::Header | Phase::Starting | Phase::Verifying => {
-                matches!(failure.code, Code::AccessRefused | Code::ConnectionForced)
-                    && self.link.capabilities.authentication_failure_close
-            }
-            _ => true,
-        };
-        let ids = match self.phase {
-            // A login that is refused is about no method: RabbitMQ's ids.
-            Phase::Starting | Phase::Verifying => (0, 0),
-            _ => ids,
-        };
-        if told {
-            self.fail_connection(failure, ids, cx);
-        } else {
-            tracing::info!(peer = %self.config.peer, error = %failure.reply_text(), "handshake failed");
-            self.die(cx);
-        }
-    }
-
     fn connection_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
         let closing = matches!(self.phase, Phase::Closing | Phase::Leaving);
         match frame.kind {
@@ -549,29 +438,6 @@ impl AmqpSession {
             }
             (_, method) => self.handshake(method, cx),
         }
-    }
-
-    /// Exclusive queues are gone; now the others, one after the other.
-    fn go_on_leaving(&mut self, cx: &mut Cx<'_>) {
-        if self.phase == Phase::Leaving && !self.left.ask(0, &mut self.link, cx) {
-            self.finish(cx);
-        }
-    }
-
-    fn left_answered(&mut self, answer: &queue::Answer, cx: &mut Cx<'_>) {
-        match self.left.answered(answer) {
-            Some(change) => {
-                self.left_token = self.link.new_token(0);
-                cx.broker.change(self.left_token, change);
-            }
-            None => self.go_on_leaving(cx),
-        }
-    }
-
-    /// close-ok, and the end.
-    fn finish(&mut self, cx: &mut Cx<'_>) {
-        cx.send(0, &Method::ConnectionCloseOk {});
-        self.phase = Phase::Ended;
     }
 
     fn take_notice(&mut self, notice: Notice, cx: &mut Cx<'_>) {
@@ -684,92 +550,6 @@ impl AmqpSession {
         }
     }
 
-    fn force(&mut self, text: &str, cx: &mut Cx<'_>) {
-        match self.phase {
-            Phase::Running | Phase::Opening => {
-                let failure = Failure::new(Code::ConnectionForced, text);
-                self.fail_connection(&failure, (0, 0), cx);
-            }
-            Phase::Closing | Phase::Dying | Phase::Ended => {}
-            _ => self.phase = Phase::Ended,
-        }
-    }
-
-    fn on_time(&mut self, cx: &mut Cx<'_>) {
-        let now = cx.broker.now();
-        if self.deadline.is_some_and(|at| at <= now) {
-            self.deadline = None;
-            if self.phase == Phase::Leaving {
-                cx.send(0, &Method::ConnectionCloseOk {});
-            }
-            if self.phase != Phase::Running {
-                self.phase = Phase::Ended;
-                return;
-            }
-        }
-        self.expire_waits(now, cx);
-        self.expire_deliveries(now, cx);
-        if self.heartbeat.is_zero() || !matches!(self.phase, Phase::Opening | Phase::Running) {
-            return;
-        }
-        // A connection that we do not read cannot be heard.
-        if self.is_paused() {
-            self.last_received = now;
-        }
-        if now >= self.last_received + self.heartbeat * 2 {
-            tracing::info!(peer = %self.config.peer, "missed heartbeats from client");
-            self.release_channels(cx);
-            self.phase = Phase::Ended;
-            return;
-        }
-        if now >= self.last_sent + self.heartbeat / 2 {
-            // Unsent bytes are as good as a heartbeat, and a client that reads nothing gets no more.
-            if cx.out.is_empty() {
-                encode_heartbeat(cx.out.tail());
-            }
-            self.last_sent = now;
-        }
-    }
-
-    /// Operations that took too long.
-    fn expire_waits(&mut self, now: Time, cx: &mut Cx<'_>) {
-        if self.link.wait_deadline.is_none_or(|at| at > now) {
-            return;
-        }
-        let limit = self.link.limits.operation;
-        let mut waits: Vec<(u16, Time)> = self
-            .channels
-            .values()
-            .filter_map(|c| Some((c.number, c.waiting.as_ref()?.since + limit)))
-            .collect();
-        waits.sort_unstable();
-        self.link.wait_deadline = waits.iter().map(|w| w.1).filter(|&at| at > now).min();
-        for (number, _) in waits.into_iter().filter(|w| w.1 <= now) {
-            self.with_channel(number, cx, Channel::timed_out);
-        }
-    }
-
-    /// Deliveries that a client has kept for too long close its channel.
-    fn expire_deliveries(&mut self, now: Time, cx: &mut Cx<'_>) {
-        if self.link.ack_check.is_none_or(|at| at > now) {
-            return;
-        }
-        let limit = self.link.limits.acknowledgement;
-        let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
-        numbers.sort_unstable();
-        for number in numbers {
-            self.with_channel(number, cx, |channel, _, cx| {
-                let checked = channel.check_acknowledgements(limit, cx);
-                checked.map_err(|failure| At {
-                    failure,
-                    ids: (0, 0),
-                })
-            });
-        }
-        let owed = self.channels.values().any(|c| c.unacked.len() > 0);
-        self.link.ack_check = owed.then(|| now + crate::deliver::ACK_CHECK);
-    }
-
     fn pump(&mut self, cx: &mut Cx<'_>) {
         if self.phase != Phase::Running {
             return;
@@ -794,20 +574,6 @@ impl AmqpSession {
             }
         }
     }
-}
-
-/// As RabbitMQ shows a frame that it did not expect.
-fn describe(frame: Frame<'_>) -> String {
-    let (which, bytes) = match frame.payload.split_at_checked(16) {
-        Some((first, rest)) if !rest.is_empty() => ("first 16", first),
-        _ => ("all", frame.payload),
-    };
-    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
-    format!(
-        "type {}, {which} octets = <<{}>>",
-        frame.kind.octet(),
-        bytes.join(",")
-    )
 }
 
 impl Session for AmqpSession {

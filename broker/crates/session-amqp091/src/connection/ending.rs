@@ -1,0 +1,179 @@
+//! How a channel or the connection ends: by a failure, by the client's wish, by force.
+
+use super::{AmqpSession, Phase};
+use crate::channel::State;
+use crate::failure::{Code, Failure};
+use crate::handshake::SILENT_CLOSE_DELAY;
+use crate::link::Cx;
+use codec_amqp091::{Frame, Method};
+use metadata::Change;
+use std::time::Duration;
+
+/// A client that closes its end gets this long to answer connection.close (`closing timeout`).
+const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl AmqpSession {
+    /// Closes what the failure is about.
+    pub(super) fn fail(
+        &mut self,
+        number: u16,
+        failure: &Failure,
+        ids: (u16, u16),
+        cx: &mut Cx<'_>,
+    ) {
+        if failure.code.is_hard() || number == 0 {
+            return self.fail_connection(failure, ids, cx);
+        }
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return;
+        };
+        channel.release(&mut self.link, cx);
+        channel.state = State::Closing;
+        tracing::info!(
+            peer = %self.config.peer, user = %self.link.user, channel = number,
+            error = %failure.reply_text(), "channel closed"
+        );
+        let close = Method::ChannelClose {
+            reply_code: failure.code.number(),
+            reply_text: &failure.reply_text(),
+            class_id: ids.0,
+            method_id: ids.1,
+        };
+        cx.send(number, &close);
+    }
+
+    /// connection.close with the reason; then the client's close-ok or the deadline ends it.
+    pub(crate) fn fail_connection(
+        &mut self,
+        failure: &Failure,
+        (class_id, method_id): (u16, u16),
+        cx: &mut Cx<'_>,
+    ) {
+        if matches!(self.phase, Phase::Closing | Phase::Dying | Phase::Ended) {
+            return;
+        }
+        tracing::info!(
+            peer = %self.config.peer, user = %self.link.user,
+            error = %failure.reply_text(), "connection closed"
+        );
+        self.release_channels(cx);
+        self.end_session(cx);
+        let close = Method::ConnectionClose {
+            reply_code: failure.code.number(),
+            reply_text: &failure.reply_text(),
+            class_id,
+            method_id,
+        };
+        cx.send(0, &close);
+        self.phase = Phase::Closing;
+        self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
+    }
+
+    /// No more words; the socket closes a little later, so that what was said arrives and guessing is slow.
+    pub(super) fn die(&mut self, cx: &Cx<'_>) {
+        self.phase = Phase::Dying;
+        self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
+    }
+
+    pub(super) fn release_channels(&mut self, cx: &mut Cx<'_>) {
+        // In the order of their numbers, so that a run can be repeated.
+        let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            if let Some(mut channel) = self.channels.remove(&number) {
+                channel.release(&mut self.link, cx);
+                cx.broker.close_channel();
+            }
+        }
+    }
+
+    /// Exclusive queues end with their connection. Once.
+    pub(super) fn end_session(&mut self, cx: &mut Cx<'_>) {
+        if self.link.owns_queues && self.end_token == 0 {
+            self.end_token = self.link.new_token(0);
+            let session = cx.broker.id();
+            cx.broker
+                .change(self.end_token, Change::EndSession { session });
+        }
+    }
+
+    pub(super) fn unexpected(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        let failure = Failure::new(Code::UnexpectedFrame, describe(frame));
+        self.refuse(&failure, (0, 0), cx);
+    }
+
+    pub(super) fn unknown(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+        let text = format!("{}: unknown_frame", describe(frame));
+        self.refuse(&Failure::new(Code::FrameError, text), (0, 0), cx);
+    }
+
+    /// A failure of the connection. To who has not logged in nothing is said, except as the standard demands.
+    pub(crate) fn refuse(&mut self, failure: &Failure, ids: (u16, u16), cx: &mut Cx<'_>) {
+        let told = match self.phase {
+            Phase::Header | Phase::Starting | Phase::Verifying => {
+                matches!(failure.code, Code::AccessRefused | Code::ConnectionForced)
+                    && self.link.capabilities.authentication_failure_close
+            }
+            _ => true,
+        };
+        let ids = match self.phase {
+            // A login that is refused is about no method: RabbitMQ's ids.
+            Phase::Starting | Phase::Verifying => (0, 0),
+            _ => ids,
+        };
+        if told {
+            self.fail_connection(failure, ids, cx);
+        } else {
+            tracing::info!(peer = %self.config.peer, error = %failure.reply_text(), "handshake failed");
+            self.die(cx);
+        }
+    }
+
+    /// Exclusive queues are gone; now the others, one after the other.
+    pub(super) fn go_on_leaving(&mut self, cx: &mut Cx<'_>) {
+        if self.phase == Phase::Leaving && !self.left.ask(0, &mut self.link, cx) {
+            self.finish(cx);
+        }
+    }
+
+    pub(super) fn left_answered(&mut self, answer: &queue::Answer, cx: &mut Cx<'_>) {
+        match self.left.answered(answer) {
+            Some(change) => {
+                self.left_token = self.link.new_token(0);
+                cx.broker.change(self.left_token, change);
+            }
+            None => self.go_on_leaving(cx),
+        }
+    }
+
+    /// close-ok, and the end.
+    pub(super) fn finish(&mut self, cx: &mut Cx<'_>) {
+        cx.send(0, &Method::ConnectionCloseOk {});
+        self.phase = Phase::Ended;
+    }
+
+    pub(super) fn force(&mut self, text: &str, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Running | Phase::Opening => {
+                let failure = Failure::new(Code::ConnectionForced, text);
+                self.fail_connection(&failure, (0, 0), cx);
+            }
+            Phase::Closing | Phase::Dying | Phase::Ended => {}
+            _ => self.phase = Phase::Ended,
+        }
+    }
+}
+
+/// As RabbitMQ shows a frame that it did not expect.
+fn describe(frame: Frame<'_>) -> String {
+    let (which, bytes) = match frame.payload.split_at_checked(16) {
+        Some((first, rest)) if !rest.is_empty() => ("first 16", first),
+        _ => ("all", frame.payload),
+    };
+    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    format!(
+        "type {}, {which} octets = <<{}>>",
+        frame.kind.octet(),
+        bytes.join(",")
+    )
+}
