@@ -176,3 +176,18 @@ fn a_session_is_found_where_it_is_not_known_yet() {
         assert_eq!(said, "CONNACK Success true");
     }
 }
+
+/// Nobody answers for the cluster: a client is told so, rather than that it has no session.
+#[test]
+fn a_session_is_not_opened_by_a_node_that_hears_of_nobody() {
+    let mut cluster = Cluster::new(3);
+    let (first, _) = open(&mut cluster, 1, "k", 60);
+    first.cut(&mut cluster);
+    cluster.cut_off(0);
+    let mut client = MqttClient::new(&mut cluster, 0, "k", 60, None);
+    let said = cluster.until("CONNACK", |c| client.said(c).into_iter().next());
+    assert_eq!(said, "CONNACK ServerUnavailable false");
+    // One that keeps nothing needs no log.
+    let (_, said) = open(&mut cluster, 0, "clean", 0);
+    assert_eq!(said, "CONNACK Success false");
+}
