@@ -4,11 +4,11 @@
 
 mod cluster;
 
-use cluster::Cluster;
+use cluster::{Cluster, persistent};
 use codec_amqp091::{Method, Properties};
 use control::{ControlRequest, Counters, MessageCounts, Published};
-use env::{NodeId, WallTime};
-use message::{Message, MessageBuilder, Protocol, Table, Value};
+use env::NodeId;
+use message::{Table, Value};
 use metadata::{Change, QueueId, Refused};
 use queue::{Delivery, Outcome};
 
@@ -25,27 +25,11 @@ fn counters(c: &mut Cluster, at: usize) -> Vec<(NodeId, Counters)> {
     })
 }
 
-fn build(key: &'static str, body: &'static [u8]) -> impl Fn(WallTime) -> Result<Message, String> {
-    move |received| {
-        let builder = MessageBuilder {
-            protocol: Protocol::Amqp091,
-            durable: true,
-            priority: None,
-            ttl_ms: None,
-            received,
-            exchange: "",
-            routing_keys: &[key],
-            properties: &[0, 0],
-        };
-        builder.build(body.len(), [body]).map_err(|e| e.to_string())
-    }
-}
-
 fn publish(c: &mut Cluster, at: usize, key: &'static str) -> Result<Published, Refused> {
     c.ask(at, |reply| ControlRequest::Publish {
         vhost: "/".into(),
         user: "guest".into(),
-        build: Box::new(build(key, b"body")),
+        build: Box::new(persistent(key, b"body")),
         reply,
     })
 }

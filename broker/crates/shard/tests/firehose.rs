@@ -4,11 +4,11 @@
 mod cluster;
 
 use cluster::mqtt::MqttClient;
-use cluster::{Client, Cluster, Got};
+use cluster::{Client, Cluster, Got, persistent};
 use codec_amqp091::Properties as Amqp;
 use codec_mqtt::{Properties, Qos};
 use control::ControlRequest;
-use message::{MessageBuilder, Protocol, Table, Value};
+use message::{Table, Value};
 use metadata::Change;
 use queue::Outcome;
 
@@ -118,19 +118,7 @@ fn what_the_control_plane_publishes_and_takes_is_traced_and_counted() {
         let published = c.ask(0, |reply| ControlRequest::Publish {
             vhost: "/".into(),
             user: "operator".into(),
-            build: Box::new(move |received| {
-                let builder = MessageBuilder {
-                    protocol: Protocol::Amqp091,
-                    durable: true,
-                    priority: None,
-                    ttl_ms: None,
-                    received,
-                    exchange: "",
-                    routing_keys: &[key],
-                    properties: &[0, 0],
-                };
-                builder.build(4, [&b"body"[..]]).map_err(|e| e.to_string())
-            }),
+            build: Box::new(persistent(key, b"body")),
             reply,
         });
         assert_eq!(published.expect("taken").routed, key == "work");

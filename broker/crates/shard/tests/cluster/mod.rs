@@ -14,7 +14,7 @@ use control::{
 };
 use env::sim::SimDisk;
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
-use message::{Table, Value};
+use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{Change, NodeRecord, QueueId, Refused, UserRecord};
 use shard::{
     ClientProtocol, ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard,
@@ -747,5 +747,25 @@ impl Client {
     pub fn close(self, cluster: &mut Cluster) {
         cluster.nodes[self.at].shard.gone(self.key);
         cluster.settle();
+    }
+}
+
+/// What the control plane publishes.
+pub fn persistent(
+    key: &'static str,
+    body: &'static [u8],
+) -> impl Fn(WallTime) -> Result<Message, String> {
+    move |received| {
+        let builder = MessageBuilder {
+            protocol: Protocol::Amqp091,
+            durable: true,
+            priority: None,
+            ttl_ms: None,
+            received,
+            exchange: "",
+            routing_keys: &[key],
+            properties: &[0, 0],
+        };
+        builder.build(body.len(), [body]).map_err(|e| e.to_string())
     }
 }
