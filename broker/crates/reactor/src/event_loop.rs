@@ -1,7 +1,7 @@
 //! The loop of a shard's thread.
 
 use crate::connection::{Connection, Phase};
-use crate::gather::{Gather, WAIT};
+use crate::gather::Gather;
 use crate::listener::{BindError, ClientListener, Listener, bind};
 use crate::pace::Pace;
 use crate::ports::{Inbound, Links, MailboxInlet, ToJobs, ToPeers, ToWal};
@@ -222,9 +222,7 @@ impl ShardLoop {
             timeout = if more {
                 Some(Duration::ZERO)
             } else {
-                if self.gather.waits(taken, self.now) {
-                    wait();
-                }
+                wait(self.gather.wait(taken, self.now));
                 self.timeout()
             };
         }
@@ -449,6 +447,8 @@ impl ShardLoop {
 
 /// What comes meanwhile waits in the kernel and in the rings.
 #[expect(clippy::disallowed_methods, reason = "time itself is waited for")]
-fn wait() {
-    std::thread::sleep(WAIT);
+fn wait(time: Duration) {
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
 }

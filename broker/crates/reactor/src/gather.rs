@@ -9,34 +9,41 @@
 use env::Time;
 use std::time::Duration;
 
-/// A wait. The kernel's timers add some 50 µs.
-pub(crate) const WAIT: Duration = Duration::from_micros(100);
+/// Waits, each tried when the one before it pays; the first is none. The kernel's timers add some 50 µs.
+const WAITS: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_micros(100),
+    Duration::from_micros(200),
+    Duration::from_micros(400),
+];
 
 /// Turns are looked at together for so long.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Fewer in that time are no load: there is nothing to gain.
+/// Fewer in that time, without waits, are no load: there is nothing to gain.
 const LOADED: u32 = 150;
 
 /// How many looks a finding is believed.
 const BELIEVED: u32 = 40;
 
-/// A wait pays when a turn then finds at least 3/2 of what it found without,
+/// The first wait pays when a turn then finds at least 3/2 of what it found without,
 const GAIN: (u32, u32) = (3, 2);
 
-/// and a second brings at least 9/10: clients are not slowed, but for what other work on the machine makes of such short times.
+/// a longer one when it finds 5/4 of what it found with the one before,
+const GAIN_MORE: (u32, u32) = (5, 4);
+
+/// and a second brings at least 9/10 of what it brought without waits: clients are not slowed, but for what other work on the machine makes of
+/// such short times.
 const KEPT: (u128, u128) = (9, 10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// Without waits, to see what a turn finds.
     Look,
-    /// With waits, after this without.
-    Try(Found),
-    /// Waits pay.
-    Wait,
-    /// They do not.
-    Hurry,
+    /// With a wait, after that without, and with the wait before it.
+    Try { without: Found, shorter: Found },
+    /// The wait pays, or is none.
+    Keep,
 }
 
 /// What turns found that are looked at together.
@@ -48,19 +55,24 @@ struct Found {
 }
 
 impl Found {
-    /// Whether waits, with which this was found, pay.
-    fn better_than(&self, without: &Found) -> bool {
-        let (now, then) = (u128::from(self.bytes), u128::from(without.bytes));
-        let by_turn = now * u128::from(without.turns * GAIN.1);
-        let by_time = now * without.took.as_nanos() * KEPT.1;
-        by_turn >= then * u128::from(self.turns * GAIN.0)
-            && by_time >= then * self.took.as_nanos() * KEPT.0
+    /// Whether a turn brought so many times what it brought then.
+    fn more_by_turn(&self, then: &Found, gain: (u32, u32)) -> bool {
+        u128::from(self.bytes) * u128::from(then.turns * gain.1)
+            >= u128::from(then.bytes) * u128::from(self.turns * gain.0)
+    }
+
+    /// Whether a second brought about as much as then.
+    fn as_fast_as(&self, then: &Found) -> bool {
+        u128::from(self.bytes) * then.took.as_nanos() * KEPT.1
+            >= u128::from(then.bytes) * self.took.as_nanos() * KEPT.0
     }
 }
 
 #[derive(Debug)]
 pub(crate) struct Gather {
     mode: Mode,
+    /// Which of [`WAITS`].
+    level: usize,
     turns: u32,
     bytes: u64,
     since: Time,
@@ -72,6 +84,7 @@ impl Gather {
     pub fn new(now: Time) -> Gather {
         Gather {
             mode: Mode::Look,
+            level: 0,
             turns: 0,
             bytes: 0,
             since: now,
@@ -79,39 +92,59 @@ impl Gather {
         }
     }
 
-    /// A turn that began `now` is over, and read this much from clients. Whether to wait before the next.
-    pub fn waits(&mut self, bytes: u64, now: Time) -> bool {
+    /// A turn that began `now` is over, and read this much from clients. How long to wait before the next; zero is not at all.
+    pub fn wait(&mut self, bytes: u64, now: Time) -> Duration {
         self.turns += 1;
         self.bytes += bytes;
         let took = now.since(self.since);
         if took >= LOOK {
-            self.mode = self.judge(Found {
+            self.judge(Found {
                 turns: self.turns,
                 bytes: self.bytes,
                 took,
             });
             (self.turns, self.bytes, self.since) = (0, 0, now);
         }
-        matches!(self.mode, Mode::Try(_) | Mode::Wait)
+        WAITS[self.level]
     }
 
-    fn judge(&mut self, found: Found) -> Mode {
-        if found.turns < LOADED || found.bytes == 0 {
-            return Mode::Look;
+    fn judge(&mut self, found: Found) {
+        // With a wait there are fewer turns of the same load.
+        let loaded = LOADED >> self.level;
+        if found.turns < loaded || found.bytes == 0 {
+            (self.mode, self.level) = (Mode::Look, 0);
+            return;
         }
-        self.believed = self.believed.saturating_sub(1);
         match self.mode {
-            Mode::Look => Mode::Try(found),
-            Mode::Try(without) => {
-                self.believed = BELIEVED;
-                match found.better_than(&without) {
-                    true => Mode::Wait,
-                    false => Mode::Hurry,
+            Mode::Look => self.try_longer(found, found),
+            Mode::Try { without, shorter } => {
+                let gain = if self.level == 1 { GAIN } else { GAIN_MORE };
+                if !found.more_by_turn(&shorter, gain) || !found.as_fast_as(&without) {
+                    self.keep(self.level - 1);
+                } else if self.level + 1 == WAITS.len() {
+                    self.keep(self.level);
+                } else {
+                    self.try_longer(without, found);
                 }
             }
-            Mode::Wait | Mode::Hurry if self.believed == 0 => Mode::Look,
-            same => same,
+            Mode::Keep => {
+                self.believed -= 1;
+                if self.believed == 0 {
+                    (self.mode, self.level) = (Mode::Look, 0);
+                }
+            }
         }
+    }
+
+    fn try_longer(&mut self, without: Found, shorter: Found) {
+        self.mode = Mode::Try { without, shorter };
+        self.level += 1;
+    }
+
+    fn keep(&mut self, level: usize) {
+        self.level = level;
+        self.mode = Mode::Keep;
+        self.believed = BELIEVED;
     }
 }
 
@@ -119,63 +152,88 @@ impl Gather {
 mod tests {
     use super::*;
 
-    /// Runs turns of a loop: `found` says what a turn reads after so much time. How many turns of the second half waited.
-    fn run(turns: u32, work: Duration, found: impl Fn(Duration) -> u64) -> u32 {
-        let mut now = Time::ZERO + Duration::from_secs(9);
+    /// The wait of the kernel's timers on top.
+    const TIMER: Duration = Duration::from_micros(50);
+
+    /// Runs turns of a loop for 20 seconds: `found` says what a turn reads after so much time. The share of that time, in percent, in which turns
+    /// waited, and in which they waited for the longest.
+    fn run(work: Duration, found: impl Fn(Duration) -> u64) -> (u128, u128) {
+        let start = Time::ZERO + Duration::from_secs(9);
+        let mut now = start;
         let mut gather = Gather::new(now);
-        let (mut gap, mut waited) = (work, 0);
-        for turn in 0..turns {
+        let mut gap = work;
+        let (mut waited, mut longest) = (Duration::ZERO, Duration::ZERO);
+        while now.since(start) < Duration::from_secs(20) {
             now = now + gap;
-            let waits = gather.waits(found(gap), now);
-            gap = if waits { work + WAIT } else { work };
-            waited += u32::from(waits && turn >= turns / 2);
+            let wait = gather.wait(found(gap), now);
+            gap = work + wait;
+            if !wait.is_zero() {
+                gap += TIMER;
+                waited += gap;
+            }
+            if wait == WAITS[3] {
+                longest += gap;
+            }
         }
-        waited
+        let share = |time: Duration| time.as_millis() * 100 / now.since(start).as_millis();
+        (share(waited), share(longest))
     }
+
+    const WORK: Duration = Duration::from_micros(40);
 
     #[test]
     fn a_stream_of_messages_is_gathered() {
-        let stream = |gap: Duration| gap.as_micros() as u64;
-        let waited = run(500_000, Duration::from_micros(40), stream);
-        assert!(waited >= 230_000, "{waited}");
+        let (waited, longest) = run(WORK, |gap| gap.as_micros() as u64);
+        assert!(waited >= 95, "{waited}");
+        assert!(longest >= 90, "{longest}");
     }
 
     #[test]
     fn who_waits_for_each_answer_is_not_held_up() {
-        let asks = |_: Duration| 1_000;
-        let waited = run(500_000, Duration::from_micros(40), asks);
-        assert!(waited < 5_000, "{waited}");
+        let (waited, _) = run(WORK, |_| 1_000);
+        assert!(waited < 5, "{waited}");
     }
 
     /// Ten messages of 100 bytes at most wait for their confirms: a turn that finds all of them finds no more later.
     #[test]
     fn a_short_window_is_not_held_up() {
-        let window = |gap: Duration| (gap.as_micros() as u64 * 10).min(1_000);
-        let waited = run(500_000, Duration::from_micros(40), window);
-        assert!(waited < 5_000, "{waited}");
+        let (waited, _) = run(WORK, |gap| (gap.as_micros() as u64 * 10).min(1_000));
+        assert!(waited < 5, "{waited}");
+    }
+
+    /// What may be unconfirmed comes in some 200 µs: the shortest wait gathers nearly all of it, a longer one would only hold clients up.
+    #[test]
+    fn a_window_is_waited_for_as_long_as_it_brings_more() {
+        let (waited, longest) = run(WORK, |gap| (gap.as_micros() as u64).min(200));
+        assert!(waited >= 90, "{waited}");
+        assert!(longest < 5, "{longest}");
     }
 
     #[test]
     fn few_turns_never_wait() {
         let stream = |gap: Duration| gap.as_micros() as u64;
-        assert_eq!(run(10_000, Duration::from_millis(1), stream), 0);
-        assert_eq!(run(10_000, Duration::from_micros(40), |_| 0), 0);
+        assert_eq!(run(Duration::from_millis(1), stream), (0, 0));
+        assert_eq!(run(WORK, |_| 0), (0, 0));
     }
 
     #[test]
     fn a_change_of_load_is_noticed() {
         let mut now = Time::ZERO;
         let mut gather = Gather::new(now);
-        let mut step = |found: &dyn Fn(u64) -> u64, gap: &mut u64| {
-            now = now + Duration::from_micros(*gap);
-            let waits = gather.waits(found(*gap), now);
-            *gap = if waits { 140 } else { 40 };
+        let mut gap = WORK;
+        // Whether a turn waits, for three seconds of such a load.
+        let mut load = |found: &dyn Fn(Duration) -> u64| {
+            let (mut waits, since) = (false, now);
+            while now.since(since) < Duration::from_secs(3) {
+                now = now + gap;
+                let wait = gather.wait(found(gap), now);
+                gap = WORK + wait;
+                waits = !wait.is_zero();
+            }
             waits
         };
-        let mut gap = 40;
-        let gathered = (0..100_000).filter(|_| step(&|gap| gap, &mut gap)).count();
-        assert!(gathered > 90_000, "{gathered}");
-        let later = (0..200_000).filter(|_| step(&|_| 100, &mut gap)).count();
-        assert!(later < 30_000, "{later}");
+        assert!(load(&|gap| gap.as_micros() as u64));
+        assert!(!load(&|_| 100));
+        assert!(load(&|gap| gap.as_micros() as u64));
     }
 }
