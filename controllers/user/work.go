@@ -42,8 +42,8 @@ type work struct {
 // Check refuses names, vhosts and tags outside the tenancy.
 func (w *work) Check(tenant topology.Tenant) error {
 	w.user.Status.Username = w.user.BrokerName()
-	if !tenant.MayNameUser(w.user.BrokerName()) {
-		return topology.Refuse(topology.ReasonNotAllowed, "usernames of namespace %s begin with %q", tenant.Namespace, tenant.Namespace+"-")
+	if err := tenant.CheckUser(w.user.BrokerName()); err != nil {
+		return err
 	}
 	for _, tag := range w.user.Spec.Tags {
 		if !tenant.Home && !tenantTags[tag] {

@@ -91,13 +91,46 @@ func TestTenantVhosts(t *testing.T) {
 			t.Errorf("%q: %v", vhost, !may)
 		}
 	}
-	for username, may := range map[string]bool{"a-u": true, "a": false, "ab-u": false, "root": false} {
+	for username, may := range map[string]bool{
+		"a-u": true, "a.u": true, "a.b-u": true, "a.b.u": true, "a-u@x:y": true,
+		"a": false, "": false, "ab-u": false, "root": false, "-a-u": false, ".a-u": false,
+		"a-b-u": false, "a-b.u": false, "a-b-": false, "a-u.x": false,
+	} {
 		if tenant.MayNameUser(username) != may {
 			t.Errorf("%q: %v", username, !may)
 		}
 	}
 	if home := (Tenant{Home: true, Namespace: "a"}); !home.MayUseVhost("/") || !home.MayNameUser("root") {
 		t.Error("the cluster's own namespace is held back")
+	}
+}
+
+// TestNoTwoNamespacesNameOneUser tries all short names: what begins with one namespace can begin with another.
+func TestNoTwoNamespacesNameOneUser(t *testing.T) {
+	namespaces := []string{"a", "b", "a-a", "a-b", "b-a", "a-a-a", "a-b-a", "ab", "a--b"}
+	var try func(name string)
+	named := map[string]bool{}
+	try = func(name string) {
+		var may []string
+		for _, namespace := range namespaces {
+			if (Tenant{Namespace: namespace}).MayNameUser(name) {
+				may = append(may, namespace)
+				named[namespace] = true
+			}
+		}
+		if len(may) > 1 {
+			t.Errorf("%q is open to %v", name, may)
+		}
+		if len(name) == 7 {
+			return
+		}
+		for _, next := range []string{"a", "b", "-", ".", ":"} {
+			try(name + next)
+		}
+	}
+	try("")
+	if len(named) != len(namespaces) {
+		t.Errorf("only %v can name anybody", named)
 	}
 }
 

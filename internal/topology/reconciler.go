@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -148,7 +149,7 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	if err := a.work.Check(tenant); err != nil {
 		return err
 	}
-	if err := a.yield(ctx); err != nil {
+	if err := a.yield(ctx, cluster); err != nil {
 		return err
 	}
 	if err := a.addFinalizer(ctx, before); err != nil {
@@ -196,16 +197,43 @@ func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster
 }
 
 // yield gives way to an object that has the better right to the name.
-func (a *attempt[T]) yield(ctx context.Context) error {
+func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluster) error {
 	others, err := a.siblings(ctx, a.object)
 	if err != nil {
 		return err
 	}
-	if winner, found := rival(a.object, a.claim, others); found {
-		a.object.Topology().Claim = ""
-		return Refuse(ReasonConflict, "%s is claimed by %s", a.object.BrokerName(), client.ObjectKeyFromObject(winner))
+	for {
+		winner, found := rival(a.object, a.claim, others)
+		if !found {
+			return nil
+		}
+		may, err := a.mayHave(ctx, cluster, winner)
+		if err != nil {
+			return err
+		}
+		if may {
+			a.object.Topology().Claim = ""
+			return Refuse(ReasonConflict, "%s is claimed by %s", a.object.BrokerName(), client.ObjectKeyFromObject(winner))
+		}
+		others = slices.DeleteFunc(others, func(other T) bool { return other.GetUID() == winner.GetUID() })
 	}
-	return nil
+}
+
+// mayHave says whether another object is to be given way to: it owns the thing, or its namespace may
+// name it. Else a tenant could keep another from a name by an older object that is refused.
+func (a *attempt[T]) mayHave(ctx context.Context, cluster *posthornv1.BrokerCluster, other T) (bool, error) {
+	if other.Topology().Claim == a.claim {
+		return true, nil
+	}
+	tenant, err := admit(ctx, a.Live, cluster, other.GetNamespace())
+	if err == nil {
+		err = a.Kind.Work(a.Reconciler.copy(other), a.env(cluster)).Check(tenant)
+	}
+	var refusal *Refusal
+	if errors.As(err, &refusal) {
+		return refusal.Reason != ReasonNotAllowed, nil
+	}
+	return err == nil, err
 }
 
 func (a *attempt[T]) addFinalizer(ctx context.Context, before *T) error {

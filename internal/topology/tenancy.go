@@ -37,7 +37,27 @@ func (t Tenant) MayUseVhost(vhost string) bool {
 
 // MayNameUser says whether objects of the namespace may name a user.
 func (t Tenant) MayNameUser(username string) bool {
-	return t.Home || strings.HasPrefix(username, t.Namespace+"-")
+	return t.Home || t.Namespace == namerOf(username)
+}
+
+// CheckUser is a refusal when the namespace may not name the user.
+func (t Tenant) CheckUser(username string) error {
+	if t.MayNameUser(username) {
+		return nil
+	}
+	return Refuse(ReasonNotAllowed, "namespace %s may only name users that begin with %q, or with %q and have neither dash nor dot after that, not %q",
+		t.Namespace, t.Namespace+".", t.Namespace+"-", username)
+}
+
+// namerOf is the one namespace beside the cluster's that may name a user, empty when there is none. A
+// namespace has dashes in its name and no dots. So what is before the first dot can be one whole, and
+// where there is no dot what is before the last dash: namespace a cannot take a-b-x, which is b-x to
+// it and x to namespace a-b, whether there is a namespace a-b yet or not.
+func namerOf(username string) string {
+	if before, _, dotted := strings.Cut(username, "."); dotted {
+		return before
+	}
+	return username[:max(strings.LastIndexByte(username, '-'), 0)]
 }
 
 // CheckVhost is a refusal when the namespace may not name the vhost.

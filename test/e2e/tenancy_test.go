@@ -26,6 +26,8 @@ const (
 	messaging = "messaging"
 	// Two teams, each with a namespace and a vhost of that name.
 	team, otherTeam = "e2e-team-a", "e2e-team-b"
+	// shortTeam begins as they do.
+	shortTeam = "e2e-team"
 	// developer is a service account of a team that may edit what is in its namespace.
 	developer = "developer"
 )
@@ -48,14 +50,14 @@ spec: {clusterRef: {name: c, namespace: e2e}, vhost: TEAM, reclaimPolicy: Delete
 
 // teamTries are objects that reach for what is another team's, or the owner's, by their names.
 var teamTries = map[string]client.Object{
-	"her-user":     &posthornv1.User{Spec: posthornv1.UserSpec{Username: team + "-app"}},
-	"her-vhost":    &posthornv1.User{Spec: posthornv1.UserSpec{Permissions: []posthornv1.Permission{{Vhost: team, Read: ".*"}}}},
-	"her-queue":    &posthornv1.Queue{Spec: posthornv1.QueueSpec{Vhost: team, Name: "orders", Adoption: posthornv1.AdoptTakeover}},
-	"her-policy":   &posthornv1.Policy{Spec: posthornv1.PolicySpec{Vhost: team, Pattern: ".*"}},
-	"root-queue":   &posthornv1.Queue{Spec: posthornv1.QueueSpec{Vhost: "/", Name: mainQueue}},
-	"boss":         &posthornv1.User{Spec: posthornv1.UserSpec{Tags: []posthornv1.UserTag{"administrator"}}},
-	"spy":          &posthornv1.User{Spec: posthornv1.UserSpec{Tags: []posthornv1.UserTag{"monitoring"}}},
-	"default-user": &posthornv1.User{Spec: posthornv1.UserSpec{Username: "admin"}},
+	"hers":       &posthornv1.User{Spec: posthornv1.UserSpec{Username: team + "-app"}},
+	"vhost":      &posthornv1.User{Spec: posthornv1.UserSpec{Permissions: []posthornv1.Permission{{Vhost: team, Read: ".*"}}}},
+	"her-queue":  &posthornv1.Queue{Spec: posthornv1.QueueSpec{Vhost: team, Name: "orders", Adoption: posthornv1.AdoptTakeover}},
+	"her-policy": &posthornv1.Policy{Spec: posthornv1.PolicySpec{Vhost: team, Pattern: ".*"}},
+	"root-queue": &posthornv1.Queue{Spec: posthornv1.QueueSpec{Vhost: "/", Name: mainQueue}},
+	"boss":       &posthornv1.User{Spec: posthornv1.UserSpec{Tags: []posthornv1.UserTag{"administrator"}}},
+	"spy":        &posthornv1.User{Spec: posthornv1.UserSpec{Tags: []posthornv1.UserTag{"monitoring"}}},
+	"owner":      &posthornv1.User{Spec: posthornv1.UserSpec{Username: "admin"}},
 }
 
 // keepTeamsApart lets one team reach for what is another's, with kubectl and the rights of somebody who
@@ -78,10 +80,11 @@ func keepTeamsApart() {
 		Eventually(readiness(&posthornv1.Queue{ObjectMeta: inTeam})).Should(HavePrefix("True "))
 	}
 	before := hers(owner)
+	refuseLongerNames()
 	refuseInOtherNamespaces()
 	refuseInOwnNamespace()
 	Expect(hers(owner)).To(Equal(before))
-	for _, name := range []string{"her-vhost", "boss", "spy"} {
+	for _, name := range []string{"vhost", "boss", "spy"} {
 		_, err := owner.GetUser(ctx, otherTeam+"-"+name)
 		Expect(broker.IsNotFound(err)).To(BeTrue(), "%s: %v", name, err)
 	}
@@ -153,6 +156,30 @@ func refuseInOtherNamespaces() {
 		Expect(err).To(HaveOccurred(), "%v: %s", args, said)
 		Expect(said).To(ContainSubstring("Forbidden"), "%v", args)
 	}
+}
+
+// refuseLongerNames: a team whose namespace's name the others' begin with cannot take names of theirs, and
+// they can take them afterwards.
+func refuseLongerNames() {
+	GinkgoHelper()
+	makeTeam(shortTeam)
+	ref := posthornv1.ClusterReference{Name: clusterName, Namespace: namespace}
+	user := func(namespace, name, username string) *posthornv1.User {
+		u := newUser()
+		u.Namespace, u.Name, u.Spec.Username, u.Spec.ClusterRef, u.Spec.Permissions = namespace, name, username, ref, nil
+		said, err := as(namespace, manifest(u), "create", "-f", "-")
+		Expect(err).NotTo(HaveOccurred(), said)
+		return u
+	}
+	for name, username := range map[string]string{"taken": team + "-app", "later": team + "-later", "dotted": team + ".later"} {
+		Eventually(readiness(user(shortTeam, name, username))).Should(HavePrefix("False NotAllowed: "), username)
+	}
+	mine := user(shortTeam, "a-later", "")
+	becomesReady(mine)
+	Expect(mine.Status.Username).To(Equal(shortTeam + ".a-later"))
+	theirs := user(team, "later", "")
+	becomesReady(theirs)
+	Expect(theirs.Status.Username).To(Equal(team + "-later"))
 }
 
 // refuseInOwnNamespace: the operator asks nothing of the broker for objects that reach for what is another's.

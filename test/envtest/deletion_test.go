@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -115,13 +116,19 @@ var _ = Describe("tenants against each other (K7)", func() {
 			},
 			"admin": func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"administrator"} },
 		} {
-			attacks = append(attacks, w.user("u-"+name, func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = b, nil; modify(u) }))
+			attacks = append(attacks, w.user("u"+name, func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = b, nil; modify(u) }))
 		}
 		for _, attack := range attacks {
 			create(attack)
 			Eventually(ready(attack)).Should(HavePrefix("False NotAllowed"), attack.GetName())
 			Expect(k8s.Delete(ctx, attack)).To(Succeed())
 			Eventually(gone(attack)).Should(BeTrue(), attack.GetName())
+		}
+		for _, attack := range attacks {
+			if u, is := attack.(*posthornv1.User); is {
+				_, made := w.broker.User(u.BrokerName())
+				Expect(made).To(Equal(u.BrokerName() == a+"-app"), u.Name)
+			}
 		}
 		Expect(w.there("t-"+a, "orders")()).To(BeTrue())
 		after, _ := w.broker.User(a + "-app")
@@ -131,5 +138,53 @@ var _ = Describe("tenants against each other (K7)", func() {
 		for _, object := range []client.Object{queueOf, policyOf, userOf} {
 			Expect(ready(object)()).To(HavePrefix("True"))
 		}
+	})
+
+	It("cannot take names of a namespace that begins with theirs, neither before nor after they are used", func() {
+		w := newWorld(open)
+		label := map[string]string{"messaging": "yes"}
+		short := newNamespace(label)
+		long := short + "-b"
+		squat := func(name, username string) *posthornv1.User {
+			return w.user(name, func(u *posthornv1.User) { u.Namespace, u.Spec.Username, u.Spec.Permissions = short, username, nil })
+		}
+		attacks := []*posthornv1.User{squat("one", long+"-app"), squat("two", long+".app"), squat("three", long+"-")}
+		for _, attack := range attacks {
+			create(attack)
+			Eventually(ready(attack)).Should(HavePrefix("False NotAllowed"), attack.Spec.Username)
+		}
+		// What it is called by default there is another user.
+		mine := squat("b-app", "")
+		create(mine)
+		Eventually(ready(mine)).Should(HavePrefix("True"))
+		Expect(mine.Status.Username).To(Equal(short + ".b-app"))
+
+		queueOf := func(namespace string) *posthornv1.Queue {
+			return w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = namespace, "t-"+long })
+		}
+		reaching := queueOf(short)
+		create(reaching)
+		Eventually(ready(reaching)).Should(HavePrefix("False NotAllowed"))
+
+		makeNamespace(metav1.ObjectMeta{Name: long}, label)
+		w.broker.AddVhost("t-" + long)
+		queue := queueOf(long)
+		create(queue)
+		Eventually(ready(queue)).Should(HavePrefix("True"), "an older object that is refused holds up nobody")
+		theirs := w.user("app", func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = long, nil })
+		create(theirs)
+		Eventually(ready(theirs)).Should(HavePrefix("True"))
+		Expect(theirs.Status.Username).To(Equal(long + "-app"))
+		before, _ := w.broker.User(long + "-app")
+		for name, adoption := range map[string]posthornv1.AdoptionPolicy{"never": posthornv1.AdoptNever, "takeover": posthornv1.AdoptTakeover} {
+			again := squat(name, long+"-app")
+			again.Spec.Adoption = adoption
+			create(again)
+			Eventually(ready(again)).Should(HavePrefix("False NotAllowed"), name)
+			Expect(k8s.Delete(ctx, again)).To(Succeed())
+			Eventually(gone(again)).Should(BeTrue())
+		}
+		after, _ := w.broker.User(long + "-app")
+		Expect(after).To(Equal(before))
 	})
 })

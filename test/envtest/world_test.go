@@ -34,11 +34,18 @@ const clusterName = "c"
 // Security standard.
 func newNamespace(labels map[string]string) string {
 	GinkgoHelper()
+	return makeNamespace(metav1.ObjectMeta{GenerateName: "t-"}, labels)
+}
+
+// makeNamespace is newNamespace for one whose name matters.
+func makeNamespace(named metav1.ObjectMeta, labels map[string]string) string {
+	GinkgoHelper()
 	all := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 	for name, label := range labels {
 		all[name] = label
 	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-", Labels: all}}
+	named.Labels = all
+	ns := &corev1.Namespace{ObjectMeta: named}
 	Expect(k8s.Create(ctx, ns)).To(Succeed())
 	// Everything is looked at again and again: what belongs to specs that are over would slow down the others.
 	DeferCleanup(func() {
