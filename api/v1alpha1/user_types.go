@@ -4,8 +4,6 @@
 package v1alpha1
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -20,9 +18,8 @@ type UserSpec struct {
 	ClusterRef ClusterReference `json:"clusterRef"`
 
 	// Username in the broker; when empty the certificate's commonName, or <namespace>-<name> of this
-	// object. In another namespace than the cluster's it is <namespace>-<rest> where the rest has
-	// neither dash nor dot, or <namespace>.<rest>, which is also the default where the object's name
-	// has one: so no two namespaces can name the same user. Immutable.
+	// object. In another namespace than the cluster's it must begin with the namespace and a dash, and
+	// with no longer name of a namespace that may use the cluster and a dash. Immutable.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_.@:+-]+$`
@@ -235,16 +232,7 @@ func (u *User) BrokerName() string {
 	if certificate := u.Spec.Credentials.Certificate; certificate != nil {
 		return certificate.CommonName
 	}
-	// What is before the last dash or the first dot has to be the namespace, or another one could name it too.
-	if u.abroad() && strings.ContainsAny(u.Name, "-.") {
-		return u.Namespace + "." + u.Name
-	}
 	return u.Namespace + "-" + u.Name
-}
-
-// abroad: the user is in another namespace than its cluster.
-func (u *User) abroad() bool {
-	return u.Spec.ClusterRef.Namespace != "" && u.Spec.ClusterRef.Namespace != u.Namespace
 }
 
 // BindingName is the name of the Secret in service-binding form.

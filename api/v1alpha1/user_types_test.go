@@ -17,14 +17,14 @@ func TestBrokerName(t *testing.T) {
 		spec            UserSpec
 		want            string
 	}{
-		"beside the cluster":                           {"mq", "app", UserSpec{ClusterRef: own}, "mq-app"},
-		"beside the cluster, which is named in full":   {"mq", "order-app", UserSpec{ClusterRef: other}, "mq-order-app"},
-		"beside the cluster, with dashes":              {"mq", "order-app", UserSpec{ClusterRef: own}, "mq-order-app"},
-		"of a tenant":                                  {"team", "app", UserSpec{ClusterRef: other}, "team-app"},
-		"of a tenant, where team-order could have app": {"team", "order-app", UserSpec{ClusterRef: other}, "team.order-app"},
-		"of a tenant, with a dot":                      {"team", "order.app", UserSpec{ClusterRef: other}, "team.order.app"},
-		"given":                                        {"team", "order-app", UserSpec{ClusterRef: other, Username: "team-app"}, "team-app"},
-		"of a certificate":                             {"team", "order-app", UserSpec{ClusterRef: other, Credentials: certificate}, "team.lamp"},
+		"beside the cluster":                         {"mq", "app", UserSpec{ClusterRef: own}, "mq-app"},
+		"beside the cluster, which is named in full": {"mq", "order-app", UserSpec{ClusterRef: other}, "mq-order-app"},
+		"beside the cluster, with dashes":            {"mq", "order-app", UserSpec{ClusterRef: own}, "mq-order-app"},
+		"of a tenant":                                {"team", "app", UserSpec{ClusterRef: other}, "team-app"},
+		"of a tenant, with a dash":                   {"team", "order-app", UserSpec{ClusterRef: other}, "team-order-app"},
+		"of a tenant, with a dot":                    {"team", "order.app", UserSpec{ClusterRef: other}, "team-order.app"},
+		"given":                                      {"team", "order-app", UserSpec{ClusterRef: other, Username: "team-app"}, "team-app"},
+		"of a certificate":                           {"team", "order-app", UserSpec{ClusterRef: other, Credentials: certificate}, "team.lamp"},
 	} {
 		user := User{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: c.name}, Spec: c.spec}
 		if got := user.BrokerName(); got != c.want {

@@ -141,7 +141,7 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	if err != nil {
 		return err
 	}
-	tenant, err := admit(ctx, a.Live, cluster, a.object.GetNamespace())
+	tenant, err := a.tenant(ctx, cluster, a.object)
 	if err != nil {
 		return err
 	}
@@ -196,6 +196,18 @@ func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster
 	return &cluster, nil
 }
 
+// tenant finds out what an object's namespace may do in a cluster.
+func (a *attempt[T]) tenant(ctx context.Context, cluster *posthornv1.BrokerCluster, object T) (Tenant, error) {
+	tenant, err := admit(ctx, a.Live, cluster, object.GetNamespace())
+	// What is in a vhost is told apart by that. And who has a name keeps it when a namespace comes later that is nearer to it.
+	_, vhost := any(object).(inVhost)
+	if err != nil || tenant.Home || vhost || object.Topology().Claim == a.claim {
+		return tenant, err
+	}
+	tenant.Nearer, err = nearer(ctx, a.Live, cluster, object.GetNamespace(), object.BrokerName())
+	return tenant, err
+}
+
 // yield gives way to an object that has the better right to the name.
 func (a *attempt[T]) yield(ctx context.Context, cluster *posthornv1.BrokerCluster) error {
 	others, err := a.siblings(ctx, a.object)
@@ -225,7 +237,7 @@ func (a *attempt[T]) mayHave(ctx context.Context, cluster *posthornv1.BrokerClus
 	if other.Topology().Claim == a.claim {
 		return true, nil
 	}
-	tenant, err := admit(ctx, a.Live, cluster, other.GetNamespace())
+	tenant, err := a.tenant(ctx, cluster, other)
 	if err == nil {
 		err = a.Kind.Work(a.Reconciler.copy(other), a.env(cluster)).Check(tenant)
 	}

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -25,6 +26,9 @@ type Tenant struct {
 	Namespace string
 	// VhostPrefix of the cluster.
 	VhostPrefix string
+	// Nearer is another namespace that may use the cluster, with a longer name than this one, after which
+	// the object's name in the broker begins; empty when there is none.
+	Nearer string
 }
 
 // MayUseVhost says whether objects of the namespace may name a vhost: in other namespaces than the
@@ -37,7 +41,7 @@ func (t Tenant) MayUseVhost(vhost string) bool {
 
 // MayNameUser says whether objects of the namespace may name a user.
 func (t Tenant) MayNameUser(username string) bool {
-	return t.Home || t.Namespace == namerOf(username)
+	return t.Home || (t.Nearer == "" && strings.HasPrefix(username, t.Namespace+"-"))
 }
 
 // CheckUser is a refusal when the namespace may not name the user.
@@ -45,19 +49,10 @@ func (t Tenant) CheckUser(username string) error {
 	if t.MayNameUser(username) {
 		return nil
 	}
-	return Refuse(ReasonNotAllowed, "namespace %s may only name users that begin with %q, or with %q and have neither dash nor dot after that, not %q",
-		t.Namespace, t.Namespace+".", t.Namespace+"-", username)
-}
-
-// namerOf is the one namespace beside the cluster's that may name a user, empty when there is none. A
-// namespace has dashes in its name and no dots. So what is before the first dot can be one whole, and
-// where there is no dot what is before the last dash: namespace a cannot take a-b-x, which is b-x to
-// it and x to namespace a-b, whether there is a namespace a-b yet or not.
-func namerOf(username string) string {
-	if before, _, dotted := strings.Cut(username, "."); dotted {
-		return before
+	if t.Nearer != "" {
+		return Refuse(ReasonNotAllowed, "users that begin with %q are named by namespace %s, not by namespace %s", t.Nearer+"-", t.Nearer, t.Namespace)
 	}
-	return username[:max(strings.LastIndexByte(username, '-'), 0)]
+	return Refuse(ReasonNotAllowed, "usernames of namespace %s begin with %q", t.Namespace, t.Namespace+"-")
 }
 
 // CheckVhost is a refusal when the namespace may not name the vhost.
@@ -75,25 +70,51 @@ func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCl
 	if tenancy := cluster.Spec.Tenancy; tenancy != nil {
 		tenant.VhostPrefix = tenancy.VhostPrefix
 	}
-	if tenant.Home {
-		return tenant, nil
+	allowed, err := mayUse(ctx, live, cluster, namespace)
+	if err == nil && !allowed {
+		err = Refuse(ReasonNotAllowed, "BrokerCluster %s/%s does not allow namespace %s (spec.tenancy.allowedNamespaces)", cluster.Namespace, cluster.Name, namespace)
 	}
-	refusal := Refuse(ReasonNotAllowed, "BrokerCluster %s/%s does not allow namespace %s (spec.tenancy.allowedNamespaces)", cluster.Namespace, cluster.Name, namespace)
+	return tenant, err
+}
+
+// mayUse says whether objects of a namespace may be in a cluster.
+func mayUse(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace string) (bool, error) {
+	if namespace == cluster.Namespace {
+		return true, nil
+	}
 	if cluster.Spec.Tenancy == nil || cluster.Spec.Tenancy.AllowedNamespaces == nil {
-		return tenant, refusal
+		return false, nil
 	}
 	selector, err := metav1.LabelSelectorAsSelector(cluster.Spec.Tenancy.AllowedNamespaces)
 	if err != nil {
-		return tenant, Refuse(ReasonNotAllowed, "spec.tenancy.allowedNamespaces of the BrokerCluster is invalid: %v", err)
+		return false, Refuse(ReasonNotAllowed, "spec.tenancy.allowedNamespaces of the BrokerCluster is invalid: %v", err)
 	}
 	var ns corev1.Namespace
 	if err := live.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
-		return tenant, fmt.Errorf("reading namespace %s: %w", namespace, err)
+		return false, fmt.Errorf("reading namespace %s: %w", namespace, err)
 	}
-	if !selector.Matches(labels.Set(ns.Labels)) {
-		return tenant, refusal
+	return selector.Matches(labels.Set(ns.Labels)), nil
+}
+
+// nearer finds the namespace with the longest name that is as near to a name as one can be: it may use
+// the cluster, and the name begins with it and a dash, where that of the object's own namespace does too. a-b-x
+// is x of namespace a-b then, and not b-x of namespace a.
+func nearer(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace, name string) (string, error) {
+	rest, begins := strings.CutPrefix(name, namespace+"-")
+	for end := strings.LastIndexByte(rest, '-'); begins && end >= 0; end = strings.LastIndexByte(rest[:end], '-') {
+		longer := namespace + "-" + rest[:end]
+		if len(validation.IsDNS1123Label(longer)) > 0 {
+			continue
+		}
+		allowed, err := mayUse(ctx, live, cluster, longer)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return "", err
+		}
+		if allowed {
+			return longer, nil
+		}
 	}
-	return tenant, nil
+	return "", nil
 }
 
 // namespaceGoes says whether a namespace is being deleted. Where the operator may not read

@@ -171,12 +171,13 @@ func refuseLongerNames() {
 		Expect(err).NotTo(HaveOccurred(), said)
 		return u
 	}
-	for name, username := range map[string]string{"taken": team + "-app", "later": team + "-later", "dotted": team + ".later"} {
+	for name, username := range map[string]string{"taken": team + "-app", "later": team + "-later"} {
 		Eventually(readiness(user(shortTeam, name, username))).Should(HavePrefix("False NotAllowed: "), username)
 	}
-	mine := user(shortTeam, "a-later", "")
+	Eventually(readiness(user(shortTeam, "a-later", ""))).Should(HavePrefix("False NotAllowed: "), "it would be called as a team's")
+	mine := user(shortTeam, "c-later", "")
 	becomesReady(mine)
-	Expect(mine.Status.Username).To(Equal(shortTeam + ".a-later"))
+	Expect(mine.Status.Username).To(Equal(shortTeam + "-c-later"))
 	theirs := user(team, "later", "")
 	becomesReady(theirs)
 	Expect(theirs.Status.Username).To(Equal(team + "-later"))

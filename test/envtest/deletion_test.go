@@ -140,7 +140,7 @@ var _ = Describe("tenants against each other (K7)", func() {
 		}
 	})
 
-	It("cannot take names of a namespace that begins with theirs, neither before nor after they are used", func() {
+	It("cannot take names of a namespace whose name begins with theirs", func() {
 		w := newWorld(open)
 		label := map[string]string{"messaging": "yes"}
 		short := newNamespace(label)
@@ -148,29 +148,30 @@ var _ = Describe("tenants against each other (K7)", func() {
 		squat := func(name, username string) *posthornv1.User {
 			return w.user(name, func(u *posthornv1.User) { u.Namespace, u.Spec.Username, u.Spec.Permissions = short, username, nil })
 		}
-		attacks := []*posthornv1.User{squat("one", long+"-app"), squat("two", long+".app"), squat("three", long+"-")}
-		for _, attack := range attacks {
-			create(attack)
-			Eventually(ready(attack)).Should(HavePrefix("False NotAllowed"), attack.Spec.Username)
-		}
-		// What it is called by default there is another user.
-		mine := squat("b-app", "")
-		create(mine)
-		Eventually(ready(mine)).Should(HavePrefix("True"))
-		Expect(mine.Status.Username).To(Equal(short + ".b-app"))
-
 		queueOf := func(namespace string) *posthornv1.Queue {
 			return w.queue("orders", func(q *posthornv1.Queue) { q.Namespace, q.Spec.Vhost = namespace, "t-"+long })
 		}
 		reaching := queueOf(short)
 		create(reaching)
 		Eventually(ready(reaching)).Should(HavePrefix("False NotAllowed"))
+		early := squat("b-early", "")
+		create(early)
+		Eventually(ready(early)).Should(HavePrefix("True"))
+		Expect(early.Status.Username).To(Equal(long + "-early"))
 
 		makeNamespace(metav1.ObjectMeta{Name: long}, label)
 		w.broker.AddVhost("t-" + long)
 		queue := queueOf(long)
 		create(queue)
 		Eventually(ready(queue)).Should(HavePrefix("True"), "an older object that is refused holds up nobody")
+		attacks := []*posthornv1.User{squat("one", long+"-app"), squat("b-app", ""), squat("two", long+"-"), squat("three", long+".app")}
+		for _, attack := range attacks[:3] {
+			create(attack)
+			Eventually(ready(attack)).Should(HavePrefix("False NotAllowed"), attack.BrokerName())
+		}
+		create(attacks[3])
+		Eventually(ready(attacks[3])).Should(HavePrefix("True"), "no other namespace could name it")
+
 		theirs := w.user("app", func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = long, nil })
 		create(theirs)
 		Eventually(ready(theirs)).Should(HavePrefix("True"))
@@ -186,5 +187,13 @@ var _ = Describe("tenants against each other (K7)", func() {
 		}
 		after, _ := w.broker.User(long + "-app")
 		Expect(after).To(Equal(before))
+
+		By("leaving what was there before the namespace with the one who has it")
+		late := w.user("early", func(u *posthornv1.User) { u.Namespace, u.Spec.Permissions = long, nil })
+		create(late)
+		Eventually(ready(late)).Should(HavePrefix("False Conflict"))
+		Expect(k8s.Delete(ctx, early)).To(Succeed())
+		Eventually(gone(early)).Should(BeTrue())
+		Eventually(ready(late)).Should(HavePrefix("True"))
 	})
 })
