@@ -78,6 +78,8 @@ bugs! {
         PubackEarly "puback-early" "PUBACK and PUBREC do not wait for the queues of sessions",
         DeadHubKept "dead-hub-kept" "hubs keep the routes of a node's earlier life when it is back",
         PacketIdForgotten "packet-id-forgotten" "packet identifiers of QoS 2 do not outlive the connection",
+        PredecessorStays "predecessor-stays" "what a lasting session's last connection held does not go back before the next one is served",
+        SettledUntold "settled-untold" "a queue is not told at the next connection what it has yet to hear of the last one",
         RetainedStale "retained-stale" "a shard goes on showing what was retained before another one replaced it",
         TakeoverIgnored "takeover-ignored" "a connection does not end when another one claims its client id",
         SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",

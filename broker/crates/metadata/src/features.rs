@@ -45,10 +45,17 @@ pub const NODE_REMOVAL: Feature = Feature {
     description: "A node is forgotten only if no queue was placed on it meanwhile",
 };
 
+/// A request to a queue, and what its replicas make of it.
+pub const MQTT_SUCCESSION: Feature = Feature {
+    name: "mqtt_succession",
+    description: "MQTT: queues know the connections of a session apart, and keep its order from one to the next",
+};
+
 /// All of them, by name.
 pub const KNOWN: &[Feature] = &[
     MQTT_CLUSTER,
     MQTT_STATE,
+    MQTT_SUCCESSION,
     NODE_REMOVAL,
     RUNTIME_PARAMETERS,
     VHOST_TRACING,

@@ -72,6 +72,8 @@ pub enum RequestBody {
         consumer: ConsumerId,
         spec: ConsumerSpec,
     },
+    /// As `Consume`, of a session that outlives its connections. See [`Succession`].
+    Succeed(Box<Succession>),
     /// Its unsettled deliveries stay with the session and can still be settled.
     Cancel {
         consumer: ConsumerId,
@@ -107,6 +109,28 @@ pub enum RequestBody {
     Close,
 }
 
+/// A new consumer of a session that outlives its connections, each of which is a session of its own to the queue: the tag of the
+/// spec says whose it is. Consumers with that tag that connections before it had are over ([`Event::Cancelled`]), and what they
+/// hold is back in its place before the new one gets anything. What such a consumer holds stays with it while its node cannot
+/// be reached: nobody else is to have it.
+///
+/// Programs before the feature flag `mqtt_succession` cannot read it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Succession {
+    pub consumer: ConsumerId,
+    pub spec: ConsumerSpec,
+    /// What the connection before had done, in case the queue has not heard of that yet.
+    pub settled: Option<Settled>,
+}
+
+/// Deliveries that are done with, as inclusive ranges of ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub session: SessionId,
+    pub consumer: ConsumerId,
+    pub ids: Vec<(u64, u64)>,
+}
+
 /// What a queue says to a session. `up_to` and `seq` are the session's request numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -123,7 +147,7 @@ pub enum Event {
         consumer: ConsumerId,
         deliveries: Vec<Delivery>,
     },
-    /// The consumer was ended by the queue (deleted, or taken over).
+    /// The consumer was ended by the queue (deleted, or succeeded by another one).
     Cancelled { consumer: ConsumerId },
     /// The reply to a [`Resume`], before what is delivered again: deliveries below `next` will not come (again).
     Resumed { consumer: ConsumerId, next: u64 },

@@ -3,7 +3,7 @@
 
 use crate::{
     ConsumerId, ConsumerSpec, DeadReason, Event, FlowWindow, Outcome, Output, Overflow, QueueKind,
-    QueueSettings, RequestBody,
+    QueueSettings, RequestBody, SessionId, Settled, Succession,
 };
 use message::{Message, MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
@@ -52,6 +52,7 @@ struct Consumer {
     received: u64,
     cancelled: bool,
     get: bool,
+    lasting: bool,
 }
 
 impl Consumer {
@@ -423,7 +424,30 @@ impl Naive {
             received: 0,
             cancelled: false,
             get: spec.is_none(),
+            lasting: false,
         });
+    }
+
+    /// The consumer of the one session that outlives its connections, if that has any, and the ids of what it holds.
+    fn lasting(&self) -> Option<(u64, u32, Vec<u64>)> {
+        let last = self.consumers.iter().find(|c| c.lasting)?;
+        let ids = last.out.iter().map(|(id, _)| *id).collect();
+        Some((last.by, last.number, ids))
+    }
+
+    fn succeed(&mut self, by: u64, next: &Succession) {
+        if let Some((of, number, _)) = self.lasting() {
+            if let Some(settled) = &next.settled {
+                let done = |id: u64| settled.ids.iter().any(|(a, b)| (*a..=*b).contains(&id));
+                let out = &mut self.consumer((of, number)).out;
+                out.retain(|(id, _)| !done(*id));
+            }
+            let out = std::mem::take(&mut self.consumer((of, number)).out);
+            self.return_in_front(out);
+            self.consumers.retain(|c| (c.by, c.number) != (of, number));
+        }
+        self.add(by, next.consumer.0, Some(&next.spec));
+        self.consumer((by, next.consumer.0)).lasting = true;
     }
 
     fn settle(&mut self, key: (u64, u32), outcome: Outcome, ids: &[(u64, u64)]) {
@@ -451,9 +475,24 @@ impl Naive {
             self.consumers.drain(..).partition(|c| c.by == by);
         self.consumers = others;
         mine.sort_by_key(|c| c.number);
-        for (_, message) in mine.into_iter().flat_map(|c| c.out) {
-            self.give_back(message, false);
+        for c in mine {
+            if c.lasting {
+                self.return_in_front(c.out);
+            } else {
+                c.out
+                    .into_iter()
+                    .for_each(|(_, m)| self.give_back(m, false));
+            }
         }
+    }
+
+    fn return_in_front(&mut self, out: Vec<(u64, Waiting)>) {
+        let waited = std::mem::take(&mut self.returned);
+        out.into_iter()
+            .rev()
+            .for_each(|(_, m)| self.give_back(m, false));
+        self.returned.reverse();
+        self.returned.extend(waited);
     }
 
     pub fn ask(&mut self, by: u64, body: &RequestBody) {
@@ -467,7 +506,12 @@ impl Naive {
                 }
             }
             RequestBody::Consume { consumer, spec } => self.add(by, consumer.0, Some(spec)),
-            RequestBody::Cancel { consumer } => self.consumer((by, consumer.0)).cancelled = true,
+            RequestBody::Succeed(next) => self.succeed(by, next),
+            RequestBody::Cancel { consumer } => {
+                let consumer = self.consumer((by, consumer.0));
+                consumer.cancelled = true;
+                consumer.lasting = false;
+            }
             RequestBody::Settle {
                 consumer,
                 outcome,
@@ -582,6 +626,12 @@ pub(crate) enum Step {
         prefetch: u32,
         priority: i32,
     },
+    /// By the next connection of the one session that lasts; so much of what the one before held is done with.
+    Succeed {
+        by: u64,
+        prefetch: u32,
+        done: u8,
+    },
     Cancel {
         by: u64,
     },
@@ -621,6 +671,7 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
     prop_oneof![
         10 => (0u8..12, ttl, len).prop_map(|(priority, ttl_ms, len)| Step::Publish { priority, ttl_ms, len }),
         3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
+        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         8 => (by.clone(), 0u8..6, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
         2 => by.clone().prop_map(|by| Step::Get { by }),
@@ -641,6 +692,8 @@ pub(crate) trait Real {
     fn configure(&mut self, settings: &QueueSettings) -> Output;
     fn again(&mut self) -> Output;
     fn clock(&self) -> u64;
+    /// Whose number this is.
+    fn session(&self, by: u64) -> SessionId;
     /// Ready and out.
     fn counts(&self) -> (u64, u64);
 }
@@ -692,6 +745,10 @@ impl<R: Real> Pair<R> {
                 let by = session(by);
                 (by, self.consume(prefetch, priority))
             }
+            Step::Succeed { by, prefetch, done } => {
+                let by = session(by);
+                (by, self.succeed(prefetch, done))
+            }
             Step::Cancel { by } => {
                 let by = session(by);
                 let Some(number) = self.naive.consumers_of(by).last().copied() else {
@@ -739,6 +796,27 @@ impl<R: Real> Pair<R> {
         self.next_consumer += 1;
         let spec = spec(prefetch, priority);
         RequestBody::Consume { consumer, spec }
+    }
+
+    fn succeed(&mut self, prefetch: u32, done: u8) -> RequestBody {
+        let RequestBody::Consume { consumer, spec } = self.consume(prefetch, 0) else {
+            panic!("a consumer");
+        };
+        let before = self.naive.lasting();
+        let settled = before.map(|(by, number, ids)| Settled {
+            session: self.real.session(by),
+            consumer: ConsumerId(number),
+            ids: ids
+                .into_iter()
+                .take(done.into())
+                .map(|id| (id, id))
+                .collect(),
+        });
+        RequestBody::Succeed(Box::new(Succession {
+            consumer,
+            spec,
+            settled,
+        }))
     }
 
     fn settle(&self, by: u64, outcome: u8, pick: u8, several: bool) -> Option<RequestBody> {

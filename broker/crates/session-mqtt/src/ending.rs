@@ -129,7 +129,7 @@ impl Link {
             }
         });
         self.forget_unconfirmed();
-        let queue = self.leave_queue(self.session_expiry == 0, cx);
+        let (queue, settled) = self.leave_queue(self.session_expiry == 0, cx);
         self.state.rewind();
         let leave = match self.session_expiry {
             0 => Leave::default(),
@@ -137,6 +137,7 @@ impl Link {
                 state: Some(Box::new(Kept {
                     state: self.state,
                     queue,
+                    settled,
                     settings: self.settings,
                 })),
                 until: (seconds < u32::MAX).then(|| after(now, seconds)),

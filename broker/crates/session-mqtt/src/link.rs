@@ -241,8 +241,10 @@ impl Link {
         let kept = kept.filter(|kept| kept.queue == id && !over);
         let unknown_past = kept.is_none();
         self.present = !unknown_past;
+        let mut before = None;
         if let Some(kept) = kept {
             self.state = kept.state;
+            before = kept.settled;
         }
         if self.stored.is_some() || record.is_some() {
             self.state.ids.keep_low(self.settings.limits.prefetch);
@@ -259,7 +261,7 @@ impl Link {
             return Ok(false);
         }
         self.present = true;
-        self.resume(&record, unknown_past, cx);
+        self.resume(&record, unknown_past, before, cx);
         Ok(false)
     }
 }

@@ -5,6 +5,7 @@ use crate::{Limits, Settings};
 use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use metadata::QueueId;
+use queue::Settled;
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -96,6 +97,8 @@ pub(crate) struct Kept {
     pub state: ClientState,
     /// The queue that the session had when its connection ended.
     pub queue: Option<QueueId>,
+    /// What that may not have heard of.
+    pub settled: Option<Box<Settled>>,
     pub settings: Arc<Settings>,
 }
 

@@ -8,9 +8,11 @@ use crate::link::{Cx, Link, MAKING};
 use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
+use env::planted::{self, Bug};
 use message::{Message, Protocol, Table, Value};
+use metadata::features::MQTT_SUCCESSION;
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, QueueRecord, Tree};
-use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Settled, RequestBody};
+use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Done, RequestBody, Settled, Succession};
 use session::RequestSeq;
 use smallvec::SmallVec;
 use topics::{Delivery, Envelope, Hit, Hub, SubscriberId, Subscription, key_of, topic_of};
@@ -35,6 +37,8 @@ pub(crate) struct Stored {
     /// The question whether messages may come.
     asked: Option<RequestSeq>,
     pub consuming: bool,
+    /// What the connection before had done, until the queue has heard it.
+    before: Option<Box<Settled>>,
     /// Deliveries that are done with, as ranges; told at the end of the step.
     settled: Vec<(u64, u64)>,
     /// Nothing is known of what earlier connections sent: the queue's word has to do.
@@ -52,6 +56,7 @@ impl Default for Stored {
             kind: QueueKind::Classic,
             asked: None,
             consuming: false,
+            before: None,
             settled: Vec::new(),
             unknown_past: false,
             exactly_once: false,
@@ -177,10 +182,18 @@ impl Link {
     }
 
     /// The session has this queue from an earlier connection: messages come when the queue agrees.
-    pub(crate) fn resume(&mut self, record: &QueueRecord, unknown_past: bool, cx: &mut Cx<'_>) {
+    /// `before`: what that one had done, as far as the queue may not have heard.
+    pub(crate) fn resume(
+        &mut self,
+        record: &QueueRecord,
+        unknown_past: bool,
+        before: Option<Box<Settled>>,
+        cx: &mut Cx<'_>,
+    ) {
         self.stored = Some(Box::new(Stored {
             queue: Some(record.id),
             unknown_past,
+            before,
             ..Stored::default()
         }));
         self.restore_subscriptions(record.id, cx);
@@ -244,9 +257,17 @@ impl Link {
         if let Some(record) = cx.broker.tree().queue_by_id(queue) {
             stored.kind = record.kind;
         }
-        let seq = cx
-            .broker
-            .request(queue, RequestBody::Consume { consumer, spec });
+        let knows_successors = cx.broker.tree().feature_enabled(MQTT_SUCCESSION.name);
+        let untold = planted::is(Bug::SettledUntold);
+        let body = match knows_successors {
+            true => RequestBody::Succeed(Box::new(Succession {
+                consumer,
+                spec,
+                settled: stored.before.as_deref().filter(|_| !untold).cloned(),
+            })),
+            false => RequestBody::Consume { consumer, spec },
+        };
+        let seq = cx.broker.request(queue, body);
         stored.asked = Some(seq);
         stored.consuming = true;
     }
@@ -270,7 +291,10 @@ impl Link {
                 stored.consuming = false;
                 Err(Failure::new(Reason::ServerUnavailable, text))
             }
-            _ => Ok(true),
+            _ => {
+                stored.before = None;
+                Ok(true)
+            }
         }
     }
 
@@ -287,7 +311,8 @@ impl Link {
             let text = "the session's queue was deleted";
             return Err(Failure::new(Reason::AdministrativeAction, text));
         }
-        let text = "the node that has the session's queue cannot be reached";
+        let text =
+            "the session's queue cannot be reached, or serves another connection of the client";
         Err(Failure::new(Reason::ImplementationSpecificError, text))
     }
 
@@ -347,7 +372,7 @@ impl Link {
         if let (Some(queue), true) = (stored.queue, stored.consuming) {
             let body = RequestBody::Settle {
                 consumer: CONSUMER,
-                outcome: Settled::Accepted,
+                outcome: Done::Accepted,
                 ids,
             };
             cx.broker.request(queue, body);
@@ -355,11 +380,24 @@ impl Link {
     }
 
     /// The connection ends: what the client has not acknowledged goes back, before another connection asks for it. `over`: so
-    /// does the session. The queue that it had.
-    pub(crate) fn leave_queue(&mut self, over: bool, cx: &mut Cx<'_>) -> Option<QueueId> {
+    /// does the session. The queue that it had, and what is done with and that may not have heard of.
+    pub(crate) fn leave_queue(
+        &mut self,
+        over: bool,
+        cx: &mut Cx<'_>,
+    ) -> (Option<QueueId>, Option<Box<Settled>>) {
         self.flush_settled(cx);
-        let stored = self.stored.take()?;
-        let queue = stored.queue?;
+        let Some(mut stored) = self.stored.take() else {
+            return (None, None);
+        };
+        let Some(queue) = stored.queue else {
+            return (None, None);
+        };
+        let settled = match stored.before.take() {
+            // This connection got nothing yet.
+            Some(before) => Some(before),
+            None => settling(queue, cx),
+        };
         if stored.consuming {
             let consumer = CONSUMER;
             cx.broker.request(queue, RequestBody::Leave { consumer });
@@ -370,7 +408,7 @@ impl Link {
             (false, Some(record)) => self.set_expiry(&record, cx),
             (_, None) => {}
         }
-        Some(queue)
+        (Some(queue), settled)
     }
 
     pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut Cx<'_>) {
@@ -401,6 +439,17 @@ impl Link {
             }
         }
     }
+}
+
+/// What this connection is done with and its queue may not have heard of.
+fn settling(queue: QueueId, cx: &Cx<'_>) -> Option<Box<Settled>> {
+    let ids = cx.broker.settling(queue, CONSUMER);
+    let settled = Settled {
+        session: cx.broker.id(),
+        consumer: CONSUMER,
+        ids,
+    };
+    (!settled.ids.is_empty()).then(|| Box::new(settled))
 }
 
 /// See [`Link::understood`]; `found` is empty.

@@ -18,6 +18,9 @@ enum Step {
     Cut,
     /// It comes back before its broken connection is noticed.
     TakeOver,
+    /// From now on its queue hears of its connection late; and now it does.
+    Delay,
+    Hear,
     /// The node is killed.
     Kill,
 }
@@ -29,6 +32,8 @@ fn steps(kills: bool) -> impl Strategy<Value = Step> {
         8 => Just(Step::Answer),
         1 => Just(Step::Cut),
         1 => Just(Step::TakeOver),
+        1 => Just(Step::Delay),
+        1 => Just(Step::Hear),
         u32::from(kills) => Just(Step::Kill),
     ]
 }
@@ -147,6 +152,8 @@ fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, u
                 s.read(&mut w);
                 s.again(&mut w);
             }
+            Step::Delay => w.delay(s.connection),
+            Step::Hear => w.hear(),
             Step::Kill => {
                 s.read(&mut w);
                 w.kill();
@@ -154,6 +161,7 @@ fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, u
             }
         }
     }
+    w.hear();
     while s.answer(&mut w) {}
     let queue = w.node.stored("keeper").expect("the session's queue");
     (safe, s.delivered, w.node.kept(queue.id))

@@ -7,6 +7,7 @@ use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, Reason, Subscribe
 use env::WallTime;
 use fake::{World, confirm_all};
 use message::{Message, MessageBuilder, Protocol, Value};
+use session_mqtt::Settings;
 use std::time::Duration;
 
 /// A client whose session is kept for that many seconds; what it is told first.
@@ -344,4 +345,60 @@ fn the_answer_waits_for_the_cluster_to_retain_the_message() {
     let old = w.client(Version::V311, "old");
     w.publish_with(old, "a", Qos::AtLeastOnce, 1, "3", |p| p.retain = true);
     assert_eq!(w.said(old), ["END"]);
+}
+
+#[test]
+fn the_next_connection_comes_before_its_queue_hears_of_the_last_ones_end() {
+    // [MQTT-4.3.3-2], [MQTT-4.6.0-1]
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.subscribe(c, "a", Qos::ExactlyOnce);
+    let p = w.client(Version::V5, "p");
+    for id in 1..=3 {
+        w.publish(p, "a", Qos::ExactlyOnce, id, "same");
+        w.ack(p, AckKind::PubRel, id, Reason::Success);
+    }
+    w.said(p);
+    w.said(c);
+    w.delay(c);
+    w.ack(c, AckKind::PubRec, 1, Reason::Success);
+    w.ack(c, AckKind::PubComp, 1, Reason::Success);
+    w.ack(c, AckKind::PubRec, 2, Reason::Success);
+    w.cut(c);
+    w.publish(p, "a", Qos::ExactlyOnce, 4, "fresh");
+    let (c, said) = keeper(&mut w, "k", 60);
+    // The first is done with, which the queue has yet to hear; the second waits for PUBCOMP.
+    let told = [
+        "CONNACK 0x00 present",
+        "PUBREL 2",
+        "PUBLISH a same q2 #3 dup",
+        "PUBLISH a fresh q2 #4",
+    ];
+    assert_eq!(said, told);
+    w.hear();
+    assert_eq!(w.said(c), [""; 0]);
+    w.ack(c, AckKind::PubComp, 2, Reason::Success);
+    for id in [3, 4] {
+        w.ack(c, AckKind::PubRec, id, Reason::Success);
+        w.ack(c, AckKind::PubComp, id, Reason::Success);
+    }
+    let queue = w.node.stored("k").expect("the session's queue");
+    assert_eq!(w.node.kept(queue.id), 0);
+    assert!(w.node.is_succession(queue.id));
+}
+
+#[test]
+fn queues_of_a_cluster_with_older_members_are_asked_as_before() {
+    let features = [metadata::features::MQTT_STATE];
+    let mut w = World::with(Settings::default(), &features);
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
+    assert_eq!(w.said(c), ["PUBLISH a 1 q1 #1"]);
+    w.cut(c);
+    let (_, said) = keeper(&mut w, "k", 60);
+    assert_eq!(said, ["CONNACK 0x00 present", "PUBLISH a 1 q1 #1 dup"]);
+    let queue = w.node.stored("k").expect("the session's queue");
+    assert!(!w.node.is_succession(queue.id));
 }

@@ -69,6 +69,10 @@ pub trait Broker {
     /// The client was sent a consumer's deliveries up to this one. A queue sends no more than [`queue::FLOW_WINDOW`] ahead of that
     /// and of what is settled; to be said each time that half of it has gone.
     fn received(&mut self, _queue: QueueId, _consumer: ConsumerId, _up_to: u64) {}
+    /// What this session is done with of a consumer's deliveries and the queue may not have heard of, as inclusive ranges.
+    fn settling(&self, _queue: QueueId, _consumer: ConsumerId) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
     /// The node that alone has this queue, when it cannot be reached now.
     fn home_out_of_reach(&self, _queue: &metadata::QueueRecord) -> Option<metadata::Name> {
         None

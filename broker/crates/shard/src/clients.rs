@@ -81,6 +81,13 @@ impl Clients {
             .is_some_and(|l| l.client.is_full())
     }
 
+    /// What a session is done with and its queue may not have heard of.
+    pub fn settling(&self, number: u64, queue: QueueId, consumer: ConsumerId) -> Vec<(u64, u64)> {
+        let session = self.sessions.get(&number);
+        let link = session.and_then(|s| s.queues.get(&queue));
+        link.map_or_else(Vec::new, |l| l.client.settling(consumer))
+    }
+
     pub fn wake_at(&self) -> Option<Time> {
         self.due.first().map(|(t, _, _)| *t)
     }

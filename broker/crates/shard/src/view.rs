@@ -78,6 +78,10 @@ impl Broker for View<'_> {
         self.core.received(self.number, queue, consumer, up_to);
     }
 
+    fn settling(&self, queue: QueueId, consumer: ConsumerId) -> Vec<(u64, u64)> {
+        self.core.clients.settling(self.number, queue, consumer)
+    }
+
     fn home_out_of_reach(&self, queue: &QueueRecord) -> Option<Name> {
         let home = match (queue.kind, &*queue.members) {
             (QueueKind::Classic, [home]) if *home != self.core.me() => *home,

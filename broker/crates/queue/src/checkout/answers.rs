@@ -1,7 +1,7 @@
 //! Requests that are answered: consume, get, purge, stat, delete.
 
 use super::{Body, Checkout, Consumer, Store};
-use crate::{Answer, ConsumerId, ConsumerSpec, Event, QueueKind, SessionId};
+use crate::{Answer, ConsumerId, ConsumerSpec, Event, QueueKind, SessionId, Settled, Succession};
 use env::planted::{self, Bug};
 use message::Table;
 
@@ -25,6 +25,80 @@ impl<I: Body> Checkout<I> {
             Err(refused) => refused,
         };
         self.answer(store, session, seq, answer);
+    }
+
+    /// See [`Succession`].
+    pub(super) fn succeed<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        session: SessionId,
+        seq: u64,
+        succession: Succession,
+    ) {
+        let Succession {
+            consumer: id,
+            spec,
+            settled,
+        } = succession;
+        if let Err(refused) = self.may_consume(session, id, &spec) {
+            return self.answer(store, session, seq, refused);
+        }
+        if let Some(settled) = settled {
+            self.settle_late(store, &spec, &settled);
+        }
+        self.end_predecessors(store, &spec);
+        let mut consumer = Consumer::new(session, id, spec, false);
+        consumer.lasting = true;
+        self.add(consumer);
+        self.answer(store, session, seq, Answer::Consuming);
+    }
+
+    /// What the connection before had done, if its consumer is still there.
+    fn settle_late<S: Store<Item = I>>(
+        &mut self,
+        store: &mut S,
+        spec: &ConsumerSpec,
+        settled: &Settled,
+    ) {
+        let Settled {
+            session,
+            consumer,
+            ids,
+        } = settled;
+        let number = self.number(*session, *consumer);
+        let before = number.and_then(|number| self.consumers.get(&number));
+        let (Some(number), Some(true)) = (number, before.map(|c| c.precedes(spec))) else {
+            return;
+        };
+        for (from, to) in ids.iter().filter(|(from, to)| from <= to) {
+            while let Some(out) = self.take_out(number, *from, *to) {
+                self.counters.deliveries.ack += 1;
+                store.settled(out.item);
+            }
+        }
+    }
+
+    /// They stay known until their sessions have heard that they are over: the event may be lost.
+    fn end_predecessors<S: Store<Item = I>>(&mut self, store: &mut S, spec: &ConsumerSpec) {
+        if planted::is(Bug::PredecessorStays) {
+            return;
+        }
+        let all = self.consumers.iter();
+        let before: Vec<u64> = all
+            .filter(|(_, c)| c.precedes(spec))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in before {
+            self.return_all(store, number);
+            self.unlist(number);
+            self.retire(number);
+            if let Some(consumer) = self.consumers.get_mut(&number) {
+                consumer.cancelled = true;
+                consumer.succeeded = true;
+                let id = consumer.id;
+                store.event(consumer.session, Event::Cancelled { consumer: id });
+            }
+        }
     }
 
     /// False: there is no such consumer whose window may change. A 0.9.1 channel's limit on all its consumers is for classic

@@ -27,6 +27,10 @@ pub(crate) struct Consumer<I> {
     pub get: bool,
     pub cancelled: bool,
     pub suspended: bool,
+    /// Of a session that outlives its connections ([`Succession`](crate::Succession)).
+    pub lasting: bool,
+    /// Over, for such a session has another one. It is here for its connection to hear of that.
+    pub succeeded: bool,
     /// Its settling is no acknowledgement: the client was not asked for one.
     pub uncounted: bool,
     pub next_id: u64,
@@ -48,6 +52,8 @@ impl<I: Body> Consumer<I> {
             get,
             cancelled: false,
             suspended: false,
+            lasting: false,
+            succeeded: false,
             next_id: 1,
             out: BTreeMap::new(),
             ticket: None,
@@ -73,6 +79,11 @@ impl<I: Body> Consumer<I> {
         let over = usize::from(planted::is(Bug::OverCredit));
         self.out.len() < self.window(kind).saturating_add(over)
             && (kind == QueueKind::Quorum || self.flow.has_room(flow))
+    }
+
+    /// Whether a new consumer with this spec, of a session that outlives its connections, is in its place.
+    pub fn precedes(&self, spec: &ConsumerSpec) -> bool {
+        self.lasting && !self.succeeded && self.spec.tag == spec.tag
     }
 
     pub fn takes_turns(&self) -> bool {
@@ -212,6 +223,9 @@ impl<I: Body> Checkout<I> {
         self.retire(number);
         if let Some(consumer) = self.consumers.get_mut(&number) {
             consumer.cancelled = true;
+            // Its session knows, and nobody follows it.
+            consumer.succeeded = false;
+            consumer.lasting = false;
         }
         self.forget_if_done(number);
         self.elect();
@@ -268,7 +282,7 @@ impl<I: Body> Checkout<I> {
         self.elect();
     }
 
-    fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<Out<I>> {
+    pub(super) fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<Out<I>> {
         let consumer = self.consumers.get_mut(&number)?;
         let (id, out) = if from == to {
             match consumer.out.remove(&from) {
@@ -297,7 +311,20 @@ impl<I: Body> Checkout<I> {
         }
     }
 
+    /// What a session that lasts held goes before all that waits, for it is to come in its order again.
+    fn return_in_front<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
+        let last = |c: &Consumer<I>| c.out.last_key_value().map(|(id, _)| *id);
+        while let Some(id) = self.consumers.get(&number).and_then(last)
+            && let Some(out) = self.take_out(number, id, id)
+        {
+            Self::give_back(self.delivery_limit, store, out, Back::InFront);
+        }
+    }
+
     pub(super) fn return_all<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
+        if self.consumers.get(&number).is_some_and(|c| c.lasting) {
+            return self.return_in_front(store, number);
+        }
         while let Some(out) = self.take_out(number, 0, u64::MAX) {
             Self::give_back(self.delivery_limit, store, out, Back::Lost);
         }
@@ -312,7 +339,7 @@ impl<I: Body> Checkout<I> {
         let Some(consumer) = self.consumers.get(&number) else {
             return;
         };
-        if !(consumer.get || consumer.cancelled) || !consumer.out.is_empty() {
+        if !(consumer.get || consumer.cancelled) || consumer.succeeded || !consumer.out.is_empty() {
             return;
         }
         if let Some(state) = self.sessions.get_mut(&consumer.session) {

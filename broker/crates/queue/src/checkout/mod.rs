@@ -57,6 +57,8 @@ pub(crate) enum Back {
     Asked,
     /// Its consumer is gone.
     Lost,
+    /// The same, and nothing that waits has been before it: the last first.
+    InFront,
 }
 
 /// The messages of a queue, and the way out to sessions.
@@ -158,6 +160,7 @@ impl<I: Body> Checkout<I> {
             RequestBody::Consume { consumer, spec } => {
                 self.consume(store, session, seq, consumer, spec);
             }
+            RequestBody::Succeed(succession) => self.succeed(store, session, seq, *succession),
             RequestBody::Cancel { consumer } => self.cancel(session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
             RequestBody::Settle {
@@ -221,6 +224,10 @@ impl<I: Body> Checkout<I> {
         let Some(consumer) = self.consumer(session, id) else {
             return false;
         };
+        if consumer.succeeded {
+            store.event(session, Event::Cancelled { consumer: id });
+            return true;
+        }
         let from = consumer.out.range(next..).next().map(|(id, _)| *id);
         let next = from.unwrap_or(consumer.next_id).max(next);
         store.event(session, Event::Resumed { consumer: id, next });
@@ -283,17 +290,20 @@ impl<I: Body> Checkout<I> {
         self.closed_set.retain(keeps);
     }
 
-    /// A node cannot be reached: its consumers get nothing more and what they hold goes to others. Its sessions and
-    /// their numbering stay, for it may come back.
+    /// A node cannot be reached: its consumers get nothing more and what they hold goes to others, unless only their own
+    /// session is to have it. Its sessions and their numbering stay, for it may come back.
     pub fn suspect_node<S: Store<Item = I>>(&mut self, store: &mut S, node: NodeId) {
         if !self.suspended.insert(node) {
             return;
         }
         for number in self.consumers_of(node) {
-            if let Some(consumer) = self.consumers.get_mut(&number) {
-                consumer.suspended = true;
+            let Some(consumer) = self.consumers.get_mut(&number) else {
+                continue;
+            };
+            consumer.suspended = true;
+            if !consumer.lasting {
+                self.return_all(store, number);
             }
-            self.return_all(store, number);
             self.unlist(number);
             self.forget_if_done(number);
         }

@@ -191,6 +191,7 @@ impl<I: Body> Checkout<I> {
                 }
             }
             RequestBody::Consume { .. }
+            | RequestBody::Succeed(_)
             | RequestBody::Purge
             | RequestBody::Stat
             | RequestBody::Delete { .. } => store.event(

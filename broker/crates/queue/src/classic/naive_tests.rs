@@ -1,8 +1,8 @@
 //! The queue against a queue of vectors.
 
-use super::tests::{Rig, settings};
+use super::tests::{Rig, session, settings};
 use crate::naive::{FLOW, Pair, Real, step};
-use crate::{ConsumerId, Output, Queue, QueueKind, QueueSettings, RequestBody};
+use crate::{ConsumerId, Output, Queue, QueueKind, QueueSettings, RequestBody, SessionId};
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ impl Real for Rig {
         self.queue.flush(self.at, &mut out);
         self.take_dead(&mut out);
         out
+    }
+
+    fn session(&self, by: u64) -> SessionId {
+        session(by)
     }
 
     fn clock(&self) -> u64 {

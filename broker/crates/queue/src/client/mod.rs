@@ -38,6 +38,8 @@ pub const PROBE_EVERY: Duration = Duration::from_secs(30);
 const AUTO_SETTLE_EVERY: u64 = 256;
 /// Owners that pass the session on without anything getting done before it waits a while.
 const MAX_HOPS: u32 = 3;
+/// Ranges of ids that [`QueueClient::settling`] tells.
+pub const MAX_SETTLING: usize = 4096;
 /// Times everything is sent again in vain before another member is tried.
 const MAX_IN_VAIN: u32 = 2;
 
@@ -246,6 +248,10 @@ impl<T: Copy> QueueClient<T> {
                 let fresh = watch(spec.no_ack, None);
                 self.watches.entry(*consumer).or_insert(fresh);
             }
+            RequestBody::Succeed(succession) => {
+                let fresh = watch(succession.spec.no_ack, None);
+                self.watches.insert(succession.consumer, fresh);
+            }
             RequestBody::Get { consumer, no_ack } => {
                 self.watches.insert(*consumer, watch(*no_ack, Some(seq)));
             }
@@ -442,19 +448,17 @@ impl<T: Copy> QueueClient<T> {
         for watch in self.watches.values_mut() {
             watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
         }
-        match (&asked.body, &answer) {
-            (RequestBody::Consume { consumer, .. }, Answer::Consuming) => {
-                if let Some(watch) = self.watches.get_mut(consumer) {
+        match (consumer_asked_for(&asked.body), &answer) {
+            (Some(consumer), Answer::Consuming) => {
+                if let Some(watch) = self.watches.get_mut(&consumer) {
                     watch.standing = true;
                 }
                 if asked.again {
-                    self.ask_resume(*consumer);
+                    self.ask_resume(consumer);
                 }
             }
-            (RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. }, _) => {
-                self.unwatch(*consumer);
-            }
-            _ => {}
+            (Some(consumer), _) => self.unwatch(consumer),
+            (None, _) => {}
         }
         told.push(Told::Answer {
             seq: self.base.wrapping_add(seq),
@@ -542,6 +546,32 @@ impl<T: Copy> QueueClient<T> {
         if self.forget_question(seq).is_some() {
             self.progress();
         }
+    }
+
+    /// What a consumer's session is done with and the owner may not have heard of: ascending ranges of ids that do not touch,
+    /// [`MAX_SETTLING`] at most.
+    pub fn settling(&self, consumer: ConsumerId) -> Vec<(u64, u64)> {
+        let mut all: Vec<(u64, u64)> = Vec::new();
+        for kept in &self.kept {
+            match &kept.body {
+                RequestBody::Settle {
+                    consumer: of,
+                    outcome: Outcome::Accepted,
+                    ids,
+                } if *of == consumer => all.extend(ids),
+                _ => {}
+            }
+        }
+        all.sort_unstable();
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in all {
+            match ranges.last_mut() {
+                Some(last) if from <= last.1.saturating_add(1) => last.1 = last.1.max(to),
+                _ => ranges.push((from, to)),
+            }
+        }
+        ranges.truncate(MAX_SETTLING);
+        ranges
     }
 
     /// The client was sent this consumer's deliveries up to this one: as many again may come.
@@ -708,9 +738,7 @@ impl<T: Copy> QueueClient<T> {
         }
         let asked = std::mem::take(&mut self.unanswered);
         for asked in asked {
-            if let RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } =
-                asked.body
-            {
+            if let Some(consumer) = consumer_asked_for(&asked.body) {
                 self.unwatch(consumer);
             }
             told.push(Told::Answer {
@@ -794,7 +822,22 @@ fn weight(body: &RequestBody) -> usize {
     match body {
         RequestBody::Publish(message) => message.as_bytes().len(),
         RequestBody::Settle { ids, .. } => ids.len() * size_of::<(u64, u64)>(),
+        RequestBody::Succeed(succession) => {
+            let settled = succession.settled.as_ref().map_or(0, |s| s.ids.len());
+            settled * size_of::<(u64, u64)>()
+        }
         _ => 0,
+    }
+}
+
+/// The consumer that a request is to make.
+fn consumer_asked_for(body: &RequestBody) -> Option<ConsumerId> {
+    match body {
+        RequestBody::Consume { consumer, .. } | RequestBody::Get { consumer, .. } => {
+            Some(*consumer)
+        }
+        RequestBody::Succeed(succession) => Some(succession.consumer),
+        _ => None,
     }
 }
 
@@ -802,6 +845,7 @@ fn has_answer(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Consume { .. }
+            | RequestBody::Succeed(_)
             | RequestBody::Get { .. }
             | RequestBody::Purge
             | RequestBody::Stat

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ConsumerSpec;
+use crate::{ConsumerSpec, Succession};
 use env::{Incarnation, WallTime};
 use message::{MessageBuilder, Protocol, Table};
 
@@ -466,4 +466,56 @@ fn an_owner_out_of_reach_hears_that_consumers_are_over() {
     assert_eq!(sent(&mut client), [EPOCH + 1]);
     hear(&mut client, Event::Applied { up_to: EPOCH + 1 });
     assert!(client.is_idle());
+}
+
+#[test]
+fn what_it_is_done_with_and_the_queue_may_not_know() {
+    let mut client = consuming();
+    let settle = |client: &mut QueueClient<u64>, outcome, ids: &[(u64, u64)]| {
+        client.request(RequestBody::Settle {
+            consumer: ConsumerId(1),
+            outcome,
+            ids: ids.to_vec(),
+        })
+    };
+    let first = settle(&mut client, Outcome::Accepted, &[(1, 1)]);
+    settle(&mut client, Outcome::Accepted, &[(8, 9), (3, 3)]);
+    settle(&mut client, Outcome::Requeue, &[(5, 5)]);
+    settle(&mut client, Outcome::Accepted, &[(2, 2), (9, 12)]);
+    sent(&mut client);
+    assert_eq!(client.settling(ConsumerId(1)), [(1, 3), (8, 12)]);
+    assert_eq!(client.settling(ConsumerId(2)), []);
+    hear(&mut client, Event::Applied { up_to: first });
+    assert_eq!(client.settling(ConsumerId(1)), [(2, 3), (8, 12)]);
+    let apart: Vec<(u64, u64)> = (20..)
+        .step_by(2)
+        .take(MAX_SETTLING)
+        .map(|n| (n, n))
+        .collect();
+    settle(&mut client, Outcome::Accepted, &apart);
+    assert_eq!(client.settling(ConsumerId(1)).len(), MAX_SETTLING);
+}
+
+#[test]
+fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
+    let mut client = client(QueueKind::Quorum);
+    let RequestBody::Consume { consumer, spec } = consume(1, false) else {
+        panic!("a consumer");
+    };
+    let next = Succession {
+        consumer,
+        spec,
+        settled: None,
+    };
+    let seq = client.request(RequestBody::Succeed(Box::new(next)));
+    assert_eq!(sent(&mut client), [seq]);
+    // The answer is lost with the link; its owner tells it what it told before.
+    client.link_restored(client.now);
+    sent(&mut client);
+    let answer = Answer::Consuming;
+    hear(&mut client, Event::Answer { seq, answer });
+    let asks = |item| matches!(item, ToQueue::Resume(r) if r.consumer == consumer);
+    assert!(std::iter::from_fn(|| client.poll_send()).any(asks));
+    let told = hear(&mut client, Event::Cancelled { consumer });
+    assert_eq!(told, [Told::Cancelled { consumer }]);
 }

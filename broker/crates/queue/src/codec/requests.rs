@@ -4,7 +4,7 @@ use super::reader::{put_message, put_optional, put_signed, put_text, put_varint}
 use super::{CodecError, Reader, VERSION, put_table, take_table};
 use crate::{
     ConsumerId, ConsumerSpec, DeadLettering, Outcome, Overflow, QueueSettings, Received, Request,
-    RequestBody, Resume, SessionId, ToQueue,
+    RequestBody, Resume, SessionId, Settled, Succession, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -24,6 +24,7 @@ const STAT: u8 = 8;
 const DELETE: u8 = 9;
 const CLOSE: u8 = 10;
 const LEAVE: u8 = 11;
+const SUCCEED: u8 = 12;
 
 /// A list of items for one queue, with its version.
 pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
@@ -120,6 +121,7 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
             put_consumer(out, CONSUME, *consumer);
             put_spec(out, spec);
         }
+        RequestBody::Succeed(succession) => put_succession(out, succession),
         RequestBody::Cancel { consumer } => put_consumer(out, CANCEL, *consumer),
         RequestBody::Leave { consumer } => put_consumer(out, LEAVE, *consumer),
         RequestBody::Settle {
@@ -158,6 +160,7 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
             consumer: take_consumer(reader)?,
             spec: take_spec(reader)?,
         },
+        SUCCEED => RequestBody::Succeed(Box::new(take_succession(reader)?)),
         CANCEL => RequestBody::Cancel {
             consumer: take_consumer(reader)?,
         },
@@ -205,6 +208,35 @@ fn put_consumer(out: &mut BytesMut, kind: u8, consumer: ConsumerId) {
 
 fn take_consumer(reader: &mut Reader) -> Result<ConsumerId, CodecError> {
     Ok(ConsumerId(reader.varint32()?))
+}
+
+fn put_succession(out: &mut BytesMut, succession: &Succession) {
+    put_consumer(out, SUCCEED, succession.consumer);
+    put_spec(out, &succession.spec);
+    out.put_u8(succession.settled.is_some().into());
+    if let Some(settled) = &succession.settled {
+        put_session(out, settled.session);
+        put_varint(out, settled.consumer.0.into());
+        put_ranges(out, &settled.ids);
+    }
+}
+
+fn take_succession(reader: &mut Reader) -> Result<Succession, CodecError> {
+    let consumer = take_consumer(reader)?;
+    let spec = take_spec(reader)?;
+    let settled = match reader.bool()? {
+        false => None,
+        true => Some(Settled {
+            session: take_session(reader)?,
+            consumer: take_consumer(reader)?,
+            ids: take_ranges(reader)?,
+        }),
+    };
+    Ok(Succession {
+        consumer,
+        spec,
+        settled,
+    })
 }
 
 fn take_outcome(reader: &mut Reader) -> Result<Outcome, CodecError> {

@@ -1,7 +1,8 @@
 use super::*;
 use crate::{
     Answer, ConsumerId, ConsumerSpec, DeadLettering, Delivery, Event, Outcome, Overflow,
-    QueueSettings, Received, Refusal, Reject, Request, RequestBody, Resume, SessionId, ToQueue,
+    QueueSettings, Received, Refusal, Reject, Request, RequestBody, Resume, SessionId, Settled,
+    Succession, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId, WallTime};
@@ -91,22 +92,38 @@ fn spec() -> impl Strategy<Value = ConsumerSpec> {
     })
 }
 
+fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let range = any::<(u64, u64)>().prop_map(|(a, b)| (a.min(b), a.max(b)));
+    vec(range, 0..5)
+}
+
+fn succession() -> impl Strategy<Value = Succession> {
+    let settled = (session(), consumer(), ranges()).prop_map(|(session, consumer, ids)| Settled {
+        session,
+        consumer,
+        ids,
+    });
+    let settled = proptest::option::of(settled);
+    (consumer(), spec(), settled).prop_map(|(consumer, spec, settled)| Succession {
+        consumer,
+        spec,
+        settled,
+    })
+}
+
 fn body() -> impl Strategy<Value = RequestBody> {
     let outcome = prop_oneof![
         Just(Outcome::Accepted),
         Just(Outcome::Requeue),
         Just(Outcome::Rejected)
     ];
-    let ids = vec(
-        any::<(u64, u64)>().prop_map(|(a, b)| (a.min(b), a.max(b))),
-        0..5,
-    );
     prop_oneof![
         message().prop_map(RequestBody::Publish),
         (consumer(), spec()).prop_map(|(consumer, spec)| RequestBody::Consume { consumer, spec }),
+        succession().prop_map(|it| RequestBody::Succeed(Box::new(it))),
         consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
         consumer().prop_map(|consumer| RequestBody::Leave { consumer }),
-        (consumer(), outcome, ids).prop_map(|(consumer, outcome, ids)| RequestBody::Settle {
+        (consumer(), outcome, ranges()).prop_map(|(consumer, outcome, ids)| RequestBody::Settle {
             consumer,
             outcome,
             ids

@@ -79,6 +79,8 @@ impl Store for Shelf<'_> {
         *self.out_bytes -= u64::from(item.body);
         if (self.postpones && why == Back::Asked) || planted::is(Bug::RequeueBehind) {
             self.ready.postpone(item, attempts, self.at);
+        } else if why == Back::InFront {
+            self.ready.put_in_front(item, attempts);
         } else {
             self.ready.give_back(item, attempts);
         }

@@ -24,6 +24,8 @@ mod order_tests;
 mod ready;
 mod snapshot;
 #[cfg(test)]
+mod succession_tests;
+#[cfg(test)]
 mod tests;
 
 pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};

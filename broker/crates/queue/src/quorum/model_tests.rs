@@ -6,6 +6,7 @@ use super::tests::{Rig, answers, deliveries, message, number, session, settings,
 use super::{Effect, Effects};
 use crate::{
     Answer, ConsumerId, Event, Outcome, Output, Overflow, QueueSettings, RequestBody, SessionId,
+    Settled, Succession,
 };
 use env::{NodeId, WallTime};
 use proptest::prelude::*;
@@ -23,6 +24,12 @@ enum Step {
         by: u64,
         prefetch: u32,
         priority: i32,
+    },
+    /// By the next connection of the one session that lasts.
+    Succeed {
+        by: u64,
+        prefetch: u32,
+        done: u8,
     },
     Cancel {
         by: u64,
@@ -67,6 +74,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (by.clone(), 1u8..5, 0u8..8).prop_map(|(by, count, priority)| Step::Publish { by, count, priority }),
         3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
+        2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
         8 => (by.clone(), 0u8..6, any::<u8>()).prop_map(|(by, outcome, pick)| Step::Settle { by, outcome, pick }),
         1 => by.clone().prop_map(|by| Step::Get { by }),
@@ -92,6 +100,8 @@ struct Model {
     slots: Vec<u64>,
     next_session: u64,
     windows: BTreeMap<(u64, u32), usize>,
+    /// Consumers of the session that lasts; the last one may be there.
+    lasting: Vec<(u64, u32)>,
     out: BTreeMap<(u64, u32), BTreeMap<u64, u64>>,
     taken: BTreeSet<u64>,
     settled: BTreeSet<u64>,
@@ -119,6 +129,7 @@ impl Model {
             slots: (10..15).collect(),
             next_session: 20,
             windows: BTreeMap::new(),
+            lasting: Vec::new(),
             out: BTreeMap::new(),
             taken: BTreeSet::new(),
             settled: BTreeSet::new(),
@@ -158,8 +169,10 @@ impl Model {
                 self.windows.insert((slot, consumer), window);
                 self.rig.consume(slot, consumer, spec(prefetch, priority))
             }
+            Step::Succeed { by, prefetch, done } => self.succeed(by, prefetch, done)?,
             Step::Cancel { by } => match self.consumer_of(by) {
                 Some((slot, consumer)) => {
+                    self.lasting.retain(|key| *key != (slot, consumer));
                     let consumer = ConsumerId(consumer);
                     self.rig.one(slot, RequestBody::Cancel { consumer })
                 }
@@ -211,6 +224,33 @@ impl Model {
         self.observe(out)
     }
 
+    /// What the last connection was done with is settled by the next.
+    fn succeed(&mut self, by: u64, prefetch: u32, done: u8) -> Result<Output, TestCaseError> {
+        let slot = self.slots[by as usize];
+        let consumer = self.next_consumer;
+        self.next_consumer += 1;
+        let last = self.lasting.last().copied();
+        let held = last.and_then(|last| self.out.remove(&last));
+        let mut ids = Vec::new();
+        for (id, n) in held.into_iter().flatten().take(done.into()) {
+            prop_assert!(self.settled.insert(n), "settled twice");
+            ids.push((id, id));
+        }
+        let settled = last.map(|(slot, consumer)| Settled {
+            session: session(slot),
+            consumer: ConsumerId(consumer),
+            ids,
+        });
+        self.lasting.push((slot, consumer));
+        self.windows.insert((slot, consumer), prefetch as usize);
+        let next = Succession {
+            consumer: ConsumerId(consumer),
+            spec: spec(prefetch, 0),
+            settled,
+        };
+        Ok(self.rig.one(slot, RequestBody::Succeed(Box::new(next))))
+    }
+
     /// A batch that was applied before changes nothing; other commands are not numbered.
     fn repeat(&mut self, back: u8) -> Result<(), TestCaseError> {
         let at = self.rig.log.len().checked_sub(1 + back as usize);
@@ -232,8 +272,9 @@ impl Model {
     fn logged(&mut self, step: Step) -> Output {
         match step {
             Step::Suspect { node } => {
+                let lasting = &self.lasting;
                 self.out
-                    .retain(|(s, _), _| session(*s).node != NodeId(node));
+                    .retain(|key, _| session(key.0).node != NodeId(node) || lasting.contains(key));
                 self.rig
                     .command(Command::NodeSuspected(NodeId(node)).encode())
             }

@@ -2,9 +2,9 @@
 
 use super::command::Command;
 use super::machine::Machine;
-use super::tests::{Rig, settings};
+use super::tests::{Rig, session, settings};
 use crate::naive::{FLOW, Pair, Real, step};
-use crate::{ConsumerId, Output, QueueKind, QueueSettings, RequestBody};
+use crate::{ConsumerId, Output, QueueKind, QueueSettings, RequestBody, SessionId};
 use env::WallTime;
 use proptest::prelude::*;
 
@@ -33,6 +33,10 @@ impl Real for Rig {
         assert_eq!(again.snapshot(), state);
         self.machine = again;
         Output::default()
+    }
+
+    fn session(&self, by: u64) -> SessionId {
+        session(by)
     }
 
     fn clock(&self) -> u64 {

@@ -336,6 +336,12 @@ impl Ready {
         self.returned.push_back(Returned { held, attempts });
     }
 
+    /// Back to the front, before all that came back.
+    pub fn put_in_front(&mut self, held: Held, attempts: u32) {
+        self.count(&held);
+        self.returned.push_front(Returned { held, attempts });
+    }
+
     /// Back to the end. `after` is where in the log that was asked for; later calls name later places.
     pub fn postpone(&mut self, held: Held, attempts: u32, after: Place) {
         self.count(&held);

@@ -324,7 +324,9 @@ fn put_consumer(out: &mut BytesMut, consumer: &Consumer<Held>) {
     out.put_u8(
         u8::from(consumer.get)
             | u8::from(consumer.cancelled) << 1
-            | u8::from(consumer.suspended) << 2,
+            | u8::from(consumer.suspended) << 2
+            | u8::from(consumer.lasting) << 3
+            | u8::from(consumer.succeeded) << 4,
     );
     put_varint(out, consumer.next_id);
     put_varint(out, consumer.ticket.unwrap_or(0));
@@ -346,6 +348,8 @@ fn take_consumer(reader: &mut Reader) -> Result<Consumer<Held>, CodecError> {
     let mut consumer = Consumer::new(session, id, spec, flags & 1 != 0);
     consumer.cancelled = flags & 2 != 0;
     consumer.suspended = flags & 4 != 0;
+    consumer.lasting = flags & 8 != 0;
+    consumer.succeeded = flags & 16 != 0;
     consumer.next_id = reader.varint()?;
     consumer.ticket = Some(reader.varint()?).filter(|ticket| *ticket != 0);
     let mut out = BTreeMap::new();

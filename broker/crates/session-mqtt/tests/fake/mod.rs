@@ -11,16 +11,17 @@ use codec_mqtt::{
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
+use metadata::features::{Feature, MQTT_STATE, MQTT_SUCCESSION};
 use metadata::{
     BindingRecord, Change, Destination, Done, NodeRecord, PermissionRecord, QueueId, QueueKind,
     QueueRecord, Refused, SessionId, Tree, TreeEvent, UserRecord,
 };
-use queue::{Reject, RequestBody};
+use queue::{ConsumerId, Reject, RequestBody};
 use session::{
     Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Tally, Verdict,
 };
 use session_mqtt::{MqttSession, SessionConfig, Settings, publish_will};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
@@ -34,6 +35,9 @@ pub struct Node {
     random: u64,
     pub hub: Hub,
     pub notices: VecDeque<(u64, Notice)>,
+    /// Requests of these sessions reach their queues late: see [`World::hear`].
+    late: BTreeSet<u64>,
+    held: Vec<(u64, QueueId, Option<RequestBody>)>,
     /// What queues were given.
     pub queued: Vec<(QueueId, Message)>,
     /// The queues of sessions.
@@ -65,7 +69,7 @@ fn user(name: &str) -> UserRecord {
 }
 
 impl Node {
-    fn new() -> Node {
+    fn new(features: &[Feature]) -> Node {
         let mut node = Node {
             now: Time(1),
             wall: WallTime(1_700_000_000_000),
@@ -74,6 +78,8 @@ impl Node {
             random: 0,
             hub: Hub::default(),
             notices: VecDeque::new(),
+            late: BTreeSet::new(),
+            held: Vec::new(),
             queued: Vec::new(),
             stores: BTreeMap::new(),
             refuses: false,
@@ -99,9 +105,10 @@ impl Node {
             }],
             user: user("guest"),
         });
-        node.must(Change::EnableFeature {
-            name: metadata::features::MQTT_STATE.name.into(),
-        });
+        for feature in features {
+            let name = feature.name.into();
+            node.must(Change::EnableFeature { name });
+        }
         node.must(Change::PutVhost {
             name: "other".into(),
             description: "".into(),
@@ -156,8 +163,11 @@ impl Node {
 impl Node {
     /// The socket of a session is gone: so are its consumers.
     fn over(&mut self, number: u64) {
-        for store in self.stores.values_mut() {
-            store.session_over(number, self.now);
+        for (queue, store) in &mut self.stores {
+            match self.late.contains(&number) {
+                true => self.held.push((number, *queue, None)),
+                false => store.session_over(number, self.now),
+            }
         }
     }
 
@@ -195,6 +205,11 @@ impl Node {
     /// Messages that a queue has, given out or not.
     pub fn kept(&self, queue: QueueId) -> usize {
         self.stores.get(&queue).map_or(0, Store::len)
+    }
+
+    /// Whether a queue's consumer says that it follows the one before.
+    pub fn is_succession(&self, queue: QueueId) -> bool {
+        self.stores.get(&queue).is_some_and(|s| s.succeeded)
     }
 
     /// A message from an AMQP client to a session's queue.
@@ -275,6 +290,10 @@ impl Broker for Node {
         self.requests += 1;
         let seq = RequestSeq(self.requests);
         let number = self.number;
+        if self.late.contains(&number) {
+            self.held.push((number, queue, Some(body)));
+            return seq;
+        }
         if let Some(store) = self.stores.get_mut(&queue) {
             let answer = store.request(number, body, self.now);
             self.notices.extend(answer.map(|answer| {
@@ -284,6 +303,18 @@ impl Broker for Node {
             self.notices.extend(store.next(queue));
         }
         seq
+    }
+    fn settling(&self, queue: QueueId, _: ConsumerId) -> Vec<(u64, u64)> {
+        let mut settling = Vec::new();
+        for (number, of, body) in &self.held {
+            match body {
+                Some(RequestBody::Settle { ids, .. }) if (*number, *of) == (self.number, queue) => {
+                    settling.extend(ids);
+                }
+                _ => {}
+            }
+        }
+        settling
     }
     fn publishers_blocked(&self) -> Option<&'static str> {
         self.alarm
@@ -358,8 +389,13 @@ impl Default for World {
 
 impl World {
     pub fn new(settings: Settings) -> World {
+        World::with(settings, &[MQTT_STATE, MQTT_SUCCESSION])
+    }
+
+    /// Of a cluster that has these feature flags.
+    pub fn with(settings: Settings, features: &[Feature]) -> World {
         World {
-            node: Node::new(),
+            node: Node::new(features),
             settings: Arc::new(settings),
             seats: Vec::new(),
         }
@@ -543,6 +579,24 @@ impl World {
         self.settle();
     }
 
+    /// From now on no queue hears what this client's session asks, until [`World::hear`].
+    pub fn delay(&mut self, c: usize) {
+        self.node.late.insert(c as u64 + 1);
+    }
+
+    /// Queues hear what was late.
+    pub fn hear(&mut self) {
+        self.node.late.clear();
+        for (number, queue, body) in std::mem::take(&mut self.node.held) {
+            let Some(store) = self.node.stores.get_mut(&queue) else {
+                continue;
+            };
+            store.late(number, body, self.node.now);
+            self.node.notices.extend(store.next(queue));
+        }
+        self.settle();
+    }
+
     /// The process is killed and starts again: what was in memory is gone.
     pub fn kill(&mut self) {
         for seat in &mut self.seats {
@@ -560,6 +614,8 @@ impl World {
         }
         self.node.notices.clear();
         self.node.unconfirmed.clear();
+        self.node.late.clear();
+        self.node.held.clear();
         for c in 0..self.seats.len() {
             self.node.over(c as u64 + 1);
         }

@@ -2,7 +2,7 @@
 
 use env::Time;
 use message::Message;
-use queue::{Answer, ConsumerId, Delivery, Outcome, QueueId, RequestBody};
+use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, QueueId, RequestBody, Settled};
 use session::Notice;
 use std::collections::VecDeque;
 
@@ -24,6 +24,8 @@ pub struct Store {
     ready: VecDeque<Kept>,
     out: VecDeque<(u64, Kept)>,
     consumer: Option<Consumer>,
+    /// Whether the last consumer came with [`RequestBody::Succeed`].
+    pub succeeded: bool,
     unused_since: Option<Time>,
 }
 
@@ -68,27 +70,61 @@ impl Store {
         match body {
             RequestBody::Consume { consumer, spec } => {
                 assert!(self.consumer.is_none(), "the last one has not left");
-                self.unused_since = None;
-                self.consumer = Some(Consumer {
-                    number,
-                    id: consumer,
-                    prefetch: spec.prefetch as usize,
-                    next: 1,
-                });
-                return Some(Answer::Consuming);
+                self.succeeded = false;
+                return Some(self.begin(number, consumer, &spec));
+            }
+            RequestBody::Succeed(next) => {
+                if let Some(settled) = &next.settled {
+                    self.settle_late(settled);
+                }
+                if let Some(last) = self.consumer() {
+                    self.session_over(last, now);
+                }
+                self.succeeded = true;
+                return Some(self.begin(number, next.consumer, &next.spec));
             }
             RequestBody::Settle { outcome, ids, .. } => {
                 assert_eq!(
                     (self.consumer(), outcome),
                     (Some(number), Outcome::Accepted)
                 );
-                let settled = |id: u64| ids.iter().any(|(from, to)| (*from..=*to).contains(&id));
-                self.out.retain(|(id, _)| !settled(*id));
+                self.settle(&ids);
             }
             RequestBody::Leave { .. } => self.session_over(number, now),
             other => panic!("no MQTT session asks a queue for {other:?}"),
         }
         None
+    }
+
+    fn begin(&mut self, number: u64, id: ConsumerId, spec: &ConsumerSpec) -> Answer {
+        self.unused_since = None;
+        self.consumer = Some(Consumer {
+            number,
+            id,
+            prefetch: spec.prefetch as usize,
+            next: 1,
+        });
+        Answer::Consuming
+    }
+
+    fn settle(&mut self, ids: &[(u64, u64)]) {
+        let settled = |id: u64| ids.iter().any(|(from, to)| (*from..=*to).contains(&id));
+        self.out.retain(|(id, _)| !settled(*id));
+    }
+
+    fn settle_late(&mut self, settled: &Settled) {
+        if self.consumer() == Some(settled.session.number) {
+            self.settle(&settled.ids);
+        }
+    }
+
+    /// A request that took its time, or (None) the end of the session. Another session may have come since.
+    pub fn late(&mut self, number: u64, body: Option<RequestBody>, now: Time) {
+        match body {
+            _ if self.consumer() != Some(number) => {}
+            Some(body) => drop(self.request(number, body, now)),
+            None => self.session_over(number, now),
+        }
     }
 
     /// What the consumer is given now.

@@ -439,7 +439,6 @@ impl Scenario for Run {
             Note::Drained => self.ledger.ended(world.now(), node),
             Note::PeerDown(peer) => {
                 self.ledger.given_up(world.now(), peer);
-                self.crowd.book.given_up(world.now(), peer);
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ mod listener;
 use super::post::PostId;
 use super::wire::Arrival;
 use codec_mqtt::Qos;
-use env::{NodeId, Time};
+use env::Time;
 use listener::Listener;
 use metadata::QueueId;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,8 +55,6 @@ pub struct Book {
     listeners: BTreeMap<usize, Listener>,
     /// Until when something may be wrong with net or nodes, as the ledger has it.
     pub disturbed: Time,
-    /// When a machine was last given up by another one.
-    given_up: BTreeMap<NodeId, Time>,
     pub acknowledged: u64,
     pub received: u64,
     /// Of those, the ones that had come before.
@@ -83,11 +81,6 @@ impl Book {
     /// Nothing was wrong since then.
     pub fn calm_since(&self, then: Time) -> bool {
         self.disturbed < then
-    }
-
-    /// Another node takes this machine to be down.
-    pub fn given_up(&mut self, now: Time, machine: NodeId) {
-        self.given_up.insert(machine, now);
     }
 
     /// A client of the workload; `queue`: of its session, if that outlives connections.
@@ -219,14 +212,6 @@ impl Book {
         }
     }
 
-    /// Another connection of the device goes on with its session; the one before began then.
-    pub fn moved(&mut self, now: Time, device: usize, before: Time) {
-        let calm = self.calm_since(before);
-        if let (false, Ok(listener)) = (calm, self.listener(device)) {
-            listener.is_moved(now);
-        }
-    }
-
     /// When the device was told that it is subscribed, last.
     pub fn subscribed_since(&self, device: usize, filter: &str) -> Option<Time> {
         let listener = self.listeners.get(&device)?;
@@ -268,15 +253,8 @@ impl Book {
         listener.begin_anew();
     }
 
-    /// A message has reached the application, from this machine. `epoch`: how often the session's connection came to another
-    /// place.
-    pub fn arrived(
-        &mut self,
-        now: Time,
-        device: usize,
-        arrival: &Arrival,
-        (machine, epoch): (NodeId, u64),
-    ) -> Result<(), String> {
+    /// A message has reached the application. `epoch`: how often the session's connection came to another place.
+    pub fn arrived(&mut self, device: usize, arrival: &Arrival, epoch: u64) -> Result<(), String> {
         let Arrival {
             topic,
             qos,
@@ -324,9 +302,7 @@ impl Book {
                 Outcome::Acknowledged(at) => Some(at),
                 _ => None,
             },
-            now,
             epoch,
-            given_up: self.given_up.get(&machine).copied(),
         };
         let listener = self.listeners.get_mut(&device);
         let before = listener.map(|l| l.takes(&receipt)).transpose()?;

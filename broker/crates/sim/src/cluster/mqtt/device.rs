@@ -78,8 +78,6 @@ pub struct Device {
     pub ghosts: Vec<Ghost>,
     /// Where the last connection went.
     pub place: Option<Place>,
-    /// When the session went on with it.
-    since: Time,
     /// How often that was another place than before.
     epoch: u64,
     /// It wants a session of its own beginning.
@@ -124,7 +122,6 @@ impl Device {
             link: None,
             ghosts: Vec::new(),
             place: None,
-            since: Time::ZERO,
             epoch: 0,
             anew: false,
             inbound: Inbound::default(),
@@ -259,8 +256,6 @@ impl Device {
             }
             return Ok(());
         }
-        cx.book.moved(cx.now, self.number, self.since);
-        self.since = cx.now;
         self.inbound.begin(true);
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -293,9 +288,7 @@ impl Device {
                     let id = PostId::read(&arrival.payload)?;
                     self.found.insert(arrival.topic.clone(), id);
                 }
-                let machine = self.place.map(|place| place.node).unwrap_or_default();
-                let from = (machine, self.epoch);
-                cx.book.arrived(cx.now, self.number, &arrival, from)
+                cx.book.arrived(self.number, &arrival, self.epoch)
             }
             Heard::Ack {
                 kind: AckKind::PubRel,

@@ -28,10 +28,7 @@ pub struct Receipt<'a> {
     pub sent: Time,
     pub again: bool,
     pub acknowledged: Option<Time>,
-    pub now: Time,
     pub epoch: u64,
-    /// When another node last took this one, where it comes, to be down.
-    pub given_up: Option<Time>,
 }
 
 pub struct Listener {
@@ -44,11 +41,8 @@ pub struct Listener {
     began: Option<Time>,
     /// The last number of each stream that came for the first time, by topic and QoS.
     order: BTreeMap<(u32, String, Qos), u32>,
-    /// What was sent before this may come in another order: its connection began while something was wrong, and the queue may not have
-    /// heard by then that the one before had ended and what that had goes back.
-    unsettled: Time,
-    /// What came, when last, and in which epoch.
-    got: BTreeMap<PostId, (Time, u64)>,
+    /// What came, and in which epoch last.
+    got: BTreeMap<PostId, u64>,
     /// The newest message that came for a filter, by when it was sent.
     newest: BTreeMap<String, Time>,
 }
@@ -61,7 +55,6 @@ impl Listener {
             ever: BTreeSet::new(),
             began: None,
             order: BTreeMap::new(),
-            unsettled: Time::ZERO,
             got: BTreeMap::new(),
             newest: BTreeMap::new(),
         }
@@ -73,11 +66,6 @@ impl Listener {
 
     pub fn subscriptions(&self) -> impl Iterator<Item = (&String, &Sub)> {
         self.subs.iter()
-    }
-
-    /// Another connection goes on with the session, and something is wrong.
-    pub fn is_moved(&mut self, now: Time) {
-        self.unsettled = now;
     }
 
     pub fn asked(&mut self, now: Time, filter: &str, qos: Qos) {
@@ -155,10 +143,8 @@ impl Listener {
             self.heard(filter, receipt.sent);
         }
         let epoch = receipt.epoch;
-        if let Some((at, last)) = self.got.insert(id, (receipt.now, epoch)) {
-            // A queue that gives up the node takes back what it has not heard of being settled.
-            let kept = last == epoch && receipt.given_up.is_none_or(|given_up| given_up < at);
-            let exactly_once = receipt.given == Qos::ExactlyOnce && kept;
+        if let Some(last) = self.got.insert(id, epoch) {
+            let exactly_once = receipt.given == Qos::ExactlyOnce && last == epoch;
             if !again && (exactly_once || self.queue.is_none()) {
                 return Err(format!(
                     "{id:?} came twice with {:?} in one session",
@@ -168,10 +154,7 @@ impl Listener {
             return Ok(true);
         }
         // What is sent again may be late for a session that has begun since.
-        let late = match self.queue {
-            Some(_) => receipt.sent < self.unsettled,
-            None => again,
-        };
+        let late = self.queue.is_none() && again;
         if late || self.group_of(topic).is_some() {
             return Ok(false);
         }

@@ -1,0 +1,176 @@
+//! Consumers of a session that outlives its connections: order and settling from one connection to the next.
+
+use super::command::Command;
+use super::machine::Machine;
+use super::tests::{Rig, deliveries, number, session, settings, spec};
+use super::{Effect, Effects};
+use crate::{
+    ConsumerId, Event, GoneNode, Outcome, Output, QueueSettings, RequestBody, Resume, Settled,
+    Succession,
+};
+use env::{Incarnation, NodeId};
+
+const CONSUMER: ConsumerId = ConsumerId(1);
+
+/// As a queue of an MQTT session is.
+fn rig() -> Rig {
+    Rig::new(QueueSettings {
+        delivery_limit: None,
+        ..settings()
+    })
+}
+
+/// A connection of the session that lasts.
+fn connect(rig: &mut Rig, by: u64, prefetch: u32, settled: Option<Settled>) -> Output {
+    let next = Succession {
+        consumer: CONSUMER,
+        spec: spec(prefetch, 0),
+        settled,
+    };
+    rig.one(by, RequestBody::Succeed(Box::new(next)))
+}
+
+fn done(by: u64, ids: &[(u64, u64)]) -> Option<Settled> {
+    Some(Settled {
+        session: session(by),
+        consumer: CONSUMER,
+        ids: ids.to_vec(),
+    })
+}
+
+fn leave(rig: &mut Rig, by: u64) -> Output {
+    rig.one(by, RequestBody::Leave { consumer: CONSUMER })
+}
+
+/// To whom, number, and whether it was out before.
+fn handed(out: &Output) -> Vec<(u64, u64, bool)> {
+    let show = |d: &(u64, u32, crate::Delivery)| (d.0, number(&d.2.message), d.2.redelivered);
+    deliveries(out).iter().map(show).collect()
+}
+
+fn ended(out: &Output) -> Vec<u64> {
+    let ended = |a: &&crate::Addressed| a.event == Event::Cancelled { consumer: CONSUMER };
+    let all = out.events.iter().filter(ended);
+    all.map(|a| a.session.number).collect()
+}
+
+fn counts(rig: &Rig) -> (u64, u64, u32) {
+    let stats = rig.machine.stats();
+    (stats.ready, stats.unacknowledged, stats.consumers)
+}
+
+#[test]
+fn the_next_connection_gets_first_what_the_last_one_held() {
+    let mut rig = rig();
+    connect(&mut rig, 1, 3, None);
+    let out = rig.publish(1..=5);
+    assert_eq!(handed(&out), [(1, 1, false), (1, 2, false), (1, 3, false)]);
+    let out = connect(&mut rig, 2, 2, None);
+    assert_eq!(ended(&out), [1]);
+    assert_eq!(handed(&out), [(2, 1, true), (2, 2, true)]);
+    assert_eq!(counts(&rig), (3, 2, 1));
+    // One with a smaller window than the one before: 3 came back first, and 1 and 2 go before it.
+    let out = connect(&mut rig, 4, 4, None);
+    let all = [(4, 1, true), (4, 2, true), (4, 3, true), (4, 4, false)];
+    assert_eq!(handed(&out), all);
+    // What the earlier ones say late means nothing.
+    rig.settle(1, 1, Outcome::Accepted, 1);
+    leave(&mut rig, 1);
+    leave(&mut rig, 2);
+    assert_eq!(counts(&rig), (1, 4, 1));
+    let out = leave(&mut rig, 4);
+    assert_eq!(handed(&out), []);
+    let out = connect(&mut rig, 5, 9, None);
+    assert!(ended(&out).is_empty());
+    let order: Vec<u64> = handed(&out).iter().map(|d| d.1).collect();
+    assert_eq!(order, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn what_the_last_connection_was_done_with_does_not_come_again() {
+    let mut rig = rig();
+    connect(&mut rig, 1, 4, None);
+    rig.publish(1..=5);
+    let out = connect(&mut rig, 2, 4, done(1, &[(1, 1), (3, 3), (9, 8)]));
+    assert_eq!(handed(&out), [(2, 2, true), (2, 4, true), (2, 5, false)]);
+    assert_eq!(counts(&rig), (0, 3, 1));
+    // Its settling comes at last; and one more connection repeats it.
+    rig.settle(1, 1, Outcome::Accepted, 3);
+    let out = connect(&mut rig, 3, 4, done(1, &[(1, 4)]));
+    assert_eq!(handed(&out).len(), 3);
+    assert_eq!(rig.machine.counters().deliveries.ack, 2);
+}
+
+#[test]
+fn consumers_of_others_are_left_alone() {
+    let mut rig = rig();
+    rig.consume(1, 1, spec(1, 0));
+    let other = Succession {
+        consumer: CONSUMER,
+        spec: crate::ConsumerSpec {
+            tag: "other".into(),
+            ..spec(1, 0)
+        },
+        settled: None,
+    };
+    rig.one(2, RequestBody::Succeed(Box::new(other)));
+    rig.publish(1..=2);
+    let out = connect(&mut rig, 3, 4, done(1, &[(1, 1)]));
+    assert!(ended(&out).is_empty());
+    let out = connect(&mut rig, 4, 4, done(2, &[(1, 1)]));
+    assert_eq!(ended(&out), [3]);
+    assert_eq!(counts(&rig), (0, 2, 3));
+}
+
+#[test]
+fn a_connection_that_missed_its_end_is_told_again() {
+    let mut rig = rig();
+    connect(&mut rig, 1, 3, None);
+    connect(&mut rig, 2, 3, None);
+    let state = rig.machine.snapshot();
+    rig.machine = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+    assert_eq!(rig.machine.snapshot(), state);
+    let resume = |rig: &mut Rig| {
+        let mut effects = Effects::wanted();
+        let resume = Resume {
+            session: session(1),
+            consumer: CONSUMER,
+            next: 1,
+        };
+        rig.machine.resume(&resume, &mut effects);
+        effects.list
+    };
+    let cancelled = Effect::Event {
+        session: session(1),
+        event: Event::Cancelled { consumer: CONSUMER },
+    };
+    assert_eq!(resume(&mut rig), [cancelled]);
+    leave(&mut rig, 1);
+    assert_eq!(resume(&mut rig), []);
+    assert_eq!(rig.machine.checkout.consumers.len(), 1);
+}
+
+#[test]
+fn what_it_holds_stays_while_its_node_cannot_be_reached() {
+    let mut rig = rig();
+    let node = session(1).node;
+    connect(&mut rig, 1, 2, None);
+    rig.publish(1..=3);
+    rig.command(Command::NodeSuspected(node).encode());
+    assert_eq!(counts(&rig), (1, 2, 1));
+    // It was only slow.
+    let out = rig.settle(1, 1, Outcome::Accepted, 1);
+    assert_eq!(handed(&out), [(1, 3, false)]);
+    // It is somewhere else; then that place is gone for good.
+    rig.command(Command::NodeSuspected(node).encode());
+    let out = connect(&mut rig, 2, 1, None);
+    assert_eq!((handed(&out), ended(&out)), (vec![(2, 2, true)], vec![1]));
+    let gone = GoneNode {
+        node: NodeId(session(2).node.0),
+        before: Incarnation(2),
+    };
+    rig.command(Command::GoneNode(gone).encode());
+    assert_eq!(counts(&rig), (2, 0, 0));
+    let out = connect(&mut rig, 3, 2, None);
+    assert_eq!(handed(&out), [(3, 2, true), (3, 3, true)]);
+}
