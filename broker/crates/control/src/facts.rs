@@ -237,6 +237,33 @@ impl QueueTotals {
     }
 }
 
+/// What went over a protocol's connections; all 0 where sessions do not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrafficCounts {
+    /// Connections that were accepted.
+    pub connects: u64,
+    pub packets_in: u64,
+    pub packets_out: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Of messages, without what is around them.
+    pub payload_in: u64,
+    pub payload_out: u64,
+}
+
+impl TrafficCounts {
+    pub fn add(&mut self, other: &TrafficCounts) {
+        self.connects += other.connects;
+        self.packets_in += other.packets_in;
+        self.packets_out += other.packets_out;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.payload_in += other.payload_in;
+        self.payload_out += other.payload_out;
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProtocolCounters {
@@ -252,6 +279,7 @@ pub struct ProtocolCounters {
     pub quorum: MessageCounts,
     /// Of messages that come from no queue, as to MQTT clients.
     pub queueless: MessageCounts,
+    pub traffic: TrafficCounts,
     /// Those that have published and are still there: channels, or connections where a protocol has no channels.
     pub publishers: i64,
     /// Of MQTT: connections that have subscribed.
@@ -262,8 +290,13 @@ pub struct ProtocolCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MqttFigures {
+    pub connected: u64,
     /// Sessions whose clients are away.
     pub sessions_away: u64,
+    /// The most of both that each shard ever had at the same time, added up.
+    pub most: u64,
+    /// Sessions that ended because their time was over.
+    pub expired: u64,
     pub subscriptions: u64,
     /// The cluster's, as this node has them.
     pub retained: u64,
@@ -280,7 +313,10 @@ pub struct MqttFigures {
 
 impl MqttFigures {
     fn add(&mut self, other: &MqttFigures) {
+        self.connected += other.connected;
         self.sessions_away += other.sessions_away;
+        self.most += other.most;
+        self.expired += other.expired;
         self.subscriptions += other.subscriptions;
         self.retained += other.retained;
         self.retained_bytes += other.retained_bytes;
@@ -315,6 +351,7 @@ impl Counters {
             ours.unroutable_dropped += theirs.unroutable_dropped;
             ours.classic.add(&theirs.classic);
             ours.quorum.add(&theirs.quorum);
+            ours.traffic.add(&theirs.traffic);
             ours.queueless.add(&theirs.queueless);
             ours.publishers += theirs.publishers;
             ours.consumers += theirs.consumers;

@@ -11,7 +11,7 @@ mod membership;
 
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, Facts,
-    MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals,
+    MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals, TrafficCounts,
 };
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,

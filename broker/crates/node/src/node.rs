@@ -339,6 +339,7 @@ impl Node {
             limits: config.mqtt.limits.clone(),
             vhost: vhost.as_str().into(),
             exchange: config.mqtt.exchange.as_str().into(),
+            sys_interval: config.mqtt.sys_interval,
             loopback_users: names(&config.loopback_users),
             anonymous: anonymous.map(|user| auth::Credentials {
                 user: user.clone(),

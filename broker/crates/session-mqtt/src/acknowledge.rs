@@ -50,7 +50,7 @@ impl Link {
             }
             None => Reason::PacketIdentifierNotFound,
         };
-        Ack::new(AckKind::PubRel, ack.packet_id, reason).encode(self.version, cx.out.tail());
+        Ack::new(AckKind::PubRel, ack.packet_id, reason).encode(self.version, cx.packet());
         Ok(())
     }
 
@@ -77,7 +77,7 @@ impl Link {
             false => Reason::PacketIdentifierNotFound,
         };
         self.owed = self.owed.saturating_sub(1);
-        Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.out.tail());
+        Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.packet());
     }
 }
 

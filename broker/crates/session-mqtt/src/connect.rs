@@ -228,8 +228,9 @@ impl MqttSession {
         let (user, vhost) = (link.user.clone(), link.vhost.clone());
         may_enter(cx.broker.tree(), &user, &vhost)?;
         if let Some(delayed) = &link.will {
-            let key = topics::key_of(&delayed.will.topic);
-            if !link.may_publish(cx.broker.tree(), &key) {
+            let topic = &*delayed.will.topic;
+            let key = topics::key_of(topic);
+            if publish::is_reserved(topic) || !link.may_publish(cx.broker.tree(), &key) {
                 let text = "the user may not publish to the will's topic";
                 return Err(Failure::new(Reason::NotAuthorized, text));
             }
@@ -327,7 +328,8 @@ impl Link {
         if !fits {
             return false;
         }
-        cx.out.tail().extend_from_slice(&packet);
+        cx.packet().extend_from_slice(&packet);
+        cx.count(|t| t.traffic.connects += 1);
         self.open = true;
         self.count_consumer(cx);
         self.release_earlier_life(cx);

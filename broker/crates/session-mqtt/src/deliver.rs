@@ -103,7 +103,7 @@ impl Link {
         let packet_id = inflight.packet_id;
         if inflight.released {
             let release = Ack::new(AckKind::PubRel, packet_id, Reason::Success);
-            release.encode(self.version, cx.out.tail());
+            release.encode(self.version, cx.packet());
             return true;
         }
         let sending = Sending {
@@ -242,7 +242,8 @@ impl Link {
         if forward.wire_len(self.version, payload) > self.max_packet().min(MAX_PACKET) {
             return false;
         }
-        forward.encode_head(self.version, payload, cx.out.tail());
+        forward.encode_head(self.version, payload, cx.packet());
+        cx.count(|t| t.traffic.payload_out += payload as u64);
         cx.out
             .push_part(message.body(), || message.body_part(0..payload));
         if let Alias::New(_) = alias {

@@ -72,7 +72,7 @@ impl MqttSession {
             }
             // [MQTT-3.2.2-19], [MQTT-3.14.2-3]: rather without the text than too long.
             if packet.len() <= room {
-                cx.out.tail().extend_from_slice(&packet);
+                cx.packet().extend_from_slice(&packet);
                 break;
             }
         }

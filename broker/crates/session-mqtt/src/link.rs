@@ -7,6 +7,7 @@ use crate::state::{ClientState, Kept};
 use crate::stored::{Stored, queue_name};
 use crate::subscribe::Pending;
 use crate::traffic::Traffic;
+use bytes::BytesMut;
 use codec_mqtt::{Qos, Reason, Version};
 use message::Message;
 use metadata::{Name, Right, Tree};
@@ -21,16 +22,25 @@ pub(crate) struct Cx<'a> {
     /// What this step has counted; `counted`: something.
     tally: Tally,
     counted: bool,
+    /// Bytes in `out` when the step began.
+    before: usize,
 }
 
 impl<'a> Cx<'a> {
     pub fn new(broker: &'a mut dyn Broker, out: &'a mut Outbox) -> Cx<'a> {
         Cx {
+            before: out.len(),
             broker,
             out,
             tally: Tally::default(),
             counted: false,
         }
+    }
+
+    /// Where the next packet to the client goes.
+    pub fn packet(&mut self) -> &mut BytesMut {
+        self.count(|t| t.traffic.packets_out += 1);
+        self.out.tail()
     }
 
     pub fn count(&mut self, add: impl FnOnce(&mut Tally)) {
@@ -41,6 +51,10 @@ impl<'a> Cx<'a> {
     /// The end of a step: its counts go to the node.
     pub fn flush_tally(&mut self, protocol: &'static str) {
         if std::mem::take(&mut self.counted) {
+            // Nothing is taken from there within a step.
+            let after = self.out.len();
+            self.tally.traffic.bytes_out += after.saturating_sub(self.before) as u64;
+            self.before = after;
             self.broker.tally(protocol, &self.tally);
             self.tally = Tally::default();
         }

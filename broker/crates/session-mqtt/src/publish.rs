@@ -30,6 +30,7 @@ impl Link {
             t.publishers += i64::from(first);
             t.publishes.received += 1;
             t.publishes.received_confirm += u64::from(confirm);
+            t.traffic.payload_in += publish.payload.len() as u64;
         });
         let maximum = self.settings.limits.topic_aliases;
         let mut aliases = std::mem::take(&mut self.aliases_in);
@@ -271,7 +272,7 @@ impl Link {
         } else {
             cx.count(|t| t.publishes.confirmed += 1);
         }
-        Ack::new(kind, id, reason).encode(self.version, cx.out.tail());
+        Ack::new(kind, id, reason).encode(self.version, cx.packet());
     }
 
     /// A publish that was not taken: the same packet identifier is another message.
@@ -311,12 +312,11 @@ impl Link {
 
 /// Topics that are not for clients (section 4.7.2), as with mosquitto: those of the server, but for what bridges tell of
 /// themselves, and what looks like a shared subscription.
-fn is_reserved(topic: &str) -> bool {
+pub(crate) fn is_reserved(topic: &str) -> bool {
     if !topic.starts_with('$') {
         return false;
     }
-    let of_server = topic == "$SYS" || topic.starts_with("$SYS/");
-    of_server && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
+    topics::is_servers(topic) && !codec_mqtt::matches("$SYS/broker/connection/+/state", topic)
         || topic.starts_with("$share/")
 }
 

@@ -120,7 +120,7 @@ impl MqttSession {
     }
 
     fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
-        let mut at = 0;
+        let (mut at, mut packets) = (0, 0);
         while self.phase != Phase::Ended && !self.is_paused() {
             let limits = &self.settings.limits;
             let max = match self.phase {
@@ -131,6 +131,7 @@ impl MqttSession {
                 Ok(None) => break,
                 Ok(Some(frame)) => {
                     at += frame.wire_len();
+                    packets += 1;
                     self.frame(&frame, cx);
                 }
                 Err(error) if self.phase == Phase::Connecting => {
@@ -138,6 +139,12 @@ impl MqttSession {
                 }
                 Err(error) => self.fail(error.into(), cx),
             }
+        }
+        if packets > 0 {
+            cx.count(|t| {
+                t.traffic.packets_in += packets;
+                t.traffic.bytes_in += at as u64;
+            });
         }
         match self.phase {
             Phase::Ended => input.clear(),
@@ -193,7 +200,7 @@ impl MqttSession {
             Packet::Subscribe(subscribe) => link.subscribe(&subscribe, cx),
             Packet::Unsubscribe(unsubscribe) => link.unsubscribe(&unsubscribe, cx),
             Packet::PingReq => {
-                encode_pingresp(cx.out.tail());
+                encode_pingresp(cx.packet());
                 // Whoever pings has nothing else to do.
                 link.rest();
                 Ok(())

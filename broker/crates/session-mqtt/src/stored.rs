@@ -210,7 +210,7 @@ impl Link {
         }
         for id in self.state.ids.releasing() {
             let release = Ack::new(AckKind::PubRel, id, Reason::Success);
-            release.encode(self.version, cx.out.tail());
+            release.encode(self.version, cx.packet());
         }
     }
 
@@ -467,7 +467,12 @@ fn understand(
             message
         }
         _ => message.routing_keys().find_map(|key| {
-            hub.matching(subscriber, &topic_of(key), found);
+            let topic = topic_of(key);
+            // Only the server itself speaks there.
+            if topics::is_servers(&topic) {
+                return None;
+            }
+            hub.matching(subscriber, &topic, found);
             let of_client = !found.is_empty();
             of_client.then(|| crate::from_amqp091(&message, key))?
         })?,

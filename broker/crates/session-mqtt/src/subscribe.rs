@@ -262,7 +262,7 @@ impl Link {
             properties: Properties::default(),
             reasons: &reasons,
         };
-        ack.encode(self.version, cx.out.tail());
+        ack.encode(self.version, cx.packet());
         if !complete {
             let limit = self.settings.limits.retained;
             tracing::warn!(
@@ -365,7 +365,7 @@ impl Link {
             properties: Properties::default(),
             reasons: &reasons,
         };
-        ack.encode(self.version, cx.out.tail());
+        ack.encode(self.version, cx.packet());
     }
 }
 

@@ -177,6 +177,21 @@ fn quality_0_is_never_written_down() {
 }
 
 #[test]
+fn what_amqp_says_in_the_servers_name_is_not_heard() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "$SYS/#", Qos::AtLeastOnce);
+    w.subscribe(c, "$SYSTEM/#", Qos::AtLeastOnce);
+    let queue = w.node.stored("k").expect("the session's queue").id;
+    for key in ["$SYS.broker.version", "$SYSTEM.a"] {
+        w.node.amqp(queue, amqp(key, true));
+    }
+    w.settle();
+    assert_eq!(w.said(c), ["PUBLISH $SYSTEM/a amqp q1 #1"]);
+    assert_eq!(w.node.kept(queue), 1);
+}
+
+#[test]
 fn the_answer_waits_for_the_sessions_queue() {
     let mut w = World::default();
     let (c, _) = keeper(&mut w, "k", 3600);

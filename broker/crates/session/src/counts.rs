@@ -16,6 +16,32 @@ pub struct Publishes {
     pub unroutable_dropped: u64,
 }
 
+/// What went over connections whose sessions count it: those of MQTT.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Connections that were accepted.
+    pub connects: u64,
+    pub packets_in: u64,
+    pub packets_out: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// Of messages, without what is around them.
+    pub payload_in: u64,
+    pub payload_out: u64,
+}
+
+impl Traffic {
+    pub fn add(&mut self, other: &Traffic) {
+        self.connects += other.connects;
+        self.packets_in += other.packets_in;
+        self.packets_out += other.packets_out;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        self.payload_in += other.payload_in;
+        self.payload_out += other.payload_out;
+    }
+}
+
 /// Messages of sessions of one protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -24,6 +50,7 @@ pub struct Tally {
     pub deliveries: [Deliveries; 2],
     /// Of messages that come from no queue, as to MQTT clients.
     pub queueless: Deliveries,
+    pub traffic: Traffic,
     /// How many more there are that have published: channels, or connections where a protocol has no channels.
     pub publishers: i64,
     /// How many more consumers; of MQTT connections that have subscribed.
@@ -54,6 +81,7 @@ impl Tally {
             ours.add(theirs);
         }
         self.queueless.add(&other.queueless);
+        self.traffic.add(&other.traffic);
         self.publishers += other.publishers;
         self.consumers += other.consumers;
     }

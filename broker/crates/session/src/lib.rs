@@ -7,7 +7,7 @@
 mod counts;
 mod outbox;
 
-pub use counts::{ChannelDetails, Publishes, SessionDetails, Tally};
+pub use counts::{ChannelDetails, Publishes, SessionDetails, Tally, Traffic};
 pub use outbox::{BY_REFERENCE, Outbox, Spares, Stamp};
 pub use queue::Deliveries;
 

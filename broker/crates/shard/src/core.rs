@@ -8,6 +8,7 @@ use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
 use crate::evictions::Gone;
+use crate::figures::Figures;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
@@ -93,6 +94,8 @@ pub struct Core {
     pub passwords: Logins,
     /// Subscriptions of MQTT clients of this shard.
     pub topics: topics::Hub,
+    /// What it was told last of the node, under the server's own topics.
+    pub figures: Figures,
     /// Where that has newer retained messages than the tree.
     pub ahead: Ahead,
     /// Sessions of this shard that are logged in, for users' limits.

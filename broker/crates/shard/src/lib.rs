@@ -16,6 +16,7 @@ mod directory;
 mod entrance;
 mod errands;
 mod evictions;
+mod figures;
 mod firehose;
 mod frame;
 mod hubs;

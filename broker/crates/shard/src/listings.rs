@@ -28,6 +28,8 @@ pub enum Gathered {
     Connections(Vec<ConnectionFacts>, Reply<Vec<ConnectionFacts>>),
     Consumers(Vec<ConsumerFacts>, Reply<Vec<ConsumerFacts>>),
     Counters(BTreeMap<NodeId, Counters>, Reply<Vec<(NodeId, Counters)>>),
+    /// Of this node, for the shard itself: [`Listings::take_figures`].
+    Figures(Box<Counters>),
     Closed(bool, Reply<bool>),
 }
 
@@ -42,19 +44,23 @@ impl Gathered {
             (Gathered::Counters(all, _), Facts::Counters(part)) => {
                 all.entry(from).or_default().add(&part);
             }
+            (Gathered::Figures(sum), Facts::Counters(part)) => sum.add(&part),
             (Gathered::Closed(any, _), Facts::Closed(one)) => *any |= one,
             // Not what was asked for.
             _ => {}
         }
     }
 
-    fn answer(self) {
+    /// What is for the shard itself comes back.
+    fn answer(self) -> Option<Box<Counters>> {
         match self {
             Gathered::Connections(all, reply) => reply(all),
             Gathered::Consumers(all, reply) => reply(all),
             Gathered::Counters(all, reply) => reply(all.into_iter().collect()),
             Gathered::Closed(any, reply) => reply(any),
+            Gathered::Figures(sum) => return Some(sum),
         }
+        None
     }
 }
 
@@ -69,14 +75,26 @@ struct Gathering {
 pub struct Listings {
     next: u64,
     open: BTreeMap<u64, Gathering>,
+    figures: Option<Box<Counters>>,
 }
 
 impl Listings {
+    /// What [`Gathered::Figures`] gathered, once.
+    pub fn take_figures(&mut self) -> Option<Box<Counters>> {
+        self.figures.take()
+    }
+
+    fn answer(&mut self, done: Gathering) {
+        if let Some(sum) = done.facts.answer() {
+            self.figures = Some(sum);
+        }
+    }
+
     fn begin(&mut self, now: Time, left: usize, facts: Gathered) -> u64 {
         if self.open.len() >= MAX_GATHERING
             && let Some((_, oldest)) = self.open.pop_first()
         {
-            oldest.facts.answer();
+            self.answer(oldest);
         }
         self.next += 1;
         let gathering = Gathering {
@@ -100,15 +118,17 @@ impl Listings {
         if gathering.left == 0
             && let Some(done) = self.open.remove(&token)
         {
-            done.facts.answer();
+            self.answer(done);
         }
     }
 
     /// Answers those whose time is up with what is there.
     pub fn tick(&mut self, now: Time) {
-        for (_, late) in self.open.extract_if(.., |_, g| now >= g.until) {
-            late.facts.answer();
-        }
+        let late: Vec<Gathering> = (self.open)
+            .extract_if(.., |_, g| now >= g.until)
+            .map(|(_, late)| late)
+            .collect();
+        late.into_iter().for_each(|late| self.answer(late));
     }
 
     pub fn wake_at(&self) -> Option<Time> {
@@ -148,12 +168,25 @@ impl Tallies {
                 classic: kind(QueueKind::Classic),
                 quorum: kind(QueueKind::Quorum),
                 queueless: (&tally.queueless).into(),
+                traffic: traffic_counts(&tally.traffic),
                 publishers: tally.publishers,
                 consumers: tally.consumers,
             };
             ((*protocol).to_owned(), counters)
         });
         shown.collect()
+    }
+}
+
+fn traffic_counts(traffic: &session::Traffic) -> control::TrafficCounts {
+    control::TrafficCounts {
+        connects: traffic.connects,
+        packets_in: traffic.packets_in,
+        packets_out: traffic.packets_out,
+        bytes_in: traffic.bytes_in,
+        bytes_out: traffic.bytes_out,
+        payload_in: traffic.payload_in,
+        payload_out: traffic.payload_out,
     }
 }
 
@@ -241,7 +274,10 @@ impl Core {
             _ => (0, 0),
         };
         MqttFigures {
+            connected: counts.connected as u64,
             sessions_away: counts.parked as u64,
+            most: counts.most as u64,
+            expired: counts.expired,
             subscriptions: counts.subscriptions as u64,
             retained: retained as u64,
             retained_bytes: retained_bytes as u64,
@@ -249,6 +285,26 @@ impl Core {
             not_kept: counts.not_kept,
             dropped_between: counts.dropped_between,
             lost_between: counts.lost_between,
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        let (t, deaths) = (&self.tallies, self.owners.deaths());
+        Counters {
+            connections_opened: t.connections_opened,
+            connections_closed: t.connections_closed,
+            channels_opened: t.channels_opened,
+            channels_closed: t.channels_closed,
+            connections: self.accounts.connections(),
+            channels: self.accounts.channels(),
+            queues: self.owners.totals(),
+            protocols: t.counters(),
+            mqtt: self.mqtt_figures(),
+            classic_deaths: Deaths::of(deaths, QueueKind::Classic),
+            quorum_deaths: Deaths {
+                confirmed: self.dead_letters.counts.confirmed,
+                ..Deaths::of(deaths, QueueKind::Quorum)
+            },
         }
     }
 
@@ -281,26 +337,7 @@ impl Core {
                 }
                 parts
             }
-            Question::Counters => {
-                let (t, deaths) = (&self.tallies, self.owners.deaths());
-                let counters = Counters {
-                    connections_opened: t.connections_opened,
-                    connections_closed: t.connections_closed,
-                    channels_opened: t.channels_opened,
-                    channels_closed: t.channels_closed,
-                    connections: self.accounts.connections(),
-                    channels: self.accounts.channels(),
-                    queues: self.owners.totals(),
-                    protocols: t.counters(),
-                    mqtt: self.mqtt_figures(),
-                    classic_deaths: Deaths::of(deaths, QueueKind::Classic),
-                    quorum_deaths: Deaths {
-                        confirmed: self.dead_letters.counts.confirmed,
-                        ..Deaths::of(deaths, QueueKind::Quorum)
-                    },
-                };
-                vec![Facts::Counters(Box::new(counters))]
-            }
+            Question::Counters => vec![Facts::Counters(Box::new(self.counters()))],
             // The shard carries it out itself.
             Question::Close { .. } => vec![Facts::Closed(false)],
         }

@@ -141,6 +141,7 @@ impl Shard {
     /// keeps for its client. True when there was anything.
     fn hear_topics(&mut self) -> bool {
         let mut worked = false;
+        self.core.tell_figures();
         while let Some(output) = self.core.topics.take() {
             worked = true;
             let (number, notice) = match output {
@@ -153,6 +154,10 @@ impl Shard {
                 }
                 Output::ToQueue { queue, message } => {
                     self.core.pass_to_queue(QueueId(queue), message);
+                    continue;
+                }
+                Output::Figures => {
+                    self.core.ask_figures();
                     continue;
                 }
                 Output::Heard {

@@ -34,6 +34,10 @@ impl Core {
         for key in message.routing_keys() {
             if let Some(translated) = session_mqtt::from_amqp091(message, key) {
                 let topic = topics::topic_of(key);
+                // Only the server itself speaks there.
+                if topics::is_servers(&topic) {
+                    continue;
+                }
                 let hub = &mut self.topics;
                 heard += hub.publish(vhost, &topic, &translated, publisher, &mut picked);
             }

@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::dead_letter::DeadLetters;
 use crate::directory::{Asker, Directory};
 use crate::errands::Errands;
+use crate::figures::Figures;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
@@ -66,6 +67,7 @@ impl Shard {
         let mut core = Core {
             passwords: Logins::new(key),
             topics: topics::Hub::default(),
+            figures: Figures::default(),
             ahead: crate::retained::Ahead::default(),
             rng: Box::new(rng),
             now,
@@ -105,6 +107,8 @@ impl Shard {
             accounts: Accounts::default(),
             config,
         };
+        core.topics
+            .set_server_interval(core.config.mqtt.sys_interval);
         core.end_earlier_lives();
         core.meet_hubs();
         Ok(Shard::from_core(core))

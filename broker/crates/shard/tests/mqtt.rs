@@ -172,3 +172,70 @@ fn what_one_node_retains_every_node_has() {
         assert_eq!(got, "a 2 q0 []");
     }
 }
+
+#[test]
+fn the_servers_own_topics_say_what_the_node_is_and_does() {
+    let mut cluster = Cluster::new(1);
+    let mut other = MqttClient::new(&mut cluster, 0, "o", 0, None);
+    other.publish(
+        &mut cluster,
+        "a",
+        Qos::AtMostOnce,
+        b"12345",
+        Properties::default(),
+    );
+    let mut client = MqttClient::new(&mut cluster, 0, "c", 0, None);
+    client.subscribe(&mut cluster, "#", Qos::AtLeastOnce);
+    client.subscribe(&mut cluster, "$SYS/broker/#", Qos::AtLeastOnce);
+    let said = client.said(&mut cluster);
+    assert_eq!(said[..3], ["CONNACK Success false", "SubAck", "SubAck"]);
+    let has = |said: &[String], wanted: &str| {
+        let wanted = format!("$SYS/broker/{wanted} q0 []");
+        assert!(said.contains(&wanted), "{wanted}: {said:#?}");
+    };
+    let version = format!("version posthorn version {}", env!("CARGO_PKG_VERSION"));
+    for wanted in [
+        &*version,
+        "clients/connected 2",
+        "clients/total 2",
+        "clients/disconnected 0",
+        "subscriptions/count 2",
+        "retained messages/count 0",
+        "publish/messages/received 1",
+        "publish/bytes/received 5",
+        "publish/bytes/sent 0",
+        // Twice CONNECT, PUBLISH, twice SUBSCRIBE.
+        "messages/received 5",
+        "load/publish/received/1min 0.00",
+    ] {
+        has(&said, wanted);
+    }
+    other.retain(&mut cluster, "kept", b"123");
+    client.said(&mut cluster);
+    cluster.pass(Duration::from_secs(11));
+    let said = client.said(&mut cluster);
+    for wanted in ["retained messages/count 1", "publish/messages/received 2"] {
+        has(&said, wanted);
+    }
+    assert!(
+        !said.iter().any(|line| line.contains("version")),
+        "{said:#?}"
+    );
+    // Whoever may publish in AMQP does not speak for the server.
+    let mut amqp = cluster.client(0);
+    amqp.publish(
+        &mut cluster,
+        "amq.topic",
+        "$SYS.broker.version",
+        &Amqp::default(),
+        b"x",
+    );
+    amqp.publish(
+        &mut cluster,
+        "amq.topic",
+        "$SYSTEM.x",
+        &Amqp::default(),
+        b"x",
+    );
+    assert_eq!(client.said(&mut cluster), [""; 0]);
+}

@@ -7,6 +7,7 @@ mod filters;
 mod owner;
 mod publish;
 mod queues;
+mod server;
 
 use crate::claims::Claims;
 use crate::claims::word::ClientId;
@@ -20,6 +21,8 @@ use env::{Time, WallTime};
 use filters::Filters;
 use hashbrown::HashMap;
 use message::{Message, Room};
+use server::Server;
+pub use server::is_servers;
 use slots::Slab;
 use smallvec::SmallVec;
 use std::any::Any;
@@ -115,6 +118,8 @@ pub enum Output {
     Missed { session: u64 },
     /// A member of a group has its messages in this queue, and is to have this one.
     ToQueue { queue: u64, message: Message },
+    /// Somebody listens to the server's own topics: [`Hub::say_figures`] what they say.
+    Figures,
 }
 
 /// Who publishes a message.
@@ -153,6 +158,10 @@ pub struct RetainedFull;
 pub struct Counts {
     pub connected: usize,
     pub parked: usize,
+    /// Most of both that there ever were at the same time.
+    pub most: usize,
+    /// Sessions that ended because their time was over, since the start.
+    pub expired: u64,
     pub subscriptions: usize,
     pub retained: usize,
     /// Messages that a client that was away had no room for, since the start.
@@ -227,8 +236,13 @@ pub struct Hub {
     /// Room for what other hubs say.
     events: Vec<Event>,
     claims: Claims,
+    server: Server,
     parked: usize,
     subscriptions: usize,
+    /// Clients, connected or away, that there ever were at the same time.
+    most: usize,
+    /// Sessions that ended because their time was over, since the start.
+    expired: u64,
     not_kept: u64,
     dropped: u64,
 }
@@ -254,8 +268,11 @@ impl Hub {
             room: Room::default(),
             ending: BTreeSet::new(),
             events: Vec::new(),
+            server: Server::default(),
             parked: 0,
             subscriptions: 0,
+            most: 0,
+            expired: 0,
             not_kept: 0,
             dropped: 0,
         }
@@ -344,9 +361,11 @@ impl Hub {
     /// Other hubs hear what this means for them. What was before; None: there is no such client.
     fn change_seat(&mut self, subscriber: SubscriberId, seat: Seat) -> Option<Seat> {
         self.count_all(subscriber, false);
+        self.watch_all(subscriber, false);
         let entry = self.subscribers.get_mut(subscriber.0 as usize)?;
         let was = std::mem::replace(&mut entry.seat, seat);
         self.count_all(subscriber, true);
+        self.watch_all(subscriber, true);
         Some(was)
     }
 
@@ -365,6 +384,7 @@ impl Hub {
         });
         // Fewer than 2^32 clients fit in any memory.
         let subscriber = SubscriberId(key as u32);
+        self.most = self.most.max(self.subscribers.len());
         let there = self.vhosts.entry(vhost).or_default();
         there.clients.insert(subscriber, &self.subscribers);
         Claim::Granted {
@@ -430,6 +450,7 @@ impl Hub {
     /// Its session is over: its will is published, its subscriptions go.
     fn forget(&mut self, subscriber: SubscriberId) {
         self.count_all(subscriber, false);
+        self.watch_all(subscriber, false);
         let Some(entry) = self.subscribers.remove(subscriber.0 as usize) else {
             return;
         };
@@ -454,6 +475,7 @@ impl Hub {
     /// Ends all subscriptions of a client.
     pub fn unsubscribe_all(&mut self, subscriber: SubscriberId) {
         self.count_all(subscriber, false);
+        self.watch_all(subscriber, false);
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
@@ -490,8 +512,9 @@ impl Hub {
         vhost.routes.add(filter, subscriber, subscription);
         // The new one first: others need not hear that nobody was there in between.
         self.count(subscriber, filter, subscription, true);
-        if let Some(old) = old {
-            self.count(subscriber, filter, old, false);
+        match old {
+            Some(old) => self.count(subscriber, filter, old, false),
+            None => self.watch(subscriber, filter, true),
         }
         old.is_some()
     }
@@ -509,6 +532,7 @@ impl Hub {
             vhost.routes.remove(filter, subscriber, subscription);
         }
         self.count(subscriber, filter, subscription, false);
+        self.watch(subscriber, filter, false);
         true
     }
 
@@ -558,15 +582,16 @@ impl Hub {
         }
     }
 
-    /// Appends what is retained for a client's filter, until there are `limit`. False: there is more.
+    /// Appends what is retained for a client's filter, until there are `limit`, and what the server says under it. False: there is more.
     pub fn retained_for(
-        &self,
+        &mut self,
         subscriber: SubscriberId,
         filter: &str,
         now: WallTime,
         limit: usize,
         found: &mut Vec<Delivery>,
     ) -> bool {
+        self.ask_server(subscriber, filter, limit, found);
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return true;
         };
@@ -603,6 +628,8 @@ impl Hub {
         Counts {
             connected: self.subscribers.len() - self.parked,
             parked: self.parked,
+            most: self.most,
+            expired: self.expired,
             subscriptions: self.subscriptions,
             retained: self.vhosts.values().map(|v| v.retained.len()).sum(),
             not_kept: self.not_kept,
@@ -636,7 +663,7 @@ impl Hub {
     pub fn wake_at(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let own = self.claims.wake_at();
-        [timer, own, self.hubs.wake_at()]
+        [timer, own, self.hubs.wake_at(), self.server.wake_at()]
             .into_iter()
             .flatten()
             .min()
@@ -645,6 +672,7 @@ impl Hub {
     /// Time has come to `now`: sessions end, wills are published.
     pub fn tick(&mut self, now: Time) {
         self.tick_hubs(now);
+        self.tick_server(now);
         self.tell_owners();
         self.lose_patience();
         while let Some(&(at, subscriber)) = self.timers.first()
@@ -659,6 +687,7 @@ impl Hub {
             };
             let Away { until, will, .. } = &mut **away;
             if until.is_some_and(|until| until <= now) {
+                self.expired += 1;
                 self.forget(subscriber);
                 continue;
             }

@@ -18,6 +18,7 @@ pub use claims::word::{BadClaim, ClaimVerb, ClaimWord, ClientId};
 pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
 pub use hub::{
     Claim, Counts, Heard, Hub, Leave, Limits, Output, Parked, Publisher, RetainedFull, Will,
+    is_servers,
 };
 pub use hubs::HubLimits;
 pub use hubs::word::{BadWord, Changes, Key, Messages, Sent, State, Wants, Word};

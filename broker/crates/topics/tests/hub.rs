@@ -476,3 +476,106 @@ proptest! {
         prop_assert!(!hub.is_listening("/"));
     }
 }
+
+/// What clients hear of the server's own topics: session, payload and whether it counts as retained; that it is asked for figures.
+fn heard(hub: &mut Hub) -> Vec<String> {
+    let mut all = Vec::new();
+    while let Some(output) = hub.take() {
+        all.push(match output {
+            Output::Deliver { session, delivery } => {
+                let text = String::from_utf8_lossy(delivery.message.body()).into_owned();
+                let retained = if delivery.retained { " retained" } else { "" };
+                format!("{session} {text}{retained}")
+            }
+            other => format!("{other:?}"),
+        });
+    }
+    all
+}
+
+fn tell(hub: &mut Hub, now: u64, uptime: &str) {
+    let figures = [
+        ("$SYS/broker/version", "v1".to_owned()),
+        ("$SYS/broker/uptime", uptime.to_owned()),
+    ];
+    hub.say_figures((seconds(now), WallTime(0)), "amq.topic", figures);
+}
+
+fn ask(hub: &mut Hub, who: SubscriberId, filter: &str) -> usize {
+    hub.subscribe(who, filter, at(Qos::AtLeastOnce));
+    let mut found = Vec::new();
+    assert!(hub.retained_for(who, filter, WallTime(0), 100, &mut found));
+    found.len()
+}
+
+#[test]
+fn the_servers_own_topics_are_told_to_those_who_ask_and_cost_nothing_otherwise() {
+    let mut hub = Hub::new(Limits::default());
+    hub.set_server_interval(Some(Duration::from_secs(10)));
+    let (a, b) = (enter(&mut hub, "a", 1), enter(&mut hub, "b", 2));
+    for filter in ["#", "+/broker/uptime", "$SYSTEM/#"] {
+        assert_eq!(ask(&mut hub, a, filter), 0);
+    }
+    hub.tick(seconds(100));
+    assert_eq!((heard(&mut hub), hub.wake_at()), (vec![], None));
+    // The first has to wait until there is something to say, who comes meanwhile too.
+    assert_eq!(ask(&mut hub, a, "$SYS/#"), 0);
+    assert_eq!(ask(&mut hub, b, "$SYS/broker/uptime"), 0);
+    assert_eq!(heard(&mut hub), ["Figures"]);
+    tell(&mut hub, 100, "0 seconds");
+    let all = [
+        "1 0 seconds retained",
+        "1 v1 retained",
+        "2 0 seconds retained",
+    ];
+    assert_eq!(heard(&mut hub), all);
+    // Now and then what has changed.
+    assert_eq!(hub.wake_at(), Some(seconds(110)));
+    hub.tick(seconds(109));
+    assert_eq!(heard(&mut hub), [""; 0]);
+    hub.tick(seconds(110));
+    hub.tick(seconds(111));
+    assert_eq!(heard(&mut hub), ["Figures"]);
+    tell(&mut hub, 111, "11 seconds");
+    assert_eq!(heard(&mut hub), ["1 11 seconds", "2 11 seconds"]);
+    // Who comes later finds what was said last.
+    assert_eq!(ask(&mut hub, b, "$SYS/broker/+"), 2);
+    // Nobody is left: nothing is said, and what was said is forgotten.
+    assert!(hub.unsubscribe(a, "$SYS/#"));
+    hub.leave(b, Leave::default());
+    assert_eq!(hub.wake_at(), None);
+    hub.tick(seconds(1000));
+    tell(&mut hub, 1000, "late");
+    assert_eq!(heard(&mut hub), [""; 0]);
+    assert_eq!(ask(&mut hub, a, "$SYS/broker/version"), 0);
+    assert_eq!(heard(&mut hub), ["Figures"]);
+}
+
+#[test]
+fn the_servers_own_topics_are_for_clients_that_are_here_and_only_if_wanted() {
+    let mut hub = Hub::new(Limits::default());
+    let a = enter(&mut hub, "a", 1);
+    assert_eq!(ask(&mut hub, a, "$SYS/#"), 0);
+    assert_eq!((heard(&mut hub), hub.wake_at()), (vec![], None));
+    let mut hub = Hub::new(Limits::default());
+    hub.set_server_interval(Some(Duration::from_secs(10)));
+    let a = enter(&mut hub, "a", 1);
+    ask(&mut hub, a, "$SYS/#");
+    assert_eq!(heard(&mut hub), ["Figures"]);
+    tell(&mut hub, 0, "0 seconds");
+    heard(&mut hub);
+    let away = Leave {
+        state: Some(Box::new(Basket::default())),
+        ..Leave::default()
+    };
+    hub.leave(a, away);
+    assert_eq!(hub.wake_at(), None);
+    // It comes back: it has had what is retained, and hears of what is new.
+    assert_eq!(enter(&mut hub, "a", 3), a);
+    hub.tick(seconds(20));
+    assert_eq!(heard(&mut hub), ["Figures"]);
+    tell(&mut hub, 20, "20 seconds");
+    tell(&mut hub, 30, "30 seconds");
+    assert_eq!(heard(&mut hub), ["3 30 seconds"]);
+    assert_eq!((hub.counts().most, hub.counts().expired), (1, 0));
+}

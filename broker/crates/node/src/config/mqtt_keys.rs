@@ -3,6 +3,7 @@
 use super::keys::{BOOL, Key, LISTEN, filled, number};
 use super::values::{Listen, parse_bool, parse_bytes, parse_ms};
 use session_mqtt::{Limits, Settings};
+use std::time::Duration;
 
 /// What MQTT clients may do.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,6 +13,8 @@ pub struct MqttConfig {
     /// None: `default_vhost`.
     pub vhost: Option<String>,
     pub exchange: String,
+    /// None: there are no topics of the server's own.
+    pub sys_interval: Option<Duration>,
     pub allow_anonymous: bool,
     pub by_certificate: bool,
     pub limits: Limits,
@@ -25,6 +28,7 @@ impl Default for MqttConfig {
             tls: Listen::None,
             vhost: None,
             exchange: settings.exchange.to_string(),
+            sys_interval: settings.sys_interval,
             allow_anonymous: true,
             by_certificate: settings.by_certificate,
             limits: settings.limits,
@@ -44,6 +48,12 @@ fn seconds(text: &str) -> Option<u32> {
         "infinity" => Some(u32::MAX),
         text => number(text, 0, u32::MAX),
     }
+}
+
+/// Seconds; 0: none.
+fn interval(text: &str) -> Option<Option<Duration>> {
+    let seconds: u32 = number(text, 0, 65_535)?;
+    Some((seconds > 0).then(|| Duration::from_secs(seconds.into())))
 }
 
 const PACKET: &str = "64 to 268435460; bytes, or a number with kB, MB, GB, KiB, MiB or GiB";
@@ -84,6 +94,13 @@ pub const MQTT_KEYS: &[Key] = &[
         default: "amq.topic",
         doc: "Topic exchange that AMQP and MQTT clients meet at.",
         set: |c, _, v| filled(v).map(|n| c.mqtt.exchange = n),
+    },
+    Key {
+        name: "mqtt.sys_interval",
+        accepts: "seconds, 0 to 65535",
+        default: "10",
+        doc: "How often MQTT clients that subscribe to `$SYS/broker/...` are told of what has changed there; 0: there are no such topics.",
+        set: |c, _, v| interval(v).map(|every| c.mqtt.sys_interval = every),
     },
     Key {
         name: "mqtt.allow_anonymous",
