@@ -137,6 +137,9 @@ impl<'a> Will<'a> {
             topic: from.name()?,
             payload: from.binary()?,
         };
+        if will.topic.is_empty() {
+            return Err(DecodeError::NoTopic);
+        }
         topic::check_name(will.topic)?;
         if let Some(response) = will.properties.response_topic {
             topic::check_name(response).map_err(|_| DecodeError::ResponseTopic)?;
@@ -152,13 +155,29 @@ fn protocol_name(version: Version) -> &'static str {
     }
 }
 
+/// The highest bit of the levels of 3.1 and 3.1.1 is mosquitto's word for a bridge.
+fn plain(level: u8) -> u8 {
+    match level {
+        0x83 | 0x84 => level & 0x7F,
+        level => level,
+    }
+}
+
+/// Whether the body of a CONNECT says that another broker sends it, one that wants nothing back that it sent, and wants to know what
+/// was retained.
+pub fn is_bridge(body: &[u8]) -> bool {
+    let mut from = Reader::new(body);
+    let level = from.binary().and_then(|_| from.u8());
+    level.is_ok_and(|level| level != plain(level))
+}
+
 fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
     let name = from.binary()?;
     if !matches!(name, b"MQTT" | b"MQIsdp") {
         return Err(DecodeError::ProtocolName);
     }
     let level = from.u8()?;
-    match Version::from_level(level) {
+    match Version::from_level(plain(level)) {
         Some(version) if name == protocol_name(version).as_bytes() => Ok(version),
         _ => Err(DecodeError::ProtocolLevel(level)),
     }

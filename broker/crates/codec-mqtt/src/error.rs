@@ -65,6 +65,8 @@ pub enum DecodeError {
     NoLocalShared,
     #[error("not a topic name")]
     TopicName,
+    #[error("a will without a topic")]
+    NoTopic,
     #[error("the response topic is not a topic name")]
     ResponseTopic,
     #[error("not a topic filter")]
@@ -88,15 +90,14 @@ impl DecodeError {
             | DecodeError::AuthenticationMethod
             | DecodeError::ReasonCode(_)
             | DecodeError::NoFilter
+            | DecodeError::NoTopic
             | DecodeError::RetainHandling
             | DecodeError::NoLocalShared
             | DecodeError::ResponseTopic
             | DecodeError::SharedFilter
             | DecodeError::UnknownKind(_) => Reason::ProtocolError,
-            // Whatever its flags, it should not have come.
-            DecodeError::Flags(kind, _) if kind.is_servers() || *kind == PacketKind::Auth => {
-                Reason::ProtocolError
-            }
+            // Both are wrong, the flags and that it came; the choice between the two is mosquitto's.
+            DecodeError::Flags(PacketKind::ConnAck | PacketKind::Auth, _) => Reason::ProtocolError,
             DecodeError::ClientId => Reason::ClientIdentifierNotValid,
             DecodeError::TopicAlias => Reason::TopicAliasInvalid,
             _ => Reason::MalformedPacket,

@@ -69,10 +69,12 @@ impl PacketKind {
         }
     }
 
-    /// Whether a packet of this version may have these flags. 3.1 has DUP on more packets than PUBLISH (its section 2.1).
+    /// Whether a packet of this version may have these flags. 3.1 has DUP on more packets than PUBLISH (its section 2.1), and does
+    /// not say what those of CONNECT are (its section 3.1).
     pub(crate) fn allows(self, flags: u8, version: Version) -> bool {
         let fixed = self.flags();
         match (self, version) {
+            (PacketKind::Connect, Version::V31) => true,
             (
                 PacketKind::PubRel | PacketKind::Subscribe | PacketKind::Unsubscribe,
                 Version::V31,

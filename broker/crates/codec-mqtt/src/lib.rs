@@ -22,7 +22,7 @@ mod topic;
 
 pub use acknowledge::{Ack, AckKind};
 pub use closing::{Auth, Disconnect};
-pub use connect::{ConnAck, Connect, Will};
+pub use connect::{ConnAck, Connect, Will, is_bridge};
 pub use error::DecodeError;
 pub use field::MAX_STRING;
 pub use frame::{Frame, MAX_PACKET, PacketKind, encode_pingreq, encode_pingresp, parse_frame};

@@ -35,8 +35,12 @@ impl<'a> Packet<'a> {
         if frame.overlong && version.is_5() && frame.kind != PacketKind::Connect {
             return Err(DecodeError::LengthEncoding);
         }
-        if !frame.kind.allows(frame.flags, version) {
-            return Err(DecodeError::Flags(frame.kind, frame.flags));
+        let allowed = |version| match frame.kind.allows(frame.flags, version) {
+            true => Ok(()),
+            false => Err(DecodeError::Flags(frame.kind, frame.flags)),
+        };
+        if frame.kind != PacketKind::Connect {
+            allowed(version)?;
         }
         let ack = |kind| Ack::decode(kind, body, version).map(Packet::Ack);
         match frame.kind {
@@ -47,6 +51,7 @@ impl<'a> Packet<'a> {
             PacketKind::PubComp => ack(AckKind::PubComp),
             PacketKind::Connect => {
                 let connect = Connect::decode(body)?;
+                allowed(connect.version)?;
                 match frame.overlong && connect.version.is_5() {
                     true => Err(DecodeError::LengthEncoding),
                     false => Ok(Packet::Connect(connect)),

@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 use codec_mqtt::{
     Ack, AckKind, ConnAck, Connect, DecodeError, Disconnect, Forward, Packet, PacketKind, Place,
-    Properties, Qos, Reason, Version, encode_pingresp, parse_frame, shared,
+    Properties, Qos, Reason, Version, encode_pingresp, is_bridge, parse_frame, shared,
 };
 
 fn decode(raw: &[u8], version: Version) -> Result<Packet<'_>, DecodeError> {
@@ -101,6 +101,18 @@ fn protocol_names_and_levels() {
     for (name, level) in [(&b"MQIsdp"[..], 3), (b"MQTT", 4), (b"MQTT", 5)] {
         assert_eq!(with(name, level), Ok(()));
     }
+    // As mosquitto's bridges say it.
+    for (name, level) in [(&b"MQIsdp"[..], 0x83), (b"MQTT", 0x84)] {
+        assert_eq!(with(name, level), Ok(()));
+    }
+    for (body, bridge) in [
+        (&b"\0\x04MQTT\x84"[..], true),
+        (b"\0\x04MQTT\x04", false),
+        (b"\0\x04MQT", false),
+        (b"", false),
+    ] {
+        assert_eq!(is_bridge(body), bridge);
+    }
     // [MQTT-3.1.2-1]
     for name in [&b"MQTt"[..], b"", b"HTTP", b"\xFF\xFE"] {
         assert_eq!(with(name, 4), Err(DecodeError::ProtocolName));
@@ -111,7 +123,9 @@ fn protocol_names_and_levels() {
         (b"MQTT", 3),
         (b"MQTT", 0),
         (b"MQIsdp", 4),
-        (b"MQTT", 0x84),
+        (b"MQTT", 0x83),
+        (b"MQIsdp", 0x84),
+        (b"MQTT", 0x85),
     ] {
         let error = DecodeError::ProtocolLevel(level);
         assert_eq!(with(name, level), Err(error));
@@ -142,11 +156,30 @@ fn dup_stands_on_more_packets_in_3_1() {
 }
 
 #[test]
+fn the_header_of_connect_has_flags_that_3_1_does_not_use() {
+    let three = [
+        15, 0, 6, b'M', b'Q', b'I', b's', b'd', b'p', 3, 2, 0, 0, 0, 1, b'c',
+    ];
+    // [MQTT-2.1.3-1]; 3.1.1: [MQTT-2.2.2-1]
+    let four = [13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'c'];
+    let five = [14, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 1, b'c'];
+    for flags in 1..16 {
+        let decoded = |rest: &[u8]| {
+            let raw = [&[0x10 | flags], rest].concat();
+            let frame = parse_frame(&raw, 100).unwrap().unwrap();
+            Packet::decode(&frame, Version::V311).map(|_| ())
+        };
+        let refused = Err(DecodeError::Flags(PacketKind::Connect, flags));
+        assert_eq!(decoded(&three), Ok(()));
+        assert_eq!((decoded(&four), decoded(&five)), (refused, refused));
+    }
+}
+
+#[test]
 fn the_header_is_judged_before_the_body_has_come() {
     // 3.1.1: [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.10.1-1], [MQTT-3.14.1-1]
     // [MQTT-2.1.3-1], [MQTT-3.6.1-1]; 3.1.1: [MQTT-2.2.2-1], [MQTT-2.2.2-2]
     for (first, kind) in [
-        (0x11, PacketKind::Connect),
         (0x60, PacketKind::PubRel),
         (0x80, PacketKind::Subscribe),
         (0xA0, PacketKind::Unsubscribe),

@@ -19,6 +19,15 @@ impl Link {
         }
     }
 
+    /// What is said to a packet identifier that is not under way. In a session that goes on that is no error: the answer to it was
+    /// lost with the earlier connection (sections 3.6.2.1 and 3.7.2.1).
+    fn unknown(&self) -> Reason {
+        match self.present {
+            true => Reason::Success,
+            false => Reason::PacketIdentifierNotFound,
+        }
+    }
+
     /// The message is done with, for good or not [MQTT-4.4.0-2].
     fn settled(&mut self, ack: &Ack<'_>, wanted: Qos, cx: &mut Cx<'_>) -> Outcome {
         let Some(at) = self.state.position(ack.packet_id) else {
@@ -48,7 +57,7 @@ impl Link {
                 }
                 Reason::Success
             }
-            None => Reason::PacketIdentifierNotFound,
+            None => self.unknown(),
         };
         Ack::new(AckKind::PubRel, ack.packet_id, reason).encode(self.version, cx.packet());
         Ok(())
@@ -74,7 +83,7 @@ impl Link {
     fn released(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) {
         let reason = match self.state.received.remove(&ack.packet_id) {
             true => Reason::Success,
-            false => Reason::PacketIdentifierNotFound,
+            false => self.unknown(),
         };
         self.owed = self.owed.saturating_sub(1);
         Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.packet());

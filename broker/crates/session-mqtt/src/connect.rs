@@ -31,7 +31,13 @@ impl Identity {
 }
 
 impl MqttSession {
-    pub(crate) fn connect(&mut self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Outcome {
+    /// `bridge`: another broker, which speaks as mosquitto does.
+    pub(crate) fn connect(
+        &mut self,
+        connect: &Connect<'_>,
+        bridge: bool,
+        cx: &mut Cx<'_>,
+    ) -> Outcome {
         self.version = connect.version;
         let properties = &connect.properties;
         // [MQTT-4.12.0-1]
@@ -45,6 +51,7 @@ impl MqttSession {
         }
         let (vhost, who) = self.identity(connect)?;
         let mut link = self.new_link(connect, cx)?;
+        link.bridge = bridge;
         let tree = cx.broker.tree();
         // The tree's own names, if it has them.
         let known = tree.vhost(&vhost).map(|known| known.name.clone());
@@ -146,6 +153,7 @@ impl MqttSession {
             client_id,
             assigned,
             clean_start: connect.clean_start,
+            bridge: false,
             session_expiry,
             expiry_cut: five && asked != session_expiry,
             will: connect
@@ -300,7 +308,8 @@ impl MqttSession {
     pub(crate) fn refuse_connect(&mut self, body: &[u8], error: DecodeError, cx: &mut Cx<'_>) {
         let five = [0, 4, b'M', b'Q', b'T', b'T', 5];
         self.version = match error {
-            // mosquitto's bridges set the highest bit, and try again without it when they are told.
+            // As where it is seen before the version is: what began wrong is no CONNECT.
+            DecodeError::Flags(..) => return self.end_silently(&error.to_string(), cx),
             DecodeError::ProtocolLevel(level) if level & 0x7F < 5 => Version::V311,
             DecodeError::ProtocolLevel(_) => Version::V5,
             _ if body.starts_with(&five) => Version::V5,

@@ -92,6 +92,8 @@ pub(crate) struct Link {
     /// The client did not choose it.
     pub assigned: bool,
     pub clean_start: bool,
+    /// The client is another broker: its subscriptions do not want what it publishes, and tell what was retained.
+    pub bridge: bool,
     /// Seconds; `u32::MAX`: for ever.
     pub session_expiry: u32,
     /// The client asked for more.

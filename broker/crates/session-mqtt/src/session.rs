@@ -5,7 +5,8 @@ use crate::settings::{SessionConfig, Settings};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
-    DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, parse_frame,
+    DecodeError, Frame, Packet, PacketKind, Reason, Version, encode_pingresp, is_bridge,
+    parse_frame,
 };
 use env::Time;
 use env::planted::{self, Bug};
@@ -181,7 +182,8 @@ impl MqttSession {
         }
         match Packet::decode(frame, self.version) {
             Ok(Packet::Connect(connect)) => {
-                if let Err(failure) = self.connect(&connect, cx) {
+                let bridge = is_bridge(frame.body);
+                if let Err(failure) = self.connect(&connect, bridge, cx) {
                     self.fail(failure, cx);
                 }
             }

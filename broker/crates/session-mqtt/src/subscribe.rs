@@ -66,8 +66,8 @@ impl Link {
                 filter: filter.into(),
                 subscription: Subscription {
                     qos: options.qos,
-                    no_local: options.no_local,
-                    retain_as_published: options.retain_as_published,
+                    no_local: options.no_local || self.bridge,
+                    retain_as_published: options.retain_as_published || self.bridge,
                     identifier: identifier.unwrap_or(0),
                 },
                 handling: options.retain_handling,

@@ -56,7 +56,7 @@ fn a_connect_that_is_wrong_ends_the_connection() {
     assert_eq!(w.said(c), ["END"]);
     // [MQTT-3.1.2-2]; 3.1.1: [MQTT-3.1.2-2]
     let unknown = |level| [0x10, 12, 0, 4, b'M', b'Q', b'T', b'T', level, 2, 0, 0, 0, 0];
-    for level in [2, 0x83, 0x84] {
+    for level in [2, 0x83, 0x82] {
         let c = w.open(Version::V311);
         w.send_raw(c, &unknown(level));
         assert_eq!(w.bytes(c), [0x20, 2, 0, 1]);
@@ -84,6 +84,18 @@ fn a_connect_that_is_wrong_ends_the_connection() {
         ],
     );
     assert_eq!(w.said(c), ["CONNACK 0x81 (a reserved bit is set)", "END"]);
+    // [MQTT-2.1.3-1]; 3.1.1: [MQTT-2.2.2-1]
+    let four = [
+        0x12, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0, 0, 1, b'c',
+    ];
+    let five = [
+        0x12, 14, 0, 4, b'M', b'Q', b'T', b'T', 5, 2, 0, 0, 0, 0, 1, b'c',
+    ];
+    for raw in [&four[..], &five] {
+        let c = w.open(Version::V311);
+        w.send_raw(c, raw);
+        assert_eq!(w.said(c), ["END"]);
+    }
     // What follows a refused CONNECT is not looked at: [MQTT-3.1.4-6]; 3.1.1: [MQTT-3.1.4-5]
     let c = w.open(Version::V5);
     w.send_raw(

@@ -100,6 +100,22 @@ fn exactly_once_is_delivered_once() {
     w.ack(p, AckKind::PubRel, 8, Reason::Success);
     w.ack(p, AckKind::PubRel, 8, Reason::Success);
     assert_eq!(w.said(p), ["PUBCOMP 8", "PUBCOMP 8 0x92"]);
+    // In a session that goes on the first answer may have been lost.
+    let p = w.open(Version::V5);
+    w.connect(p, |c| {
+        (c.client_id, c.clean_start) = ("kept", false);
+        c.properties.session_expiry = Some(60);
+    });
+    w.cut(p);
+    let p = w.open(Version::V5);
+    w.connect(p, |c| {
+        (c.client_id, c.clean_start) = ("kept", false);
+        c.properties.session_expiry = Some(60);
+    });
+    w.said(p);
+    w.ack(p, AckKind::PubRel, 8, Reason::Success);
+    w.ack(p, AckKind::PubRec, 8, Reason::Success);
+    assert_eq!(w.said(p), ["PUBCOMP 8", "PUBREL 8"]);
     w.publish(p, "a", Qos::ExactlyOnce, 8, "y");
     assert_eq!(w.said(s), ["PUBLISH a y q0"]);
     // [MQTT-4.3.2-5]: the same identifier after PUBACK is another message.
@@ -639,10 +655,12 @@ fn a_packet_that_is_wrong_ends_the_connection_with_its_reason() {
         (&[0x60, 2, 0, 1], "0x81"),
         (&[0x00, 0], "0x82"),
         (&[0xD0, 0], "0x82"),
-        // Whatever is inside and whatever its flags.
+        // Whatever is inside, and whatever the flags of two of them.
         (&[0x20, 3, 0, 0, 0], "0x82"),
         (&[0x20, 0], "0x82"),
-        (&[0x91, 0], "0x82"),
+        (&[0x91, 0], "0x81"),
+        (&[0xD1, 0], "0x81"),
+        (&[0x21, 0], "0x82"),
         (&[0xF0, 1, 0], "0x82"),
         (&[0xF1, 0], "0x82"),
     ] {

@@ -267,6 +267,30 @@ fn a_will_may_be_retained_and_asked_for() {
 }
 
 #[test]
+fn a_will_has_a_topic_that_is_for_clients() {
+    // [MQTT-4.7.3-1]
+    let mut w = World::default();
+    for (topic, version, refused) in [
+        ("", Version::V5, "CONNACK 0x82 (a will without a topic)"),
+        ("a/#", Version::V5, "CONNACK 0x81 (not a topic name)"),
+        (
+            "$SYS/broker/uptime",
+            Version::V5,
+            "CONNACK 0x87 (the user may not publish to the will's topic)",
+        ),
+        ("$SYS/broker/uptime", Version::V311, "CONNACK 0x87"),
+    ] {
+        let c = w.open(version);
+        w.connect(c, |c| c.will = will(topic, Qos::AtMostOnce, false));
+        assert_eq!(w.said(c), [refused, "END"], "{topic}");
+    }
+    let c = w.open(Version::V311);
+    let state = "$SYS/broker/connection/b/state";
+    w.connect(c, |c| c.will = will(state, Qos::AtMostOnce, true));
+    assert_eq!(w.said(c), ["CONNACK 0x00"]);
+}
+
+#[test]
 fn a_will_may_wait() {
     // [MQTT-3.1.3-9], [MQTT-3.1.2-8]; M7: delayed and retained
     let enter = |w: &mut World, delay, expiry, clean| {

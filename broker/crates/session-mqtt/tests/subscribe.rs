@@ -343,3 +343,23 @@ fn ten_thousand_filters_in_one_packet() {
     w.cut(c);
     assert_eq!(w.node.hub.counts().subscriptions, 0);
 }
+
+#[test]
+fn a_bridge_gets_nothing_back_and_hears_what_was_retained() {
+    let mut w = World::default();
+    for (name, level) in [(&b"\0\x06MQIsdp"[..], 0x83), (b"\0\x04MQTT", 0x84)] {
+        let b = w.open(Version::V311);
+        let body = [name, &[level, 2, 0, 0, 0, 1, b'b']].concat();
+        w.send_raw(b, &[&[0x10, body.len() as u8], &body[..]].concat());
+        assert_eq!(w.said(b), ["CONNACK 0x00"]);
+        w.subscribe(b, "a", Qos::AtLeastOnce);
+        w.publish(b, "a", Qos::AtLeastOnce, 1, "its own");
+        assert_eq!(w.said(b), ["PUBACK 1"]);
+        let other = w.client(Version::V5, "o");
+        w.publish_with(other, "a", Qos::AtMostOnce, 0, "x", |p| p.retain = true);
+        assert_eq!(w.said(b), ["PUBLISH a x q0 retain"]);
+        w.cut(b);
+        w.cut(other);
+        w.node.hub.retain("/", "a", None).unwrap();
+    }
+}
