@@ -43,6 +43,8 @@ pub struct MqttSession {
     /// Seconds; 0: none.
     pub(crate) keep_alive: u16,
     pub(crate) last_received: Time,
+    /// A large CONNECT is on its way ([`Broker::hold_unknown`]).
+    holds: bool,
     /// Until CONNECT is accepted.
     pub(crate) deadline: Option<Time>,
     pub(crate) link: Option<Box<Link>>,
@@ -83,6 +85,7 @@ impl MqttSession {
             version: Version::V311,
             keep_alive: 0,
             last_received: now,
+            holds: false,
             deadline: Some(now + login),
             link: None,
         }
@@ -129,7 +132,10 @@ impl MqttSession {
                 _ => limits.packet_unauthenticated,
             };
             match parse_frame(input.get(at..).unwrap_or(&[]), max) {
-                Ok(None) => break,
+                Ok(None) => {
+                    self.wait_for_rest(input.len() - at, cx);
+                    break;
+                }
                 Ok(Some(frame)) => {
                     at += frame.wire_len();
                     packets += 1;
@@ -147,9 +153,29 @@ impl MqttSession {
                 t.traffic.bytes_in += at as u64;
             });
         }
+        if self.phase != Phase::Connecting {
+            self.let_go(cx);
+        }
         match self.phase {
             Phase::Ended => input.clear(),
             _ => input.advance(at),
+        }
+    }
+
+    /// Of the packet that comes there are so many bytes. Clients that nobody knows must not make the node hold much.
+    fn wait_for_rest(&mut self, bytes: usize, cx: &mut Cx<'_>) {
+        let large = self.phase == Phase::Connecting && bytes > self.settings.limits.connect;
+        if large && !self.holds {
+            self.holds = cx.broker.hold_unknown(true);
+            if !self.holds {
+                self.end_silently("too many clients send a large CONNECT at a time", cx);
+            }
+        }
+    }
+
+    fn let_go(&mut self, cx: &mut Cx<'_>) {
+        if std::mem::take(&mut self.holds) {
+            cx.broker.hold_unknown(false);
         }
     }
 
@@ -432,6 +458,7 @@ impl Session for MqttSession {
     fn gone(&mut self, broker: &mut dyn Broker) {
         let out = &mut Outbox::default();
         let cx = &mut Cx::new(broker, out);
+        self.let_go(cx);
         self.leave(false, cx);
         cx.flush_tally(self.protocol());
     }

@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Bytes of a packet before CONNECT was accepted (`mqtt.max_packet_size_unauthenticated`).
     pub packet_unauthenticated: usize,
+    /// Bytes of such a packet above which only as many connections may have one on its way as the node says.
+    pub connect: usize,
     /// Bytes of a packet after that, told to clients (`mqtt.max_packet_size_authenticated`).
     pub packet: usize,
     /// From the connection's start until CONNECT is accepted (`mqtt.login_timeout`).
@@ -45,6 +47,8 @@ impl Default for Limits {
         Limits {
             // A client id and a will as long as they can be, and 4 KiB for the rest.
             packet_unauthenticated: 196 << 10,
+            // All that is usual fits.
+            connect: 64 << 10,
             packet: 16 << 20,
             login: Duration::from_secs(10),
             prefetch: 10,

@@ -3,7 +3,8 @@
 mod fake;
 
 use auth::TlsPeer;
-use codec_mqtt::{Packet, Properties, Qos, Reason, Version, parse_frame};
+use bytes::BytesMut;
+use codec_mqtt::{Connect, Packet, Properties, Qos, Reason, Version, Will, parse_frame};
 use fake::{World, will};
 use session::{Notice, Verdict};
 use session_mqtt::{Limits, Settings};
@@ -417,6 +418,68 @@ fn packets_have_a_largest_size() {
     // Refused as soon as its header is there.
     w.send_raw(c, &[0x30, 0xFF, 0xFF, 0x7F]);
     assert_eq!(w.said(c), ["DISCONNECT 0x95", "END"]);
+}
+
+#[test]
+fn few_clients_send_a_large_connect_at_a_time() {
+    let mut w = World::default();
+    let large = |id: &str| {
+        let mut raw = BytesMut::new();
+        let connect = Connect {
+            version: Version::V311,
+            clean_start: true,
+            keep_alive: 0,
+            properties: Properties::default(),
+            client_id: id,
+            will: None,
+            user_name: Some("guest"),
+            password: Some(b"guest"),
+        };
+        let payload = vec![b'x'; 65_535];
+        let will = Will {
+            qos: Qos::AtMostOnce,
+            retain: false,
+            properties: Properties::default(),
+            topic: "w",
+            payload: &payload,
+        };
+        Packet::Connect(Connect {
+            will: Some(will),
+            ..connect
+        })
+        .encode(Version::V311, &mut raw);
+        raw.to_vec()
+    };
+    let whole = large("a");
+    let most = whole.len() - 5;
+    assert!(most > 64 << 10);
+    // What comes at once is held by nobody, and a usual one need not ask.
+    let (a, b, c) = (
+        w.open(Version::V311),
+        w.open(Version::V311),
+        w.open(Version::V311),
+    );
+    w.send_raw(a, &whole[..most]);
+    w.send_raw(b, &whole[..64 << 10]);
+    w.send_raw(c, &large("c"));
+    assert_eq!(
+        (w.said(b), w.said(c)),
+        (vec![], vec!["CONNACK 0x00".to_owned()])
+    );
+    assert_eq!(w.node.places, 0);
+    w.send_raw(b, &whole[64 << 10..most]);
+    assert_eq!(w.said(b), ["END"]);
+    w.send_raw(a, &whole[most..]);
+    assert_eq!(
+        (w.said(a), w.node.places),
+        (vec!["CONNACK 0x00".to_owned()], 1)
+    );
+    // Who breaks off gives its place back too.
+    let d = w.open(Version::V311);
+    w.send_raw(d, &large("d")[..most]);
+    assert_eq!(w.node.places, 0);
+    w.cut(d);
+    assert_eq!(w.node.places, 1);
 }
 
 #[test]

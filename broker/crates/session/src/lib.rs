@@ -87,6 +87,10 @@ pub trait Broker {
     fn admit_to(&mut self, _vhost: &str) -> Result<(), u64> {
         Ok(())
     }
+    /// A client that nobody knows yet begins to send more than each may, or that is over. False: too many do.
+    fn hold_unknown(&mut self, _begins: bool) -> bool {
+        true
+    }
     /// What happened to messages since it was called last. Once in a step, not for each message.
     fn tally(&mut self, _protocol: &'static str, _tally: &Tally) {}
     /// Counts a channel as one of the user's; the limit when there may be no more.

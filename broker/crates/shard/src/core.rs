@@ -30,6 +30,9 @@ use queue::{Event, ToQueue};
 use session::Notice;
 use std::collections::{BTreeSet, VecDeque};
 
+/// Large CONNECTs that come at a time, of 196 KiB at most each by default.
+const MOST_UNKNOWN: u32 = 64;
+
 pub type FixedState = foldhash::fast::FixedState;
 
 /// Where a queue's requests go.
@@ -98,6 +101,8 @@ pub struct Core {
     pub figures: Figures,
     /// Where that has newer retained messages than the tree.
     pub ahead: Ahead,
+    /// Clients of this shard that nobody knows yet and that send more than each may.
+    pub unknown: u32,
     /// Sessions of this shard that are logged in, for users' limits.
     pub accounts: Accounts,
 }
@@ -113,6 +118,17 @@ impl Core {
             incarnation: self.config.incarnation,
             number,
         }
+    }
+
+    /// See [`session::Broker::hold_unknown`].
+    pub fn hold_unknown(&mut self, begins: bool) -> bool {
+        if !begins {
+            self.unknown = self.unknown.saturating_sub(1);
+            return true;
+        }
+        let room = self.unknown < MOST_UNKNOWN;
+        self.unknown += u32::from(room);
+        room
     }
 
     /// Which shard of this node owns a queue.

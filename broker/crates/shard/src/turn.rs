@@ -104,6 +104,7 @@ impl Shard {
             members: Members::default(),
             deleting: BTreeSet::new(),
             reconcile_at: now,
+            unknown: 0,
             accounts: Accounts::default(),
             config,
         };

@@ -107,6 +107,10 @@ impl Broker for View<'_> {
         self.core.admit_to(self.number, vhost)
     }
 
+    fn hold_unknown(&mut self, begins: bool) -> bool {
+        self.core.hold_unknown(begins)
+    }
+
     fn tally(&mut self, protocol: &'static str, tally: &Tally) {
         self.core.tallies.add(protocol, tally);
     }

@@ -149,7 +149,7 @@ pub const MQTT_KEYS: &[Key] = &[
         name: "mqtt.max_packet_size_unauthenticated",
         accepts: PACKET,
         default: "200704",
-        doc: "Size of an MQTT client's CONNECT. Without a bound of its own it may have five strings of 64 KiB.",
+        doc: "Size of an MQTT client's CONNECT. One of more than 64 KiB may come from 64 connections of a shard at a time.",
         set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet_unauthenticated = n),
     },
     Key {

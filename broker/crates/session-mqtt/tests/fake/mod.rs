@@ -53,6 +53,8 @@ pub struct Node {
     pub draining: bool,
     pub verdict: Option<Verdict>,
     pub admits: bool,
+    /// Clients that may send a large CONNECT.
+    pub places: usize,
     /// What sessions have counted, by protocol.
     pub tallies: BTreeMap<&'static str, Tally>,
     /// The session that calls.
@@ -91,6 +93,7 @@ impl Node {
             draining: false,
             verdict: None,
             admits: true,
+            places: 1,
             tallies: BTreeMap::new(),
             number: 0,
         };
@@ -321,6 +324,14 @@ impl Broker for Node {
     }
     fn draining(&self) -> bool {
         self.draining
+    }
+    fn hold_unknown(&mut self, begins: bool) -> bool {
+        match begins {
+            true if self.places == 0 => return false,
+            true => self.places -= 1,
+            false => self.places += 1,
+        }
+        true
     }
     fn admit(&mut self, _: &str) -> Result<(), u64> {
         if self.admits { Ok(()) } else { Err(3) }
