@@ -59,13 +59,14 @@ pub enum SaslError {
     Malformed,
 }
 
-/// PLAIN, RFC 4616: authorization identity, NUL, user, NUL, password. The authorization identity is not used.
+/// PLAIN, RFC 4616: authorization identity, NUL, user, NUL, password. Nobody acts for another here: as in RabbitMQ the
+/// authorization identity must be empty.
 pub fn plain(response: &[u8]) -> Result<Credentials, SaslError> {
     if response.len() > MAX_RESPONSE {
         return Err(SaslError::Long);
     }
     let mut parts = response.split(|b| *b == 0);
-    let (Some(_), Some(user), Some(password), None) =
+    let (Some(b""), Some(user), Some(password), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return Err(SaslError::Malformed);
@@ -126,8 +127,15 @@ mod tests {
             (got.user.as_str(), &got.password[..]),
             ("guest", &b"pass"[..])
         );
-        assert_eq!(plain(b"someone\0guest\0").unwrap().password, b"");
-        for bad in [&b""[..], b"guest", b"\0guest", b"\0a\0b\0c", b"\0\xff\0x"] {
+        assert_eq!(plain(b"\0guest\0").unwrap().password, b"");
+        for bad in [
+            &b""[..],
+            b"guest",
+            b"\0guest",
+            b"\0a\0b\0c",
+            b"\0\xff\0x",
+            b"guest\0guest\0pass",
+        ] {
             assert_eq!(plain(bad), Err(SaslError::Malformed), "{bad:?}");
         }
         assert!(!format!("{got:?}").contains("pass"));
