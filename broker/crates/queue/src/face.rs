@@ -55,7 +55,7 @@ impl Output {
         self.events.push(Addressed { session, event });
     }
 
-    /// Adds a delivery, to an earlier event when nothing but deliveries lies between.
+    /// Adds a delivery, to an earlier event when nothing but deliveries to other sessions lies between.
     pub fn deliver(&mut self, session: SessionId, consumer: ConsumerId, delivery: Delivery) {
         for earlier in self.events.iter_mut().rev().take(LOOK_BACK) {
             let Event::Deliver {
@@ -65,9 +65,13 @@ impl Output {
             else {
                 break;
             };
-            if earlier.session == session && *to == consumer {
-                deliveries.push(delivery);
-                return;
+            if earlier.session == session {
+                if *to == consumer {
+                    deliveries.push(delivery);
+                    return;
+                }
+                // Another one, it may be of the same channel, which gets messages in the queue's order (4.7).
+                break;
             }
         }
         let deliveries = vec![delivery];
@@ -173,4 +177,49 @@ pub trait Queue {
     fn consumers(&self) -> Vec<ConsumerInfo>;
     /// The nodes that have sessions here, each once.
     fn session_nodes(&self) -> Vec<NodeId>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::naive::{message, number};
+
+    fn delivery(n: u64) -> Delivery {
+        Delivery {
+            id: n,
+            redelivered: false,
+            attempts: None,
+            left: 0,
+            message: message(n, None, None, 8),
+        }
+    }
+
+    fn session(number: u64) -> SessionId {
+        SessionId {
+            number,
+            ..SessionId::default()
+        }
+    }
+
+    /// A channel may have several consumers and gets messages in the order in which they were in the queue (4.7).
+    #[test]
+    fn consumers_of_one_session_keep_the_queues_order() {
+        let mut out = Output::default();
+        let turns = [(1, 1), (2, 9), (1, 2), (2, 9), (1, 1), (2, 9), (1, 1)];
+        for (n, (by, consumer)) in (1..).zip(turns) {
+            out.deliver(session(by), ConsumerId(consumer), delivery(n));
+        }
+        let of = |by| {
+            let mine = out.events.iter().filter(move |a| a.session == session(by));
+            let delivered = mine.map(|a| match &a.event {
+                Event::Deliver { deliveries, .. } => deliveries,
+                other => panic!("{other:?}"),
+            });
+            delivered.flatten().map(|d| number(&d.message)).collect()
+        };
+        let (first, second): (Vec<u64>, Vec<u64>) = (of(1), of(2));
+        assert_eq!((first, second), (vec![1, 3, 5, 7], vec![2, 4, 6]));
+        // Of the other session's only one, and of this one's the last two.
+        assert_eq!(out.events.len(), 4);
+    }
 }

@@ -54,6 +54,8 @@ pub enum Outcome {
     Rejected,
     /// Back to the front of the queue, and no attempt: it was only looked at.
     Released,
+    /// As if it had never left, for the client was not sent it. A quorum queue takes it for `Released`.
+    Unseen,
 }
 
 /// A numbered request of a session to a queue.
@@ -77,6 +79,11 @@ pub enum RequestBody {
     /// Its unsettled deliveries stay with the session and can still be settled.
     Cancel {
         consumer: ConsumerId,
+    },
+    /// The consumer gets no deliveries beyond this id until it is told another one. Classic queues; a quorum queue does not mind.
+    Credit {
+        consumer: ConsumerId,
+        up_to: u64,
     },
     /// The consumer's channel is over: it gets nothing more and all that it holds goes back. In one step, so that nobody is
     /// served from behind what goes back.
@@ -296,6 +303,12 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
+    /// One to a consumer that acknowledges was none.
+    pub(crate) fn deliver_less(&mut self, redelivered: bool) {
+        self.deliver = self.deliver.saturating_sub(1);
+        self.redeliver = self.redeliver.saturating_sub(redelivered.into());
+    }
+
     pub fn add(&mut self, other: &Deliveries) {
         self.deliver += other.deliver;
         self.deliver_no_ack += other.deliver_no_ack;

@@ -50,6 +50,7 @@ struct Consumer {
     /// Ids: sent, and of those, arrived at the client.
     sent: u64,
     received: u64,
+    credit: u64,
     cancelled: bool,
     get: bool,
     lasting: bool,
@@ -288,7 +289,7 @@ impl Naive {
         let alone = !self.settings.single_active_consumer
             || self.active == Some((c.by, c.number))
                 && (self.kind == QueueKind::Classic || others.all(|o| o.priority <= c.priority));
-        let flows = self.kind == QueueKind::Quorum || c.flows();
+        let flows = self.kind == QueueKind::Quorum || c.flows() && c.next_id <= c.credit;
         alone && !c.get && !c.cancelled && c.out.len() < c.window && flows
     }
 
@@ -422,6 +423,7 @@ impl Naive {
             out: Vec::new(),
             sent: 0,
             received: 0,
+            credit: u64::MAX,
             cancelled: false,
             get: spec.is_none(),
             lasting: false,
@@ -463,7 +465,10 @@ impl Naive {
                     Outcome::Accepted => {}
                     Outcome::Rejected => self.dead.push((DeadReason::Rejected, message.n)),
                     Outcome::Requeue => self.give_back(message, true),
-                    Outcome::Released => self.release(message),
+                    Outcome::Unseen if self.kind == QueueKind::Classic => {
+                        self.waiting.push(message);
+                    }
+                    Outcome::Released | Outcome::Unseen => self.release(message),
                 }
             }
         }
@@ -517,6 +522,9 @@ impl Naive {
                 outcome,
                 ids,
             } => self.settle((by, consumer.0), *outcome, ids),
+            RequestBody::Credit { consumer, up_to } => {
+                self.consumer((by, consumer.0)).credit = *up_to;
+            }
             RequestBody::Get { consumer, .. } => {
                 let locked = self.kind == QueueKind::Quorum && self.settings.single_active_consumer;
                 let taken = if locked { None } else { self.take() };
@@ -641,6 +649,11 @@ pub(crate) enum Step {
         pick: u8,
         several: bool,
     },
+    /// The last of its consumers may have so many more.
+    Credit {
+        by: u64,
+        more: u64,
+    },
     Get {
         by: u64,
     },
@@ -673,7 +686,8 @@ pub(crate) fn step(long: usize) -> impl Strategy<Value = Step> {
         3 => (by.clone(), 0u32..4, -1i32..2).prop_map(|(by, prefetch, priority)| Step::Consume { by, prefetch, priority }),
         2 => (by.clone(), 1u32..5, 0u8..4).prop_map(|(by, prefetch, done)| Step::Succeed { by, prefetch, done }),
         1 => by.clone().prop_map(|by| Step::Cancel { by }),
-        8 => (by.clone(), 0u8..6, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
+        2 => (by.clone(), 0u64..4).prop_map(|(by, more)| Step::Credit { by, more }),
+        8 => (by.clone(), 0u8..7, any::<u8>(), any::<bool>()).prop_map(|(by, outcome, pick, several)| Step::Settle { by, outcome, pick, several }),
         2 => by.clone().prop_map(|by| Step::Get { by }),
         4 => (by.clone(), any::<u8>()).prop_map(|(by, pick)| Step::Received { by, pick }),
         1 => by.prop_map(|by| Step::Close { by }),
@@ -757,6 +771,16 @@ impl<R: Real> Pair<R> {
                 let consumer = ConsumerId(number);
                 (by, RequestBody::Cancel { consumer })
             }
+            Step::Credit { by, more } => {
+                let by = session(by);
+                let Some(number) = self.naive.consumers_of(by).last().copied() else {
+                    return Ok(());
+                };
+                let sent = self.naive.consumer((by, number)).next_id - 1;
+                let consumer = ConsumerId(number);
+                let up_to = sent + more;
+                (by, RequestBody::Credit { consumer, up_to })
+            }
             Step::Settle {
                 by,
                 outcome,
@@ -828,6 +852,7 @@ impl<R: Real> Pair<R> {
                 0 => Outcome::Requeue,
                 1 => Outcome::Released,
                 2 => Outcome::Rejected,
+                3 => Outcome::Unseen,
                 _ => Outcome::Accepted,
             },
             ids: vec![(if several { 1 } else { id }, id)],

@@ -47,7 +47,7 @@ struct LastAck {
     tag: u64,
 }
 
-/// A delivery that waits for room in the outbox or under the channel's limit.
+/// A delivery that waits for room in the outbox.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub queue: QueueId,
@@ -80,6 +80,8 @@ pub(crate) struct Channel {
     pub unacked: Unacked,
     pub held_deliveries: VecDeque<Held>,
     pub next_delivery: u64,
+    /// The consumer that the last delivery was for.
+    pub served_last: ConsumerId,
     pub confirms: Confirms,
     /// Publish number after which delivery tag 1 comes; None without confirm.select.
     pub confirm_base: Option<u64>,
@@ -122,6 +124,7 @@ impl Channel {
             unacked: Unacked::default(),
             held_deliveries: VecDeque::new(),
             next_delivery: 0,
+            served_last: ConsumerId(0),
             confirms: Confirms::default(),
             confirm_base: None,
             last_ack: None,

@@ -123,6 +123,9 @@ impl AmqpSession {
         self.publish_held(cx);
         self.read_kept(cx);
         self.link.flush_settlements(cx);
+        if !self.link.stopped.is_empty() {
+            self.share_rooms(cx);
+        }
         if !self.link.withheld.is_empty() {
             self.tell_withheld(cx);
         }

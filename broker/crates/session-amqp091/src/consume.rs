@@ -8,6 +8,7 @@ use crate::left::Left;
 use crate::link::{Cx, Link, Subscription};
 use crate::names;
 use crate::replies::REPLY_TO;
+use crate::share::window;
 use crate::unacked::Owed;
 use crate::wait::Wait;
 use codec_amqp091::Method;
@@ -168,6 +169,8 @@ impl Channel {
             prefetch: self.prefetch,
             kind,
             written: Written::default(),
+            came: 0,
+            credit: None,
         };
         link.subscriptions.insert(consumer.0, subscription);
         if self.consumers.insert(spec.tag.clone(), consumer).is_none() {
@@ -177,37 +180,6 @@ impl Channel {
         link.ask(cx, self.number, queue, body);
         let wait = Wait::Consume { consumer, no_wait };
         self.wait(wait, 0, (60, 20), link, cx);
-    }
-
-    /// A limit on all the channel's consumers together, 0 is none. Their queues hear how much each needs from now on.
-    fn limit_channel(&mut self, limit: u32, link: &mut Link, cx: &mut Cx<'_>) {
-        if self.channel_prefetch == limit {
-            return;
-        }
-        let old = std::mem::replace(&mut self.channel_prefetch, limit);
-        let mut changed: Vec<(QueueId, ConsumerId, ConsumerSpec)> = Vec::new();
-        for (tag, consumer) in &self.consumers {
-            let Some(s) = link.subscriptions.get(&consumer.0) else {
-                continue;
-            };
-            let prefetch = window(s.no_ack, s.prefetch, limit);
-            if s.kind != QueueKind::Classic || prefetch == window(s.no_ack, s.prefetch, old) {
-                continue;
-            }
-            let spec = ConsumerSpec {
-                tag: tag.clone(),
-                channel: self.number,
-                prefetch,
-                no_ack: false,
-                exclusive: false,
-                priority: 0,
-                arguments: Table::default(),
-            };
-            changed.push((s.queue, *consumer, spec));
-        }
-        for (queue, consumer, spec) in changed {
-            link.tell(cx, queue, RequestBody::Consume { consumer, spec });
-        }
     }
 
     /// The queue is told, and asked: what it delivered before goes to the client, and then cancel-ok.
@@ -327,6 +299,8 @@ impl Channel {
             prefetch: 0,
             kind,
             written: Written::default(),
+            came: 0,
+            credit: None,
         };
         link.subscriptions.insert(consumer.0, subscription);
         link.ask(
@@ -392,16 +366,6 @@ pub(crate) struct Cancellation {
     tag: Name,
     consumer: ConsumerId,
     no_wait: bool,
-}
-
-/// What a consumer's queue is told: with a limit on the channel it needs no more than that; the channel's share is kept here.
-fn window(no_ack: bool, own: u32, all: u32) -> u32 {
-    match (no_ack, own, all) {
-        (true, _, _) => 0,
-        (false, own, 0) => own,
-        (false, 0, all) => all,
-        (false, own, all) => own.min(all),
-    }
 }
 
 struct Wish<'a> {

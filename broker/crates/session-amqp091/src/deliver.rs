@@ -69,12 +69,16 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) {
-        let Some(to) = facts(link, consumer) else {
+        let Some(to) = facts(link, consumer, deliveries.last().map(|d| d.id)) else {
             return;
         };
         let mut written = Written::default();
+        let mut beyond: Option<(u64, u64)> = None;
         for delivery in deliveries {
-            if self.held_deliveries.is_empty() && self.may_deliver(link, cx) {
+            if to.kind == QueueKind::Classic && self.room() == Some(0) {
+                let from = beyond.map_or(delivery.id, |(from, _)| from);
+                beyond = Some((from, delivery.id));
+            } else if self.held_deliveries.is_empty() && may_write(link, cx) {
                 self.write(&to, queue, consumer, &delivery, link, cx);
                 written.add(&delivery);
             } else {
@@ -86,25 +90,19 @@ impl Channel {
             }
         }
         self.note_written((queue, consumer), written, link, cx);
-    }
-
-    /// A channel at its limit gives nothing to consumers without acknowledgement either, whose deliveries it does not count:
-    /// RabbitMQ's rule. What a transaction has settled counts until the commit.
-    fn may_deliver(&self, link: &Link, cx: &Cx<'_>) -> bool {
-        let limit = self.channel_prefetch as usize;
-        let uncommitted = || self.transaction.as_ref().map_or(0, |t| t.consumed());
-        let full = limit > 0 && self.unacked.consumed() + uncommitted() >= limit;
-        !full && cx.out.len() < link.limits.outbox_deliveries
+        if let Some(range) = beyond {
+            self.give_back(queue, consumer, range, link, cx);
+        }
     }
 
     /// Writes what was held, as far as there is room.
     pub fn pump(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         while let Some(next) = self.held_deliveries.front() {
-            let Some(to) = facts(link, next.consumer) else {
+            let Some(to) = facts(link, next.consumer, None) else {
                 self.held_deliveries.pop_front();
                 continue;
             };
-            if !self.may_deliver(link, cx) {
+            if !may_write(link, cx) {
                 return;
             }
             if let Some(held) = self.held_deliveries.pop_front() {
@@ -129,6 +127,7 @@ impl Channel {
         cx: &mut Cx<'_>,
     ) {
         self.next_delivery += 1;
+        self.served_last = consumer;
         let method = Method::BasicDeliver {
             consumer_tag: &to.tag,
             delivery_tag: self.next_delivery,
@@ -279,6 +278,11 @@ fn seconds(time: Time) -> u32 {
     u32::try_from(time.since(Time::ZERO).as_secs()).unwrap_or(u32::MAX)
 }
 
+/// Whether the outbox takes another delivery.
+fn may_write(link: &Link, cx: &Cx<'_>) -> bool {
+    cx.out.len() < link.limits.outbox_deliveries
+}
+
 /// Slots for held deliveries that stay allocated.
 const KEEP: usize = 64;
 
@@ -289,8 +293,10 @@ struct Subscriber {
     kind: QueueKind,
 }
 
-fn facts(link: &Link, consumer: ConsumerId) -> Option<Subscriber> {
-    let subscription = link.subscriptions.get(&consumer.0)?;
+/// `came`: the last delivery that has just come.
+fn facts(link: &mut Link, consumer: ConsumerId, came: Option<u64>) -> Option<Subscriber> {
+    let subscription = link.subscriptions.get_mut(&consumer.0)?;
+    subscription.came = came.unwrap_or(subscription.came);
     Some(Subscriber {
         tag: subscription.tag.clone(),
         no_ack: subscription.no_ack,

@@ -25,6 +25,7 @@ mod mqtt;
 mod names;
 mod publish;
 mod replies;
+mod share;
 mod topology;
 pub mod trace;
 mod transaction;

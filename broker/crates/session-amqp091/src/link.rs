@@ -50,6 +50,10 @@ pub(crate) struct Subscription {
     /// The queue's type: messages are counted by it.
     pub kind: QueueKind,
     pub written: Written,
+    /// The delivery that came last.
+    pub came: u64,
+    /// How far its queue may go, when a limit on the channel stopped it.
+    pub credit: Option<u64>,
 }
 
 /// Settlements collected during a step: one request for many acknowledgements.
@@ -97,6 +101,8 @@ pub(crate) struct Link {
     pub ack_check: Option<Time>,
     /// Consumers that get no more while their channels keep too much.
     pub withheld: Vec<Withheld>,
+    /// Channels with consumers that their limit stopped.
+    pub stopped: Vec<u16>,
     /// Octets in the channels' `held` buffers.
     pub held: usize,
     /// Octets of unfinished bodies.
@@ -139,6 +145,7 @@ impl Link {
             congested: false,
             ack_check: None,
             withheld: Vec::new(),
+            stopped: Vec::new(),
             held: 0,
             partial: 0,
             routes: Vec::new(),

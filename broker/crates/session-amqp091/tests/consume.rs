@@ -3,31 +3,13 @@
 mod fake;
 
 use codec_amqp091::{Method, Properties};
-use fake::{Conn, consume, queue_delete};
+use fake::{Conn, consume, queue_delete, ready, with_queue};
 use message::{Table, Value};
 use queue::RequestBody;
 use session::{Session, Standing};
 use session_amqp091::{Limits, SessionConfig};
 use std::sync::Arc;
 use std::time::Duration;
-
-fn with_queue(messages: u64) -> Conn {
-    let mut conn = Conn::with_channel();
-    conn.declare(1, "q");
-    for n in 1..=messages {
-        conn.publish(1, "", "q", n.to_string().as_bytes());
-    }
-    conn
-}
-
-fn ready(conn: &Conn) -> Vec<String> {
-    let queue = conn.broker.queue("/", "q").unwrap();
-    queue
-        .ready
-        .iter()
-        .map(|(m, _)| String::from_utf8_lossy(m.body()).into_owned())
-        .collect()
-}
 
 #[test]
 fn deliveries_follow_consume_ok_and_acks_remove_them() {
@@ -257,106 +239,6 @@ fn prefetch_is_the_consumers() {
         },
     );
     conn.expect_connection_close(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1)", (60, 10));
-}
-
-#[test]
-fn a_channels_prefetch_is_shared_by_its_consumers() {
-    let mut conn = with_queue(6);
-    conn.send(
-        1,
-        Method::BasicQos {
-            prefetch_size: 0,
-            prefetch_count: 2,
-            global: true,
-        },
-    );
-    conn.expect(1, Method::BasicQosOk {});
-    conn.consume(1, "q", "a", false);
-    conn.expect_deliver(1, "a", 1, "q", b"1");
-    conn.expect_deliver(1, "a", 2, "q", b"2");
-    conn.consume(1, "q", "b", false);
-    conn.expect_nothing();
-    conn.send(
-        1,
-        Method::BasicAck {
-            delivery_tag: 1,
-            multiple: false,
-        },
-    );
-    conn.expect_deliver(1, "b", 3, "q", b"3");
-    conn.expect_nothing();
-    conn.send(
-        1,
-        Method::BasicQos {
-            prefetch_size: 0,
-            prefetch_count: 0,
-            global: true,
-        },
-    );
-    conn.expect(1, Method::BasicQosOk {});
-    conn.expect_deliver(1, "b", 4, "q", b"4");
-    conn.expect_deliver(1, "a", 5, "q", b"5");
-}
-
-fn limit_channel(conn: &mut Conn, prefetch_count: u16) {
-    let qos = Method::BasicQos {
-        prefetch_size: 0,
-        prefetch_count,
-        global: true,
-    };
-    conn.send(1, qos);
-    conn.expect(1, Method::BasicQosOk {});
-}
-
-#[test]
-fn a_channels_prefetch_may_grow_and_shrink_under_its_consumers() {
-    let mut conn = with_queue(6);
-    limit_channel(&mut conn, 1);
-    conn.consume(1, "q", "c", false);
-    conn.expect_deliver(1, "c", 1, "q", b"1");
-    limit_channel(&mut conn, 3);
-    conn.expect_deliver(1, "c", 2, "q", b"2");
-    conn.expect_deliver(1, "c", 3, "q", b"3");
-    limit_channel(&mut conn, 1);
-    let ack = |delivery_tag| Method::BasicAck {
-        delivery_tag,
-        multiple: true,
-    };
-    conn.send(1, ack(2));
-    conn.expect_nothing();
-    conn.send(1, ack(3));
-    conn.expect_deliver(1, "c", 4, "q", b"4");
-    conn.expect_nothing();
-    limit_channel(&mut conn, 0);
-    conn.expect_deliver(1, "c", 5, "q", b"5");
-    conn.expect_deliver(1, "c", 6, "q", b"6");
-}
-
-#[test]
-fn a_channels_prefetch_does_not_count_what_was_got_and_holds_up_silent_consumers() {
-    let mut conn = with_queue(3);
-    conn.declare(1, "other");
-    limit_channel(&mut conn, 1);
-    let get = Method::BasicGet {
-        queue: "q",
-        no_ack: false,
-    };
-    conn.send(1, get);
-    assert_eq!(conn.next_method(), (1, "basic.get-ok"));
-    conn.expect_content(1);
-    conn.consume(1, "q", "c", false);
-    conn.expect_deliver(1, "c", 2, "q", b"2");
-    conn.consume(1, "other", "silent", true);
-    conn.publish(1, "", "other", b"x");
-    conn.expect_nothing();
-    let ack = Method::BasicAck {
-        delivery_tag: 2,
-        multiple: false,
-    };
-    conn.send(1, ack);
-    conn.expect_deliver(1, "silent", 3, "other", b"x");
-    conn.expect_deliver(1, "c", 4, "q", b"3");
-    conn.expect_nothing();
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl Fake {
         let messages = self.messages.entry(queue).or_default();
         let count = messages.len().min(count as usize);
         let taken: Vec<Message> = match settle {
-            Outcome::Requeue | Outcome::Released => messages[..count].to_vec(),
+            Outcome::Requeue | Outcome::Released | Outcome::Unseen => messages[..count].to_vec(),
             Outcome::Accepted | Outcome::Rejected => messages.drain(..count).collect(),
         };
         let delivery = |(at, message): (usize, Message)| Delivery {

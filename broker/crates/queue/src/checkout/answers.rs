@@ -175,6 +175,7 @@ impl<I: Body> Checkout<I> {
             priority: 0,
             arguments: Table::default(),
         };
+        store.expire_head();
         let left = store.ready();
         let number = self.add(Consumer::new(session, id, spec, true));
         if let Some(consumer) = self.consumers.get_mut(&number) {

@@ -35,6 +35,8 @@ pub(crate) struct Consumer<I> {
     pub uncounted: bool,
     pub next_id: u64,
     pub out: BTreeMap<u64, Out<I>>,
+    /// No delivery beyond this id. Classic queues only.
+    pub credit: u64,
     /// Its place in `Checkout::service`.
     pub ticket: Option<u64>,
     /// No part of the queue's state, see there. A quorum queue's log decides who gets what; its leader sends it as there is
@@ -56,6 +58,7 @@ impl<I: Body> Consumer<I> {
             succeeded: false,
             next_id: 1,
             out: BTreeMap::new(),
+            credit: u64::MAX,
             ticket: None,
             flow: Flow::default(),
         }
@@ -78,7 +81,8 @@ impl<I: Body> Consumer<I> {
     pub fn has_room(&self, kind: QueueKind, flow: FlowWindow) -> bool {
         let over = usize::from(planted::is(Bug::OverCredit));
         self.out.len() < self.window(kind).saturating_add(over)
-            && (kind == QueueKind::Quorum || self.flow.has_room(flow))
+            && (kind == QueueKind::Quorum
+                || self.next_id <= self.credit && self.flow.has_room(flow))
     }
 
     /// Whether a new consumer with this spec, of a session that outlives its connections, is in its place.
@@ -244,6 +248,18 @@ impl<I: Body> Checkout<I> {
         }
     }
 
+    /// How far its deliveries may go. In quorum queues every member must go on serving as it did before.
+    pub(super) fn credit(&mut self, session: SessionId, id: ConsumerId, up_to: u64) {
+        let number = match self.number(session, id) {
+            Some(number) if self.kind == QueueKind::Classic => number,
+            _ => return,
+        };
+        if let Some(consumer) = self.consumers.get_mut(&number) {
+            consumer.credit = up_to;
+        }
+        self.refresh(number);
+    }
+
     pub(super) fn settle<S: Store<Item = I>>(
         &mut self,
         store: &mut S,
@@ -268,6 +284,11 @@ impl<I: Body> Checkout<I> {
                     Outcome::Accepted => store.settled(out.item),
                     Outcome::Rejected => store.dead(out.item, DeadReason::Rejected),
                     Outcome::Released => store.give_back(out.item, out.attempts, Back::Lost),
+                    Outcome::Unseen => {
+                        let redelivered = out.redelivered;
+                        self.counters.deliveries.deliver_less(redelivered);
+                        store.give_back(out.item, out.attempts, Back::Unseen { redelivered });
+                    }
                     Outcome::Requeue => {
                         Self::give_back(self.delivery_limit, store, out, Back::Asked);
                     }

@@ -59,6 +59,8 @@ pub(crate) enum Back {
     Lost,
     /// The same, and nothing that waits has been before it: the last first.
     InFront,
+    /// Its consumer's client was never sent it.
+    Unseen { redelivered: bool },
 }
 
 /// The messages of a queue, and the way out to sessions.
@@ -75,6 +77,8 @@ pub(crate) trait Store {
     fn dead(&mut self, item: Self::Item, reason: DeadReason);
     fn deliver(&mut self, handed: Handed, item: &Self::Item);
     fn event(&mut self, session: SessionId, event: Event);
+    /// What has expired at the head goes before it is said how many are left, where the queue type does so.
+    fn expire_head(&mut self);
     /// Drops everything ready; returns how many.
     fn purge(&mut self) -> u64;
 }
@@ -163,6 +167,7 @@ impl<I: Body> Checkout<I> {
             RequestBody::Succeed(succession) => self.succeed(store, session, seq, *succession),
             RequestBody::Cancel { consumer } => self.cancel(session, consumer),
             RequestBody::Leave { consumer } => self.leave(store, session, consumer),
+            RequestBody::Credit { consumer, up_to } => self.credit(session, consumer, up_to),
             RequestBody::Settle {
                 consumer,
                 outcome,

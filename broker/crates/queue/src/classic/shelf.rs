@@ -394,11 +394,15 @@ impl Store for Shelf {
     }
 
     /// Back to its place among those of its priority.
-    fn give_back(&mut self, item: Item, attempts: u32, _why: Back) {
+    fn give_back(&mut self, item: Item, _attempts: u32, why: Back) {
+        let redelivered = match why {
+            Back::Unseen { redelivered } => redelivered,
+            Back::Asked | Back::Lost | Back::InFront => true,
+        };
         self.count_ready(&item);
         self.out_bytes = self.out_bytes.saturating_sub(item.body.into());
         if let Some(lane) = self.lane(item.lane) {
-            lane.returned.insert(item.seq, (item, attempts));
+            lane.returned.insert(item.seq, (item, redelivered));
         }
     }
 
@@ -437,6 +441,12 @@ impl Store for Shelf {
 
     fn event(&mut self, session: SessionId, event: Event) {
         self.output.event(session, event);
+    }
+
+    fn expire_head(&mut self) {
+        if self.may_expire {
+            self.expire();
+        }
     }
 
     fn purge(&mut self) -> u64 {

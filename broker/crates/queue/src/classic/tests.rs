@@ -782,6 +782,28 @@ proptest! {
     }
 }
 
+#[test]
+fn what_a_get_leaves_does_not_count_what_has_expired() {
+    let mut rig = Rig::new(settings());
+    for (n, ttl) in [(1, None), (2, Some(5)), (3, Some(5)), (4, None)] {
+        rig.ask(
+            9,
+            RequestBody::Publish(crate::naive::message(n, None, ttl, 8)),
+        );
+    }
+    rig.at.wall.0 += 10;
+    let get = RequestBody::Get {
+        consumer: ConsumerId(1),
+        no_ack: false,
+    };
+    let got = rig.ask(1, get);
+    let got: Vec<_> = deliveries(&got)
+        .iter()
+        .map(|d| (number(&d.message), d.left))
+        .collect();
+    assert_eq!(got, [(1, 1)]);
+}
+
 impl Rig {
     fn drain_some(&mut self, count: u64) {
         let out = self.consume(66, 1, count as u32 + 1);

@@ -25,6 +25,7 @@ const DELETE: u8 = 9;
 const CLOSE: u8 = 10;
 const LEAVE: u8 = 11;
 const SUCCEED: u8 = 12;
+const CREDIT: u8 = 13;
 
 /// A list of items for one queue, with its version.
 pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
@@ -124,6 +125,10 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
         RequestBody::Succeed(succession) => put_succession(out, succession),
         RequestBody::Cancel { consumer } => put_consumer(out, CANCEL, *consumer),
         RequestBody::Leave { consumer } => put_consumer(out, LEAVE, *consumer),
+        RequestBody::Credit { consumer, up_to } => {
+            put_consumer(out, CREDIT, *consumer);
+            put_varint(out, *up_to);
+        }
         RequestBody::Settle {
             consumer,
             outcome,
@@ -135,6 +140,7 @@ pub fn put_body(out: &mut BytesMut, body: &RequestBody) {
                 Outcome::Requeue => 1,
                 Outcome::Rejected => 2,
                 Outcome::Released => 3,
+                Outcome::Unseen => 4,
             });
             put_ranges(out, ids);
         }
@@ -166,6 +172,10 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
         },
         LEAVE => RequestBody::Leave {
             consumer: take_consumer(reader)?,
+        },
+        CREDIT => RequestBody::Credit {
+            consumer: take_consumer(reader)?,
+            up_to: reader.varint()?,
         },
         SETTLE => RequestBody::Settle {
             consumer: take_consumer(reader)?,
@@ -245,6 +255,7 @@ fn take_outcome(reader: &mut Reader) -> Result<Outcome, CodecError> {
         1 => Ok(Outcome::Requeue),
         2 => Ok(Outcome::Rejected),
         3 => Ok(Outcome::Released),
+        4 => Ok(Outcome::Unseen),
         found => Err(CodecError::Kind {
             what: "outcome",
             found,

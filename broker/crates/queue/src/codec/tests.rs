@@ -115,7 +115,9 @@ fn body() -> impl Strategy<Value = RequestBody> {
     let outcome = prop_oneof![
         Just(Outcome::Accepted),
         Just(Outcome::Requeue),
-        Just(Outcome::Rejected)
+        Just(Outcome::Rejected),
+        Just(Outcome::Released),
+        Just(Outcome::Unseen)
     ];
     prop_oneof![
         message().prop_map(RequestBody::Publish),
@@ -123,6 +125,8 @@ fn body() -> impl Strategy<Value = RequestBody> {
         succession().prop_map(|it| RequestBody::Succeed(Box::new(it))),
         consumer().prop_map(|consumer| RequestBody::Cancel { consumer }),
         consumer().prop_map(|consumer| RequestBody::Leave { consumer }),
+        (consumer(), any::<u64>())
+            .prop_map(|(consumer, up_to)| RequestBody::Credit { consumer, up_to }),
         (consumer(), outcome, ranges()).prop_map(|(consumer, outcome, ids)| RequestBody::Settle {
             consumer,
             outcome,

@@ -111,6 +111,9 @@ impl Store for Shelf<'_> {
         self.effects.push(Effect::Event { session, event });
     }
 
+    /// Later: RabbitMQ's quorum queue counts them too.
+    fn expire_head(&mut self) {}
+
     fn purge(&mut self) -> u64 {
         self.ready.clear()
     }

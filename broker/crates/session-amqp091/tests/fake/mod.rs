@@ -34,6 +34,8 @@ pub struct FakeConsumer {
     next: u64,
     /// All up to here has gone to the client.
     pub received: u64,
+    /// No delivery beyond it.
+    pub credit: u64,
     pub out: BTreeMap<u64, (Message, u32)>,
 }
 
@@ -47,6 +49,7 @@ impl FakeConsumer {
         };
         let limit = self.spec.prefetch as usize;
         (limit == 0 || self.out.len() < limit)
+            && self.next < self.credit
             && on_its_way().count() < FLOW_WINDOW.messages as usize
             && (on_its_way().sum::<usize>() as u64) < FLOW_WINDOW.bytes
     }
@@ -244,11 +247,20 @@ impl FakeBroker {
                 return;
             };
             let delivery = c.take(message, attempts, q.ready.len());
-            self.notices.push_back(Notice::Deliver {
-                queue,
-                consumer: ConsumerId(id),
-                deliveries: vec![delivery],
-            });
+            let to = ConsumerId(id);
+            // What goes to one consumer goes together.
+            match self.notices.back_mut() {
+                Some(Notice::Deliver {
+                    queue: from,
+                    consumer,
+                    deliveries,
+                }) if *from == queue && *consumer == to => deliveries.push(delivery),
+                _ => self.notices.push_back(Notice::Deliver {
+                    queue,
+                    consumer: to,
+                    deliveries: vec![delivery],
+                }),
+            }
         }
     }
 
@@ -270,6 +282,7 @@ impl FakeBroker {
             cancelled: true,
             next: 0,
             received: 0,
+            credit: u64::MAX,
             out: BTreeMap::new(),
         };
         let delivery = c.take(message, attempts, q.ready.len());
@@ -308,6 +321,7 @@ impl FakeBroker {
                     cancelled: false,
                     next: 0,
                     received: 0,
+                    credit: u64::MAX,
                     out: BTreeMap::new(),
                 };
                 q.consumers.insert(consumer.0, c);
@@ -315,6 +329,10 @@ impl FakeBroker {
             }
             RequestBody::Cancel { consumer } => {
                 q.consumers.get_mut(&consumer.0)?.cancelled = true;
+                None
+            }
+            RequestBody::Credit { consumer, up_to } => {
+                q.consumers.get_mut(&consumer.0)?.credit = up_to;
                 None
             }
             RequestBody::Leave { consumer } => {
@@ -333,8 +351,10 @@ impl FakeBroker {
             } => {
                 let c = q.consumers.get_mut(&consumer.0)?;
                 for id in ids.into_iter().flat_map(|(from, to)| (from..=to).rev()) {
-                    if let (Some((m, n)), Outcome::Requeue) = (c.out.remove(&id), outcome) {
-                        q.ready.push_front((m, n + 1));
+                    match (c.out.remove(&id), outcome) {
+                        (Some((m, n)), Outcome::Requeue) => q.ready.push_front((m, n + 1)),
+                        (Some((m, n)), Outcome::Unseen) => q.ready.push_front((m, n)),
+                        _ => {}
                     }
                 }
                 None
@@ -867,4 +887,24 @@ pub fn consume<'a>(queue: &'a str, tag: &'a str, no_ack: bool) -> Method<'a> {
         no_wait: false,
         arguments: Table::default(),
     }
+}
+
+/// A channel and queue `q`, with messages "1" and so on.
+pub fn with_queue(messages: u64) -> Conn {
+    let mut conn = Conn::with_channel();
+    conn.declare(1, "q");
+    for n in 1..=messages {
+        conn.publish(1, "", "q", n.to_string().as_bytes());
+    }
+    conn
+}
+
+/// What is in queue `q`.
+pub fn ready(conn: &Conn) -> Vec<String> {
+    let queue = conn.broker.queue("/", "q").unwrap();
+    queue
+        .ready
+        .iter()
+        .map(|(m, _)| String::from_utf8_lossy(m.body()).into_owned())
+        .collect()
 }

@@ -14,7 +14,8 @@ const LEAST_WINDOW_BYTES: usize = 16 << 10;
 /// The ready messages of one priority.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
-    pub returned: BTreeMap<u64, (Item, u32)>,
+    /// With whether the next delivery is another one.
+    pub returned: BTreeMap<u64, (Item, bool)>,
     pub window: VecDeque<Loaded>,
     pub window_bytes: usize,
     /// Messages on disk that come after the window, and where the first of them is.
@@ -215,11 +216,11 @@ impl Shelf {
     }
 
     fn take_returned(&mut self, at: usize) -> Option<Taken<Item>> {
-        let (_, (item, attempts)) = self.lanes.get_mut(at)?.returned.pop_first()?;
+        let (_, (item, redelivered)) = self.lanes.get_mut(at)?.returned.pop_first()?;
         Some(Taken {
             item,
-            attempts,
-            redelivered: true,
+            attempts: 0,
+            redelivered,
         })
     }
 
