@@ -69,6 +69,8 @@ pub(crate) struct Channel {
     only_publishes: bool,
     /// The client was told to stop publishing (channel.flow).
     stopped: bool,
+    /// It was told so at least once: its answers are welcome.
+    told_flow: bool,
     pub assembly: Option<Box<Assembly>>,
     /// What "" means as a queue name.
     pub last_queue: Name,
@@ -116,6 +118,7 @@ impl Channel {
             holding: false,
             only_publishes: false,
             stopped: false,
+            told_flow: false,
             assembly: None,
             last_queue: "".into(),
             consumers: BTreeMap::new(),
@@ -229,6 +232,7 @@ impl Channel {
             link.holding += 1;
             if link.capabilities.flow && !self.stopped {
                 self.stopped = true;
+                self.told_flow = true;
                 cx.send(self.number, &Method::ChannelFlow { active: false });
             }
         }
@@ -340,7 +344,7 @@ impl Channel {
                 Ok(())
             }
             Method::ChannelFlow { active: false } => refuse!(NotImplemented, "active=false"),
-            Method::ChannelFlowOk { .. } => Ok(()),
+            Method::ChannelFlowOk { .. } if self.told_flow => Ok(()),
             Method::AccessRequest { .. } => {
                 cx.send(self.number, &Method::AccessRequestOk { ticket: 1 });
                 Ok(())
@@ -431,7 +435,8 @@ impl Channel {
             let requeue = true;
             let nack = Method::BasicNack {
                 delivery_tag: tag,
-                multiple: false,
+                // RabbitMQ says so whenever it is true.
+                multiple: settled.in_order,
                 requeue,
             };
             cx.send(self.number, &nack);

@@ -64,6 +64,8 @@ pub struct AmqpSession {
     input: BytesMut,
     /// Of `Change::EndSession`; 0 when not asked for.
     end_token: u64,
+    /// Our connection.close, until the exclusive queues are gone: who comes back at once may declare them again.
+    farewell: Box<[u8]>,
     /// Auto-delete queues that its consumers have left with it, and the change that takes one away; 0: none is asked for.
     left: Left,
     left_token: u64,
@@ -97,6 +99,7 @@ impl AmqpSession {
             last_sent: now,
             input: BytesMut::new(),
             end_token: 0,
+            farewell: Box::default(),
             left: Left::default(),
             left_token: 0,
             stalled: false,
@@ -461,6 +464,7 @@ impl AmqpSession {
             }
             Notice::Changed { token, result } => {
                 if token != 0 && (token == self.end_token || token == self.left_token) {
+                    self.say_farewell(cx);
                     return self.go_on_leaving(cx);
                 }
                 let number = (token & 0xFFFF) as u16;

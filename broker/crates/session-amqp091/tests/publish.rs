@@ -247,7 +247,7 @@ fn a_queue_that_is_full_is_a_nack() {
         1,
         Method::BasicNack {
             delivery_tag: 1,
-            multiple: false,
+            multiple: true,
             requeue: true,
         },
     );
@@ -257,7 +257,7 @@ fn a_queue_that_is_full_is_a_nack() {
         1,
         Method::BasicNack {
             delivery_tag: 2,
-            multiple: false,
+            multiple: true,
             requeue: true,
         },
     );

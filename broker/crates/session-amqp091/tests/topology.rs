@@ -670,10 +670,8 @@ fn a_queue_whose_node_is_down_is_not_found() {
     conn.declare(1, "q");
 }
 
-#[test]
-fn what_another_connection_owns_is_locked() {
-    let mut conn = Conn::with_channel();
-    let own = Method::QueueDeclare {
+fn own_queue<'a>() -> Method<'a> {
+    Method::QueueDeclare {
         queue: "own",
         passive: false,
         durable: false,
@@ -681,7 +679,43 @@ fn what_another_connection_owns_is_locked() {
         auto_delete: false,
         no_wait: false,
         arguments: Table::default(),
+    }
+}
+
+/// Who is turned out and comes back at once finds the names of its exclusive queues free.
+#[test]
+fn exclusive_queues_go_before_connection_close_comes() {
+    let fault = Method::BasicQos {
+        prefetch_size: 1,
+        prefetch_count: 1,
+        global: false,
     };
+    let text = "NOT_IMPLEMENTED - prefetch_size!=0 (1)";
+    for log_is_there in [true, false] {
+        let mut conn = Conn::with_channel();
+        conn.send(1, own_queue());
+        assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+        conn.broker.slow_log = true;
+        conn.send(1, fault.clone());
+        conn.expect_nothing();
+        if log_is_there {
+            assert!(conn.broker.log_goes_on());
+            conn.settle();
+            assert!(conn.broker.queue("/", "own").is_none());
+        } else {
+            conn.pass(SessionConfig::default().limits.operation);
+        }
+        conn.expect_connection_close(540, text, (60, 10));
+        assert_eq!(conn.standing, Standing::Open);
+        conn.send(0, Method::ConnectionCloseOk {});
+        assert_eq!(conn.standing, Standing::Closing);
+    }
+}
+
+#[test]
+fn what_another_connection_owns_is_locked() {
+    let mut conn = Conn::with_channel();
+    let own = own_queue();
     conn.send(1, own.clone());
     assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
     let mut broker: FakeBroker = conn.broker;
@@ -894,6 +928,11 @@ fn channel_methods_keep_their_order() {
     conn.expect(1, Method::AccessRequestOk { ticket: 1 });
     conn.send(1, Method::ChannelFlow { active: false });
     conn.expect_connection_close(540, "NOT_IMPLEMENTED - active=false", (20, 20));
+    // An answer to what was not asked.
+    let mut conn = Conn::with_channel();
+    conn.send(1, Method::ChannelFlowOk { active: true });
+    let text = "COMMAND_INVALID - unimplemented method";
+    conn.expect_connection_close(503, text, (20, 21));
 }
 
 /// What closes the whole connection.

@@ -5,7 +5,8 @@ use crate::channel::State;
 use crate::failure::{Code, Failure};
 use crate::handshake::SILENT_CLOSE_DELAY;
 use crate::link::Cx;
-use codec_amqp091::{Frame, Method};
+use bytes::BytesMut;
+use codec_amqp091::{Frame, Method, encode_method};
 use metadata::Change;
 use std::time::Duration;
 
@@ -64,13 +65,32 @@ impl AmqpSession {
             class_id,
             method_id,
         };
-        cx.send(0, &close);
         self.phase = Phase::Closing;
+        let mut frame = BytesMut::new();
+        encode_method(&mut frame, 0, &close);
+        self.farewell = frame[..].into();
+        // A node that stops asks for nothing any more.
+        if self.end_token == 0 || failure.code == Code::ConnectionForced {
+            self.say_farewell(cx);
+            return;
+        }
+        self.deadline = Some(cx.broker.now() + self.link.limits.operation);
+    }
+
+    /// Sends what [`fail_connection`](Self::fail_connection) kept back. True: there was something.
+    pub(super) fn say_farewell(&mut self, cx: &mut Cx<'_>) -> bool {
+        let farewell = std::mem::take(&mut self.farewell);
+        if farewell.is_empty() {
+            return false;
+        }
+        cx.out.tail().extend_from_slice(&farewell);
         self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
+        true
     }
 
     /// No more words; the socket closes a little later, so that what was said arrives and guessing is slow.
-    pub(super) fn die(&mut self, cx: &Cx<'_>) {
+    pub(super) fn die(&mut self, cx: &mut Cx<'_>) {
+        self.say_farewell(cx);
         self.phase = Phase::Dying;
         self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
     }

@@ -9,7 +9,7 @@ use env::Time;
 impl AmqpSession {
     pub(super) fn on_time(&mut self, cx: &mut Cx<'_>) {
         let now = cx.broker.now();
-        if self.deadline.is_some_and(|at| at <= now) {
+        if self.deadline.is_some_and(|at| at <= now) && !self.say_farewell(cx) {
             self.deadline = None;
             if self.phase == Phase::Leaving {
                 cx.send(0, &Method::ConnectionCloseOk {});
