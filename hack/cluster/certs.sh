@@ -60,6 +60,7 @@ make_control_plane_certs() {
   make_client scheduler /CN=system:kube-scheduler "$here"
   make_client coredns /CN=system:coredns "$here"
   make_client provisioner /CN=posthorn-lab-provisioner "$here"
+  make_client policies /CN=posthorn-lab-policies "$here"
   make_client proxy /CN=system:kube-proxy "https://$LAB_CONTROL_IP:$LAB_API_PORT"
 }
 

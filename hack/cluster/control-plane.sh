@@ -71,8 +71,8 @@ start_controllers() {
     --leader-elect=false --bind-address=127.0.0.1
 }
 
-# Names and volumes are served from here, not from pods: they must go on whichever
-# node is cut off.
+# Names and volumes are served, and network policies enforced, from here, not from pods: they must go
+# on whichever node is cut off.
 start_services() {
   cat >"$CONTROL/Corefile" <<COREFILE
 .:53 {
@@ -92,6 +92,8 @@ COREFILE
   start coredns "$CONTROL" nsenter --net="/run/netns/$LAB_NETNS" "$LAB_BIN/coredns" -conf "$CONTROL/Corefile"
   start provisioner "$CONTROL" nsenter --net="/run/netns/$LAB_NETNS" "$LAB_BIN/provisioner" \
     -kubeconfig "$LAB_PKI/provisioner.kubeconfig" -root "$LAB_DIR/volumes"
+  start policies "$CONTROL" nsenter --net="/run/netns/$LAB_NETNS" "$LAB_BIN/policies" \
+    -kubeconfig "$LAB_PKI/policies.kubeconfig" -netns "/run/netns/$LAB_NETNS-"
 }
 
 # explain NAME DIR: the last words of a daemon that did not come up.

@@ -105,27 +105,15 @@ func clientPod(name string, w work) *corev1.Pod {
 	if secret == "" {
 		secret = appUser + "-binding"
 	}
-	no, yes, user, grace, mode := false, true, int64(10001), int64(2), int32(0o440)
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "demo-client"}},
-		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace, AutomountServiceAccountToken: &no,
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			Volumes: []corev1.Volume{{Name: "binding", VolumeSource: corev1.VolumeSource{
-				Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode},
-			}}},
-			Containers: []corev1.Container{{
-				Name: "client", Image: clientImg, ImagePullPolicy: corev1.PullIfNotPresent, Args: args,
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				},
-				VolumeMounts: []corev1.VolumeMount{{Name: "binding", MountPath: "/binding", ReadOnly: true}},
-			}},
-		},
-	}
+	mode := int32(0o440)
+	pod := restrictedPod(corev1.Container{
+		Name: "client", Image: clientImg, Args: args,
+		VolumeMounts: []corev1.VolumeMount{{Name: "binding", MountPath: "/binding", ReadOnly: true}},
+	})
+	pod.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "demo-client"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "binding", VolumeSource: corev1.VolumeSource{
+		Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode},
+	}}}
 	if len(w.notOn) > 0 {
 		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
@@ -142,6 +130,23 @@ func clientPod(name string, w work) *corev1.Pod {
 		}})
 	}
 	return pod
+}
+
+// restrictedPod runs a container as the strictest Pod Security standard wants it.
+func restrictedPod(container corev1.Container) *corev1.Pod {
+	no, yes, user, grace := false, true, int64(10001), int64(2)
+	container.ImagePullPolicy = corev1.PullIfNotPresent
+	container.SecurityContext = &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}
+	return &corev1.Pod{Spec: corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, TerminationGracePeriodSeconds: &grace, AutomountServiceAccountToken: &no,
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
+		Containers: []corev1.Container{container},
+	}}
 }
 
 func (c *clientRun) pod() (corev1.Pod, error) {

@@ -66,8 +66,10 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 		It("are upgraded to the next version one at a time under load, also when the image is mended on the way", rollUnderLoad)
 		It("hold a roll up while a queue needs one of them, name it, and let the spec be taken back", waitForQuorum)
 		It("stop a roll at the first pod that a wrong setting breaks, and go on when it is taken back", stopAtWrongSetting)
+		It("get larger volumes, stay as they are, and keep what is on them", growDisks)
 		It("lose their disks one after the other and no message with them", replaceEveryDisk)
 		It("sleep and wake with their messages", sleepAndWake)
+		It("are reached only by those whom their network policy lets in", enforcePolicy)
 		It("take a new password, refuse the old one, and disturb nobody who is connected", rotatePassword)
 		It("become five and three again under load, and no message is lost", shrinkUnderLoad)
 	})
@@ -75,9 +77,11 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
 	It("are joined by one that is deleted and made again over its volume with the next version, whose flag is left to people", makeAgain)
 	It("are joined by one that gets its certificate from cert-manager", issueCertificate)
+	It("are joined by one that is given a certificate, in a Secret that somebody else keeps", giveCertificate)
 	It("are joined by one that takes TLS only, whose authority is replaced without a restart", takeTLSOnly)
 
 	It("see that one show the certificate that cert-manager has renewed, and nobody is disconnected for it", seeRenewal)
+	It("see another show the certificate that it was given in place of the one before, and nobody is disconnected for it", seeGiven)
 
 	Context("refuse", func() {
 		It("impossible values, with the reason", refuseImpossibleValues)

@@ -44,14 +44,20 @@ func keepMessagesThroughDeletionOfLeader() {
 	say("deleting %s, the leader, at once", leader.Name)
 	// One second is less than a drain takes: this is a crash with a new process after it.
 	Expect(k8s.Delete(ctx, leader.DeepCopy(), client.GracePeriodSeconds(1))).To(Succeed())
-	Eventually(func() (types.UID, error) {
-		var again corev1.Pod
-		err := k8s.Get(ctx, client.ObjectKeyFromObject(&leader), &again)
-		return again.UID, client.IgnoreNotFound(err)
-	}).ShouldNot(Or(Equal(leader.UID), BeEmpty()))
+	isMadeAgain(&leader)
 	becomesWhole("deleted")
 	c.moreConfirmed(600)
 	c.enough()
+}
+
+// isMadeAgain waits for another pod of the same name.
+func isMadeAgain(pod *corev1.Pod) {
+	GinkgoHelper()
+	Eventually(func() (types.UID, error) {
+		var again corev1.Pod
+		err := k8s.Get(ctx, client.ObjectKeyFromObject(pod), &again)
+		return again.UID, client.IgnoreNotFound(err)
+	}).ShouldNot(Or(Equal(pod.UID), BeEmpty()))
 }
 
 func keepMessagesThroughCutOfFollower() {

@@ -38,9 +38,51 @@ func runScript(name string, args ...string) {
 	Expect(err).NotTo(HaveOccurred(), "hack/%s %s: %s", name, strings.Join(args, " "), out)
 }
 
+// define adds kinds to the cluster, and waits until they are there.
+func define(definitions string) {
+	GinkgoHelper()
+	runScript("kubectl", "apply", "--server-side", "-f", definitions)
+	runScript("kubectl", "wait", "--for=condition=Established", "--timeout=60s", "-f", definitions)
+}
+
+// applyText applies objects, in the suite's namespace where they name none.
+func applyText(objects string) {
+	GinkgoHelper()
+	command := exec.Command(filepath.Join(root, "hack", "kubectl"), "-n", namespace, "apply", "-f", "-")
+	command.Stdin = strings.NewReader(objects)
+	said, err := command.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", said)
+}
+
+// beside are the processes that run on this machine beside the cluster.
+var beside []*exec.Cmd
+
+// runBeside starts a program that finds the cluster by itself, and lets it run until the suite's end.
+func runBeside(name, program string, args ...string) {
+	GinkgoHelper()
+	log, err := os.Create(filepath.Join(artifacts, name+".log"))
+	Expect(err).NotTo(HaveOccurred())
+	command := exec.Command(program, args...)
+	command.Stdout, command.Stderr = log, log
+	Expect(command.Start()).To(Succeed())
+	beside = append(beside, command)
+}
+
+var _ = AfterSuite(func() {
+	for _, command := range beside {
+		_ = command.Process.Signal(os.Interrupt)
+		_ = command.Wait()
+	}
+})
+
 // dialPod connects to a pod's address from where the API server is: pods cannot be reached from the
 // machine itself.
 func dialPod(ctx context.Context, network, address string) (net.Conn, error) {
+	return dialFrom(ctx, "/run/netns/"+setting("POSTHORN_E2E_NETNS", "posthorn-lab"), network, address)
+}
+
+// dialFrom connects from the network namespace of a file.
+func dialFrom(ctx context.Context, space, network, address string) (net.Conn, error) {
 	// The thread is in another network namespace for a moment, and nobody else may run on it then.
 	runtime.LockOSThread()
 	home, err := os.Open("/proc/thread-self/ns/net")
@@ -48,7 +90,7 @@ func dialPod(ctx context.Context, network, address string) (net.Conn, error) {
 		return nil, err
 	}
 	defer func() { _ = home.Close() }()
-	there, err := os.Open("/run/netns/" + setting("POSTHORN_E2E_NETNS", "posthorn-lab"))
+	there, err := os.Open(space)
 	if err != nil {
 		runtime.UnlockOSThread()
 		return nil, err

@@ -98,6 +98,30 @@ func rotatePassword() {
 	start("rotate-new", work{command: "run", queue: "rotated", messages: 100, rate: 100}).keptItsWord()
 }
 
+// spreadOverZones: where there are more brokers than zones, a queue's members are in different zones all the same.
+func spreadOverZones() {
+	GinkgoHelper()
+	zones := map[string]string{}
+	for _, member := range currentCluster().Status.Members {
+		zones[member.Name] = member.Zone
+	}
+	Expect(zones).To(HaveLen(5))
+	for at := range 3 {
+		q := newQueue(fmt.Sprintf("spread-%d", at))
+		q.Spec.Replicas = 3
+		Expect(k8s.Create(ctx, q)).To(Succeed())
+		DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, q))).To(Succeed()) })
+		becomesReady(q)
+		found, err := queueOf(q.Name)
+		Expect(err).NotTo(HaveOccurred())
+		places := map[string]bool{}
+		for _, name := range found.Members {
+			places[zones[name]] = true
+		}
+		Expect(places).To(And(HaveLen(3), Not(HaveKey(""))), "%v are in %v", found.Members, zones)
+	}
+}
+
 // shrinkUnderLoad makes the cluster five and three again, with a queue that has a member on each of the
 // five: a client publishes and consumes until the last node is gone.
 func shrinkUnderLoad() {
@@ -119,6 +143,7 @@ func shrinkUnderLoad() {
 	Eventually(readiness(newCluster())).WithTimeout(lifecycleTimeout).Should(HavePrefix("True "))
 	Eventually(func() ([]string, error) { q, err := queueOf("shrunk"); return q.Members, err }).WithTimeout(lifecycleTimeout).Should(HaveLen(5))
 	say("five nodes, five members")
+	spreadOverZones()
 	resize(replicas, replicas)
 	began := time.Now()
 	Eventually(func() (int, error) {

@@ -25,6 +25,7 @@ const (
 	againCluster   = "again"
 	secureCluster  = "secure"
 	issuedCluster  = "issued"
+	givenCluster   = "given"
 	oddCluster     = "odd"
 	servingCluster = "serving"
 	silentCluster  = "silent"
@@ -47,6 +48,8 @@ func singleCluster(name string) *posthornv1.BrokerCluster {
 		cluster.Spec.TLS = &posthornv1.TLSSpec{DisablePlaintext: true}
 	case issuedCluster:
 		cluster.Spec.TLS = &posthornv1.TLSSpec{IssuerRef: &posthornv1.IssuerReference{Name: company}}
+	case givenCluster:
+		cluster.Spec.TLS = &posthornv1.TLSSpec{SecretName: givenCluster, DisablePlaintext: true}
 	case oddCluster:
 		cluster.Spec.Config = map[string]posthornv1.ConfigValue{unknownSetting: "1"}
 	case silentCluster:
@@ -71,7 +74,7 @@ func inGoing(cluster string) (*posthornv1.Queue, *posthornv1.Policy, *posthornv1
 var startSingles = sync.OnceFunc(func() {
 	GinkgoHelper()
 	makeNamespace(goingNamespace)
-	for _, name := range []string{againCluster, secureCluster, issuedCluster, oddCluster, servingCluster, silentCluster} {
+	for _, name := range []string{againCluster, secureCluster, issuedCluster, givenCluster, oddCluster, servingCluster, silentCluster} {
 		Expect(k8s.Create(ctx, singleCluster(name))).To(Succeed())
 	}
 	for _, cluster := range []string{servingCluster, silentCluster} {

@@ -28,7 +28,7 @@ import (
 func takeTLSOnly() {
 	startSingles()
 	becomesReady(singleCluster(secureCluster))
-	hasQueue("first")
+	hasQueue(secureCluster, "first")
 	pod := brokerPod(secureCluster + "-0")
 	for _, port := range []int{names.PortAMQP, names.PortManagement, names.PortPrometheus} {
 		_, err := dialPod(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(port)))
@@ -46,24 +46,24 @@ func takeTLSOnly() {
 		Expect(k8s.Delete(ctx, &corev1.Secret{ObjectMeta: meta(name)})).To(Succeed())
 	}
 	Eventually(authorities).WithArguments(secureCluster).ShouldNot(Equal(before))
-	hasQueue("second")
+	hasQueue(secureCluster, "second")
 	Expect(overTLS(&pod, authorities(secureCluster))).NotTo(Succeed(), "the node does not have it yet")
 	// The kubelets of the local cluster look after the files of pods every ten seconds.
 	start := time.Now()
 	Eventually(func() error { return overTLS(&pod, authorities(secureCluster)) }).WithTimeout(lifecycleTimeout).Should(Succeed())
 	say("the node shows a certificate of the new authority after %.1fs", time.Since(start).Seconds())
-	hasQueue("third")
+	hasQueue(secureCluster, "third")
 	again := brokerPod(pod.Name)
 	Expect(again.UID).To(Equal(pod.UID))
 	Expect(again.Status.ContainerStatuses[0].RestartCount).To(BeZero())
 	Expect(restarts()).To(Equal(operators))
 }
 
-// hasQueue makes a queue in the cluster with TLS, which the operator can only do over TLS.
-func hasQueue(name string) {
+// hasQueue makes a queue in a cluster with nothing but TLS, which the operator can only do over TLS.
+func hasQueue(cluster, name string) {
 	GinkgoHelper()
-	q := newQueue("tls-" + name)
-	q.Spec.ClusterRef.Name = secureCluster
+	q := newQueue(cluster + "-" + name)
+	q.Spec.ClusterRef.Name = cluster
 	Expect(k8s.Create(ctx, q)).To(Succeed())
 	DeferCleanup(func() { Expect(client.IgnoreNotFound(k8s.Delete(ctx, q))).To(Succeed()) })
 	becomesReady(q)
@@ -79,36 +79,45 @@ func authorities(cluster string) string {
 
 // overTLS asks a node, trusting some authorities, by the Service's name.
 func overTLS(pod *corev1.Pod, authorities string) error {
-	var secret corev1.Secret
-	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(secureCluster)}, &secret); err != nil {
-		return err
-	}
-	transport, err := trusting(authorities)
+	one, err := askOverTLS(secureCluster, pod, authorities)
 	if err != nil {
 		return err
 	}
-	_, err = broker.New(broker.Access{
-		URL:      fmt.Sprintf("https://%s", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(names.PortManagementTLS))),
-		Username: string(secret.Data["username"]), Password: string(secret.Data["password"]),
-	}, transport).Overview(ctx)
+	_, err = one.Overview(ctx)
 	return err
 }
 
-// trusting reaches pods of the cluster with TLS by the Service's name, if they show a certificate of the authorities.
-func trusting(authorities string) (*http.Transport, error) {
+// askOverTLS makes a client of one broker's HTTP API.
+func askOverTLS(cluster string, pod *corev1.Pod, authorities string) (broker.Client, error) {
+	var secret corev1.Secret
+	if err := k8s.Get(ctx, client.ObjectKey{Namespace: namespace, Name: names.DefaultUserSecret(cluster)}, &secret); err != nil {
+		return nil, err
+	}
+	transport, err := trusting(cluster, authorities)
+	if err != nil {
+		return nil, err
+	}
+	return broker.New(broker.Access{
+		URL:      fmt.Sprintf("https://%s", net.JoinHostPort(pod.Status.PodIP, fmt.Sprint(names.PortManagementTLS))),
+		Username: string(secret.Data["username"]), Password: string(secret.Data["password"]),
+	}, transport), nil
+}
+
+// trusting reaches pods of a cluster with TLS by the Service's name, if they show a certificate of the authorities.
+func trusting(cluster, authorities string) (*http.Transport, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM([]byte(authorities)) {
 		return nil, fmt.Errorf("no authority in %q", authorities)
 	}
 	return &http.Transport{
 		DialContext: dialPod, DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: names.Host(namespace, secureCluster), MinVersion: tls.VersionTLS12},
+		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: names.Host(namespace, cluster), MinVersion: tls.VersionTLS12},
 	}, nil
 }
 
 // metricsOverTLS of a node, as Prometheus asks for them.
 func metricsOverTLS(pod *corev1.Pod, authorities string) (string, error) {
-	transport, err := trusting(authorities)
+	transport, err := trusting(secureCluster, authorities)
 	if err != nil {
 		return "", err
 	}

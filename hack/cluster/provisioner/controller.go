@@ -96,8 +96,14 @@ func (c *controller) sync(ctx context.Context, it item) error {
 		return c.delete(ctx, pv)
 	}
 	claim, err := c.claims.PersistentVolumeClaims(it.claimNamespace).Get(it.claim)
-	if err != nil || !wantsVolume(claim) {
+	if err != nil {
 		return ignoreNotFound(err)
+	}
+	if wantsSpace(claim) {
+		return c.grow(ctx, claim)
+	}
+	if !wantsVolume(claim) {
+		return nil
 	}
 	class, err := c.classes.Get(*claim.Spec.StorageClassName)
 	if err != nil {

@@ -96,6 +96,35 @@ func TestProvisionsAndReclaims(t *testing.T) {
 	}
 }
 
+func TestGrowsWhatMayGrow(t *testing.T) {
+	c := claim("node-1")
+	c.Spec.VolumeName, c.Status.Phase = "pvc-uid-1", corev1.ClaimBound
+	c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("2Gi")
+	c.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimResizing, Status: corev1.ConditionTrue}}
+	small := claim("node-1")
+	pv := newVolume(small, class())
+	foreign, foreignClaim := pv.DeepCopy(), c.DeepCopy()
+	foreign.Name, foreign.Annotations = "theirs", nil
+	foreignClaim.Name, foreignClaim.Spec.VolumeName = "theirs", "theirs"
+	client := fake.NewClientset(class(), foreign, foreignClaim, pv, c)
+	start(t, filepath.Join(t.TempDir(), "pv"), client)
+	eventually(t, "claim grown", func(ctx context.Context) (bool, error) {
+		now, err := client.CoreV1().PersistentVolumeClaims("mq").Get(ctx, c.Name, metav1.GetOptions{})
+		return err == nil && now.Status.Capacity.Storage().String() == "2Gi" && len(now.Status.Conditions) == 0, err
+	})
+	for name, want := range map[string]string{pv.Name: "2Gi", "theirs": "1Gi"} {
+		now, err := client.CoreV1().PersistentVolumes().Get(context.Background(), name, metav1.GetOptions{})
+		if err != nil || now.Spec.Capacity.Storage().String() != want {
+			t.Errorf("volume %s: %v %v", name, now.Spec.Capacity, err)
+		}
+	}
+	left, err := client.CoreV1().PersistentVolumeClaims("mq").Get(context.Background(), "theirs", metav1.GetOptions{})
+	if err != nil || left.Status.Capacity.Storage().String() != "1Gi" {
+		t.Errorf("another's claim: %v %v", left.Status.Capacity, err)
+	}
+}
+
 func TestLeavesOthersAlone(t *testing.T) {
 	foreign := claim("node-1")
 	foreign.Annotations[claimProvider] = "example.com/other"

@@ -1,4 +1,4 @@
-// Provisioner makes and deletes the volumes of the local cluster's default
+// Provisioner makes, enlarges and deletes the volumes of the local cluster's default
 // StorageClass. All nodes of the lab share one machine's disk, so a volume is a
 // directory under -root that this process makes itself, published as a "local"
 // PersistentVolume bound to the node the scheduler chose.
