@@ -51,8 +51,15 @@ pub const MQTT_SUCCESSION: Feature = Feature {
     description: "MQTT: queues know the connections of a session apart, and keep its order from one to the next",
 };
 
+/// A request to a queue and an outcome that programs before this feature cannot read.
+pub const CHANNEL_PREFETCH: Feature = Feature {
+    name: "channel_prefetch",
+    description: "AMQP 0.9.1: what a channel's prefetch has no room for goes back to its classic queue",
+};
+
 /// All of them, by name.
 pub const KNOWN: &[Feature] = &[
+    CHANNEL_PREFETCH,
     MQTT_CLUSTER,
     MQTT_STATE,
     MQTT_SUCCESSION,

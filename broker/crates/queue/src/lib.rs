@@ -54,7 +54,8 @@ pub enum Outcome {
     Rejected,
     /// Back to the front of the queue, and no attempt: it was only looked at.
     Released,
-    /// As if it had never left, for the client was not sent it. A quorum queue takes it for `Released`.
+    /// As if it had never left, for the client was not sent it. A quorum queue takes it for `Released`. Programs before the feature
+    /// flag `channel_prefetch` cannot read it.
     Unseen,
 }
 
@@ -81,6 +82,7 @@ pub enum RequestBody {
         consumer: ConsumerId,
     },
     /// The consumer gets no deliveries beyond this id until it is told another one. Classic queues; a quorum queue does not mind.
+    /// Programs before the feature flag `channel_prefetch` cannot read it.
     Credit {
         consumer: ConsumerId,
         up_to: u64,

@@ -12,6 +12,7 @@ use codec_amqp091::{
 };
 use env::Time;
 use message::{Message, Value};
+use metadata::features::CHANNEL_PREFETCH;
 use metadata::{Name, QueueId, QueueKind};
 use queue::{ConsumerId, Delivery};
 use session::{Deliveries, Outbox};
@@ -59,6 +60,11 @@ fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Ou
     send_body(out, channel, message, link.frame_max);
 }
 
+/// While a node of the cluster cannot read that, a channel's limit is one on each of its consumers.
+fn can_give_back(cx: &Cx<'_>) -> bool {
+    cx.broker.tree().feature_enabled(CHANNEL_PREFETCH.name)
+}
+
 impl Channel {
     /// Deliveries of one of this channel's consumers: written, or held while there is no room.
     pub fn deliver(
@@ -75,7 +81,7 @@ impl Channel {
         let mut written = Written::default();
         let mut beyond: Option<(u64, u64)> = None;
         for delivery in deliveries {
-            if to.kind == QueueKind::Classic && self.room() == Some(0) {
+            if to.kind == QueueKind::Classic && self.room() == Some(0) && can_give_back(cx) {
                 let from = beyond.map_or(delivery.id, |(from, _)| from);
                 beyond = Some((from, delivery.id));
             } else if self.held_deliveries.is_empty() && may_write(link, cx) {

@@ -203,6 +203,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
     assert_eq!(
         flags,
         [
+            ("channel_prefetch", "enabled"),
             ("mqtt_cluster", "enabled"),
             ("mqtt_state", "enabled"),
             ("mqtt_succession", "enabled"),

@@ -395,7 +395,7 @@ impl FakeBroker {
                 }
                 Some(q.count())
             }
-            RequestBody::Publish(_) | RequestBody::Close => None,
+            RequestBody::Publish(_) | RequestBody::Succeed(_) | RequestBody::Close => None,
         }
     }
 }
