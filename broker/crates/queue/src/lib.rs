@@ -15,6 +15,7 @@ mod face;
 #[cfg(test)]
 mod naive;
 pub mod quorum;
+mod ranges;
 
 pub use checkout::{FLOW_WINDOW, FlowWindow};
 pub use deaths::DeathCounts;

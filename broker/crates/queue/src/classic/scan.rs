@@ -1,7 +1,8 @@
 //! Walking the records of a segment, damaged ones included.
 
 use super::place::{Loaded, Number, Place};
-use super::record::{Footer, HEADER, Header, Ranges};
+use super::record::{Footer, HEADER, Header};
+use crate::ranges::Ranges;
 use bytes::{Bytes, BytesMut};
 use env::File;
 use std::io;

@@ -9,10 +9,10 @@
 use super::place::{Draft, Loaded, Number, Part, Place};
 use super::preamble::{self, Front, Kind};
 use super::record::{
-    ACK_LEN, FOOTER_LEN, Footer, HEADER, Header, Ranges, parse_ack, parse_footer, put_ack,
-    put_footer,
+    ACK_LEN, FOOTER_LEN, Footer, HEADER, Header, parse_ack, parse_footer, put_ack, put_footer,
 };
 use super::scan::{Reading, SCAN_BLOCK, Source, read_exactly};
+use crate::ranges::Ranges;
 use bytes::BytesMut;
 use env::{Disk, File};
 use message::Message;

@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::ranges::Ranges;
 use crate::{
     Answer, ConsumerId, Delivery, Event, Outcome, QueueKind, Received, Refusal, Reject, Request,
     RequestBody, Resume, SessionId, ToQueue,
@@ -562,16 +563,7 @@ impl<T: Copy> QueueClient<T> {
                 _ => {}
             }
         }
-        all.sort_unstable();
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for (from, to) in all {
-            match ranges.last_mut() {
-                Some(last) if from <= last.1.saturating_add(1) => last.1 = last.1.max(to),
-                _ => ranges.push((from, to)),
-            }
-        }
-        ranges.truncate(MAX_SETTLING);
-        ranges
+        Ranges::new(all).iter().take(MAX_SETTLING).collect()
     }
 
     /// The client was sent this consumer's deliveries up to this one: as many again may come.

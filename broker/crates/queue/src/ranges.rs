@@ -1,0 +1,35 @@
+//! Sets of numbers as inclusive ranges, ascending, of which none touches the next: what is settled.
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ranges(Vec<(u64, u64)>);
+
+impl Ranges {
+    pub fn new(mut ranges: Vec<(u64, u64)>) -> Ranges {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (from, to) in ranges {
+            match merged.last_mut() {
+                Some(last) if from <= last.1.saturating_add(1) => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        Ranges(merged)
+    }
+
+    pub fn contains(&self, number: u64) -> bool {
+        let after = self.0.partition_point(|(from, _)| *from <= number);
+        after
+            .checked_sub(1)
+            .and_then(|at| self.0.get(at))
+            .is_some_and(|(_, to)| number <= *to)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
