@@ -263,7 +263,8 @@ fn a_node_that_a_group_counts_is_not_forgotten() {
         c.queue(0, "q")?.leader.is_none().then_some(())
     });
     let refused = c.forget(3).unwrap_err().to_string();
-    let why = "queue 'q' in vhost '/' has no leader that can be reached, and node 'n3' is a member of it or may be one";
+    let why = "queue 'q' in vhost '/' has no leader that can be reached, and node 'n3' is a member of it or may be one: \
+        start node(s) 'n3', or delete the queue";
     assert!(refused.contains(why), "{refused}");
     c.back(2);
     until_voters(&mut c, "q", &[1, 2]);
@@ -272,6 +273,33 @@ fn a_node_that_a_group_counts_is_not_forgotten() {
         (c.forget(3) == Ok(Forgetting::Forgotten)).then_some(())
     });
     assert_eq!(c.ready(0, "q"), 30);
+}
+
+/// As above, and who has the vote that is needed never comes back.
+#[test]
+fn a_queue_that_nobody_can_lead_is_deleted_for_its_node_to_be_forgotten() {
+    let mut c = Cluster::new(3);
+    let mut client = c.client(1);
+    let two = ("x-quorum-initial-group-size", Value::I64(2));
+    client.declare(&mut c, "q", &quorum(&[two]));
+    fill(&mut c, &mut client, "q", 3);
+    assert_eq!(voters(&mut c, 0, "q"), ids(&[1, 2]));
+    c.kill(1);
+    c.until("nobody leads it", |c| {
+        c.queue(0, "q")?.leader.is_none().then_some(())
+    });
+    let refused = c.forget(2).unwrap_err().to_string();
+    let way_out = "start node(s) 'n2', or delete the queue";
+    assert!(refused.contains(way_out), "{refused}");
+    c.change(Change::DeleteQueue {
+        vhost: "/".into(),
+        name: "q".into(),
+        id: None,
+    });
+    c.until("forgotten", |c| {
+        (c.forget(2) == Ok(Forgetting::Forgotten)).then_some(())
+    });
+    assert_eq!(c.nodes_known(0), ids(&[1, 3]));
 }
 
 /// As above, and the only other one that could tell is down for a while.

@@ -15,7 +15,7 @@ use control::{
 use env::NodeId;
 use metadata::features::NODE_REMOVAL;
 use metadata::{Change, Done, QueueId, QueueKind, QueueRecord, Refused};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is done when the facts about the queues are there.
 pub enum Plan {
@@ -249,7 +249,8 @@ impl Core {
         let stuck = stuck.map(|f| self.without_leader(f.id, node));
         let then = Box::new(move |outcomes: Vec<MemberOutcome>| {
             let refused = outcomes.into_iter().find_map(|o| o.result.err());
-            reply(match refused.or(stuck) {
+            // The way out of it is in what is told of those that are stuck.
+            reply(match stuck.or(refused) {
                 Some(refused) => Err(refused),
                 None => Ok(Forgetting::Moving { queues: left }),
             });
@@ -257,13 +258,21 @@ impl Core {
         self.change_members(queues, MemberChange::Evacuate(node), facts, then);
     }
 
-    /// Why a node cannot be forgotten that a queue without a leader counts among its members.
+    /// Why a node cannot be forgotten that a queue without a leader counts among its members, and what can be done.
     fn without_leader(&self, queue: QueueId, node: NodeId) -> Refused {
         let record = self.tree.queue_by_id(queue);
         let (name, vhost) =
             record.map_or_else(Default::default, |r| (r.name.clone(), r.vhost.clone()));
+        let members = record.map_or(&[][..], |r| &r.members);
+        let needed: BTreeSet<NodeId> = members.iter().copied().chain([node]).collect();
+        let down = needed.into_iter().filter(|n| !self.is_up(*n));
+        let down: Vec<String> = down.map(|n| format!("'{}'", self.name_of(n))).collect();
+        let way_out = match down.is_empty() {
+            true => "try again in a moment".to_owned(),
+            false => format!("start node(s) {}, or delete the queue", down.join(", ")),
+        };
         Refused::Unavailable(format!(
-            "queue '{name}' in vhost '{vhost}' has no leader that can be reached, and node '{}' is a member of it or may be one",
+            "queue '{name}' in vhost '{vhost}' has no leader that can be reached, and node '{}' is a member of it or may be one: {way_out}",
             self.name_of(node)
         ))
     }
