@@ -86,12 +86,19 @@ impl LogThread {
                 wake.begin_turn();
                 continue;
             }
-            let backlog = self.shards.iter().any(|s| s.backlog() > 0);
-            wake.wait(match (backlog, self.full || self.short) {
-                (true, _) => Duration::from_millis(1),
-                (false, true) => FULL_RETRY,
-                (false, false) => IDLE,
-            });
+            wake.wait(self.pause());
+        }
+    }
+
+    /// How long to sleep if nobody has anything for the thread.
+    fn pause(&self) -> Duration {
+        let backlog = self.shards.iter().any(|s| s.backlog() > 0);
+        // What could not be deleted may be all that is in the way of those who wait for space.
+        let lacks_space = self.alarmed() || self.deletable() > self.deleted;
+        match (backlog, lacks_space) {
+            (true, _) => Duration::from_millis(1),
+            (false, true) => FULL_RETRY,
+            (false, false) => IDLE,
         }
     }
 
@@ -213,8 +220,13 @@ impl LogThread {
         }
     }
 
+    /// The newest file that no shard needs.
+    fn deletable(&self) -> u64 {
+        self.freed.iter().copied().min().unwrap_or(0)
+    }
+
     fn delete_freed(&mut self) -> Result<(), WalError> {
-        let up_to = self.freed.iter().copied().min().unwrap_or(0);
+        let up_to = self.deletable();
         if up_to <= self.deleted {
             return Ok(());
         }
@@ -224,7 +236,7 @@ impl LogThread {
                 self.deleted = up_to;
                 Ok(())
             }
-            // Starting the next file may need space that is not there: tried again with the next turn.
+            // Starting the next file may need space that is not there: tried again soon.
             Err(error) if !error.is_fatal() => Ok(()),
             Err(error) => Err(error),
         }
@@ -451,6 +463,32 @@ mod tests {
         rig.to_wal[1].send(ToWal::Free { up_to: oldest });
         rig.thread.turn()?;
         assert_eq!(rig.thread.writer.wal().files()[..], files[1..]);
+        Ok(())
+    }
+
+    #[test]
+    fn files_that_a_full_disk_kept_go_soon_after_it_has_space() -> Result {
+        let mut first = rig(SimDisk::new())?;
+        for i in 1..=40 {
+            first.to_wal[0].send(append(2, i, 100_000));
+            first.thread.turn()?;
+        }
+        // The next life has no file of its own yet, and what is in the old ones is not needed.
+        let mut rig = rig(first.disk.clone())?;
+        assert_eq!(rig.thread.pause(), IDLE);
+        let files = rig.thread.writer.wal().files();
+        let newest = files.last().copied().ok_or("no file")?;
+        rig.disk.set_capacity(Some(0));
+        for shard in &mut rig.to_wal {
+            shard.send(ToWal::Free { up_to: newest });
+        }
+        assert!(!rig.thread.turn()?);
+        assert_eq!(rig.thread.writer.wal().files(), files);
+        assert_eq!(rig.thread.pause(), FULL_RETRY);
+        rig.disk.set_capacity(None);
+        assert!(!rig.thread.turn()?);
+        assert!(rig.thread.writer.wal().files().iter().all(|f| *f > newest));
+        assert_eq!(rig.thread.pause(), IDLE);
         Ok(())
     }
 
