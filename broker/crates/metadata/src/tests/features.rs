@@ -48,7 +48,7 @@ fn a_program_fits_where_it_knows_all_that_is_on() {
     };
     let why = older.facts().misfit(on()).expect("knows one only");
     assert!(
-        why.starts_with("version 0.0.9 does not know the feature flag(s) 'mqtt_cluster', 'mqtt_state', 'mqtt_succession', 'node_removal', 'vhost_tracing'"),
+        why.starts_with("version 0.0.9 does not know the feature flag(s) 'channel_prefetch', 'mqtt_cluster', 'mqtt_state', 'mqtt_succession', 'node_removal', 'vhost_tracing'"),
         "{why}"
     );
 }
