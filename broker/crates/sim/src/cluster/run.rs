@@ -293,7 +293,8 @@ impl Run {
                 }
             }
         }
-        if !fair {
+        // A process that stands still when all is to be well does so for seconds more.
+        if !fair || world.nodes().iter().any(|n| world.is_paused(*n)) {
             self.ledger.disturb(now);
         }
         self.operate(world);

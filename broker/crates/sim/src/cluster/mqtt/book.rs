@@ -38,8 +38,9 @@ struct Post {
     outcome: Outcome,
     /// By its client, which does not know whether it has arrived: there may be two of it.
     again: bool,
-    /// Sessions that are to have it, by device.
+    /// Sessions that are to have it, by device; and those that could not miss it when it was sent first.
     owed: BTreeSet<usize>,
+    first: BTreeSet<usize>,
     /// Groups that are to have it.
     owed_groups: BTreeSet<String>,
     /// Who got it of those that share a subscription.
@@ -134,6 +135,7 @@ impl Book {
             sent: now,
             outcome: Outcome::Open,
             again: false,
+            first: owed.clone(),
             owed,
             owed_groups,
             shared: BTreeMap::new(),
@@ -298,6 +300,7 @@ impl Book {
             given: *qos,
             sent: post.sent,
             again: post.again,
+            missed: post.again && !post.first.contains(&device),
             acknowledged: match post.outcome {
                 Outcome::Acknowledged(at) => Some(at),
                 _ => None,

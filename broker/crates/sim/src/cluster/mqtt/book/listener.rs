@@ -27,6 +27,8 @@ pub struct Receipt<'a> {
     pub given: Qos,
     pub sent: Time,
     pub again: bool,
+    /// It was sent again, and need not have come to this session as it was sent first.
+    pub missed: bool,
     pub acknowledged: Option<Time>,
     pub epoch: u64,
 }
@@ -153,8 +155,11 @@ impl Listener {
             }
             return Ok(true);
         }
-        // What is sent again may be late for a session that has begun since.
-        let late = self.queue.is_none() && again;
+        // What is sent again may be late for a session, or a subscription, that has begun since.
+        let late = match self.queue {
+            Some(_) => receipt.missed,
+            None => again,
+        };
         if late || self.group_of(topic).is_some() {
             return Ok(false);
         }

@@ -110,6 +110,16 @@ fn a_publishers_order_is_kept_and_sessions_end() {
     let (three, four) = (post(&mut book, 4, ALL), post(&mut book, 60, ALL));
     assert_eq!(comes(&mut book, LASTING, four, 1), Ok(()));
     assert!(comes(&mut book, LASTING, three, 1).is_err_and(|e| e.contains("after number 60")));
+    // What is sent again is late for who may not have been known to its publisher's node, and for nobody else.
+    let (five, six) = (post(&mut book, 61, NOBODY), post(&mut book, 62, ALL));
+    let (seven, eight) = (post(&mut book, 63, ALL), post(&mut book, 64, ALL));
+    assert_eq!(comes(&mut book, LASTING, six, 1), Ok(()));
+    for id in [five, seven] {
+        book.sent_again(id, ALL);
+    }
+    assert_eq!(comes(&mut book, LASTING, five, 1), Ok(()));
+    assert_eq!(comes(&mut book, LASTING, eight, 1), Ok(()));
+    assert!(comes(&mut book, LASTING, seven, 1).is_err_and(|e| e.contains("after number 64")));
     // Another session: what was acknowledged before it began is not for it.
     book.session_over(LASTING);
     assert!(comes(&mut book, LASTING, two, 0).is_err_and(|e| e.contains("never asked")));
