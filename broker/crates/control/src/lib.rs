@@ -133,7 +133,7 @@ pub struct Published {
     pub taken: bool,
 }
 
-/// What a node uses of its machine, and where its alarms are, in bytes. None: it is not known.
+/// What a node uses of its machine, and where its alarms are; memory and disk in bytes. None: it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     pub memory_used: Option<u64>,
@@ -142,8 +142,15 @@ pub struct Resources {
     pub disk_free: Option<u64>,
     /// Below it the disk alarm is on.
     pub disk_free_limit: Option<u64>,
-    /// Files and sockets that the process may have, their number.
+    /// Files and sockets that the process has, their number, and those that it may have.
+    pub descriptors_used: Option<u64>,
     pub descriptors: Option<u64>,
+    /// Client connections that it takes at most.
+    pub connections: Option<u64>,
+    pub threads: Option<u64>,
+    /// Those that it may have.
+    pub thread_limit: Option<u64>,
+    pub processors: Option<u64>,
 }
 
 #[derive(Clone, Debug)]

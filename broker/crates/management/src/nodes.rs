@@ -35,7 +35,7 @@ fn plugins(config: &Config) -> Vec<&'static str> {
     std::iter::once("rabbitmq_management").chain(with).collect()
 }
 
-fn show(node: &NodeFacts, config: &Config) -> Json {
+fn show(node: &NodeFacts, config: &Config, own: &Own) -> Json {
     let mut shown = object!({
         "name": node.name,
         "type": "disc",
@@ -56,12 +56,33 @@ fn show(node: &NodeFacts, config: &Config) -> Json {
     });
     if node.id == config.node {
         show_resources(&mut shown, &config.measured());
+        shown["sockets_used"] = object!(own.connections);
+        shown["os_pid"] = object!(std::process::id().to_string());
+        shown["rates_mode"] = object!(overview::RATES_MODE);
     }
     if let Some(seconds) = node.uptime_s {
         // Milliseconds, as RabbitMQ counts them.
         shown["uptime"] = object!(seconds.saturating_mul(1000));
     }
     shown
+}
+
+/// What the node that answers has counted.
+struct Own {
+    connections: u64,
+}
+
+impl Own {
+    async fn of(api: &Api) -> Result<Own, ApiError> {
+        let counted = api
+            .ask(|reply| ControlRequest::Counters {
+                everywhere: false,
+                reply,
+            })
+            .await?;
+        let connections = counted.iter().map(|(_, c)| c.connections).sum();
+        Ok(Own { connections })
+    }
 }
 
 /// Of the node that answers: nobody measures another's machine.
@@ -71,7 +92,12 @@ fn show_resources(shown: &mut Json, measured: &Resources) {
         ("mem_limit", measured.memory_limit),
         ("disk_free", measured.disk_free),
         ("disk_free_limit", measured.disk_free_limit),
+        ("fd_used", measured.descriptors_used),
         ("fd_total", measured.descriptors),
+        ("sockets_total", measured.connections),
+        ("proc_used", measured.threads),
+        ("proc_total", measured.thread_limit),
+        ("processors", measured.processors),
     ] {
         if let Some(figure) = figure {
             shown[name] = object!(figure);
@@ -88,8 +114,9 @@ pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     call.monitor()?;
     let nodes = facts(api).await?;
+    let own = Own::of(api).await?;
     json(Json::Array(
-        nodes.iter().map(|n| show(n, api.config())).collect(),
+        nodes.iter().map(|n| show(n, api.config(), &own)).collect(),
     ))
 }
 
@@ -103,7 +130,8 @@ pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     call.monitor()?;
-    json(show(&find(api, name).await?, api.config()))
+    let node = find(api, name).await?;
+    json(show(&node, api.config(), &Own::of(api).await?))
 }
 
 /// Forgets a node that left or is drained. 202: its replicas are moved, and its vote is taken, first; ask again.

@@ -12,6 +12,9 @@ use serde_json::{Value as Json, json as object};
 /// The version of RabbitMQ whose API this is; clients switch on it.
 pub(crate) const SPEAKS_LIKE: &str = "4.1.0";
 
+/// RabbitMQ's word for counts that are not kept by channel and queue.
+pub(crate) const RATES_MODE: &str = "basic";
+
 /// Types of exchanges that can be declared.
 pub(crate) fn exchange_types() -> Json {
     let all = [
@@ -104,7 +107,7 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         "node": config.name,
         "statistics_db_node": config.name,
         "statistics_level": "fine",
-        "rates_mode": "basic",
+        "rates_mode": RATES_MODE,
         // In seconds, as RabbitMQ names them; what is not the cluster's is kept for ten minutes.
         "sample_retention_policies": {
             "global": [600, 3600, 28800, 86400],

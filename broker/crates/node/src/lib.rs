@@ -15,6 +15,7 @@ pub mod link_tls;
 pub mod links;
 pub mod log_thread;
 pub mod logging;
+pub mod machine;
 pub mod node;
 pub mod peering;
 mod resolver;

@@ -1,7 +1,7 @@
 //! A node's life: start, form or join, serve, drain, end.
 
 use crate::addresses::{self, AddressError};
-use crate::alarms::{Alarms, Cause, cpus};
+use crate::alarms::{Alarms, Cause};
 use crate::checks::CheckPool;
 use crate::clients::{self, Clients};
 use crate::config::Config;
@@ -10,6 +10,7 @@ use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
 use crate::link_tls::{Tls, TlsError};
 use crate::links::LinkStatus;
+use crate::machine;
 use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
 use crate::watch::Seen;
@@ -153,7 +154,7 @@ impl Node {
         let name = addresses::node_name(&config)?;
         let mut rng = env::real::seeded_rng().map_err(io_error("random numbers"))?;
         let shards = if config.shards == 0 {
-            cpus().min(256)
+            machine::cpus().min(256)
         } else {
             config.shards
         };
@@ -281,7 +282,7 @@ impl Node {
             self.ports.extend(first.iter().map(Clients::port));
         }
         let loop_config = self.loop_config();
-        let pool = CheckPool::start(cpus()).map_err(io_error("login threads"))?;
+        let pool = CheckPool::start(machine::cpus()).map_err(io_error("login threads"))?;
         let mailboxes = self.threads.mailboxes();
         let parts = RecoveredShard::split(recovered, self.shards);
         for ((index, part), mailbox) in (0u16..).zip(parts).zip(&mailboxes) {
@@ -516,6 +517,12 @@ const KEEP_DESCRIPTORS: u64 = 512;
 fn for_clients(limit: u64) -> usize {
     let left = limit.saturating_sub(KEEP_DESCRIPTORS).max(limit / 2);
     usize::try_from(left).unwrap_or(usize::MAX)
+}
+
+/// Client connections that a process with so many descriptors takes.
+pub(crate) fn most_connections(config: &Config, descriptors: Option<u64>) -> u64 {
+    let room = for_clients(descriptors.unwrap_or(u64::MAX));
+    room.min(config.limits.max_connections) as u64
 }
 
 /// Readers see all of it or nothing.

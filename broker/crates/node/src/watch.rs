@@ -1,8 +1,10 @@
 //! Looking at free disk space, at the process's memory and at the files of certificates.
 
-use crate::alarms::{Alarms, Cause, memory_limit, resident};
+use crate::alarms::{Alarms, Cause};
 use crate::config::Config;
 use crate::log_thread::KEEP_FREE;
+use crate::machine;
+use crate::node::most_connections;
 use control::Resources;
 use env::Disk;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +12,9 @@ use std::time::Duration;
 
 /// How often.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
+
+/// Looks between counts of open descriptors where the system does not tell their number.
+const COUNT_EVERY: u32 = 8;
 
 /// What the last look saw.
 #[derive(Debug, Default)]
@@ -24,6 +29,12 @@ impl Seen {
 pub(crate) struct Watch {
     seen: Arc<Seen>,
     descriptors: Option<u64>,
+    /// Those that were open at the last count, and how many looks ago that was.
+    counted: (Option<u64>, u32),
+    /// Connections that clients may have.
+    connections: u64,
+    thread_limit: Option<u64>,
+    processors: u64,
     disk: Arc<dyn Disk>,
     disk_free_limit: u64,
     /// Bytes the process may use; None when nothing is known about the machine's memory.
@@ -40,12 +51,17 @@ impl Watch {
         certificates: Vec<tls::Watched>,
         seen: Arc<Seen>,
     ) -> Watch {
+        let descriptors = env::real::descriptor_limit().ok();
         Watch {
             seen,
-            descriptors: env::real::descriptor_limit().ok(),
+            descriptors,
+            counted: (None, COUNT_EVERY),
+            connections: most_connections(config, descriptors),
+            thread_limit: machine::thread_limit(),
+            processors: machine::cpus().into(),
             disk,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
-            memory: memory_limit(),
+            memory: machine::memory_limit(),
             memory_watermark: config.memory_watermark,
             certificates,
         }
@@ -57,6 +73,20 @@ impl Watch {
         self.memory_watermark = share;
     }
 
+    /// Where they must be counted one by one that is done now and then.
+    fn descriptors_used(&mut self) -> Option<u64> {
+        if let Some(told) = machine::descriptors() {
+            return Some(told);
+        }
+        let (counted, looks) = &mut self.counted;
+        *looks += 1;
+        if *looks >= COUNT_EVERY {
+            *looks = 0;
+            *counted = machine::count_descriptors();
+        }
+        *counted
+    }
+
     pub fn look(&mut self, alarms: &Alarms) {
         let free = self.disk.available();
         match &free {
@@ -65,7 +95,7 @@ impl Watch {
         }
         // Precision beyond 2^52 bytes does not matter.
         let limit = self.memory.map(|all| all as f64 * self.memory_watermark);
-        let used = resident();
+        let used = machine::resident();
         if let (Some(limit), Some(used)) = (limit, used) {
             alarms.set(Cause::Memory, used as f64 > limit);
         }
@@ -74,7 +104,12 @@ impl Watch {
             memory_limit: limit.map(|bytes| bytes as u64),
             disk_free: free.ok(),
             disk_free_limit: Some(self.disk_free_limit),
+            descriptors_used: self.descriptors_used(),
             descriptors: self.descriptors,
+            connections: Some(self.connections),
+            threads: machine::threads(),
+            thread_limit: self.thread_limit,
+            processors: Some(self.processors),
         };
         *self.seen.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         for certificates in &mut self.certificates {

@@ -76,6 +76,11 @@ pub(super) fn machine(page: &mut Page, measured: &Resources) {
             measured.disk_free_limit,
         ),
         (
+            "process_open_fds",
+            "Open file descriptors",
+            measured.descriptors_used,
+        ),
+        (
             "process_max_fds",
             "Open file descriptors limit",
             measured.descriptors,

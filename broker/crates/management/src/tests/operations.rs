@@ -184,15 +184,33 @@ fn what_the_node_uses_of_its_machine_is_shown() {
         memory_limit: Some(22),
         disk_free: Some(33),
         disk_free_limit: Some(44),
+        descriptors_used: Some(55),
+        connections: Some(66),
+        threads: Some(77),
+        thread_limit: Some(88),
+        processors: Some(2),
         descriptors: None,
     };
     let server = Server::start_with(|c| {
         c.resources = Some(crate::Measure(Arc::new(move || measured)));
     });
+    server.fake.lock().unwrap().connections = vec![ConnectionFacts::default()];
     let own = server.get("/api/nodes/c-0");
-    let shown =
-        ["mem_used", "mem_limit", "disk_free", "disk_free_limit"].map(|name| own[name].clone());
-    assert_eq!(shown, [11, 22, 33, 44]);
+    for (name, figure) in [
+        ("mem_used", 11),
+        ("mem_limit", 22),
+        ("disk_free", 33),
+        ("disk_free_limit", 44),
+        ("fd_used", 55),
+        ("sockets_used", 1),
+        ("sockets_total", 66),
+        ("proc_used", 77),
+        ("proc_total", 88),
+        ("processors", 2),
+    ] {
+        assert_eq!(own[name], figure, "{name}");
+    }
+    assert_eq!(own["os_pid"], std::process::id().to_string());
     assert!(own.get("fd_total").is_none(), "it is not known");
     assert!(server.get("/api/nodes/c-1").get("mem_used").is_none());
     let url = format!("http://{}/metrics", server.metrics);
@@ -203,6 +221,7 @@ fn what_the_node_uses_of_its_machine_is_shown() {
         "rabbitmq_resident_memory_limit_bytes 22",
         "rabbitmq_disk_space_available_bytes 33",
         "rabbitmq_disk_space_available_limit_bytes 44",
+        "rabbitmq_process_open_fds 55",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
     }
