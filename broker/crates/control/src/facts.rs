@@ -286,6 +286,23 @@ pub struct ProtocolCounters {
     pub consumers: i64,
 }
 
+impl ProtocolCounters {
+    pub fn add(&mut self, other: &ProtocolCounters) {
+        self.received += other.received;
+        self.received_confirm += other.received_confirm;
+        self.confirmed += other.confirmed;
+        self.routed += other.routed;
+        self.unroutable_returned += other.unroutable_returned;
+        self.unroutable_dropped += other.unroutable_dropped;
+        self.classic.add(&other.classic);
+        self.quorum.add(&other.quorum);
+        self.traffic.add(&other.traffic);
+        self.queueless.add(&other.queueless);
+        self.publishers += other.publishers;
+        self.consumers += other.consumers;
+    }
+}
+
 /// What a node's hubs of MQTT subscriptions have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -343,18 +360,7 @@ impl Counters {
         self.queues.consumers += other.queues.consumers;
         for (protocol, theirs) in &other.protocols {
             let ours = self.protocols.entry(protocol.clone()).or_default();
-            ours.received += theirs.received;
-            ours.received_confirm += theirs.received_confirm;
-            ours.confirmed += theirs.confirmed;
-            ours.routed += theirs.routed;
-            ours.unroutable_returned += theirs.unroutable_returned;
-            ours.unroutable_dropped += theirs.unroutable_dropped;
-            ours.classic.add(&theirs.classic);
-            ours.quorum.add(&theirs.quorum);
-            ours.traffic.add(&theirs.traffic);
-            ours.queueless.add(&theirs.queueless);
-            ours.publishers += theirs.publishers;
-            ours.consumers += theirs.consumers;
+            ours.add(theirs);
         }
         self.mqtt.add(&other.mqtt);
         self.classic_deaths.add(&other.classic_deaths);
@@ -377,12 +383,60 @@ impl Counters {
     }
 }
 
+/// Virtual hosts and exchanges whose messages somebody wants to know of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrafficOf {
+    pub vhosts: Vec<String>,
+    /// Virtual host and name.
+    pub exchanges: Vec<(String, String)>,
+}
+
+/// Messages that clients published to an exchange, and that went to queues by it: each once for each queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExchangeCounts {
+    pub publish_in: u64,
+    pub publish_out: u64,
+}
+
+/// Of virtual hosts and exchanges that were asked for those that have had messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrafficFacts {
+    pub vhosts: BTreeMap<String, MessageCounts>,
+    /// By virtual host and name.
+    pub exchanges: BTreeMap<String, BTreeMap<String, ExchangeCounts>>,
+}
+
+impl TrafficFacts {
+    pub fn add(&mut self, other: &TrafficFacts) {
+        for (vhost, counts) in &other.vhosts {
+            self.vhosts.entry(vhost.clone()).or_default().add(counts);
+        }
+        for (vhost, exchanges) in &other.exchanges {
+            let ours = self.exchanges.entry(vhost.clone()).or_default();
+            for (name, counts) in exchanges {
+                let ours = ours.entry(name.clone()).or_default();
+                ours.publish_in += counts.publish_in;
+                ours.publish_out += counts.publish_out;
+            }
+        }
+    }
+
+    pub fn exchange(&self, vhost: &str, name: &str) -> ExchangeCounts {
+        let found = self.exchanges.get(vhost).and_then(|all| all.get(name));
+        found.copied().unwrap_or_default()
+    }
+}
+
 /// What shard 0 asks all shards of all nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Question {
     Connections,
     Consumers,
     Counters,
+    Traffic(TrafficOf),
     /// End the connection of this name.
     Close {
         name: String,
@@ -396,6 +450,7 @@ pub enum Facts {
     Connections(Vec<ConnectionFacts>),
     Consumers(Vec<ConsumerFacts>),
     Counters(Box<Counters>),
+    Traffic(TrafficFacts),
     Closed(bool),
 }
 

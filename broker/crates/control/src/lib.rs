@@ -10,8 +10,9 @@ pub mod json;
 mod membership;
 
 pub use facts::{
-    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, Facts,
-    MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals, TrafficCounts,
+    ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, ExchangeCounts,
+    Facts, MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals, TrafficCounts,
+    TrafficFacts, TrafficOf,
 };
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,
@@ -72,6 +73,11 @@ pub enum ControlRequest {
     Counters {
         everywhere: bool,
         reply: Reply<Vec<(NodeId, Counters)>>,
+    },
+    /// Cluster-wide; of nodes that answer in time. A thousand names at most: shards answer in one turn.
+    Traffic {
+        of: TrafficOf,
+        reply: Reply<TrafficFacts>,
     },
     /// Through an exchange, as a client with confirms would. `build` makes the message at the time it is given.
     Publish {

@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::login::Logins;
 use crate::rates::{Moment, Rates};
 use crate::{Config, Node, entropy};
-use control::{ControlRequest, QueueFacts, Reply};
+use control::{ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficOf};
 use metadata::{Change, Done, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -118,6 +118,29 @@ impl Api {
     ) -> Result<Vec<QueueFacts>, ApiError> {
         self.ask(|reply| ControlRequest::Queues { only, reply })
             .await
+    }
+
+    /// What clients did in virtual hosts and with exchanges: asked for in parts that a shard answers in one turn.
+    pub(crate) async fn traffic(&self, of: TrafficOf) -> Result<TrafficFacts, ApiError> {
+        /// [`ControlRequest::Traffic`]
+        const PART: usize = 1_000;
+        let vhosts = of.vhosts.chunks(PART).map(|part| TrafficOf {
+            vhosts: part.to_vec(),
+            ..TrafficOf::default()
+        });
+        let exchanges = of.exchanges.chunks(PART).map(|part| TrafficOf {
+            exchanges: part.to_vec(),
+            ..TrafficOf::default()
+        });
+        let mut all = TrafficFacts::default();
+        for of in vhosts.chain(exchanges) {
+            all.add(
+                &self
+                    .ask(|reply| ControlRequest::Traffic { of, reply })
+                    .await?,
+            );
+        }
+        Ok(all)
     }
 
     /// Whether shard 0 still turns. Never waits: a sign of life is asked for, and missed when it stays away too long.

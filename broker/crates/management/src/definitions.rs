@@ -192,7 +192,7 @@ async fn import_one(
     let user = || entry.required_text("user");
     let change = match kind {
         "users" => Change::PutUser(users::record(api, named()?, entry).await?),
-        "vhosts" => return vhosts::declare(api, named()?, entry, None).await,
+        "vhosts" => return vhosts::declare(api, call, named()?, entry, None).await,
         "global_parameters" => {
             let value = entry.0.get("value").unwrap_or(&Json::Null);
             return parameters::set_global(api, named()?, value).await;

@@ -6,6 +6,8 @@ use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
 use crate::json::{Members, from_table};
 use crate::page::Window;
+use crate::rates::{self, Key, Range};
+use control::{TrafficFacts, TrafficOf};
 use message::Value;
 use metadata::{Change, ExchangeRecord, Name, Right, Tree};
 use serde_json::{Value as Json, json as object};
@@ -25,10 +27,28 @@ impl Known {
     }
 }
 
-fn show(known: &Known) -> Json {
+fn show(api: &Api, known: &Known, traffic: &TrafficFacts, range: Option<&Range>) -> Json {
     let mut shown = definition(&known.record);
     shown["policy"] = object!(known.policy.as_deref());
+    let (vhost, name) = (&*known.record.vhost, &*known.record.name);
+    let figures = rates::exchange_counts(traffic.exchange(vhost, name));
+    let at = (Key::Exchange(vhost.to_owned(), name.to_owned()), range);
+    let mut stats = object!({});
+    rates::show_counts(api, at, &mut stats, (&rates::EXCHANGE, &figures));
+    shown["message_stats"] = stats;
     shown
+}
+
+/// What was published to them.
+async fn traffic(api: &Api, known: &[Known]) -> Result<TrafficFacts, ApiError> {
+    let names = known.iter().map(|x| &x.record);
+    let of = TrafficOf {
+        exchanges: names
+            .map(|x| (x.vhost.to_string(), x.name.to_string()))
+            .collect(),
+        ..TrafficOf::default()
+    };
+    api.traffic(of).await
 }
 
 /// What the API calls the default exchange in paths.
@@ -38,6 +58,7 @@ pub(crate) fn plain(name: &str) -> &str {
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     let window = Window::of(&call.query)?;
+    let range = Range::of(&call.query, "msg_rates")?;
     if let Some(vhost) = vhost {
         api.visible(call, vhost).await?;
     }
@@ -54,7 +75,9 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
         })
         .await?;
     let (part, cut) = window.cut(known, |x| &x.record.name)?;
-    Ok(cut.respond(part.iter().map(show).collect()))
+    let traffic = traffic(api, &part).await?;
+    let shown = part.iter().map(|x| show(api, x, &traffic, range.as_ref()));
+    Ok(cut.respond(shown.collect()))
 }
 
 async fn find(api: &Api, vhost: &str, name: &str) -> Result<Option<Known>, ApiError> {
@@ -65,10 +88,15 @@ async fn find(api: &Api, vhost: &str, name: &str) -> Result<Option<Known>, ApiEr
 
 pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
     api.visible(call, vhost).await?;
-    match find(api, vhost, plain(name)).await? {
-        Some(known) => json(show(&known)),
-        None => Err(ApiError::not_found()),
-    }
+    let range = Range::of(&call.query, "msg_rates")?;
+    let known = find(api, vhost, plain(name)).await?;
+    let known = known.ok_or_else(ApiError::not_found)?;
+    let traffic = traffic(api, std::slice::from_ref(&known)).await?;
+    let mut shown = show(api, &known, &traffic, range.as_ref());
+    // By channel and by queue RabbitMQ counts only with detailed rates, which it says here that it has not.
+    shown["incoming"] = object!([]);
+    shown["outgoing"] = object!([]);
+    json(shown)
 }
 
 /// As it stands in a definitions document.

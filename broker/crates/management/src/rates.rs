@@ -7,7 +7,8 @@ mod sampler;
 mod series;
 
 pub(crate) use figures::{
-    CHURN, COUNTS, LENGTHS, OCTETS, churn, counts, lengths, octets, queue_counts,
+    CHURN, COUNTS, EXCHANGE, LENGTHS, OCTETS, churn, counts, exchange_counts, lengths, octets,
+    queue_counts,
 };
 pub(crate) use range::Range;
 pub(crate) use sampler::run;
@@ -45,6 +46,9 @@ pub(crate) enum Key {
     Depth(u64),
     Connection(String),
     Channel(String),
+    Vhost(String),
+    /// Virtual host and name.
+    Exchange(String, String),
 }
 
 impl Key {

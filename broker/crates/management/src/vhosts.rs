@@ -7,7 +7,8 @@ use crate::error::ApiError;
 use crate::json::Members;
 use crate::limits;
 use crate::nodes;
-use control::NodeFacts;
+use crate::rates::{self, Key, Range};
+use control::{NodeFacts, TrafficFacts, TrafficOf};
 use metadata::{Change, Name, PermissionRecord, QueueKind, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
 use std::sync::Arc;
@@ -36,8 +37,20 @@ pub(crate) fn definition(vhost: &VhostRecord) -> Json {
     })
 }
 
-fn show(vhost: &VhostRecord, nodes: &[NodeFacts]) -> Json {
+fn show(
+    api: &Api,
+    vhost: &VhostRecord,
+    nodes: &[NodeFacts],
+    traffic: &TrafficFacts,
+    range: Option<&Range>,
+) -> Json {
     let mut shown = definition(vhost);
+    let counts = traffic.vhosts.get(&*vhost.name).copied();
+    let figures = rates::counts(&counts.unwrap_or_default());
+    let at = (Key::Vhost(vhost.name.to_string()), range);
+    let mut stats = object!({});
+    rates::show_counts(api, at, &mut stats, (&rates::COUNTS, &figures));
+    shown["message_stats"] = stats;
     let state = |n: &NodeFacts| if n.running { "running" } else { "stopped" };
     let nodes = nodes.iter().map(|n| (n.name.clone(), object!(state(n))));
     shown["cluster_state"] = Json::Object(nodes.collect());
@@ -46,14 +59,25 @@ fn show(vhost: &VhostRecord, nodes: &[NodeFacts]) -> Json {
 
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     let visible = api.visible_vhosts(call).await?;
-    let found: Vec<VhostRecord> = api
+    let mut found: Vec<VhostRecord> = api
         .read(|tree| tree.vhosts().into_iter().cloned().collect())
         .await?;
     let nodes = nodes::facts(api).await?;
-    let shown = found
-        .iter()
-        .filter(|v| visible.as_ref().is_none_or(|set| set.contains(&*v.name)));
-    json(Json::Array(shown.map(|v| show(v, &nodes)).collect()))
+    let range = Range::of(&call.query, "msg_rates")?;
+    found.retain(|v| visible.as_ref().is_none_or(|set| set.contains(&*v.name)));
+    let traffic = traffic(api, &found).await?;
+    let shown = found.iter();
+    let shown = shown.map(|v| show(api, v, &nodes, &traffic, range.as_ref()));
+    json(Json::Array(shown.collect()))
+}
+
+/// What clients did in them.
+async fn traffic(api: &Api, vhosts: &[VhostRecord]) -> Result<TrafficFacts, ApiError> {
+    let of = TrafficOf {
+        vhosts: vhosts.iter().map(|v| v.name.to_string()).collect(),
+        ..TrafficOf::default()
+    };
+    api.traffic(of).await
 }
 
 async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiError> {
@@ -63,29 +87,18 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiErro
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     api.visible(call, name).await?;
-    match find(api, name).await? {
-        Some(vhost) => json(show(&vhost, &nodes::facts(api).await?)),
-        None => Err(ApiError::not_found()),
-    }
+    let range = Range::of(&call.query, "msg_rates")?;
+    let vhost = find(api, name).await?.ok_or_else(ApiError::not_found)?;
+    let nodes = nodes::facts(api).await?;
+    let traffic = traffic(api, std::slice::from_ref(&*vhost)).await?;
+    json(show(api, &vhost, &nodes, &traffic, range.as_ref()))
 }
 
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     call.administrator()?;
     let body = call.object()?;
     let before = find(api, name).await?;
-    declare(api, name, &Members(&body), before.as_deref()).await?;
-    if before.is_none() {
-        // Who makes a vhost may use it, as with RabbitMQ.
-        let everything: Name = ".*".into();
-        let permission = PermissionRecord {
-            user: call.user.name.clone(),
-            vhost: name.into(),
-            configure: everything.clone(),
-            write: everything.clone(),
-            read: everything,
-        };
-        api.change(Change::PutPermission(permission)).await?;
-    }
+    declare(api, call, name, &Members(&body), before.as_deref()).await?;
     put_answer(before.is_some())
 }
 
@@ -106,9 +119,10 @@ fn default_type(body: &Members<'_>) -> Result<Option<QueueKind>, ApiError> {
     }
 }
 
-/// Makes or changes a vhost: what the request does not say stays as it was.
+/// Makes or changes a vhost: what the request does not say stays as in `old`. Who makes one may use it, as with RabbitMQ.
 pub(crate) async fn declare(
     api: &Api,
+    call: &Call,
     name: &str,
     body: &Members<'_>,
     old: Option<&VhostRecord>,
@@ -140,6 +154,17 @@ pub(crate) async fn declare(
             on: true,
         })
         .await?;
+    }
+    if there.is_none() {
+        let everything: Name = ".*".into();
+        let permission = PermissionRecord {
+            user: call.user.name.clone(),
+            vhost: name.into(),
+            configure: everything.clone(),
+            write: everything.clone(),
+            read: everything,
+        };
+        api.change(Change::PutPermission(permission)).await?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Users, their rights, vhosts (O5).
 
 use crate::apply::{check_name, no_vhost, unknown_user};
+use crate::traffic::Counter;
 use crate::tree::{Map, TreeEvent, Vhost, VhostRecord};
 use crate::{
     Done, ExchangeRecord, Name, PermissionRecord, Refused, Right, TopicPermissionRecord, Tree,
@@ -162,6 +163,7 @@ impl Tree {
         let vhost = Vhost {
             record: Arc::new(record),
             exchanges: Map::default(),
+            default_exchange: Counter::default(),
             queues: Map::default(),
             policies: BTreeMap::new(),
             effective: BTreeMap::new(),

@@ -5,6 +5,7 @@ use crate::arguments::check_table;
 use crate::codec::canonical;
 use crate::equivalence::{Thing, check_exchange};
 use crate::policies::EffectivePolicy;
+use crate::traffic::Counter;
 use crate::{
     BindingRecord, Destination, Done, ExchangeRecord, Name, QueueId, QueueKind, Refused, Tree,
     limits,
@@ -52,6 +53,7 @@ pub(crate) struct Exchange {
     pub(crate) effective: Arc<EffectivePolicy>,
     /// Alternate exchange of its argument or else of its policy.
     pub(crate) alternate: Option<Name>,
+    pub(crate) counter: Counter,
 }
 
 impl Exchange {
@@ -117,6 +119,7 @@ impl Tree {
             bound: BTreeSet::new(),
             effective: effective.clone(),
             alternate: None,
+            counter: Counter::default(),
         };
         exchange.set_effective(effective);
         vhost.exchanges.insert(names.1.clone(), exchange);

@@ -57,9 +57,16 @@ pub const CHANNEL_PREFETCH: Feature = Feature {
     description: "AMQP 0.9.1: what a channel's prefetch has no room for goes back to its classic queue",
 };
 
+/// Frames between nodes that programs before this feature cannot read.
+pub const CLUSTER_LIMITS: Feature = Feature {
+    name: "cluster_limits",
+    description: "Limits of users and virtual hosts on connections and channels count in the whole cluster",
+};
+
 /// All of them, by name.
 pub const KNOWN: &[Feature] = &[
     CHANNEL_PREFETCH,
+    CLUSTER_LIMITS,
     MQTT_CLUSTER,
     MQTT_STATE,
     MQTT_SUCCESSION,

@@ -23,6 +23,7 @@ mod route;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod tree;
 mod vhosts;
 
@@ -33,6 +34,7 @@ pub use placement::{LeaderLocator, PlacementWish};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
 pub use settings::{DEFAULT_DELIVERY_LIMIT, DeadLettering, Overflow, QueueSettings};
+pub use traffic::Traffic;
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 
 use bytes::Bytes;

@@ -1,6 +1,7 @@
 //! From an exchange and routing keys to queues (R1, R2).
 
 use crate::exchanges::{Exchange, Target};
+use crate::traffic::Counter;
 use crate::tree::Vhost;
 use crate::{QueueId, QueueRecord, Tree, limits};
 use routing::{Envelope, Kind};
@@ -28,27 +29,57 @@ impl Tree {
         message: &dyn Envelope,
         out: &mut Vec<QueueId>,
     ) -> RouteResult {
-        let Some(vhost) = self.vhosts.get(vhost) else {
+        match self.find_routes(vhost, exchange, keys, message, out) {
+            Some((0, _)) => RouteResult::Unroutable,
+            Some(_) => RouteResult::Routed,
+            None => RouteResult::NoExchange,
+        }
+    }
+
+    /// As [`Tree::route`], for a message that a client publishes: it is counted.
+    pub fn publish(
+        &self,
+        vhost: &str,
+        exchange: &str,
+        keys: &[&str],
+        message: &dyn Envelope,
+        out: &mut Vec<QueueId>,
+    ) -> RouteResult {
+        let Some((found, counter)) = self.find_routes(vhost, exchange, keys, message, out) else {
             return RouteResult::NoExchange;
         };
-        let start = out.len();
-        if exchange.is_empty() {
-            out.extend(keys.iter().filter_map(|key| vhost.queues.get(*key)));
-        } else {
-            let Some(exchange) = vhost.exchanges.get(exchange) else {
-                return RouteResult::NoExchange;
-            };
-            self.follow(vhost, exchange, keys, message, out);
-        }
-        match out.len() - start {
+        counter.count(1, found as u64);
+        match found {
             0 => RouteResult::Unroutable,
-            1 => RouteResult::Routed,
-            _ => {
-                out[start..].sort_unstable();
-                dedup_from(out, start);
-                RouteResult::Routed
-            }
+            _ => RouteResult::Routed,
         }
+    }
+
+    /// How many queues it goes to, and where the exchange is counted.
+    #[inline]
+    fn find_routes(
+        &self,
+        vhost: &str,
+        exchange: &str,
+        keys: &[&str],
+        message: &dyn Envelope,
+        out: &mut Vec<QueueId>,
+    ) -> Option<(usize, &Counter)> {
+        let vhost = self.vhosts.get(vhost)?;
+        let start = out.len();
+        let counter = if exchange.is_empty() {
+            out.extend(keys.iter().filter_map(|key| vhost.queues.get(*key)));
+            &vhost.default_exchange
+        } else {
+            let exchange = vhost.exchanges.get(exchange)?;
+            self.follow(vhost, exchange, keys, message, out);
+            &exchange.counter
+        };
+        if out.len() - start > 1 {
+            out[start..].sort_unstable();
+            dedup_from(out, start);
+        }
+        Some((out.len() - start, counter))
     }
 
     fn follow(

@@ -4,6 +4,7 @@ use crate::access::User;
 use crate::exchanges::{Bound, Exchange};
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::Retained;
+use crate::traffic::Counter;
 use crate::{
     BindingRecord, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord, PolicyScope,
     QueueId, QueueKind, QueueRecord, SessionId, TopicPermissionRecord, UserRecord,
@@ -72,6 +73,8 @@ pub struct VhostRecord {
 pub(crate) struct Vhost {
     pub(crate) record: Arc<VhostRecord>,
     pub(crate) exchanges: Map<Exchange>,
+    /// What was published to the default exchange.
+    pub(crate) default_exchange: Counter,
     pub(crate) queues: Map<QueueId>,
     pub(crate) policies: BTreeMap<(PolicyScope, Name), Policy>,
     /// Effective policies by the names that make them, shared by all that they apply to.

@@ -139,6 +139,7 @@ impl Fake {
             ControlRequest::Connections { reply } => reply(Vec::new()),
             ControlRequest::Consumers { reply } => reply(Vec::new()),
             ControlRequest::Counters { reply, .. } => reply(Vec::new()),
+            ControlRequest::Traffic { reply, .. } => reply(control::TrafficFacts::default()),
             ControlRequest::Publish { reply, .. } => reply(Ok(control::Published {
                 routed: false,
                 taken: true,

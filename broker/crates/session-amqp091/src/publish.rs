@@ -9,7 +9,7 @@ use crate::replies::{REPLY_TO, Replies};
 use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
-use metadata::{ExchangeRecord, Right};
+use metadata::{ExchangeRecord, Right, Traffic};
 use routing::{Envelope, Origin, Property};
 use session::{Outbox, Pace, PublishTag, Publishes, Trace};
 use smallvec::SmallVec;
@@ -24,7 +24,7 @@ pub(crate) fn publish(
     if assembly.immediate {
         refuse!(NotImplemented, "immediate=true");
     }
-    let (message, routes) = route(channel.replies.as_deref(), assembly, body, link, cx)?;
+    let (message, routes) = route(channel, assembly, body, link, cx)?;
     if let Some(transaction) = &mut channel.transaction {
         return transaction.publish(message, routes, assembly.mandatory, link);
     }
@@ -44,9 +44,13 @@ pub(crate) fn dispatch(
     let size = u32::try_from(message.as_bytes().len()).unwrap_or(u32::MAX);
     let seq = channel.confirms.next();
     let tag: PublishTag = channel.publish_tag(seq);
+    let bound = routes.len();
     let heard = cx.broker.announce(&link.vhost, &message, tag, &mut routes);
     link.behind |= heard.behind;
     let routed = routes.len() + heard.receivers;
+    if routed > bound {
+        count_traffic(0, routed - bound, &message, link, cx);
+    }
     // A return goes before the confirm.
     if routed == 0 && mandatory {
         send_return(channel.number, &message, link, cx.out);
@@ -75,6 +79,23 @@ pub(crate) fn dispatch(
     routes
 }
 
+/// Counts for the message's exchange what routing did not.
+pub(crate) fn count_traffic(
+    published: u64,
+    routed: usize,
+    message: &Message,
+    link: &Link,
+    cx: &Cx<'_>,
+) {
+    let routed = routed as u64;
+    let tree = cx.broker.tree();
+    tree.count_traffic(
+        &link.vhost,
+        message.exchange(),
+        Traffic { published, routed },
+    );
+}
+
 /// A publish, by what became of it.
 fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Link) {
     let confirm = u64::from(channel.confirm_base.is_some());
@@ -98,7 +119,7 @@ fn count(channel: &mut Channel, routed: u64, mandatory: bool, link: &mut Link) {
 
 /// The message, and the queues it goes to (in the link's scratch vector: give it back).
 fn route(
-    replies: Option<&Replies>,
+    channel: &Channel,
     assembly: &Assembly,
     body: &[u8],
     link: &mut Link,
@@ -130,7 +151,7 @@ fn route(
     check_topics(record, &keys, link, tree)?;
     check_user(&properties, link)?;
 
-    let rewritten = rewrite(properties, &copies, replies)?;
+    let rewritten = rewrite(properties, &copies, channel.replies.as_deref())?;
     let raw = rewritten.as_deref().unwrap_or(&assembly.properties);
     let builder = MessageBuilder {
         protocol: Protocol::Amqp091,
@@ -156,7 +177,11 @@ fn route(
         },
     };
     let tree = cx.broker.tree();
-    tree.route(&link.vhost, exchange, &keys, &shown, &mut routes);
+    match channel.transaction.is_some() {
+        // It is published when the transaction is committed.
+        true => tree.route(&link.vhost, exchange, &keys, &shown, &mut routes),
+        false => tree.publish(&link.vhost, exchange, &keys, &shown, &mut routes),
+    };
     Ok((message, routes))
 }
 

@@ -5,7 +5,7 @@
 use crate::channel::{At, Channel};
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
-use crate::publish::dispatch;
+use crate::publish::{count_traffic, dispatch};
 use crate::unacked::Owed;
 use crate::wait::Wait;
 use codec_amqp091::Method;
@@ -117,6 +117,7 @@ impl Channel {
         {
             // Routed when they were published; a queue that is gone since is none.
             routes.retain(|queue| cx.broker.tree().queue_by_id(*queue).is_some());
+            count_traffic(1, routes.len(), &message, link, cx);
             dispatch(self, message, routes, mandatory, link, cx);
         }
         for (owed, outcome) in done.settlements {

@@ -1,5 +1,6 @@
 //! Who is logged in, for users' and vhosts' limits (O5): names once, and some bytes for each session.
 
+use crate::uses::Open;
 use hashbrown::HashMap;
 use metadata::Name;
 use slots::{Slab, Slots};
@@ -11,6 +12,15 @@ struct Use {
     name: Name,
     connections: u64,
     channels: u64,
+}
+
+impl Use {
+    fn open(&self) -> Open {
+        Open {
+            connections: self.connections,
+            channels: self.channels,
+        }
+    }
 }
 
 /// Names that are in use.
@@ -42,17 +52,17 @@ impl Names {
         at
     }
 
-    /// With the channels that it had.
-    fn leave(&mut self, at: u32, channels: u32) {
-        let Some(entry) = self.uses.get_mut(at as usize) else {
-            return;
-        };
+    /// With the channels that it had. Its name.
+    fn leave(&mut self, at: u32, channels: u32) -> Option<Name> {
+        let entry = self.uses.get_mut(at as usize)?;
         entry.connections -= 1;
         entry.channels -= u64::from(channels);
+        let name = entry.name.clone();
         if entry.connections == 0 {
-            self.by_name.remove(&entry.name);
+            self.by_name.remove(&name);
             self.uses.remove(at as usize);
         }
+        Some(name)
     }
 
     fn of(&self, name: &str) -> Option<&Use> {
@@ -65,6 +75,20 @@ struct Login {
     /// None until it has opened one.
     vhost: Option<u32>,
     channels: u32,
+    /// Where its messages are counted ([`crate::tallies`]); [`NOWHERE`]: it has counted none yet.
+    counted: u32,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+/// A session that was logged in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Left {
+    pub user: Name,
+    pub vhost: Option<Name>,
+    /// How many it had open.
+    pub channels: u32,
+    pub counted: Option<u32>,
 }
 
 /// Sessions that are logged in, by the keys of their connections.
@@ -85,16 +109,18 @@ impl Accounts {
         self.channels
     }
 
-    pub fn connections_of(&self, user: &str) -> u64 {
-        self.users.of(user).map_or(0, |used| used.connections)
+    /// What a user has open here.
+    pub fn of_user(&self, user: &str) -> Open {
+        self.users.of(user).map_or_else(Open::default, Use::open)
     }
 
-    pub fn connections_to(&self, vhost: &str) -> u64 {
-        self.vhosts.of(vhost).map_or(0, |used| used.connections)
+    pub fn of_vhost(&self, vhost: &str) -> Open {
+        self.vhosts.of(vhost).map_or_else(Open::default, Use::open)
     }
 
-    pub fn channels_of(&self, user: &str) -> u64 {
-        self.users.of(user).map_or(0, |used| used.channels)
+    /// Users, then virtual hosts, that have sessions here; in no order.
+    pub fn names(&self) -> (impl Iterator<Item = &Name>, impl Iterator<Item = &Name>) {
+        (self.users.by_name.keys(), self.vhosts.by_name.keys())
     }
 
     pub fn user_of(&self, key: usize) -> Option<&Name> {
@@ -102,17 +128,38 @@ impl Accounts {
         self.users.uses.get(user as usize).map(|used| &used.name)
     }
 
-    pub fn log_in(&mut self, key: usize, user: &str) {
-        self.log_out(key);
+    pub fn vhost_of(&self, key: usize) -> Option<&Name> {
+        let vhost = self.sessions.get(key)?.vhost?;
+        self.vhosts.uses.get(vhost as usize).map(|used| &used.name)
+    }
+
+    /// Where this session's messages are counted.
+    pub fn counted_at(&self, key: usize) -> Option<u32> {
+        let at = self.sessions.get(key)?.counted;
+        (at != NOWHERE).then_some(at)
+    }
+
+    pub fn count_at(&mut self, key: usize, at: u32) {
+        if let Some(login) = self.sessions.get_mut(key) {
+            login.counted = at;
+        }
+    }
+
+    /// Whoever had the key before is logged out.
+    pub fn log_in(&mut self, key: usize, user: &str) -> Option<Left> {
+        let before = self.log_out(key);
         let user = self.users.enter(user);
         let login = Login {
             user,
             vhost: None,
             channels: 0,
+            counted: NOWHERE,
         };
         self.sessions.put(key, login);
+        before
     }
 
+    /// A session opens one virtual host.
     pub fn open_vhost(&mut self, key: usize, vhost: &str) {
         let Some(login) = self.sessions.get_mut(key) else {
             return;
@@ -147,21 +194,30 @@ impl Accounts {
         true
     }
 
-    /// The session is over. How many channels it had open; None: it was not logged in.
-    pub fn log_out(&mut self, key: usize) -> Option<u32> {
+    /// The session is over. None: it was not logged in.
+    pub fn log_out(&mut self, key: usize) -> Option<Left> {
         let login = self.sessions.take(key)?;
-        self.users.leave(login.user, login.channels);
-        if let Some(vhost) = login.vhost {
-            self.vhosts.leave(vhost, 0);
-        }
         self.channels -= u64::from(login.channels);
-        Some(login.channels)
+        let user = self.users.leave(login.user, login.channels)?;
+        Some(Left {
+            user,
+            vhost: login.vhost.and_then(|at| self.vhosts.leave(at, 0)),
+            channels: login.channels,
+            counted: (login.counted != NOWHERE).then_some(login.counted),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn open(connections: u64, channels: u64) -> Open {
+        Open {
+            connections,
+            channels,
+        }
+    }
 
     #[test]
     fn users_and_vhosts_are_counted_and_forgotten() {
@@ -172,29 +228,41 @@ mod tests {
         }
         accounts.log_in(3, "v");
         accounts.open_vhost(2, "other");
-        assert_eq!(
-            (accounts.connections_of("u"), accounts.connections_of("v")),
-            (3, 1)
-        );
-        assert_eq!(
-            (
-                accounts.connections_to("/"),
-                accounts.connections_to("other")
-            ),
-            (2, 1)
-        );
+        assert_eq!(accounts.of_user("u"), open(3, 0));
+        assert_eq!(accounts.of_user("v"), open(1, 0));
+        assert_eq!(accounts.of_vhost("/"), open(2, 0));
+        assert_eq!(accounts.of_vhost("other"), open(1, 0));
         assert!(accounts.count_channel(0, true) && accounts.count_channel(0, true));
         assert!(accounts.count_channel(1, true) && accounts.count_channel(1, false));
         assert!(!accounts.count_channel(1, false) && !accounts.count_channel(9, true));
-        assert_eq!((accounts.channels_of("u"), accounts.channels()), (2, 2));
-        assert_eq!(accounts.user_of(1).map(|name| &**name), Some("u"));
-        assert_eq!((accounts.log_out(0), accounts.log_out(0)), (Some(2), None));
-        assert_eq!((accounts.channels_of("u"), accounts.channels()), (0, 0));
-        accounts.log_in(1, "v");
         assert_eq!(
-            (accounts.connections_of("u"), accounts.connections_of("v")),
-            (1, 2)
+            (accounts.of_user("u"), accounts.channels()),
+            (open(3, 2), 2)
         );
+        assert_eq!(accounts.user_of(1).map(|name| &**name), Some("u"));
+        assert_eq!(accounts.vhost_of(2).map(|name| &**name), Some("other"));
+        assert_eq!((accounts.vhost_of(3), accounts.vhost_of(9)), (None, None));
+        assert_eq!(accounts.counted_at(0), None);
+        accounts.count_at(0, 7);
+        assert_eq!(accounts.counted_at(0), Some(7));
+        let left = Left {
+            user: "u".into(),
+            vhost: Some("/".into()),
+            channels: 2,
+            counted: Some(7),
+        };
+        assert_eq!(
+            (accounts.log_out(0), accounts.log_out(0)),
+            (Some(left), None)
+        );
+        assert_eq!(
+            (accounts.of_user("u"), accounts.channels()),
+            (open(2, 0), 0)
+        );
+        let before = accounts.log_in(1, "v").map(|left| left.user);
+        assert_eq!(before.as_deref(), Some("u"));
+        assert_eq!(accounts.of_user("u"), open(1, 0));
+        assert_eq!(accounts.of_user("v"), open(2, 0));
         for key in 1..4 {
             accounts.log_out(key);
         }

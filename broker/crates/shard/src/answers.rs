@@ -58,6 +58,7 @@ impl Core {
             | ControlRequest::Consumers { .. }
             | ControlRequest::Counters { .. }
             | ControlRequest::CloseConnection { .. }
+            | ControlRequest::Traffic { .. }
             | ControlRequest::Maintenance { .. } => {}
         }
     }

@@ -5,6 +5,7 @@ use crate::directory::{Asker, Directory, Leader, Send};
 use crate::evictions::Gone;
 use crate::frame::{Frame, Origin};
 use crate::members::frame::MembersWord;
+use crate::uses::Holder;
 use crate::{ClusterView, Effect, Route};
 use bytes::Bytes;
 use consensus::Committed;
@@ -150,6 +151,11 @@ impl Core {
             Change::EnableFeature { .. } | Change::EnableKnownFeature { .. } => {
                 self.features_changed();
             }
+            Change::SetVhostLimit { vhost, .. } => {
+                self.note_use(Holder::Vhost(vhost.clone()));
+            }
+            Change::SetUserLimit { user, .. } => self.note_use(Holder::User(user.clone())),
+            Change::PutUser(record) => self.note_use(Holder::User(record.name.clone())),
             _ => {}
         }
         for event in self.tree.take_events() {
@@ -181,10 +187,13 @@ impl Core {
             }
             TreeEvent::VhostRemoved(name) => {
                 self.topics.remove_vhost(&name);
+                self.tallies.vhost_removed(&name);
+                self.uses.forget(&Holder::Vhost(name.clone()));
                 self.gone.push_back(Gone::Vhost(name));
             }
             TreeEvent::Retained { vhost, topic } => self.retained_changed(vhost, topic),
             TreeEvent::PermissionsChanged { user } if self.tree.user(&user).is_none() => {
+                self.uses.forget(&Holder::User(user.clone()));
                 self.gone.push_back(Gone::User(user));
             }
             // Sessions look these up when they need them.
@@ -260,6 +269,8 @@ impl Core {
             Err(error) => return self.fatal_checkpoint(&error.to_string()),
         };
         self.applied = index;
+        self.tree.take_traffic(&before);
+        self.keep_counts();
         let removed: Vec<_> = before
             .all_queues()
             .filter(|q| self.tree.queue_by_id(q.id).is_none())
@@ -325,6 +336,7 @@ impl Core {
             return self.effects.push(Effect::Fatal(why));
         }
         self.meet_hubs();
+        self.tell_all_uses();
         self.tell_links();
     }
 
@@ -433,6 +445,8 @@ impl Core {
         }
         self.clients_node_up(node);
         self.hubs_node_up(node, incarnation);
+        self.uses.forget_node(node);
+        self.tell_uses_to(node);
     }
 
     pub fn peer_down(&mut self, node: NodeId) {
@@ -443,5 +457,6 @@ impl Core {
         self.owners.peer_down(node);
         self.clients_node_down(node);
         self.hubs_node_down(node);
+        self.uses.forget_node(node);
     }
 }

@@ -1,7 +1,6 @@
 //! The sessions' side of queues: for each session and queue a [`QueueClient`] that numbers and keeps requests.
 
 use crate::core::{Core, FixedState};
-use crate::sessions::key_of;
 use control::Reply;
 use env::{NodeId, Time};
 use hashbrown::HashMap;
@@ -419,10 +418,7 @@ impl Core {
 
     /// The session is over: its queues are told, and forgotten when they know.
     pub fn session_gone(&mut self, number: u64) {
-        if let Some(channels) = self.accounts.log_out(key_of(number)) {
-            self.tallies.connections_closed += 1;
-            self.tallies.channels_closed += u64::from(channels);
-        }
+        self.log_out(number);
         let Some(session) = self.clients.sessions.get_mut(&number) else {
             return;
         };

@@ -12,7 +12,7 @@ use crate::figures::Figures;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
-use crate::listings::{Listings, Tallies};
+use crate::listings::Listings;
 use crate::logins::Logins;
 use crate::members::Members;
 use crate::outgoing::Outgoing;
@@ -20,6 +20,8 @@ use crate::owners::Owners;
 use crate::peers::{Alarms, Peers};
 use crate::retained::Ahead;
 use crate::stats::{StatsRequests, Walks};
+use crate::tallies::Tallies;
+use crate::uses::Uses;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use control::Reply;
@@ -105,6 +107,8 @@ pub struct Core {
     pub unknown: u32,
     /// Sessions of this shard that are logged in, for users' limits.
     pub accounts: Accounts,
+    /// What other shards have open for users and virtual hosts with limits.
+    pub uses: Uses,
 }
 
 impl Core {

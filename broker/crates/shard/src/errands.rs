@@ -26,6 +26,7 @@ const MAX_ERRANDS: usize = 256;
 const PROTOCOL: &str = "amqp091";
 
 struct Publishing {
+    vhost: Name,
     /// Queues that have not answered.
     left: usize,
     taken: bool,
@@ -82,15 +83,15 @@ fn too_many() -> Refused {
 
 impl Core {
     /// What the control plane did, among what clients did.
-    fn count(&mut self, note: impl FnOnce(&mut Tally)) {
+    fn count(&mut self, vhost: &Name, note: impl FnOnce(&mut Tally)) {
         let mut tally = Tally::default();
         note(&mut tally);
-        self.tallies.add(PROTOCOL, &tally);
+        self.tally_in(vhost, PROTOCOL, &tally);
     }
 
     /// A message with a confirm wanted, and returned if it has nowhere to go.
-    fn count_published(&mut self, routes: usize) {
-        self.count(|tally| {
+    fn count_published(&mut self, vhost: &Name, routes: usize) {
+        self.count(vhost, |tally| {
             tally.publishes.received = 1;
             tally.publishes.received_confirm = 1;
             tally.publishes.routed = routes as u64;
@@ -123,7 +124,7 @@ impl Core {
         let Some(record) = self.tree.queue_by_id(taking.queue).cloned() else {
             return;
         };
-        self.count(|tally| {
+        self.count(&record.vhost, |tally| {
             let counts = tally.of(record.kind);
             counts.get = u64::from(!no_ack);
             counts.get_no_ack = u64::from(no_ack);
@@ -165,14 +166,14 @@ impl Core {
         let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
         let deaths = Deaths::default();
         let headers = || session_amqp091::routing_headers(&message, &deaths);
-        let result = (self.tree).route(vhost, message.exchange(), &keys, &headers, &mut routes);
+        let result = (self.tree).publish(vhost, message.exchange(), &keys, &headers, &mut routes);
         drop(keys);
         if result == RouteResult::NoExchange {
             let exchange = message.exchange();
             let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
             return reply(Err(Refused::NotFound(text)));
         }
-        self.count_published(routes.len());
+        self.count_published(vhost, routes.len());
         let what = Trace::Published { routes: &routes };
         self.trace_errand(vhost, user, &message, what);
         if result == RouteResult::Unroutable {
@@ -183,6 +184,7 @@ impl Core {
         }
         let tag = self.errands.tag();
         let publishing = Publishing {
+            vhost: vhost.clone(),
             left: routes.len(),
             taken: true,
             until: self.now + WITHIN,
@@ -301,7 +303,9 @@ impl Core {
         if publishing.left == 0
             && let Some(done) = self.errands.publishing.remove(&tag)
         {
-            self.count(|tally| tally.publishes.confirmed += u64::from(done.taken));
+            self.count(&done.vhost, |tally| {
+                tally.publishes.confirmed += u64::from(done.taken);
+            });
             (done.reply)(Ok(Published {
                 routed: true,
                 taken: done.taken,

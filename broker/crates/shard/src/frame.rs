@@ -2,6 +2,7 @@
 
 use crate::hubs::frame::HubFrame;
 use crate::members::frame::MembersWord;
+use crate::uses::frame::UsesFrame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
@@ -113,6 +114,8 @@ pub enum Frame {
     Members(MembersWord),
     /// From a hub to another one.
     Hub(HubFrame),
+    /// What another shard has open for users and virtual hosts with limits.
+    Uses(UsesFrame),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -151,6 +154,7 @@ const ASK: u8 = 40;
 const TOLD: u8 = 41;
 const MEMBERS: u8 = 20;
 const HUB: u8 = 30;
+const USES: u8 = 50;
 
 impl Frame {
     pub fn encode(&self) -> Bytes {
@@ -273,6 +277,10 @@ impl Frame {
                 out.put_u8(HUB);
                 frame.encode(&mut out);
             }
+            Frame::Uses(told) => {
+                out.put_u8(USES);
+                told.encode(&mut out);
+            }
         }
         out.freeze()
     }
@@ -368,6 +376,7 @@ impl Frame {
             },
             MEMBERS => Frame::Members(MembersWord::decode(frame)?),
             HUB => Frame::Hub(HubFrame::decode(frame)?),
+            USES => Frame::Uses(UsesFrame::decode(frame)?),
             _ => return Err(FrameError),
         })
     }
@@ -502,13 +511,13 @@ pub(crate) fn origin(frame: &mut Bytes) -> Result<Origin, FrameError> {
     })
 }
 
-fn put_name(out: &mut BytesMut, name: &str) {
+pub(crate) fn put_name(out: &mut BytesMut, name: &str) {
     let bytes = &name.as_bytes()[..name.len().min(MAX_NAME)];
     out.put_u16(bytes.len() as u16);
     out.put_slice(bytes);
 }
 
-fn name(frame: &mut Bytes) -> Result<String, FrameError> {
+pub(crate) fn name(frame: &mut Bytes) -> Result<String, FrameError> {
     let len = u16(frame)? as usize;
     if len > MAX_NAME || frame.len() < len {
         return Err(FrameError);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
+mod admission;
 mod answers;
 mod apply;
 mod clients;
@@ -35,8 +36,10 @@ mod retained;
 mod sessions;
 mod shard;
 mod stats;
+mod tallies;
 mod topics;
 mod turn;
+mod uses;
 mod view;
 mod wakes;
 

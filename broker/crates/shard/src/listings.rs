@@ -7,12 +7,12 @@ use crate::frame::Frame;
 use crate::sessions::Sessions;
 use bytes::Bytes;
 use control::{
-    ConnectionFacts, ConsumerFacts, Counters, Deaths, Facts, MqttFigures, ProtocolCounters,
-    Question, Reply,
+    ConnectionFacts, ConsumerFacts, Counters, Deaths, ExchangeCounts, Facts, MqttFigures, Question,
+    Reply, TrafficFacts, TrafficOf,
 };
 use env::{NodeId, Time};
 use queue::{QueueId, QueueKind};
-use session::{Deliveries, Tally};
+use session::Deliveries;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ pub enum Gathered {
     Counters(BTreeMap<NodeId, Counters>, Reply<Vec<(NodeId, Counters)>>),
     /// Of this node, for the shard itself: [`Listings::take_figures`].
     Figures(Box<Counters>),
+    Traffic(TrafficFacts, Reply<TrafficFacts>),
     Closed(bool, Reply<bool>),
 }
 
@@ -45,6 +46,7 @@ impl Gathered {
                 all.entry(from).or_default().add(&part);
             }
             (Gathered::Figures(sum), Facts::Counters(part)) => sum.add(&part),
+            (Gathered::Traffic(all, _), Facts::Traffic(part)) => all.add(&part),
             (Gathered::Closed(any, _), Facts::Closed(one)) => *any |= one,
             // Not what was asked for.
             _ => {}
@@ -57,6 +59,7 @@ impl Gathered {
             Gathered::Connections(all, reply) => reply(all),
             Gathered::Consumers(all, reply) => reply(all),
             Gathered::Counters(all, reply) => reply(all.into_iter().collect()),
+            Gathered::Traffic(all, reply) => reply(all),
             Gathered::Closed(any, reply) => reply(any),
             Gathered::Figures(sum) => return Some(sum),
         }
@@ -133,60 +136,6 @@ impl Listings {
 
     pub fn wake_at(&self) -> Option<Time> {
         self.open.values().map(|g| g.until).min()
-    }
-}
-
-/// What the sessions of a shard have counted, those that are gone included.
-#[derive(Default)]
-pub struct Tallies {
-    pub connections_opened: u64,
-    pub connections_closed: u64,
-    pub channels_opened: u64,
-    pub channels_closed: u64,
-    protocols: Vec<(&'static str, Tally)>,
-}
-
-impl Tallies {
-    pub fn add(&mut self, protocol: &'static str, tally: &Tally) {
-        match self.protocols.iter_mut().find(|(p, _)| *p == protocol) {
-            Some((_, sum)) => sum.add(tally),
-            None => self.protocols.push((protocol, *tally)),
-        }
-    }
-
-    fn counters(&self) -> BTreeMap<String, ProtocolCounters> {
-        let shown = self.protocols.iter().map(|(protocol, tally)| {
-            let kind = |kind| (&tally.deliveries[Tally::index(kind)]).into();
-            let publishes = &tally.publishes;
-            let counters = ProtocolCounters {
-                received: publishes.received,
-                received_confirm: publishes.received_confirm,
-                confirmed: publishes.confirmed,
-                routed: publishes.routed,
-                unroutable_returned: publishes.unroutable_returned,
-                unroutable_dropped: publishes.unroutable_dropped,
-                classic: kind(QueueKind::Classic),
-                quorum: kind(QueueKind::Quorum),
-                queueless: (&tally.queueless).into(),
-                traffic: traffic_counts(&tally.traffic),
-                publishers: tally.publishers,
-                consumers: tally.consumers,
-            };
-            ((*protocol).to_owned(), counters)
-        });
-        shown.collect()
-    }
-}
-
-fn traffic_counts(traffic: &session::Traffic) -> control::TrafficCounts {
-    control::TrafficCounts {
-        connects: traffic.connects,
-        packets_in: traffic.packets_in,
-        packets_out: traffic.packets_out,
-        bytes_in: traffic.bytes_in,
-        bytes_out: traffic.bytes_out,
-        payload_in: traffic.payload_in,
-        payload_out: traffic.payload_out,
     }
 }
 
@@ -298,7 +247,7 @@ impl Core {
             connections: self.accounts.connections(),
             channels: self.accounts.channels(),
             queues: self.owners.totals(),
-            protocols: t.counters(),
+            protocols: t.protocols(),
             mqtt: self.mqtt_figures(),
             classic_deaths: Deaths::of(deaths, QueueKind::Classic),
             quorum_deaths: Deaths {
@@ -306,6 +255,35 @@ impl Core {
                 ..Deaths::of(deaths, QueueKind::Quorum)
             },
         }
+    }
+
+    /// Of what is asked for and was used at all.
+    fn traffic(&self, of: &TrafficOf) -> TrafficFacts {
+        let mut facts = TrafficFacts::default();
+        for vhost in of.vhosts.iter().filter(|v| self.tree.vhost_exists(v)) {
+            let counts = self.tallies.messages(vhost);
+            if counts != control::MessageCounts::default() {
+                facts.vhosts.insert(vhost.clone(), counts);
+            }
+        }
+        for (vhost, name) in &of.exchanges {
+            let Some(counted) = self.tree.traffic(vhost, name) else {
+                continue;
+            };
+            let by_mqtt = match **name == *self.config.mqtt.exchange {
+                true => self.tallies.published_by_mqtt(vhost),
+                false => metadata::Traffic::default(),
+            };
+            let counts = ExchangeCounts {
+                publish_in: counted.published + by_mqtt.published,
+                publish_out: counted.routed + by_mqtt.routed,
+            };
+            if counts != ExchangeCounts::default() {
+                let theirs = facts.exchanges.entry(vhost.clone()).or_default();
+                theirs.insert(name.clone(), counts);
+            }
+        }
+        facts
     }
 
     /// What this shard knows, in parts that fit into a frame; at least one.
@@ -338,6 +316,7 @@ impl Core {
                 parts
             }
             Question::Counters => vec![Facts::Counters(Box::new(self.counters()))],
+            Question::Traffic(of) => vec![Facts::Traffic(self.traffic(of))],
             // The shard carries it out itself.
             Question::Close { .. } => vec![Facts::Closed(false)],
         }

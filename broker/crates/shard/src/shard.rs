@@ -15,7 +15,7 @@ use crate::wakes::NEVER;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
-use control::{ControlRequest, Facts, Question};
+use control::{ControlRequest, Facts, Question, TrafficFacts};
 use env::{Incarnation, NodeId, Time, WallTime};
 use metadata::features::ProgramFacts;
 use metadata::{NodeRecord, QueueId};
@@ -246,6 +246,7 @@ impl Shard {
             Frame::Members(MembersWord::Drain { on }) if from == self.core.me() => self.drain(on),
             Frame::Members(word) => self.core.take_members_word(from, word),
             Frame::Hub(frame) => self.core.take_hub_frame(from, frame),
+            Frame::Uses(told) => self.core.uses.hear(from, told),
             // Words between shards of one node; another node has no business with them.
             Frame::Applied { .. }
             | Frame::Restored { .. }
@@ -319,6 +320,10 @@ impl Shard {
             ControlRequest::Counters { everywhere, reply } => {
                 let facts = Gathered::Counters(BTreeMap::new(), reply);
                 self.gather(&Question::Counters, everywhere, facts);
+            }
+            ControlRequest::Traffic { of, reply } => {
+                let facts = Gathered::Traffic(TrafficFacts::default(), reply);
+                self.gather(&Question::Traffic(of), true, facts);
             }
             ControlRequest::CloseConnection {
                 name,
@@ -553,6 +558,7 @@ impl ShardDriver for Shard {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }
         self.core.flush_hubs();
+        self.core.flush_uses();
         self.core.listen_when_introduced();
         self.core.flush_outgoing();
         out.append(&mut self.core.effects);

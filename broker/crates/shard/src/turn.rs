@@ -10,13 +10,14 @@ use crate::figures::Figures;
 use crate::firehose::Firehose;
 use crate::frame::Frame;
 use crate::joiners::Joiners;
-use crate::listings::{Listings, Tallies};
+use crate::listings::Listings;
 use crate::logins::Logins;
 use crate::members::Members;
 use crate::outgoing::Outgoing;
 use crate::owners::{ForMetadata, ForShard, Owners};
-use crate::sessions::key_of;
 use crate::shard::{Shard, same_shard};
+use crate::tallies::Tallies;
+use crate::uses::Uses;
 use crate::{Effect, clients::Clients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::rng::SeededRng;
@@ -106,6 +107,7 @@ impl Shard {
             reconcile_at: now,
             unknown: 0,
             accounts: Accounts::default(),
+            uses: Uses::default(),
             config,
         };
         core.topics
@@ -303,64 +305,10 @@ impl Core {
             self.errands.wake_at(),
             self.members.questions.wake_at(),
             self.introduction.map(|i| i.wake_at(self.now)),
+            self.uses.wake_at(),
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()
-    }
-
-    /// Whether this user may open one more connection here (O5). Counted per shard and node, so a cluster-wide limit is
-    /// a limit per shard so far.
-    pub fn admit(&mut self, number: u64, user: &str) -> Result<(), u64> {
-        if let Some(limit) = self.user_limit(user, "max-connections")
-            && self.accounts.connections_of(user) >= limit
-        {
-            return Err(limit);
-        }
-        self.accounts.log_in(key_of(number), user);
-        self.tallies.connections_opened += 1;
-        Ok(())
-    }
-
-    /// As [`Core::admit`] for the vhost's limit.
-    pub fn admit_to(&mut self, number: u64, vhost: &str) -> Result<(), u64> {
-        if let Some(limit) = self
-            .tree
-            .vhost(vhost)
-            .and_then(|v| v.limit("max-connections"))
-            && self.accounts.connections_to(vhost) >= limit
-        {
-            return Err(limit);
-        }
-        self.accounts.open_vhost(key_of(number), vhost);
-        Ok(())
-    }
-
-    pub fn open_channel(&mut self, number: u64) -> Result<(), u64> {
-        let Some(user) = self.accounts.user_of(key_of(number)) else {
-            return Ok(());
-        };
-        if let Some(limit) = self.user_limit(user, "max-channels")
-            && self.accounts.channels_of(user) >= limit
-        {
-            return Err(limit);
-        }
-        if self.accounts.count_channel(key_of(number), true) {
-            self.tallies.channels_opened += 1;
-        }
-        Ok(())
-    }
-
-    pub fn close_channel(&mut self, number: u64) {
-        if self.accounts.count_channel(key_of(number), false) {
-            self.tallies.channels_closed += 1;
-        }
-    }
-
-    /// None: no limit; a negative one is none.
-    fn user_limit(&self, user: &str, name: &str) -> Option<u64> {
-        let limits = &self.tree.user(user)?.limits;
-        let limit = limits.iter().find(|(known, _)| &**known == name)?.1;
-        u64::try_from(limit).ok()
     }
 }
 

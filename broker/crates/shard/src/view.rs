@@ -112,7 +112,7 @@ impl Broker for View<'_> {
     }
 
     fn tally(&mut self, protocol: &'static str, tally: &Tally) {
-        self.core.tallies.add(protocol, tally);
+        self.core.tally(self.number, protocol, tally);
     }
 
     fn open_channel(&mut self) -> Result<(), u64> {

@@ -4,9 +4,11 @@
 
 mod cluster;
 
+use cluster::mqtt::MqttClient;
 use cluster::{Cluster, persistent};
 use codec_amqp091::{Method, Properties};
-use control::{ControlRequest, Counters, MessageCounts, Published};
+use codec_mqtt::Qos;
+use control::{ControlRequest, Counters, MessageCounts, Published, TrafficFacts, TrafficOf};
 use env::NodeId;
 use message::{Table, Value};
 use metadata::{Change, QueueId, Refused};
@@ -240,4 +242,84 @@ fn a_queue_without_a_majority_is_answered_for_in_time() {
         matches!(refused, Err(Refused::Unavailable(_))),
         "{refused:?}"
     );
+}
+
+fn traffic(c: &mut Cluster, at: usize, exchanges: &[&str]) -> TrafficFacts {
+    let named = |name: &&str| ("/".to_owned(), (*name).to_owned());
+    let of = TrafficOf {
+        vhosts: vec!["/".to_owned(), "none".to_owned()],
+        exchanges: exchanges.iter().map(named).collect(),
+    };
+    c.ask(at, |reply| ControlRequest::Traffic { of, reply })
+}
+
+#[test]
+fn virtual_hosts_and_exchanges_are_counted_on_every_node() {
+    let mut c = Cluster::new(2);
+    let (mut first, mut second) = (c.client(0), c.client(1));
+    for queue in ["a", "b"] {
+        first.declare(&mut c, queue, &quorum());
+        first.bind(&mut c, queue, "amq.fanout", "", &[]);
+    }
+    c.until("known", |c| c.knows(1, "b").then_some(()));
+    let nothing = Properties::default();
+    first.publish(&mut c, "amq.fanout", "", &nothing, b"to both");
+    second.publish(&mut c, "amq.fanout", "", &nothing, b"to both");
+    second.publish(&mut c, "amq.direct", "none", &nothing, b"to nobody");
+    first.publish(&mut c, "", "a", &nothing, b"to one");
+    publish(&mut c, 0, "a").expect("published");
+    // What was published in a transaction counts when it is committed.
+    first.call(&mut c, 2, Method::ChannelOpen {});
+    first.call(&mut c, 2, Method::TxSelect {});
+    first.publish_on(&mut c, 2, "amq.fanout", "");
+    first.call(&mut c, 2, Method::TxRollback {});
+    first.publish_on(&mut c, 2, "amq.fanout", "");
+    first.call(&mut c, 2, Method::TxCommit {});
+    let mut mqtt = MqttClient::new(&mut c, 1, "m", 0, None);
+    mqtt.subscribe(&mut c, "t/#", Qos::AtLeastOnce);
+    c.pass(std::time::Duration::from_millis(100));
+    mqtt.publish(
+        &mut c,
+        "t/1",
+        Qos::AtMostOnce,
+        b"to itself",
+        Default::default(),
+    );
+    second.publish(&mut c, "amq.topic", "t.2", &nothing, b"to the same");
+    second.get(&mut c, "a").expect("a message");
+    // A client that is gone has done what it has done.
+    second.close(&mut c);
+    let names = [
+        "",
+        "amq.fanout",
+        "amq.direct",
+        "amq.topic",
+        "amq.match",
+        "none",
+    ];
+    for at in 0..2 {
+        let facts = traffic(&mut c, at, &names);
+        let of = |name| {
+            let counts = facts.exchange("/", name);
+            (counts.publish_in, counts.publish_out)
+        };
+        assert_eq!(
+            names.map(of),
+            [(2, 2), (3, 6), (1, 0), (2, 2), (0, 0), (0, 0)]
+        );
+        assert_eq!(facts.exchanges["/"].len(), 4, "no more than was used");
+        let there: Vec<_> = facts.vhosts.keys().collect();
+        assert_eq!(there, ["/"]);
+        let counts = facts.vhosts["/"];
+        assert_eq!((counts.publish, counts.get), (8, 1));
+        assert_eq!((counts.drop_unroutable, counts.confirm), (1, 1));
+        assert_eq!(
+            counts.deliver + counts.deliver_no_ack,
+            2,
+            "to the MQTT client"
+        );
+    }
+    let mut sum = Counters::default();
+    counters(&mut c, 0).iter().for_each(|(_, one)| sum.add(one));
+    assert_eq!(sum.messages(), traffic(&mut c, 0, &[]).vhosts["/"]);
 }

@@ -1,6 +1,6 @@
 //! What is sampled, under RabbitMQ's names.
 
-use control::{ConnectionFacts, Counters, MessageCounts};
+use control::{ConnectionFacts, Counters, ExchangeCounts, MessageCounts};
 use queue::QueueCounters;
 
 pub(crate) const LENGTHS: [&str; 3] = ["messages", "messages_ready", "messages_unacknowledged"];
@@ -46,6 +46,12 @@ pub(crate) fn queue_counts(counters: &QueueCounters) -> [u64; 12] {
         publish: counters.publish,
         ..MessageCounts::from(&counters.deliveries)
     })
+}
+
+pub(crate) const EXCHANGE: [&str; 2] = ["publish_in", "publish_out"];
+
+pub(crate) fn exchange_counts(counts: ExchangeCounts) -> [u64; 2] {
+    [counts.publish_in, counts.publish_out]
 }
 
 pub(crate) const OCTETS: [&str; 2] = ["recv_oct", "send_oct"];

@@ -1,12 +1,12 @@
 //! Samples in the background, every five seconds: sums that the shards keep; and of what somebody has looked at lately no
 //! more than a shard tells in one turn.
 
-use super::{Key, Moment, churn, counts, lengths, octets, queue_counts};
+use super::{Key, Moment, churn, counts, exchange_counts, lengths, octets, queue_counts};
 use crate::ask::{Api, WeakApi};
 use crate::channels;
 use crate::error::ApiError;
 use crate::overview;
-use control::{ControlRequest, Counters, QueueFacts};
+use control::{ControlRequest, Counters, QueueFacts, TrafficOf};
 use metadata::QueueId;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +23,8 @@ const ALL_QUEUES: usize = 1_000;
 const MOST: usize = 64;
 /// Connections and channels of the cluster; those of one with more are not sampled.
 const ALL_CLIENTS: u64 = 1_000;
+/// Virtual hosts and exchanges that were looked at last: a shard tells of so many in one turn.
+const MOST_NAMES: usize = 1_000;
 
 /// Samples until the API is gone.
 pub(crate) async fn run(api: WeakApi) {
@@ -56,6 +58,7 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
         Watched::of(rates.watched(at.now))
     };
     let watching = async {
+        traffic(api, watched.names).await?;
         queues(api, watched.queues).await?;
         match watched.clients {
             true => clients(api, &counters).await,
@@ -71,12 +74,15 @@ struct Watched {
     /// The one that was looked at last comes first.
     queues: Vec<QueueId>,
     clients: bool,
+    /// Of virtual hosts and exchanges.
+    names: Vec<Key>,
 }
 
 impl Watched {
     fn of<'a>(keys: impl Iterator<Item = (&'a Key, env::Time)>) -> Watched {
         let mut queues = BTreeMap::new();
         let mut clients = false;
+        let mut names = Vec::new();
         for (key, looked) in keys {
             match key {
                 Key::Queue(id) | Key::Depth(id) => {
@@ -84,6 +90,7 @@ impl Watched {
                     *latest = looked.max(*latest);
                 }
                 Key::Connection(_) | Key::Channel(_) => clients = true,
+                Key::Vhost(_) | Key::Exchange(..) => names.push((looked, key)),
                 Key::Overview | Key::Depths | Key::Churn => {}
             }
         }
@@ -92,8 +99,44 @@ impl Watched {
         Watched {
             queues: queues.into_iter().map(|(id, _)| QueueId(id)).collect(),
             clients,
+            names: latest(names),
         }
     }
+}
+
+/// As many as are sampled.
+fn latest(mut names: Vec<(env::Time, &Key)>) -> Vec<Key> {
+    if names.len() > MOST_NAMES {
+        names.select_nth_unstable_by(MOST_NAMES, |a, b| b.cmp(a));
+        names.truncate(MOST_NAMES);
+    }
+    names.into_iter().map(|(_, key)| key.clone()).collect()
+}
+
+async fn traffic(api: &Api, watched: Vec<Key>) -> Result<(), ApiError> {
+    let mut of = TrafficOf::default();
+    for key in watched {
+        match key {
+            Key::Vhost(name) => of.vhosts.push(name),
+            Key::Exchange(vhost, name) => of.exchanges.push((vhost, name)),
+            _ => {}
+        }
+    }
+    if of == TrafficOf::default() {
+        return Ok(());
+    }
+    let facts = api.traffic(of.clone()).await?;
+    let at = api.moment();
+    let mut rates = api.rates();
+    for name in of.vhosts {
+        let figures = facts.vhosts.get(&name).copied().unwrap_or_default();
+        rates.note(Key::Vhost(name), at, &counts(&figures));
+    }
+    for (vhost, name) in of.exchanges {
+        let figures = exchange_counts(facts.exchange(&vhost, &name));
+        rates.note(Key::Exchange(vhost, name), at, &figures);
+    }
+    Ok(())
 }
 
 async fn queues(api: &Api, watched: Vec<QueueId>) -> Result<(), ApiError> {

@@ -79,6 +79,15 @@ fn a_file_of_rabbitmq_is_imported() {
         server.get("/api/user-limits/app")[0]["value"]["max-connections"],
         10
     );
+    // Who imports a virtual host may use it, as with RabbitMQ; one that was there before is nothing new.
+    let own = server.get("/api/users/guest/permissions");
+    let own: Vec<_> = own
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| &p["vhost"])
+        .collect();
+    assert_eq!(own, ["/", "v"]);
     // The password is RabbitMQ's documentation's.
     let app = server.ask_as(Some(("app", "test12")), "GET", "/api/whoami", None);
     assert_eq!(app.status, 200, "{app:?}");
@@ -204,6 +213,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
         flags,
         [
             ("channel_prefetch", "enabled"),
+            ("cluster_limits", "enabled"),
             ("mqtt_cluster", "enabled"),
             ("mqtt_state", "enabled"),
             ("mqtt_succession", "enabled"),

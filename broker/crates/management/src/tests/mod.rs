@@ -58,6 +58,9 @@ pub(crate) struct Fake {
     /// How often figures of queues, and connections, were asked for.
     pub(crate) asked_of_queues: u32,
     pub(crate) asked_of_connections: u32,
+    /// What clients did; and how many names were asked for each time.
+    pub(crate) traffic: control::TrafficFacts,
+    pub(crate) asked_of_names: Vec<usize>,
 }
 
 pub(crate) fn node(id: u64) -> NodeRecord {
@@ -347,6 +350,20 @@ impl Fake {
             }
             ControlRequest::Consumers { reply } => reply(self.consumers.clone()),
             ControlRequest::Counters { reply, .. } => reply(self.counters()),
+            ControlRequest::Traffic { of, reply } => {
+                let asked = of.vhosts.len() + of.exchanges.len();
+                self.asked_of_names.push(asked);
+                let mut facts = self.traffic.clone();
+                facts.vhosts.retain(|name, _| of.vhosts.contains(name));
+                let is_asked = |vhost: &String, name: &String| {
+                    let pair = (vhost.clone(), name.clone());
+                    of.exchanges.contains(&pair)
+                };
+                for (vhost, exchanges) in &mut facts.exchanges {
+                    exchanges.retain(|name, _| is_asked(vhost, name));
+                }
+                reply(facts);
+            }
             ControlRequest::Publish {
                 vhost,
                 build,
@@ -435,6 +452,8 @@ fn fake() -> Fake {
         moving: 0,
         asked_of_queues: 0,
         asked_of_connections: 0,
+        traffic: control::TrafficFacts::default(),
+        asked_of_names: Vec::new(),
     };
     fake.apply(Change::Bootstrap {
         cluster: "test".into(),

@@ -244,6 +244,98 @@ fn connections_and_channels_that_were_looked_at_are_sampled() {
 }
 
 #[test]
+fn virtual_hosts_and_exchanges_that_were_looked_at_are_sampled() {
+    let sampled = Sampled::new();
+    let set = |n: u64| {
+        let counts = control::MessageCounts {
+            publish: 20 * n,
+            deliver: 5 * n,
+            ..control::MessageCounts::default()
+        };
+        let exchange = control::ExchangeCounts {
+            publish_in: 10 * n,
+            publish_out: 30 * n,
+        };
+        let mut fake = sampled.fake();
+        fake.traffic.vhosts.insert("/".into(), counts);
+        let exchanges = fake.traffic.exchanges.entry("/".into()).or_default();
+        exchanges.insert("amq.fanout".into(), exchange);
+    };
+    set(0);
+    sampled.five_seconds();
+    assert!(sampled.fake().asked_of_names.is_empty(), "nobody looks");
+    sampled.get("vhosts");
+    sampled.get("exchanges|/|amq.fanout");
+    assert_eq!(sampled.fake().asked_of_names, [1, 1]);
+    for n in 1..=10 {
+        set(n);
+        sampled.five_seconds();
+    }
+    // Each of the two kinds once for a sample.
+    assert_eq!(sampled.fake().asked_of_names[2..], [1; 20]);
+    let shown = sampled.get("vhosts|/?msg_rates_age=10&msg_rates_incr=5");
+    let stats = &shown["message_stats"];
+    assert_eq!(
+        (&stats["publish"], &stats["deliver_get"]),
+        (&json!(200), &json!(50))
+    );
+    assert_eq!(stats["publish_details"]["rate"], 4.0);
+    assert_eq!(samples(&stats["deliver_details"]).len(), 3);
+    let shown = sampled.get("exchanges");
+    let all = shown.as_array().unwrap().iter();
+    let rates: Vec<_> = all
+        .filter(|x| x["message_stats"]["publish_in"] != 0)
+        .map(|x| {
+            (
+                &x["name"],
+                &x["message_stats"]["publish_out_details"]["rate"],
+            )
+        })
+        .collect();
+    assert_eq!(rates, [(&json!("amq.fanout"), &json!(6.0))]);
+    let shown = sampled.get("exchanges|/|amq.fanout");
+    assert_eq!(shown["message_stats"]["publish_in_details"]["rate"], 2.0);
+    assert_eq!(
+        (&shown["incoming"], &shown["outgoing"]),
+        (&json!([]), &json!([]))
+    );
+    // Two minutes later nobody is asked any more.
+    for _ in 0..24 {
+        sampled.five_seconds();
+    }
+    sampled.fake().asked_of_names.clear();
+    sampled.five_seconds();
+    assert!(sampled.fake().asked_of_names.is_empty());
+}
+
+#[test]
+fn no_more_names_are_asked_for_at_a_time_than_a_shard_tells_in_one_turn() {
+    let sampled = Sampled::new();
+    for n in 0..2_500 {
+        let exchange = metadata::ExchangeRecord {
+            vhost: "/".into(),
+            name: format!("x{n}").into(),
+            kind: "fanout".into(),
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            arguments: message::Table::default(),
+        };
+        let done = sampled.fake().apply(Change::DeclareExchange(exchange));
+        done.unwrap();
+    }
+    sampled.get("exchanges");
+    assert_eq!(sampled.fake().asked_of_names, [1_000, 1_000, 507]);
+    sampled.fake().asked_of_names.clear();
+    sampled.five_seconds();
+    assert_eq!(
+        sampled.fake().asked_of_names,
+        [1_000],
+        "those that were looked at last"
+    );
+}
+
+#[test]
 fn more_samples_than_anybody_can_look_at_are_refused() {
     let server = Server::start();
     for path in [
@@ -251,6 +343,8 @@ fn more_samples_than_anybody_can_look_at_are_refused() {
         "/api/queues?lengths_age=100000&lengths_incr=1",
         "/api/connections?data_rates_age=100000&data_rates_incr=1",
         "/api/channels?msg_rates_age=100000&msg_rates_incr=1",
+        "/api/exchanges?msg_rates_age=100000&msg_rates_incr=1",
+        "/api/vhosts?msg_rates_age=100000&msg_rates_incr=1",
     ] {
         assert_eq!(server.ask("GET", path, None).status, 400, "{path}");
     }

@@ -277,3 +277,43 @@ fn a_local_random_exchange_stays_on_the_publishers_node() {
         assert_eq!(refused, Refused::PreconditionFailed(why.into()));
     }
 }
+
+#[test]
+fn what_clients_publish_is_counted_and_goes_on_in_a_tree_that_takes_over() {
+    let mut log = Log::new();
+    for name in ["a", "b"] {
+        log.declare(queue(name));
+        log.ok(Change::Bind(to_queue("amq.fanout", name, "")));
+    }
+    let publish = |tree: &Tree, exchange: &str, key: &str| {
+        let mut out = vec![QueueId(7)];
+        tree.publish("/", exchange, &[key], &Table::default, &mut out)
+    };
+    assert_eq!(publish(&log.tree, "amq.fanout", ""), RouteResult::Routed);
+    assert_eq!(publish(&log.tree, "", "a"), RouteResult::Routed);
+    assert_eq!(publish(&log.tree, "", "none"), RouteResult::Unroutable);
+    assert_eq!(publish(&log.tree, "none", ""), RouteResult::NoExchange);
+    // What the broker itself sends on is not a client's.
+    log.route("amq.fanout", &[""]);
+    let traffic = |published, routed| Some(Traffic { published, routed });
+    let of = |tree: &Tree, exchange: &str| tree.traffic("/", exchange);
+    assert_eq!(of(&log.tree, "amq.fanout"), traffic(1, 2));
+    assert_eq!(of(&log.tree, ""), traffic(2, 1));
+    assert_eq!(
+        (of(&log.tree, "amq.topic"), of(&log.tree, "none")),
+        (traffic(0, 0), None)
+    );
+
+    let restored = Tree::restore(&log.tree.snapshot()).unwrap();
+    assert_eq!(
+        of(&restored, "amq.fanout"),
+        traffic(0, 0),
+        "no part of the tree"
+    );
+    restored.take_traffic(&log.tree);
+    publish(&restored, "amq.fanout", "");
+    assert_eq!(
+        (of(&restored, "amq.fanout"), of(&restored, "")),
+        (traffic(2, 4), traffic(2, 1))
+    );
+}

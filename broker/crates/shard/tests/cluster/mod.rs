@@ -81,22 +81,34 @@ impl Cluster {
             checkpoint_entries: entries,
             ..consensus::Limits::default()
         };
-        Cluster::made_with(&[""], None, groups)
+        Cluster::made_with(1, None, |_, config| config.groups = groups.clone())
+    }
+
+    /// A cluster that an older program founded: this feature flag is off.
+    pub fn without_feature(size: usize, name: &str) -> Cluster {
+        Cluster::made_with(size, None, |_, config| {
+            let founding = config.founding.as_mut().expect("a founder");
+            founding.features.retain(|feature| **feature != *name);
+        })
     }
 
     fn made(zones: &[&str], late: Option<usize>) -> Cluster {
-        Cluster::made_with(zones, late, consensus::Limits::default())
+        Cluster::made_with(zones.len(), late, |at, config| {
+            config.placement.zone = zones[at].into();
+        })
     }
 
-    fn made_with(zones: &[&str], late: Option<usize>, groups: consensus::Limits) -> Cluster {
-        let size = zones.len();
+    fn made_with(
+        size: usize,
+        late: Option<usize>,
+        adapt: impl Fn(usize, &mut ShardConfig),
+    ) -> Cluster {
         let founders: Vec<NodeRecord> = (1..=size as u64).map(record).collect();
         let wall = WallTime(1_700_000_000_000);
         let make = |at: usize| {
             let disk = SimDisk::new();
             let mut config = config(at as u64 + 1, &founders);
-            config.placement.zone = zones[at].into();
-            config.groups = groups.clone();
+            adapt(at, &mut config);
             let recovered = RecoveredShard::default();
             let shard = Shard::new(config, recovered, Arc::new(disk.clone()), Time(1), wall);
             Node {
@@ -415,6 +427,12 @@ impl Cluster {
 
     /// A client on a node, with channel 1.
     pub fn client(&mut self, at: usize) -> Client {
+        self.try_client(at)
+            .unwrap_or_else(|refused| panic!("{refused}"))
+    }
+
+    /// The same, which may be refused.
+    pub fn try_client(&mut self, at: usize) -> Result<Client, String> {
         let client = Client {
             at,
             key: self.connect(at, ClientProtocol::Amqp),
@@ -536,7 +554,7 @@ pub struct Client {
 }
 
 impl Client {
-    fn log_in(mut self, cluster: &mut Cluster) -> Client {
+    fn log_in(mut self, cluster: &mut Cluster) -> Result<Client, String> {
         self.input.extend_from_slice(&PROTOCOL_HEADER);
         self.push(cluster);
         let start = self.answer(cluster);
@@ -554,9 +572,9 @@ impl Client {
             heartbeat: 0,
         };
         self.send(cluster, 0, tune);
-        self.call(cluster, 0, Method::ConnectionOpen { virtual_host: "/" });
-        self.call(cluster, 1, Method::ChannelOpen {});
-        self
+        self.ask(cluster, 0, Method::ConnectionOpen { virtual_host: "/" })?;
+        self.ask(cluster, 1, Method::ChannelOpen {})?;
+        Ok(self)
     }
 
     /// What was put into `input` goes to the node.
@@ -612,19 +630,27 @@ impl Client {
         cluster.until("answered", |c| self.next_frame(c))
     }
 
-    /// Asks and waits for the answer, which must not be an error.
-    pub fn call(&mut self, cluster: &mut Cluster, channel: u16, method: Method<'_>) -> Bytes {
+    /// Asks and waits for the answer.
+    pub fn ask(
+        &mut self,
+        cluster: &mut Cluster,
+        channel: u16,
+        method: Method<'_>,
+    ) -> Result<Bytes, String> {
         self.send(cluster, channel, method);
         let (kind, payload) = self.answer(cluster);
         assert_eq!(kind, FrameKind::Method);
         match Method::decode(&payload).expect("a method") {
             Method::ChannelClose { reply_text, .. }
-            | Method::ConnectionClose { reply_text, .. } => {
-                panic!("{reply_text}")
-            }
-            _ => {}
+            | Method::ConnectionClose { reply_text, .. } => Err(reply_text.to_owned()),
+            _ => Ok(payload),
         }
-        payload
+    }
+
+    /// As [`Client::ask`]; the answer must not be an error.
+    pub fn call(&mut self, cluster: &mut Cluster, channel: u16, method: Method<'_>) -> Bytes {
+        self.ask(cluster, channel, method)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     pub fn declare(&mut self, cluster: &mut Cluster, queue: &str, list: &[(&str, Value)]) {
@@ -680,18 +706,34 @@ impl Client {
         properties: &Properties<'_>,
         body: &[u8],
     ) {
+        self.put_message(1, (exchange, routing_key), properties, body);
+        self.push(cluster);
+    }
+
+    /// A message without properties, on another channel than the first.
+    pub fn publish_on(&mut self, cluster: &mut Cluster, channel: u16, exchange: &str, key: &str) {
+        self.put_message(channel, (exchange, key), &Properties::default(), b"body");
+        self.push(cluster);
+    }
+
+    fn put_message(
+        &mut self,
+        channel: u16,
+        (exchange, routing_key): (&str, &str),
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) {
         let method = Method::BasicPublish {
             exchange,
             routing_key,
             mandatory: false,
             immediate: false,
         };
-        encode_method(&mut self.input, 1, &method);
+        encode_method(&mut self.input, channel, &method);
         let mut raw = BytesMut::new();
         properties.encode(&mut raw);
-        encode_content_header(&mut self.input, 1, body.len() as u64, &raw);
-        encode_body(&mut self.input, 1, body, FRAME_MAX);
-        self.push(cluster);
+        encode_content_header(&mut self.input, channel, body.len() as u64, &raw);
+        encode_body(&mut self.input, channel, body, FRAME_MAX);
     }
 
     /// With acknowledgement; None when the queue is empty.

@@ -1,0 +1,260 @@
+//! What the sessions of a shard have counted, by protocol and virtual host, those that are gone included.
+
+use crate::core::{Core, FixedState};
+use crate::sessions::key_of;
+use control::ProtocolCounters;
+use hashbrown::HashMap;
+use metadata::{Name, Traffic};
+use queue::QueueKind;
+use session::Tally;
+use slots::Slab;
+use std::collections::BTreeMap;
+
+/// Sessions of one protocol in one virtual host.
+struct Sum {
+    protocol: &'static str,
+    /// None: it was deleted.
+    vhost: Option<Name>,
+    /// Those that count here.
+    sessions: u32,
+    tally: Tally,
+}
+
+#[derive(Default)]
+pub struct Tallies {
+    pub connections_opened: u64,
+    pub connections_closed: u64,
+    pub channels_opened: u64,
+    pub channels_closed: u64,
+    sums: Slab<Sum>,
+    /// Of virtual hosts that are there.
+    by_vhost: HashMap<Name, Vec<u32>, FixedState>,
+    /// What belongs to no virtual host, or to one that is gone.
+    others: Vec<(&'static str, Tally)>,
+}
+
+impl Tallies {
+    /// What belongs to no virtual host.
+    fn add(&mut self, protocol: &'static str, tally: &Tally) {
+        match self.others.iter_mut().find(|(p, _)| *p == protocol) {
+            Some((_, sum)) => sum.add(tally),
+            None => self.others.push((protocol, *tally)),
+        }
+    }
+
+    fn add_at(&mut self, at: u32, tally: &Tally) {
+        if let Some(sum) = self.sums.get_mut(at as usize) {
+            sum.tally.add(tally);
+        }
+    }
+
+    /// One session more counts there. Where.
+    fn join(&mut self, protocol: &'static str, vhost: &Name) -> u32 {
+        let there = self.by_vhost.entry(vhost.clone()).or_default();
+        let found = there.iter().copied().find(|at| {
+            let sum = self.sums.get(*at as usize);
+            sum.is_some_and(|sum| sum.protocol == protocol)
+        });
+        let at = found.unwrap_or_else(|| {
+            let at = self.sums.insert(Sum {
+                protocol,
+                vhost: Some(vhost.clone()),
+                sessions: 0,
+                tally: Tally::default(),
+            }) as u32;
+            there.push(at);
+            at
+        });
+        if let Some(sum) = self.sums.get_mut(at as usize) {
+            sum.sessions += 1;
+        }
+        at
+    }
+
+    /// A session counts there no more.
+    pub fn leave(&mut self, at: u32) {
+        if let Some(sum) = self.sums.get_mut(at as usize) {
+            sum.sessions = sum.sessions.saturating_sub(1);
+        }
+        self.drop_unused(at);
+    }
+
+    /// The counts of a virtual host that is gone stay those of their protocol.
+    fn drop_unused(&mut self, at: u32) {
+        let unused = |sum: &Sum| sum.sessions == 0 && sum.vhost.is_none();
+        if self.sums.get(at as usize).is_some_and(unused)
+            && let Some(sum) = self.sums.remove(at as usize)
+        {
+            self.add(sum.protocol, &sum.tally);
+        }
+    }
+
+    pub fn vhost_removed(&mut self, vhost: &str) {
+        for at in self.by_vhost.remove(vhost).unwrap_or_default() {
+            if let Some(sum) = self.sums.get_mut(at as usize) {
+                sum.vhost = None;
+            }
+            self.drop_unused(at);
+        }
+    }
+
+    /// Only these virtual hosts are there.
+    pub fn keep_vhosts(&mut self, is_there: impl Fn(&str) -> bool) {
+        let names = self.by_vhost.keys().filter(|name| !is_there(name));
+        for gone in names.cloned().collect::<Vec<_>>() {
+            self.vhost_removed(&gone);
+        }
+    }
+
+    fn of_vhost(&self, vhost: &str) -> impl Iterator<Item = &Sum> {
+        let there = self.by_vhost.get(vhost).into_iter().flatten();
+        there.filter_map(|at| self.sums.get(*at as usize))
+    }
+
+    /// What clients did in a virtual host.
+    pub fn messages(&self, vhost: &str) -> control::MessageCounts {
+        let mut all = control::Counters::default();
+        for sum in self.of_vhost(vhost) {
+            let protocol = all.protocols.entry(sum.protocol.to_owned()).or_default();
+            protocol.add(&counters(&sum.tally));
+        }
+        all.messages()
+    }
+
+    /// What MQTT clients published in a virtual host: all of it to one exchange.
+    pub fn published_by_mqtt(&self, vhost: &str) -> Traffic {
+        let mut all = Traffic::default();
+        for sum in self.of_vhost(vhost).filter(|s| s.protocol.contains("mqtt")) {
+            all.published += sum.tally.publishes.received;
+            all.routed += sum.tally.publishes.routed;
+        }
+        all
+    }
+
+    pub fn protocols(&self) -> BTreeMap<String, ProtocolCounters> {
+        let mut all = BTreeMap::new();
+        let sums = self.sums.iter().map(|(_, sum)| (sum.protocol, &sum.tally));
+        let others = self
+            .others
+            .iter()
+            .map(|(protocol, tally)| (*protocol, tally));
+        for (protocol, tally) in sums.chain(others) {
+            let sum: &mut ProtocolCounters = all.entry(protocol.to_owned()).or_default();
+            sum.add(&counters(tally));
+        }
+        all
+    }
+}
+
+/// Under the API's names.
+fn counters(tally: &Tally) -> ProtocolCounters {
+    let kind = |kind| (&tally.deliveries[Tally::index(kind)]).into();
+    let publishes = &tally.publishes;
+    ProtocolCounters {
+        received: publishes.received,
+        received_confirm: publishes.received_confirm,
+        confirmed: publishes.confirmed,
+        routed: publishes.routed,
+        unroutable_returned: publishes.unroutable_returned,
+        unroutable_dropped: publishes.unroutable_dropped,
+        classic: kind(QueueKind::Classic),
+        quorum: kind(QueueKind::Quorum),
+        queueless: (&tally.queueless).into(),
+        traffic: traffic_counts(&tally.traffic),
+        publishers: tally.publishers,
+        consumers: tally.consumers,
+    }
+}
+
+fn traffic_counts(traffic: &session::Traffic) -> control::TrafficCounts {
+    control::TrafficCounts {
+        connects: traffic.connects,
+        packets_in: traffic.packets_in,
+        packets_out: traffic.packets_out,
+        bytes_in: traffic.bytes_in,
+        bytes_out: traffic.bytes_out,
+        payload_in: traffic.payload_in,
+        payload_out: traffic.payload_out,
+    }
+}
+
+impl Core {
+    /// What a session has counted since it told last.
+    pub fn tally(&mut self, number: u64, protocol: &'static str, tally: &Tally) {
+        let key = key_of(number);
+        let at = match self.accounts.counted_at(key) {
+            Some(at) => at,
+            None => match self.accounts.vhost_of(key) {
+                Some(vhost) if self.tree.vhost_exists(vhost) => {
+                    let at = self.tallies.join(protocol, vhost);
+                    self.accounts.count_at(key, at);
+                    at
+                }
+                _ => return self.tallies.add(protocol, tally),
+            },
+        };
+        self.tallies.add_at(at, tally);
+    }
+
+    /// What was done in a virtual host without a connection.
+    pub fn tally_in(&mut self, vhost: &Name, protocol: &'static str, tally: &Tally) {
+        if !self.tree.vhost_exists(vhost) {
+            return self.tallies.add(protocol, tally);
+        }
+        let at = self.tallies.join(protocol, vhost);
+        self.tallies.add_at(at, tally);
+        self.tallies.leave(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(count: u64) -> Tally {
+        let mut tally = Tally::default();
+        tally.publishes.received = count;
+        tally
+    }
+
+    fn publish(tallies: &Tallies, vhost: &str) -> u64 {
+        tallies.messages(vhost).publish
+    }
+
+    #[test]
+    fn a_virtual_host_has_its_own_and_a_protocol_keeps_those_of_one_that_is_gone() {
+        let mut tallies = Tallies::default();
+        let (a, b): (Name, Name) = ("a".into(), "b".into());
+        let (amqp, mqtt) = (tallies.join("amqp091", &a), tallies.join("mqtt50", &a));
+        assert_eq!(tallies.join("amqp091", &a), amqp);
+        let other = tallies.join("amqp091", &b);
+        tallies.add_at(amqp, &received(1));
+        tallies.add_at(mqtt, &received(10));
+        tallies.add_at(other, &received(100));
+        tallies.add("amqp091", &received(1000));
+        assert_eq!((publish(&tallies, "a"), publish(&tallies, "b")), (11, 100));
+        assert_eq!(publish(&tallies, "none"), 0);
+        assert_eq!(tallies.published_by_mqtt("a").published, 10);
+        let sum = |t: &Tallies| t.protocols()["amqp091"].received;
+        assert_eq!(sum(&tallies), 1101);
+
+        // Its sessions take a moment to end, and the name may come again meanwhile.
+        tallies.vhost_removed("a");
+        assert_eq!(publish(&tallies, "a"), 0);
+        let again = tallies.join("amqp091", &a);
+        assert_ne!(again, amqp);
+        tallies.add_at(amqp, &received(1));
+        tallies.leave(amqp);
+        tallies.leave(amqp);
+        tallies.leave(mqtt);
+        assert_eq!((publish(&tallies, "a"), sum(&tallies)), (0, 1102));
+        assert_eq!(tallies.sums.len(), 2, "what is in use, and no more");
+
+        // Clients that are gone count on where the virtual host is there.
+        tallies.leave(other);
+        assert_eq!(publish(&tallies, "b"), 100);
+        tallies.keep_vhosts(|name| name == "a");
+        assert_eq!((publish(&tallies, "b"), sum(&tallies)), (0, 1102));
+        assert_eq!((tallies.sums.len(), tallies.by_vhost.len()), (1, 1));
+    }
+}
