@@ -39,7 +39,7 @@ func write(dir, name, text string) error {
 	return os.WriteFile(file, []byte(text), 0o644)
 }
 
-// Without plugins but MQTT, as few things beside messages as it can do.
+// Without plugins but MQTT and what is asked for, as few things beside messages as it can do.
 func rabbitmq(in installed, dir string, ports map[string]int, demand Demand) (command, error) {
 	queues := "classic"
 	if demand.Synced {
@@ -47,10 +47,15 @@ func rabbitmq(in installed, dir string, ports map[string]int, demand Demand) (co
 	}
 	settings := fmt.Sprintf("listeners.tcp.default = 127.0.0.1:%d\nmqtt.listeners.tcp.default = 127.0.0.1:%d\nmqtt.durable_queue_type = %s\nlog.console.level = warning\n",
 		ports["amqp"], ports["mqtt"], queues)
+	plugins := "[rabbitmq_mqtt].\n"
+	if demand.Management {
+		settings += fmt.Sprintf("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = %d\n", ports["management"])
+		plugins = "[rabbitmq_management,rabbitmq_mqtt].\n"
+	}
 	if err := write(dir, "rabbitmq.conf", settings); err != nil {
 		return command{}, err
 	}
-	if err := write(dir, "enabled_plugins", "[rabbitmq_mqtt].\n"); err != nil {
+	if err := write(dir, "enabled_plugins", plugins); err != nil {
 		return command{}, err
 	}
 	c := in.inDebian(dir, "/usr/lib/rabbitmq/bin/rabbitmq-server")

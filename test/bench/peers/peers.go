@@ -4,6 +4,7 @@ package peers
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,8 @@ type Demand struct {
 	Synced bool
 	// Messages of QoS 1 wait for a subscriber that is slow, however many there are.
 	Patient bool
+	// RabbitMQ's HTTP API, on the port "management", for guest.
+	Management bool
 }
 
 // A Peer is a broker that can be started.
@@ -108,7 +111,7 @@ func (p Peer) Start(directory string, demand Demand) (*process.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := free(append(p.serves, "other", "another"))
+	ports, err := free(append(p.serves, "management", "other", "another"))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +121,14 @@ func (p Peer) Start(directory string, demand Demand) (*process.Broker, error) {
 	}
 	foreign := process.Foreign{
 		Name: p.Name, Version: version, Dir: dir, Ports: ports, Command: c.cmd(),
-		Serves: func() error { return serves(p.serves, ports) },
+		Serves: func() error {
+			if demand.Management {
+				if err := manages(ports["management"]); err != nil {
+					return err
+				}
+			}
+			return serves(p.serves, ports)
+		},
 	}
 	return foreign.Start()
 }
@@ -135,6 +145,20 @@ func free(names []string) (map[string]int, error) {
 		ports[name] = listener.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
+}
+
+// manages asks its HTTP API something.
+func manages(port int) error {
+	address := fmt.Sprintf("http://guest:guest@127.0.0.1:%d/api/whoami", port)
+	answer, err := http.Get(address)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", address, answer.Status)
+	}
+	return nil
 }
 
 // serves logs in by each protocol.

@@ -172,6 +172,7 @@ pub(crate) fn connections(
         ("user", &["user"]),
         ("vhost", &["vhost"]),
         ("protocol", &["protocol"]),
+        ("state", &["state"]),
         ("channels", &["channels"]),
         ("client", &["user_provided_name"]),
     ];
