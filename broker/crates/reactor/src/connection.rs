@@ -1,13 +1,10 @@
 //! What the loop keeps per connection.
 
+use crate::held::Held;
 use crate::secure::Secure;
-use bytes::BytesMut;
 use mio::net::TcpStream;
 use session::Standing;
 use shard::ClientProtocol;
-
-/// A partial frame in a buffer larger than this is moved to one of its own size.
-const COMPACT_FROM: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -21,15 +18,16 @@ pub(crate) enum Phase {
     Lingering,
 }
 
+// There may be a million. With debug assertions mio keeps more in a socket.
+#[cfg(not(debug_assertions))]
+const _: () = assert!(size_of::<Option<Connection>>() <= 32);
+
 pub(crate) struct Connection {
     pub socket: TcpStream,
     pub protocol: ClientProtocol,
-    /// Its TLS. None: it has none, or it is over.
-    pub secure: Option<Box<Secure>>,
-    /// Bytes without the end of their frame; None between frames.
-    pub partial: Option<Box<BytesMut>>,
-    /// Tells this connection from an earlier one in the same slot.
-    pub serial: u64,
+    pub held: Held,
+    /// Tells this connection from an earlier one in the same slot: of the last seconds, so it may begin anew.
+    pub serial: u32,
     /// Bytes read and thrown away while lingering.
     pub discarded: u32,
     pub phase: Phase,
@@ -54,7 +52,7 @@ impl Connection {
     pub fn new(
         socket: TcpStream,
         protocol: ClientProtocol,
-        serial: u64,
+        serial: u32,
         secure: Option<Box<Secure>>,
     ) -> Connection {
         let phase = match secure {
@@ -64,8 +62,7 @@ impl Connection {
         Connection {
             socket,
             protocol,
-            secure,
-            partial: None,
+            held: Held::new(secure),
             serial,
             discarded: 0,
             phase,
@@ -86,7 +83,7 @@ impl Connection {
             Phase::Serving => {
                 self.standing == Standing::Open
                     && !self.glutted
-                    && (self.readable || (self.resume && self.partial.is_some()))
+                    && (self.readable || (self.resume && self.held.has_partial()))
             }
             Phase::Flushing => false,
             Phase::Shaking | Phase::Lingering => self.readable,
@@ -100,17 +97,6 @@ impl Connection {
 
     /// Whether TLS has nothing to say any more.
     pub fn is_silent(&self) -> bool {
-        self.secure.as_ref().is_none_or(|s| s.is_silent())
-    }
-
-    /// Keeps what a step left over, without holding a large buffer for it.
-    pub fn keep(&mut self, rest: BytesMut) {
-        self.partial = if rest.is_empty() {
-            None
-        } else if rest.len() < COMPACT_FROM / 2 && rest.capacity() > COMPACT_FROM {
-            Some(Box::new(BytesMut::from(&rest[..])))
-        } else {
-            Some(Box::new(rest))
-        };
+        self.held.secure().is_none_or(|s| s.is_silent())
     }
 }

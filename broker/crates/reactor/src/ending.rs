@@ -2,6 +2,7 @@
 
 use crate::connection::Phase;
 use crate::event_loop::{CLOSE_TIMEOUT, ShardLoop};
+use crate::held::Held;
 use crate::sockets::READS_PER_TURN;
 use shard::ConnectionKey;
 use std::io::{ErrorKind, Read};
@@ -27,8 +28,7 @@ impl ShardLoop {
         };
         let known = connection.is_known();
         connection.phase = Phase::Lingering;
-        connection.partial = None;
-        connection.secure = None;
+        connection.held = Held::default();
         let shut = connection.socket.shutdown(Shutdown::Write);
         if known {
             self.driver.gone(ConnectionKey(key));
@@ -87,7 +87,7 @@ impl ShardLoop {
             return;
         };
         let known = connection.is_known();
-        if let Some(secure) = connection.secure.as_mut().filter(|_| known) {
+        if let Some(secure) = connection.held.secure_mut().filter(|_| known) {
             secure.end_at_once(&mut connection.socket, &mut self.workspace);
         }
         self.remove(key);

@@ -129,6 +129,8 @@ pub struct ShardLoop {
     pub(crate) listening: bool,
     pub(crate) accept_rest_until: Option<Time>,
     pub(crate) pace: Pace,
+    /// When somebody who waits may be let in.
+    pub(crate) let_in_at: Option<Time>,
     gather: Gather,
     /// Bytes that this turn read from clients.
     pub(crate) taken: u64,
@@ -136,7 +138,7 @@ pub struct ShardLoop {
     pub(crate) resting: bool,
     pub(crate) refusing: bool,
     pub(crate) connections: Slab<Connection>,
-    pub(crate) next_serial: u64,
+    pub(crate) next_serial: u32,
     pub(crate) scratch: Scratch,
     pub(crate) workspace: Workspace,
     /// Connections that may be served, each at most once.
@@ -144,9 +146,9 @@ pub struct ShardLoop {
     /// Connections to flush, each at most once.
     pub(crate) dirty: Vec<usize>,
     /// Deadlines of ending connections (slot, serial), in order of time.
-    pub(crate) ending: VecDeque<(Time, usize, u64)>,
+    pub(crate) ending: VecDeque<(Time, usize, u32)>,
     /// The same of those that agree on TLS.
-    pub(crate) shaking: VecDeque<(Time, usize, u64)>,
+    pub(crate) shaking: VecDeque<(Time, usize, u32)>,
     /// There were more steps of handshakes to take than one turn takes.
     pub(crate) shakes_wait: bool,
     effects: Vec<Effect>,
@@ -181,6 +183,7 @@ impl ShardLoop {
             listeners: parts.listeners.into_iter().map(Listener::of).collect(),
             listening: false,
             accept_rest_until: None,
+            let_in_at: None,
             pace: Pace::per_second(accepts_per_second),
             gather: Gather::new(now),
             taken: 0,
@@ -388,6 +391,7 @@ impl ShardLoop {
             } else {
                 listener.socket = None;
                 listener.ready = false;
+                listener.waiting.clear();
             }
         }
         Ok(())
@@ -433,6 +437,7 @@ impl ShardLoop {
             ending,
             shaking,
             self.accept_rest_until,
+            self.let_in_at,
         ]
         .into_iter()
         .flatten()

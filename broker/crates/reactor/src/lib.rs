@@ -8,6 +8,7 @@ mod connection;
 mod ending;
 mod event_loop;
 mod gather;
+mod held;
 mod listener;
 mod pace;
 mod ports;

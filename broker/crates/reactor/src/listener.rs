@@ -1,7 +1,9 @@
 //! Client listeners: one socket per shard on the same port (SO_REUSEPORT), so that the kernel spreads connections.
 
+use mio::net::TcpStream;
 use shard::ClientProtocol;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,6 +95,9 @@ pub(crate) struct Listener {
     pub socket: Option<mio::net::TcpListener>,
     /// The last look did not empty the backlog.
     pub ready: bool,
+    /// Accepted, and to be let in when the pace allows. Here, not in the backlog: whom the kernel has no room for is told nothing,
+    /// and comes again after one, two, four, eight seconds.
+    pub waiting: VecDeque<(TcpStream, SocketAddr)>,
 }
 
 impl Listener {
@@ -104,6 +109,7 @@ impl Listener {
             bound: Some(listener.socket),
             socket: None,
             ready: false,
+            waiting: VecDeque::new(),
         }
     }
 }

@@ -27,6 +27,15 @@ impl Pace {
         }
     }
 
+    /// How many may come in this time.
+    pub fn within(&self, time: Duration) -> usize {
+        let share = self.share.as_nanos();
+        let count = time.as_nanos().checked_div(share);
+        count.map_or(usize::MAX, |count| {
+            usize::try_from(count).unwrap_or(usize::MAX)
+        })
+    }
+
     /// Whether one may come now; else when to look again.
     pub fn look(&self, now: Time) -> Result<(), Time> {
         let bound = now + BURST;
@@ -70,6 +79,8 @@ mod tests {
         for rate in [1, 10, 1000, 100_000] {
             let mut pace = Pace::per_second(rate);
             let burst = rate / 10 + 1;
+            let ten_seconds = pace.within(Duration::from_secs(10));
+            assert_eq!(ten_seconds, rate as usize * 10);
             let first = storm(&mut pace, start, Duration::from_secs(10));
             assert!(
                 (rate * 10..=rate * 10 + 2 * burst).contains(&first),
@@ -88,6 +99,7 @@ mod tests {
     #[test]
     fn no_rate_is_no_bound() {
         let mut pace = Pace::per_second(0);
+        assert_eq!(pace.within(Duration::from_secs(1)), usize::MAX);
         for _ in 0..100_000 {
             assert_eq!(pace.look(Time::ZERO), Ok(()));
             pace.took(Time::ZERO);

@@ -212,7 +212,7 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let Some(secure) = &mut connection.secure else {
+        let Some(secure) = connection.held.secure_mut() else {
             return;
         };
         let received = secure.unseal(&mut input, &mut self.workspace);
@@ -242,7 +242,7 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let Some(secure) = &connection.secure else {
+        let Some(secure) = connection.held.secure() else {
             return;
         };
         let addresses = (
@@ -272,7 +272,7 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let Some(secure) = &mut connection.secure else {
+        let Some(secure) = connection.held.secure_mut() else {
             return;
         };
         match secure.write_waiting(&mut connection.socket) {
@@ -290,7 +290,7 @@ impl ShardLoop {
         let peer = peer.map_or_else(|_| String::new(), |p| p.to_string());
         let handshake = connection.phase == Phase::Shaking;
         tracing::info!(event = "connection.tls_failed", peer, handshake, error = %why);
-        if let Some(secure) = &mut connection.secure {
+        if let Some(secure) = connection.held.secure_mut() {
             // It may be gone.
             let _ = secure.write_waiting(&mut connection.socket);
         }

@@ -10,9 +10,16 @@ use session::{Outbox, Standing};
 use shard::{ClientProtocol, ConnectionInfo, ConnectionKey};
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Reads of one connection per turn.
 pub(crate) const READS_PER_TURN: usize = 4;
+
+/// How long a client may have to wait for its turn; who would have to wait for longer is left to the kernel.
+const LOBBY_TIME: Duration = Duration::from_secs(10);
+
+/// Clients that wait for their turn, whatever the pace.
+const LOBBY: usize = 65_536;
 
 /// Connections served per turn.
 const SERVES_PER_TURN: usize = 4096;
@@ -54,50 +61,44 @@ impl ShardLoop {
         }
     }
 
-    /// Accepts this turn's share of every listener. True when more may wait.
+    /// Accepts this turn's share of every listener, and lets in as many as the pace allows. True when more may wait.
     pub(crate) fn accept_all(&mut self) -> bool {
-        if let Some(until) = self.accept_rest_until {
-            if self.now < until {
-                return false;
-            }
+        let rests = self.accept_rest_until.is_some_and(|until| self.now < until);
+        if !rests {
             self.accept_rest_until = None;
         }
+        self.let_in_at = None;
         let mut more = false;
         for i in 0..self.listeners.len() {
-            more |= self.accept_some(i);
+            more |= !rests && self.accept_some(i);
+            more |= self.let_in(i);
         }
         more
     }
 
     fn accept_some(&mut self, i: usize) -> bool {
+        let lobby = self.pace.within(LOBBY_TIME).clamp(1, LOBBY);
         for _ in 0..self.config.accepts_per_turn {
-            if !self.listeners.get(i).is_some_and(|l| l.ready) {
+            let waiting: usize = self.listeners.iter().map(|l| l.waiting.len()).sum();
+            let Some(listener) = self.listeners.get_mut(i).filter(|l| l.ready) else {
                 return false;
-            }
-            if self.connections.len() >= self.config.rest_at {
+            };
+            if self.connections.len() + waiting >= self.config.rest_at {
                 self.rest(i, "as many connections as descriptors allow");
                 return false;
             }
-            if let Err(again) = self.pace.look(self.now) {
-                self.accept_rest_until = Some(again);
-                return false;
-            }
-            let Some(listener) = self.listeners.get_mut(i) else {
-                return false;
-            };
-            if listener.tls.is_some() && self.shakes_wait {
+            if waiting >= lobby {
                 return false;
             }
             let Some(socket) = &listener.socket else {
                 return false;
             };
             match socket.accept() {
-                Ok((socket, peer)) => {
-                    self.pace.took(self.now);
+                Ok(accepted) => {
+                    listener.waiting.push_back(accepted);
                     if std::mem::take(&mut self.resting) {
                         tracing::info!(event = "listener.accepts_again", address = %listener.address);
                     }
-                    self.admit(i, socket, peer);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     listener.ready = false;
@@ -113,6 +114,26 @@ impl ShardLoop {
                     self.rest(i, &error.to_string());
                     return false;
                 }
+            }
+        }
+        true
+    }
+
+    fn let_in(&mut self, i: usize) -> bool {
+        for _ in 0..self.config.accepts_per_turn {
+            let Some(listener) = self.listeners.get_mut(i) else {
+                return false;
+            };
+            if listener.waiting.is_empty() || listener.tls.is_some() && self.shakes_wait {
+                return false;
+            }
+            if let Err(again) = self.pace.look(self.now) {
+                self.let_in_at = Some(again);
+                return false;
+            }
+            if let Some((socket, peer)) = listener.waiting.pop_front() {
+                self.pace.took(self.now);
+                self.admit(i, socket, peer);
             }
         }
         true
@@ -171,7 +192,7 @@ impl ShardLoop {
             tracing::warn!(event = "connection.register_failed", %error);
             return;
         }
-        self.next_serial += 1;
+        self.next_serial = self.next_serial.wrapping_add(1);
         let shaking = secure.is_some();
         let connection = Connection::new(socket, protocol, self.next_serial, secure);
         self.connections.insert(connection);
@@ -233,7 +254,7 @@ impl ShardLoop {
             if over || !connection.readable || !connection.wants_service() {
                 return;
             }
-            let before = connection.secure.as_ref().map(|s| s.rest());
+            let before = connection.held.secure().map(|s| s.rest());
             let read = self
                 .scratch
                 .read(before.unwrap_or_default(), &mut connection.socket);
@@ -243,7 +264,7 @@ impl ShardLoop {
                     self.taken += bytes.len() as u64;
                     // A short read has emptied the socket; the next bytes make a new event.
                     connection.readable = full || connection.hung_up;
-                    match connection.secure {
+                    match connection.held.secure() {
                         None => self.received(key, bytes),
                         Some(_) => self.unseal(key, bytes),
                     }
@@ -265,7 +286,7 @@ impl ShardLoop {
         };
         if std::mem::take(&mut connection.resume)
             && connection.standing == Standing::Open
-            && connection.partial.is_some()
+            && connection.held.has_partial()
         {
             self.received(key, BytesMut::new());
         }
@@ -275,11 +296,11 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let mut input = match connection.partial.take() {
+        let mut input = match connection.held.take_partial() {
             None => bytes,
             Some(mut partial) => {
                 partial.extend_from_slice(&bytes);
-                *partial
+                partial
             }
         };
         let standing = self.driver.received(ConnectionKey(key), &mut input);
@@ -287,7 +308,7 @@ impl ShardLoop {
             tracing::warn!(event = "connection.frame_too_large", bytes = input.len());
             return self.close(key);
         }
-        connection.keep(input);
+        connection.held.keep(input);
         self.stand(key, standing);
     }
 
@@ -339,7 +360,7 @@ impl ShardLoop {
         let before = outbox.len();
         let last = connection.phase == Phase::Flushing;
         let socket = &mut connection.socket;
-        let flushed = match &mut connection.secure {
+        let flushed = match connection.held.secure_mut() {
             None => write_some(socket, outbox),
             Some(secure) => secure.write_some(socket, outbox, &mut self.workspace, last),
         };
