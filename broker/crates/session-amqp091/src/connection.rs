@@ -657,6 +657,7 @@ impl Session for AmqpSession {
             user: self.link.user.to_string(),
             vhost: self.link.vhost.to_string(),
             client_name: self.client_name.clone(),
+            subscriber: None,
             channels: self.channels.len() as u32,
         }
     }

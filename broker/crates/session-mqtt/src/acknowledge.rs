@@ -22,7 +22,7 @@ impl Link {
     /// What is said to a packet identifier that is not under way. In a session that goes on that is no error: the answer to it was
     /// lost with the earlier connection (sections 3.6.2.1 and 3.7.2.1).
     fn unknown(&self) -> Reason {
-        match self.present {
+        match self.extras.present {
             true => Reason::Success,
             false => Reason::PacketIdentifierNotFound,
         }
@@ -64,7 +64,7 @@ impl Link {
     }
 
     fn completed(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) -> Outcome {
-        if self.state.ids.was_released(ack.packet_id) {
+        if self.state.was_released(ack.packet_id) {
             self.send_waiting(cx);
             return Ok(());
         }

@@ -1,18 +1,20 @@
 //! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
 
+use crate::extras::{Extras, MaybeExtras};
 use crate::link::{Cx, DelayedWill, LEARNING, Link};
 use crate::publish;
-use crate::session::{Failure, MqttSession, Outcome, Phase};
+use crate::session::{Client, Failure, MqttSession, Outcome, Phase, Unknown};
+use crate::settings::Settings;
 use crate::state::{ClientState, Kept};
 use crate::stored::queue_name;
-use auth::Credentials;
+use auth::{Credentials, TlsPeer};
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Connect, DecodeError, Properties, Reason, Version};
 use metadata::{Change, QueueId, Tree};
-use session::Verdict;
+use session::{Account, Verdict};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
-use topics::Claim;
+use topics::{Claim, SubscriberId};
 
 /// Who a client says it is, and how it shows it.
 enum Identity {
@@ -49,18 +51,19 @@ impl MqttSession {
             let text = "the node is shutting down or in maintenance mode";
             return Err(Failure::new(Reason::ServerUnavailable, text));
         }
-        let (vhost, who) = self.identity(connect)?;
-        let mut link = self.new_link(connect, cx)?;
-        link.bridge = bridge;
-        let tree = cx.broker.tree();
-        // The tree's own names, if it has them.
-        let known = tree.vhost(&vhost).map(|known| known.name.clone());
-        link.vhost = known.unwrap_or_else(|| vhost.into());
-        let known = tree.user(who.user()).map(|known| known.name.clone());
-        link.user = known.unwrap_or_else(|| who.user().into());
-        self.keep_alive = self.agree_on_keep_alive(connect)?;
-        self.link = Some(Box::new(link));
-        match self.verify(&who, cx)? {
+        let Client::Unknown(unknown) = &mut self.client else {
+            return Ok(());
+        };
+        let certificate = unknown.tls.take();
+        let (vhost, who) = identity(&unknown.settings, certificate, connect)?;
+        let account = cx.broker.account(who.user(), &vhost);
+        let mut link = new_link(&unknown.settings, connect, account, cx)?;
+        if bridge {
+            link.extras.bridge = true;
+        }
+        let verdict = verify(unknown, &who, cx);
+        self.client = Client::Known(link);
+        match verdict? {
             Verdict::Right => self.welcome(cx),
             Verdict::Wrong => Err(wrong_password()),
             Verdict::Later => {
@@ -72,145 +75,6 @@ impl MqttSession {
                 Err(Failure::new(Reason::ServerBusy, text))
             }
         }
-    }
-
-    /// Which vhost and user a client means, and how that is shown. `vhost:user` names both: RabbitMQ's custom; the last colon
-    /// counts. A certificate counts where the client gives no name, as with RabbitMQ.
-    fn identity(&mut self, connect: &Connect<'_>) -> Result<(String, Identity), Failure> {
-        let certificate = self.tls.take();
-        let settings = &self.settings;
-        if let Some(name) = connect.user_name {
-            let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
-            let password = connect.password.unwrap_or_default().to_vec();
-            let user = user.to_owned();
-            let shown = Identity::Password(Credentials { user, password });
-            return Ok((vhost.to_owned(), shown));
-        }
-        let vhost = settings.vhost.to_string();
-        let named = certificate.as_deref().and_then(|tls| tls.name.as_deref());
-        if let (Some(user), None) = (named, connect.password) {
-            return Ok((vhost, Identity::Certificate(user.to_owned())));
-        }
-        match settings.anonymous.clone() {
-            Some(anonymous) => Ok((vhost, Identity::Password(anonymous))),
-            None => Err(Failure::new(
-                Reason::BadUserNameOrPassword,
-                "a user name is needed",
-            )),
-        }
-    }
-
-    /// Seconds; 0: none. Clients before 5.0 cannot be told another than theirs, and are refused as mosquitto does.
-    fn agree_on_keep_alive(&self, connect: &Connect<'_>) -> Result<u16, Failure> {
-        let longest = self.settings.limits.keep_alive;
-        let asked = connect.keep_alive;
-        if longest == 0 || (1..=longest).contains(&asked) {
-            return Ok(asked);
-        }
-        if !connect.version.is_5() {
-            let text = format!("a keep alive of at most {longest} seconds is needed");
-            return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
-        }
-        Ok(longest)
-    }
-
-    fn new_link(&self, connect: &Connect<'_>, cx: &mut Cx<'_>) -> Result<Link, Failure> {
-        let settings = &self.settings;
-        let limits = &settings.limits;
-        let properties = &connect.properties;
-        let five = connect.version.is_5();
-        let assigned = connect.client_id.is_empty();
-        // 3.1 has no empty client ids; 3.1.1: [MQTT-3.1.3-8].
-        if assigned && (connect.version == Version::V31 || !five && !connect.clean_start) {
-            let text = "a client id is needed";
-            return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
-        }
-        let client_id: Arc<str> = match assigned {
-            // [MQTT-3.2.2-16]
-            true => format!(
-                "posthorn-{:016x}{:016x}",
-                cx.broker.random(),
-                cx.broker.random()
-            )
-            .into(),
-            false => connect.client_id.into(),
-        };
-        let asked = match (five, connect.clean_start) {
-            (true, _) => properties.session_expiry.unwrap_or(0),
-            (false, true) => 0,
-            (false, false) => limits.session_expiry,
-        };
-        let session_expiry = asked.min(limits.session_expiry);
-        if session_expiry > 0 && queue_name(&client_id).is_none() {
-            let text = "the client id is too long for a session that is kept";
-            return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
-        }
-        Ok(Link {
-            settings: settings.clone(),
-            version: connect.version,
-            user: "".into(),
-            vhost: "".into(),
-            client_id,
-            assigned,
-            clean_start: connect.clean_start,
-            bridge: false,
-            session_expiry,
-            expiry_cut: five && asked != session_expiry,
-            will: connect
-                .will
-                .as_ref()
-                .and_then(|will| publish::will(will, &settings.exchange, cx))
-                .map(|(will, delay)| Box::new(DelayedWill { will, delay })),
-            subscriber: None,
-            state: ClientState::default(),
-            stored: None,
-            present: false,
-            open: false,
-            no_local: false,
-            pending: None,
-            quota: properties
-                .receive_maximum
-                .map_or(limits.prefetch, |n| n.get().min(limits.prefetch)),
-            aliases: properties
-                .topic_alias_maximum
-                .unwrap_or(0)
-                .min(limits.topic_aliases),
-            packet: properties
-                .maximum_packet_size
-                .map_or(u32::MAX, NonZeroU32::get),
-            owed: 0,
-            next_seq: 1,
-            traffic: None,
-            published: false,
-            consumes: false,
-            alarm: cx.broker.publishers_blocked().is_some(),
-            behind: false,
-            busy: false,
-            unread: 0,
-        })
-    }
-
-    fn verify(&self, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
-        let (peer, user) = (cx.broker.peer(), who.user());
-        let refused = |why: &str| {
-            tracing::warn!(%peer, user, why, "MQTT login refused");
-            wrong_password()
-        };
-        let mut at_home = self.settings.loopback_users.iter();
-        if !self.peer_is_loopback && at_home.any(|name| **name == *user) {
-            return Err(refused("the user can only connect via localhost"));
-        }
-        let record = cx.broker.tree().user(user);
-        let record = record.ok_or_else(|| refused("no such user"))?;
-        let Identity::Password(credentials) = who else {
-            return Ok(Verdict::Right);
-        };
-        if credentials.password.is_empty() {
-            return Err(refused("empty password"));
-        }
-        let hash = record.password.clone();
-        let hash = hash.ok_or_else(|| refused("the user has no password"))?;
-        Ok(cx.broker.verify(user, &hash, &credentials.password))
     }
 
     /// The node has checked the password.
@@ -230,32 +94,33 @@ impl MqttSession {
 
     /// The client is who it says.
     fn welcome(&mut self, cx: &mut Cx<'_>) -> Outcome {
-        let Some(link) = self.link.as_deref_mut() else {
+        let Some(link) = self.client.known_mut() else {
             return Ok(());
         };
-        let (user, vhost) = (link.user.clone(), link.vhost.clone());
-        may_enter(cx.broker.tree(), &user, &vhost)?;
-        if let Some(delayed) = &link.will {
-            let topic = &*delayed.will.topic;
-            let key = topics::key_of(topic);
-            if publish::is_reserved(topic) || !link.may_publish(cx.broker.tree(), &key) {
-                let text = "the user may not publish to the will's topic";
-                return Err(Failure::new(Reason::NotAuthorized, text));
-            }
+        let account = link.account.clone();
+        let Account { user, vhost } = &*account;
+        may_enter(cx.broker.tree(), user, vhost)?;
+        let topic = link.extras.will.as_ref().map(|d| d.will.topic.clone());
+        if let Some(topic) = topic
+            && (publish::is_reserved(&topic)
+                || !link.may_publish(cx.broker.tree(), &topics::key_of(&topic)))
+        {
+            let text = "the user may not publish to the will's topic";
+            return Err(Failure::new(Reason::NotAuthorized, text));
         }
-        if let Err(limit) = cx.broker.admit(&user) {
+        if let Err(limit) = cx.broker.admit(user) {
             let text = format!("user '{user}' may have {limit} connections");
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
-        if let Err(limit) = cx.broker.admit_to(&vhost) {
+        if let Err(limit) = cx.broker.admit_to(vhost) {
             let text = format!("vhost '{vhost}' may have {limit} connections");
             return Err(Failure::new(Reason::QuotaExceeded, text));
         }
         // Another node may have made or ended the session, or changed its subscriptions, a moment ago.
-        if link.session_expiry > 0 && !cx.broker.knows_all() {
+        if link.extras.session_expiry > 0 && !cx.broker.knows_all() {
             self.phase = Phase::Learning;
             let nothing = Change::DeleteQueue {
-                vhost,
+                vhost: vhost.clone(),
                 name: "".into(),
                 id: Some(QueueId::NONE),
             };
@@ -269,20 +134,22 @@ impl MqttSession {
     /// Takes the client id, or waits for the connection that has it to leave [MQTT-3.1.4-3].
     pub(crate) fn claim(&mut self, cx: &mut Cx<'_>) {
         let number = cx.broker.id().number;
-        let Some(link) = self.link.as_deref_mut() else {
+        let Some(link) = self.client.known_mut() else {
             return;
         };
         let Some(hub) = cx.broker.topics() else {
             let text = "this node takes no MQTT clients";
             return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
         };
-        match hub.claim(&link.vhost, &link.client_id, number, link.clean_start) {
+        let Extras {
+            client_id,
+            clean_start,
+            ..
+        } = &*link.extras;
+        let name = client_id.as_deref().unwrap_or_default();
+        match hub.claim(&link.account.vhost, name, number, *clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
             Claim::Granted { subscriber, state } => {
-                // The same name once.
-                if let Some(client_id) = hub.client_id(subscriber) {
-                    link.client_id = client_id;
-                }
                 let kept = state.and_then(|state| state.into_any().downcast::<Kept>().ok());
                 self.phase = Phase::Opening;
                 match link.open_session(subscriber, kept.map(|kept| *kept), cx) {
@@ -297,9 +164,9 @@ impl MqttSession {
     /// The session is the connection's.
     pub(crate) fn run(&mut self, cx: &mut Cx<'_>) {
         self.phase = Phase::Running;
-        self.deadline = None;
-        let accepted = self.link.as_deref_mut();
-        if accepted.is_some_and(|link| !link.accept(self.keep_alive, cx)) {
+        self.since = cx.broker.now();
+        let accepted = self.client.known_mut();
+        if accepted.is_some_and(|link| !link.accept(cx)) {
             self.end_silently("CONNACK is larger than the client takes", cx);
         }
     }
@@ -319,17 +186,160 @@ impl MqttSession {
     }
 }
 
+/// Which vhost and user a client means, and how that is shown. `vhost:user` names both: RabbitMQ's custom; the last colon
+/// counts. A certificate counts where the client gives no name, as with RabbitMQ.
+fn identity(
+    settings: &Settings,
+    certificate: Option<Arc<TlsPeer>>,
+    connect: &Connect<'_>,
+) -> Result<(String, Identity), Failure> {
+    if let Some(name) = connect.user_name {
+        let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
+        let password = connect.password.unwrap_or_default().to_vec();
+        let user = user.to_owned();
+        let shown = Identity::Password(Credentials { user, password });
+        return Ok((vhost.to_owned(), shown));
+    }
+    let vhost = settings.vhost.to_string();
+    let named = certificate.as_deref().and_then(|tls| tls.name.as_deref());
+    if let (Some(user), None) = (named, connect.password) {
+        return Ok((vhost, Identity::Certificate(user.to_owned())));
+    }
+    match settings.anonymous.clone() {
+        Some(anonymous) => Ok((vhost, Identity::Password(anonymous))),
+        None => Err(Failure::new(
+            Reason::BadUserNameOrPassword,
+            "a user name is needed",
+        )),
+    }
+}
+
+/// Seconds; 0: none. Clients before 5.0 cannot be told another than theirs, and are refused as mosquitto does.
+fn agree_on_keep_alive(settings: &Settings, connect: &Connect<'_>) -> Result<u16, Failure> {
+    let longest = settings.limits.keep_alive;
+    let asked = connect.keep_alive;
+    if longest == 0 || (1..=longest).contains(&asked) {
+        return Ok(asked);
+    }
+    if !connect.version.is_5() {
+        let text = format!("a keep alive of at most {longest} seconds is needed");
+        return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+    }
+    Ok(longest)
+}
+
+fn new_link(
+    settings: &Arc<Settings>,
+    connect: &Connect<'_>,
+    account: Arc<Account>,
+    cx: &mut Cx<'_>,
+) -> Result<Link, Failure> {
+    let limits = &settings.limits;
+    let properties = &connect.properties;
+    let five = connect.version.is_5();
+    let assigned = connect.client_id.is_empty();
+    // 3.1 has no empty client ids; 3.1.1: [MQTT-3.1.3-8].
+    if assigned && (connect.version == Version::V31 || !five && !connect.clean_start) {
+        let text = "a client id is needed";
+        return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+    }
+    let client_id: Box<str> = match assigned {
+        // [MQTT-3.2.2-16]
+        true => format!(
+            "posthorn-{:016x}{:016x}",
+            cx.broker.random(),
+            cx.broker.random()
+        )
+        .into(),
+        false => connect.client_id.into(),
+    };
+    let asked = match (five, connect.clean_start) {
+        (true, _) => properties.session_expiry.unwrap_or(0),
+        (false, true) => 0,
+        (false, false) => limits.session_expiry,
+    };
+    let session_expiry = asked.min(limits.session_expiry);
+    if session_expiry > 0 && queue_name(&client_id).is_none() {
+        let text = "the client id is too long for a session that is kept";
+        return Err(Failure::new(Reason::ClientIdentifierNotValid, text));
+    }
+    let mut extras = MaybeExtras::default();
+    extras.client_id = Some(client_id);
+    extras.assigned = assigned;
+    extras.clean_start = connect.clean_start;
+    extras.session_expiry = session_expiry;
+    extras.expiry_cut = five && asked != session_expiry;
+    extras.packet = properties
+        .maximum_packet_size
+        .map_or(u32::MAX, NonZeroU32::get);
+    extras.will = connect
+        .will
+        .as_ref()
+        .and_then(|will| publish::will(will, &settings.exchange, cx))
+        .map(|(will, delay)| Box::new(DelayedWill { will, delay }));
+    Ok(Link {
+        settings: settings.clone(),
+        version: connect.version,
+        account,
+        extras,
+        subscriber: SubscriberId::NOBODY,
+        state: ClientState::default(),
+        keep_alive: agree_on_keep_alive(settings, connect)?,
+        open: false,
+        no_local: false,
+        quota: properties
+            .receive_maximum
+            .map_or(limits.prefetch, |n| n.get().min(limits.prefetch)),
+        aliases: properties
+            .topic_alias_maximum
+            .unwrap_or(0)
+            .min(limits.topic_aliases),
+        owed: 0,
+        next_seq: 1,
+        traffic: None,
+        published: false,
+        consumes: false,
+        alarm: cx.broker.publishers_blocked().is_some(),
+        behind: false,
+        busy: false,
+        unread: 0,
+    })
+}
+
+fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
+    let (peer, user) = (cx.broker.peer(), who.user());
+    let refused = |why: &str| {
+        tracing::warn!(%peer, user, why, "MQTT login refused");
+        wrong_password()
+    };
+    let mut at_home = unknown.settings.loopback_users.iter();
+    if !unknown.peer_is_loopback && at_home.any(|name| **name == *user) {
+        return Err(refused("the user can only connect via localhost"));
+    }
+    let record = cx.broker.tree().user(user);
+    let record = record.ok_or_else(|| refused("no such user"))?;
+    let Identity::Password(credentials) = who else {
+        return Ok(Verdict::Right);
+    };
+    if credentials.password.is_empty() {
+        return Err(refused("empty password"));
+    }
+    let hash = record.password.clone();
+    let hash = hash.ok_or_else(|| refused("the user has no password"))?;
+    Ok(cx.broker.verify(user, &hash, &credentials.password))
+}
+
 impl Link {
     /// CONNACK, and what is left over from the last connection. False: the client takes no packet of that size [MQTT-3.1.2-24].
-    fn accept(&mut self, keep_alive: u16, cx: &mut Cx<'_>) -> bool {
+    fn accept(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut packet = BytesMut::new();
         // What is there is said where there is room: it goes without saying.
         let fits = [Some(true), None].into_iter().any(|available| {
             packet.clear();
             let accepted = ConnAck {
-                session_present: self.present,
+                session_present: self.extras.present,
                 reason: Reason::Success,
-                properties: self.terms(keep_alive, available),
+                properties: self.terms(available),
             };
             accepted.encode(self.version, &mut packet);
             packet.len() <= self.max_packet()
@@ -339,7 +349,7 @@ impl Link {
         }
         cx.packet().extend_from_slice(&packet);
         cx.count(|t| t.traffic.connects += 1);
-        self.open = true;
+        self.is_in();
         self.count_consumer(cx);
         self.release_earlier_life(cx);
         self.send_waiting(cx);
@@ -347,17 +357,18 @@ impl Link {
     }
 
     /// What a client of 5.0 is told with its CONNACK; `available`: of features that every client has.
-    fn terms(&self, keep_alive: u16, available: Option<bool>) -> Properties<'_> {
+    fn terms(&self, available: Option<bool>) -> Properties<'_> {
         if !self.is_5() {
             return Properties::default();
         }
+        let extras = &*self.extras;
         let limits = &self.settings.limits;
         // [MQTT-3.2.2-21]: where it is the longest, the client may have asked for another.
-        let shortened = limits.keep_alive > 0 && keep_alive == limits.keep_alive;
+        let shortened = limits.keep_alive > 0 && self.keep_alive == limits.keep_alive;
         Properties {
-            session_expiry: self.expiry_cut.then_some(self.session_expiry),
-            assigned_client_id: self.assigned.then_some(&*self.client_id),
-            server_keep_alive: shortened.then_some(keep_alive),
+            session_expiry: extras.expiry_cut.then_some(extras.session_expiry),
+            assigned_client_id: extras.client_id.as_deref().filter(|_| extras.assigned),
+            server_keep_alive: shortened.then_some(self.keep_alive),
             receive_maximum: NonZeroU16::new(limits.receive),
             topic_alias_maximum: (limits.topic_aliases > 0).then_some(limits.topic_aliases),
             maximum_packet_size: u32::try_from(limits.packet).ok().and_then(NonZeroU32::new),

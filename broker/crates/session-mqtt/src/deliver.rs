@@ -133,7 +133,12 @@ impl Link {
         cx: &mut Cx<'_>,
         add: impl FnOnce(&mut session::Deliveries),
     ) {
-        let kind = self.stored.as_ref().map(|s| s.kind).filter(|_| from_queue);
+        let kind = self
+            .extras
+            .stored
+            .as_ref()
+            .map(|s| s.kind)
+            .filter(|_| from_queue);
         cx.count(|t| match kind {
             Some(kind) => add(t.of(kind)),
             None => add(&mut t.queueless),

@@ -2,7 +2,7 @@
 
 use crate::link::{Cx, Link};
 use crate::publish::publish_will;
-use crate::session::{Failure, MqttSession, Outcome, Phase};
+use crate::session::{Client, Failure, MqttSession, Outcome, Phase};
 use crate::state::Kept;
 use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
@@ -13,13 +13,17 @@ use topics::Leave;
 impl MqttSession {
     /// The client says goodbye.
     pub(crate) fn disconnected(&mut self, disconnect: &Disconnect<'_>, cx: &mut Cx<'_>) -> Outcome {
-        if let (Some(link), Some(expiry)) = (&mut self.link, disconnect.properties.session_expiry) {
+        let expiry = disconnect.properties.session_expiry;
+        if let (Some(link), Some(expiry)) = (self.client.known_mut(), expiry) {
             // Section 3.14.2.2.2
-            if link.session_expiry == 0 && expiry > 0 {
+            if link.extras.session_expiry == 0 && expiry > 0 {
                 let text = "a session that ends with its connection cannot be kept";
                 return Err(Failure::new(Reason::ProtocolError, text));
             }
-            link.session_expiry = expiry.min(link.settings.limits.session_expiry);
+            let most = link.settings.limits.session_expiry;
+            if expiry.min(most) != link.extras.session_expiry {
+                link.extras.session_expiry = expiry.min(most);
+            }
         }
         // [MQTT-3.14.4-3]
         self.leave(disconnect.reason == Reason::Success, cx);
@@ -41,10 +45,8 @@ impl MqttSession {
     pub(crate) fn fail(&mut self, failure: Failure, cx: &mut Cx<'_>) {
         let Failure { reason, text } = failure;
         tracing::info!(peer = %cx.broker.peer(), reason = reason.text(), text, "MQTT connection ends");
-        let room = self
-            .link
-            .as_ref()
-            .map_or(usize::MAX, |link| link.max_packet());
+        let link = self.client.known();
+        let room = link.map_or(usize::MAX, |link| link.max_packet());
         let told = Properties {
             reason_string: Some(&text),
             ..Properties::default()
@@ -89,20 +91,19 @@ impl MqttSession {
     pub(crate) fn leave(&mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
         let (claiming, opening) = (self.phase == Phase::Claiming, self.phase == Phase::Opening);
         self.phase = Phase::Ended;
-        self.deadline = None;
-        let Some(mut link) = self.link.take() else {
+        let Client::Known(mut link) = std::mem::replace(&mut self.client, Client::Gone) else {
             return;
         };
         link.uncount(cx);
         if opening {
             // It was never this connection's: as it was.
-            link.will = None;
-            link.session_expiry = link.session_expiry.max(1);
+            link.extras.will = None;
+            link.extras.session_expiry = link.extras.session_expiry.max(1);
         }
         if claiming {
             let number = cx.broker.id().number;
-            if let Some(hub) = cx.broker.topics() {
-                hub.withdraw(&link.vhost, &link.client_id, number);
+            if let (Some(hub), Some(name)) = (cx.broker.topics(), &link.extras.client_id) {
+                hub.withdraw(&link.account.vhost, name, number);
             }
             return;
         }
@@ -112,26 +113,30 @@ impl MqttSession {
 
 impl Link {
     fn leave(mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
-        let Some(subscriber) = self.subscriber else {
+        let Some(subscriber) = self.subscriber.known() else {
             return;
         };
         let now = cx.broker.now();
-        let will = self.will.take().filter(|_| !said_goodbye);
+        let expiry = self.extras.session_expiry;
+        let will = match self.extras.will {
+            Some(_) if !said_goodbye => self.extras.will.take(),
+            _ => None,
+        };
         let delayed = will.and_then(|delayed| {
             let delayed = *delayed;
             // The session's end comes first if it is earlier [MQTT-3.1.2-8].
-            match delayed.delay.min(self.session_expiry) {
+            match delayed.delay.min(expiry) {
                 0 => {
-                    publish_will(cx.broker, &self.vhost, delayed.will);
+                    publish_will(cx.broker, &self.account.vhost, delayed.will);
                     None
                 }
                 seconds => Some((after(now, seconds), delayed.will)),
             }
         });
         self.forget_unconfirmed();
-        let (queue, settled) = self.leave_queue(self.session_expiry == 0, cx);
+        let (queue, settled) = self.leave_queue(expiry == 0, cx);
         self.state.rewind();
-        let leave = match self.session_expiry {
+        let leave = match expiry {
             0 => Leave::default(),
             seconds => Leave {
                 state: Some(Box::new(Kept {

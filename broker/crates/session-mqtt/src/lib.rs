@@ -14,6 +14,7 @@ mod aliases;
 mod connect;
 mod deliver;
 mod ending;
+mod extras;
 mod from_amqp;
 mod link;
 mod packet_ids;

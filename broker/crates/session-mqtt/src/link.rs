@@ -2,16 +2,16 @@
 
 use crate::Settings;
 use crate::deliver::Sending;
+use crate::extras::MaybeExtras;
 use crate::session::Failure;
 use crate::state::{ClientState, Kept};
-use crate::stored::{Stored, queue_name};
-use crate::subscribe::Pending;
+use crate::stored::queue_name;
 use crate::traffic::Traffic;
 use bytes::BytesMut;
 use codec_mqtt::{Qos, Reason, Version};
 use message::Message;
-use metadata::{Name, Right, Tree};
-use session::{Broker, Outbox, Tally, Trace, Traced};
+use metadata::{Right, Tree};
+use session::{Account, Broker, Outbox, Tally, Trace, Traced};
 use std::sync::Arc;
 use topics::SubscriberId;
 
@@ -81,45 +81,28 @@ pub(crate) struct Unconfirmed {
     pub lonely: bool,
 }
 
-/// What a client is. Small while it is idle; the rest is in [`Traffic`], which it derefs to.
+/// What a client is. Small while it is idle: the rest is in [`Traffic`], which it derefs to, and in its extras.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub settings: Arc<Settings>,
     pub version: Version,
-    pub user: Name,
-    pub vhost: Name,
-    pub client_id: Arc<str>,
-    /// The client did not choose it.
-    pub assigned: bool,
-    pub clean_start: bool,
-    /// The client is another broker: its subscriptions do not want what it publishes, and tell what was retained.
-    pub bridge: bool,
-    /// Seconds; `u32::MAX`: for ever.
-    pub session_expiry: u32,
-    /// The client asked for more.
-    pub expiry_cut: bool,
-    pub will: Option<Box<DelayedWill>>,
+    pub account: Arc<Account>,
+    pub extras: MaybeExtras,
     /// Once the client id is its own.
-    pub subscriber: Option<SubscriberId>,
+    pub subscriber: SubscriberId,
     pub state: ClientState,
-    /// The session may outlive the connection.
-    pub stored: Option<Box<Stored>>,
-    /// The session was there before.
-    pub present: bool,
+    /// Seconds; 0: none.
+    pub keep_alive: u16,
     /// CONNACK is out.
     pub open: bool,
     /// A subscription does not want what this client publishes.
     pub no_local: bool,
-    /// Subscriptions on their way to the metadata group.
-    pub pending: Option<Box<Pending>>,
     /// Unacknowledged messages at most.
     pub quota: u16,
     /// Publishes of QoS 1 and 2 of this connection that await their last answer (5.0).
     pub owed: u16,
     /// Topic aliases that the client takes.
     pub aliases: u16,
-    /// See [`Link::max_packet`].
-    pub packet: u32,
     /// Of the next publish that queues or other hubs answer. Never used twice: an answer that comes late must not pass for another's.
     pub next_seq: u64,
     pub traffic: Option<Box<Traffic>>,
@@ -140,7 +123,16 @@ pub(crate) struct Link {
 impl Link {
     /// Bytes of a packet that the client takes.
     pub fn max_packet(&self) -> usize {
-        usize::try_from(self.packet).unwrap_or(usize::MAX)
+        usize::try_from(self.extras.packet).unwrap_or(usize::MAX)
+    }
+
+    /// The name that it has, for what is rare.
+    pub fn client_id(&self, cx: &mut Cx<'_>) -> String {
+        let subscriber = self.subscriber.known();
+        let hub = cx.broker.topics();
+        let held = hub.and_then(|hub| hub.client_id(subscriber?));
+        let name = held.or(self.extras.client_id.as_deref());
+        name.unwrap_or_default().to_owned()
     }
 
     pub fn is_5(&self) -> bool {
@@ -151,8 +143,8 @@ impl Link {
     #[cold]
     pub fn trace(&self, message: &Message, what: Trace<'_>, cx: &mut Cx<'_>) {
         cx.broker.trace(&Traced {
-            vhost: &self.vhost,
-            user: &self.user,
+            vhost: &self.account.vhost,
+            user: &self.account.user,
             channel: 0,
             message,
             what,
@@ -163,7 +155,7 @@ impl Link {
     #[cold]
     pub fn trace_delivery(&self, message: &Message, sending: &Sending, cx: &mut Cx<'_>) {
         let which = u8::from(sending.qos != Qos::AtMostOnce);
-        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id);
+        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id(cx));
         let what = Trace::Delivered {
             queue: &queue,
             redelivered: sending.dup,
@@ -173,7 +165,7 @@ impl Link {
 
     /// It is a consumer as long as it has subscriptions.
     pub fn count_consumer(&mut self, cx: &mut Cx<'_>) {
-        let consumes = match (self.subscriber, cx.broker.topics()) {
+        let consumes = match (self.subscriber.known(), cx.broker.topics()) {
             (Some(subscriber), Some(hub)) => hub.subscriptions_of(subscriber) > 0,
             _ => false,
         };
@@ -201,30 +193,52 @@ impl Link {
         let applied = tree.applied();
         if self.writable != Some(applied) {
             let exchange = &self.settings.exchange;
-            if !tree.permitted(&self.user, &self.vhost, Right::Write, exchange) {
+            if !tree.permitted(
+                &self.account.user,
+                &self.account.vhost,
+                Right::Write,
+                exchange,
+            ) {
                 return false;
             }
             self.writable = Some(applied);
         }
         let exchange = &self.settings.exchange;
-        tree.topic_permitted(&self.user, &self.vhost, exchange, Right::Write, key)
+        tree.topic_permitted(
+            &self.account.user,
+            &self.account.vhost,
+            exchange,
+            Right::Write,
+            key,
+        )
     }
 
     /// Whether the user may have a subscription: RabbitMQ's rights on the queue that stands for it and on the exchange.
-    pub fn may_subscribe(&self, tree: &Tree, qos: Qos, key: &str) -> bool {
+    pub fn may_subscribe(&self, qos: Qos, key: &str, cx: &mut Cx<'_>) -> bool {
         let exchange = &self.settings.exchange;
         let which = u8::from(qos != Qos::AtMostOnce);
-        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id);
-        tree.permitted(&self.user, &self.vhost, Right::Read, exchange)
-            && self.may_use(tree, &queue)
-            && tree.topic_permitted(&self.user, &self.vhost, exchange, Right::Read, key)
+        let queue = format!("mqtt-subscription-{}qos{which}", self.client_id(cx));
+        let tree = cx.broker.tree();
+        tree.permitted(
+            &self.account.user,
+            &self.account.vhost,
+            Right::Read,
+            exchange,
+        ) && self.may_use(tree, &queue)
+            && tree.topic_permitted(
+                &self.account.user,
+                &self.account.vhost,
+                exchange,
+                Right::Read,
+                key,
+            )
     }
 
     /// Whether the user has all rights on a queue.
     pub fn may_use(&self, tree: &Tree, queue: &str) -> bool {
         let all = [Right::Configure, Right::Write, Right::Read];
         all.into_iter()
-            .all(|right| tree.permitted(&self.user, &self.vhost, right, queue))
+            .all(|right| tree.permitted(&self.account.user, &self.account.vhost, right, queue))
     }
 
     /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here.
@@ -235,12 +249,13 @@ impl Link {
         kept: Option<Kept>,
         cx: &mut Cx<'_>,
     ) -> Result<bool, Failure> {
-        self.subscriber = Some(subscriber);
-        if self.session_expiry > 0 {
-            self.stored = Some(Box::default());
+        self.subscriber = subscriber;
+        if self.extras.session_expiry > 0 {
+            self.extras.stored = Some(Box::default());
         }
         let tree = cx.broker.tree();
-        let record = queue_name(&self.client_id).and_then(|name| tree.queue(&self.vhost, &name));
+        let name = self.extras.client_id.as_deref().and_then(queue_name);
+        let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         let record = record.cloned();
         let allowed = record.as_ref().is_none_or(|r| self.may_use(tree, &r.name));
         let id = record.as_ref().map(|r| r.id);
@@ -256,13 +271,13 @@ impl Link {
         });
         let kept = kept.filter(|kept| kept.queue == id && !over);
         let unknown_past = kept.is_none();
-        self.present = !unknown_past;
+        self.extras.present = !unknown_past;
         let mut before = None;
         if let Some(kept) = kept {
             self.state = kept.state;
             before = kept.settled;
         }
-        if self.stored.is_some() || record.is_some() {
+        if self.extras.stored.is_some() || record.is_some() {
             self.state.ids.keep_low(self.settings.limits.prefetch);
         }
         let Some(record) = record else {
@@ -272,11 +287,11 @@ impl Link {
             let text = "the user may not use the session's queue";
             return Err(Failure::new(Reason::NotAuthorized, text));
         }
-        if self.clean_start || over {
+        if self.extras.clean_start || over {
             self.delete_queue(OPENING, &record, cx);
             return Ok(false);
         }
-        self.present = true;
+        self.extras.present = true;
         self.resume(&record, unknown_past, before, cx);
         Ok(false)
     }

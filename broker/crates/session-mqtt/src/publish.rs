@@ -89,7 +89,13 @@ impl Link {
                 Qos::AtMostOnce => 0,
                 _ => self.next_seq,
             };
-            if let Err(refused) = retain(cx.broker, RETAIN | seq, &self.vhost, topic, &message) {
+            if let Err(refused) = retain(
+                cx.broker,
+                RETAIN | seq,
+                &self.account.vhost,
+                topic,
+                &message,
+            ) {
                 let reason = match refused {
                     Refused::PreconditionFailed(_) => Reason::QuotaExceeded,
                     _ => Reason::ImplementationSpecificError,
@@ -153,10 +159,10 @@ impl Link {
             Qos::AtMostOnce => 0,
             _ => self.next_seq,
         };
-        let vhost = self.vhost.clone();
+        let vhost = self.account.vhost.clone();
         let mut picked = Vec::new();
         let publisher = Publisher {
-            subscriber: self.subscriber,
+            subscriber: self.subscriber.known(),
             session: cx.broker.id().number,
             channel: 0,
             tag: seq,

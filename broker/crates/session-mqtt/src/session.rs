@@ -31,24 +31,54 @@ pub(crate) enum Phase {
     Ended,
 }
 
-/// An MQTT connection as a state machine. Small while it is idle: what a client is goes into a box of its own.
+/// Who is at the other end.
+#[derive(Debug)]
+pub(crate) enum Client {
+    /// CONNECT has not come.
+    Unknown(Box<Unknown>),
+    Known(Link),
+    Gone,
+}
+
+/// What is needed to know it.
+#[derive(Debug)]
+pub(crate) struct Unknown {
+    pub settings: Arc<Settings>,
+    pub peer_is_loopback: bool,
+    /// Where it may tell the user.
+    pub tls: Option<Arc<TlsPeer>>,
+}
+
+impl Client {
+    pub fn known(&self) -> Option<&Link> {
+        match self {
+            Client::Known(link) => Some(link),
+            _ => None,
+        }
+    }
+
+    pub fn known_mut(&mut self) -> Option<&mut Link> {
+        match self {
+            Client::Known(link) => Some(link),
+            _ => None,
+        }
+    }
+}
+
+/// An MQTT connection as a state machine. In one piece, and small while it is idle: there may be millions.
 #[derive(Debug)]
 pub struct MqttSession {
-    pub(crate) settings: Arc<Settings>,
-    pub(crate) peer_is_loopback: bool,
-    /// Until CONNECT, where it may tell the user.
-    pub(crate) tls: Option<Arc<TlsPeer>>,
     pub(crate) phase: Phase,
     pub(crate) version: Version,
-    /// Seconds; 0: none.
-    pub(crate) keep_alive: u16,
-    pub(crate) last_received: Time,
     /// A large CONNECT is on its way ([`Broker::hold_unknown`]).
     holds: bool,
-    /// Until CONNECT is accepted.
-    pub(crate) deadline: Option<Time>,
-    pub(crate) link: Option<Box<Link>>,
+    /// While it runs: when bytes came last. Before: when CONNECT must have been accepted.
+    pub(crate) since: Time,
+    pub(crate) client: Client,
 }
+
+// The allocator has this size.
+const _: () = assert!(size_of::<MqttSession>() <= 96);
 
 /// A packet could not go on: the connection ends for this reason.
 pub(crate) struct Failure {
@@ -78,16 +108,15 @@ impl MqttSession {
     pub fn new(config: SessionConfig, now: Time) -> MqttSession {
         let login = config.settings.limits.login;
         MqttSession {
-            tls: config.tls.filter(|_| config.settings.by_certificate),
-            settings: config.settings,
-            peer_is_loopback: config.peer_is_loopback,
             phase: Phase::Connecting,
             version: Version::V311,
-            keep_alive: 0,
-            last_received: now,
             holds: false,
-            deadline: Some(now + login),
-            link: None,
+            since: now + login,
+            client: Client::Unknown(Box::new(Unknown {
+                tls: config.tls.filter(|_| config.settings.by_certificate),
+                settings: config.settings,
+                peer_is_loopback: config.peer_is_loopback,
+            })),
         }
     }
 
@@ -110,11 +139,11 @@ impl MqttSession {
 
     /// Nothing is read meanwhile; what has been read stays where it is.
     fn is_paused(&self) -> bool {
-        match (self.phase, &self.link) {
+        match (self.phase, self.client.known()) {
             (Phase::Verifying | Phase::Learning | Phase::Claiming | Phase::Opening, _) => true,
             (Phase::Running, Some(link)) => {
                 link.behind
-                    || link.pending.is_some()
+                    || link.extras.pending.is_some()
                     || link.retaining >= RETAINING
                     || link.alarm && link.published
                     || link.unconfirmed.len() >= link.settings.limits.unconfirmed
@@ -126,10 +155,11 @@ impl MqttSession {
     fn read(&mut self, input: &mut BytesMut, cx: &mut Cx<'_>) {
         let (mut at, mut packets) = (0, 0);
         while self.phase != Phase::Ended && !self.is_paused() {
-            let limits = &self.settings.limits;
-            let max = match self.phase {
-                Phase::Running => limits.packet,
-                _ => limits.packet_unauthenticated,
+            let max = match &self.client {
+                Client::Known(link) if self.phase == Phase::Running => link.settings.limits.packet,
+                Client::Known(link) => link.settings.limits.packet_unauthenticated,
+                Client::Unknown(unknown) => unknown.settings.limits.packet_unauthenticated,
+                Client::Gone => break,
             };
             match parse_frame(input.get(at..).unwrap_or(&[]), max) {
                 Ok(None) => {
@@ -164,7 +194,10 @@ impl MqttSession {
 
     /// Of the packet that comes there are so many bytes. Clients that nobody knows must not make the node hold much.
     fn wait_for_rest(&mut self, bytes: usize, cx: &mut Cx<'_>) {
-        let large = self.phase == Phase::Connecting && bytes > self.settings.limits.connect;
+        let large = match &self.client {
+            Client::Unknown(unknown) => bytes > unknown.settings.limits.connect,
+            _ => false,
+        };
         if large && !self.holds {
             self.holds = cx.broker.hold_unknown(true);
             if !self.holds {
@@ -219,7 +252,7 @@ impl MqttSession {
     }
 
     fn packet(&mut self, packet: Packet<'_>, cx: &mut Cx<'_>) -> Outcome {
-        let Some(link) = self.link.as_deref_mut() else {
+        let Some(link) = self.client.known_mut() else {
             return Ok(());
         };
         match packet {
@@ -268,12 +301,12 @@ impl MqttSession {
             Notice::ClaimAgain if self.phase == Phase::Claiming => self.claim(cx),
             Notice::Verified { right } => self.verified(right, cx),
             Notice::Relieved => {
-                if let Some(link) = &mut self.link {
+                if let Some(link) = self.client.known_mut() {
                     link.behind = false;
                 }
             }
             Notice::Blocked(alarm) => {
-                if let Some(link) = &mut self.link {
+                if let Some(link) = self.client.known_mut() {
                     link.alarm = alarm.is_some();
                 }
             }
@@ -290,7 +323,7 @@ impl MqttSession {
             }
             Notice::Changed { token, result } => self.changed(token, result, cx),
             Notice::Answer { queue, seq, answer } => {
-                let link = self.link.as_deref_mut();
+                let link = self.client.known_mut();
                 match link.map_or(Ok(false), |link| link.answered(queue, seq, answer)) {
                     Ok(true) if self.phase == Phase::Opening => self.run(cx),
                     Ok(_) => {}
@@ -300,12 +333,12 @@ impl MqttSession {
             Notice::Deliver {
                 queue, deliveries, ..
             } => {
-                if let Some(link) = self.link.as_deref_mut() {
+                if let Some(link) = self.client.known_mut() {
                     link.take(queue, deliveries, cx);
                 }
             }
             Notice::Cancelled { queue, .. } => {
-                let link = self.link.as_deref_mut();
+                let link = self.client.known_mut();
                 if let Some(Err(failure)) = link.map(|link| link.queue_lost(queue, cx)) {
                     self.fail(failure, cx);
                 }
@@ -329,7 +362,7 @@ impl MqttSession {
                 retained.unwrap_or_else(|| link.changed(token, result, cx))
             });
         }
-        let Some(link) = self.link.as_deref_mut() else {
+        let Some(link) = self.client.known_mut() else {
             return;
         };
         if self.phase != Phase::Opening {
@@ -344,7 +377,7 @@ impl MqttSession {
             Ok(_) => self.run(cx),
             // The session ends with the process then, or has its queue with the first subscription.
             Err(refused) if token == MAKING => {
-                let client = &*link.client_id;
+                let client = link.client_id(cx);
                 tracing::warn!(client, why = %refused, "a session is kept in memory only");
                 self.run(cx);
             }
@@ -357,7 +390,7 @@ impl MqttSession {
 
     /// The end of a step: what came together goes to the session's queue together.
     fn end_step(&mut self, cx: &mut Cx<'_>) -> Standing {
-        if let Some(link) = self.link.as_deref_mut() {
+        if let Some(link) = self.client.known_mut() {
             link.flush_settled(cx);
         }
         cx.flush_tally(self.protocol());
@@ -368,7 +401,7 @@ impl MqttSession {
         if self.phase != Phase::Running {
             return;
         }
-        let outcome = self.link.as_deref_mut().map(|link| step(link, cx));
+        let outcome = self.client.known_mut().map(|link| step(link, cx));
         if let Some(Err(failure)) = outcome {
             self.fail(failure, cx);
         }
@@ -376,7 +409,8 @@ impl MqttSession {
 
     fn on_time(&mut self, cx: &mut Cx<'_>) {
         let now = cx.broker.now();
-        let late = self.deadline.is_some_and(|at| at <= now);
+        let running = self.phase == Phase::Running;
+        let late = !running && self.since <= now;
         if late && matches!(self.phase, Phase::Learning | Phase::Opening) {
             let text = match self.phase {
                 Phase::Learning => "the cluster does not answer",
@@ -388,8 +422,8 @@ impl MqttSession {
             return self.end_silently("no CONNECT in time", cx);
         }
         // A connection that we do not read cannot be heard.
-        if self.is_paused() {
-            self.last_received = now;
+        if running && self.is_paused() {
+            self.since = now;
         }
         // [MQTT-3.1.2-22]
         if self.silent_at().is_some_and(|at| at <= now) {
@@ -400,8 +434,9 @@ impl MqttSession {
 
     /// When the client has been silent for too long.
     fn silent_at(&self) -> Option<Time> {
-        let running = self.phase == Phase::Running && self.keep_alive > 0;
-        running.then(|| self.last_received + Duration::from_millis(1500) * self.keep_alive.into())
+        let link = self.client.known().filter(|link| link.keep_alive > 0)?;
+        let patience = Duration::from_millis(1500) * link.keep_alive.into();
+        (self.phase == Phase::Running).then(|| self.since + patience)
     }
 }
 
@@ -419,7 +454,9 @@ impl Session for MqttSession {
         broker: &mut dyn Broker,
         out: &mut Outbox,
     ) -> Standing {
-        self.last_received = broker.now();
+        if self.phase == Phase::Running {
+            self.since = broker.now();
+        }
         let cx = &mut Cx::new(broker, out);
         self.read(input, cx);
         self.end_step(cx)
@@ -439,20 +476,18 @@ impl Session for MqttSession {
             self.on_time(cx);
             cx.flush_tally(self.protocol());
         }
-        if let Some(link) = self.link.as_deref_mut() {
+        if let Some(link) = self.client.known_mut() {
             link.rest();
         }
         self.standing()
     }
 
     fn wake_at(&self) -> Option<Time> {
-        if self.phase == Phase::Ended {
-            return None;
+        match self.phase {
+            Phase::Ended => None,
+            Phase::Running => self.silent_at(),
+            _ => Some(self.since),
         }
-        [self.deadline, self.silent_at()]
-            .into_iter()
-            .flatten()
-            .min()
     }
 
     fn gone(&mut self, broker: &mut dyn Broker) {
@@ -475,18 +510,20 @@ impl Session for MqttSession {
     }
 
     fn info(&self) -> SessionInfo {
-        let link = self.link.as_deref();
+        let link = self.client.known();
+        let name = link.and_then(|link| link.extras.client_id.as_deref());
         SessionInfo {
             protocol: self.protocol(),
-            user: link.map_or_else(String::new, |link| link.user.to_string()),
-            vhost: link.map_or_else(String::new, |link| link.vhost.to_string()),
-            client_name: link.map_or_else(String::new, |link| link.client_id.to_string()),
+            user: link.map_or_else(String::new, |link| link.account.user.to_string()),
+            vhost: link.map_or_else(String::new, |link| link.account.vhost.to_string()),
+            client_name: name.unwrap_or_default().to_owned(),
+            subscriber: link.and_then(|link| link.subscriber.known()),
             channels: 0,
         }
     }
 
     fn details(&self) -> SessionDetails {
-        let blocked = self.link.as_deref().is_some_and(|l| l.alarm && l.published);
+        let blocked = self.client.known().is_some_and(|l| l.alarm && l.published);
         SessionDetails {
             state: match self.phase {
                 Phase::Running if blocked => "blocked",
@@ -495,7 +532,7 @@ impl Session for MqttSession {
                 Phase::Ended => "closing",
                 _ => "starting",
             },
-            heartbeat_s: self.keep_alive,
+            heartbeat_s: self.client.known().map_or(0, |link| link.keep_alive),
             ..SessionDetails::default()
         }
     }

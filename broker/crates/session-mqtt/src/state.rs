@@ -62,6 +62,8 @@ pub(crate) struct ClientState {
 
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
+    /// Packet identifiers that were released for an earlier life of the node, and PUBCOMP has not come.
+    releasing: BTreeSet<u16>,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
     /// In the order in which they were sent.
@@ -71,11 +73,27 @@ pub(crate) struct UnderWay {
 }
 
 static NOTHING: UnderWay = UnderWay {
+    releasing: BTreeSet::new(),
     received: BTreeSet::new(),
     inflight: VecDeque::new(),
     waiting: VecDeque::new(),
     waiting_bytes: 0,
 };
+
+impl UnderWay {
+    /// Whether it could as well not be there.
+    fn is_over(&self) -> bool {
+        self.releasing.is_empty()
+            && self.received.is_empty()
+            && self.inflight.is_empty()
+            && self.waiting.is_empty()
+    }
+
+    /// Whether a packet identifier is not to be used now.
+    fn has(&self, id: u16) -> bool {
+        self.inflight.iter().any(|i| i.packet_id == id) || self.releasing.contains(&id)
+    }
+}
 
 impl Deref for ClientState {
     type Target = UnderWay;
@@ -115,9 +133,7 @@ pub(crate) fn quality(delivery: &Delivery, envelope: &Envelope<'_>) -> Qos {
 impl ClientState {
     /// Gives back what is not needed while nothing is under way.
     pub fn rest(&mut self) {
-        let over =
-            |u: &UnderWay| u.received.is_empty() && u.inflight.is_empty() && u.waiting.is_empty();
-        self.under_way.take_if(|under_way| over(under_way));
+        self.under_way.take_if(|under_way| under_way.is_over());
     }
 
     /// Puts a message of QoS 1 or 2 behind the others. False: there is no room.
@@ -171,15 +187,30 @@ impl ClientState {
 
     /// Whether a message can be sent: a packet identifier is free.
     pub fn has_id(&self) -> bool {
-        let inflight = &self.inflight;
-        let in_use = |id| inflight.iter().any(|i| i.packet_id == id);
-        self.ids.has_free(inflight.len(), in_use)
+        let all = self.ids.all();
+        let few = self.inflight.len() < usize::from(*all.end());
+        few && self.releasing.is_empty() || all.into_iter().any(|id| !self.has(id))
     }
 
     pub fn new_id(&mut self) -> Option<u16> {
-        let inflight = &self.under_way.as_deref().unwrap_or(&NOTHING).inflight;
-        self.ids
-            .next(|id| inflight.iter().any(|i| i.packet_id == id))
+        let under_way = self.under_way.as_deref().unwrap_or(&NOTHING);
+        self.ids.next(|id| under_way.has(id))
+    }
+
+    /// What another life of the node may have used is not used again before it is released.
+    pub fn release_all(&mut self) {
+        self.releasing = self.ids.all().collect();
+    }
+
+    /// Those that PUBREL has to go out for.
+    pub fn releasing(&self) -> impl Iterator<Item = u16> {
+        self.releasing.iter().copied()
+    }
+
+    /// PUBCOMP has come. Whether it is for one of [`ClientState::releasing`].
+    pub fn was_released(&mut self, id: u16) -> bool {
+        let under_way = self.under_way.as_mut();
+        under_way.is_some_and(|under_way| under_way.releasing.remove(&id))
     }
 
     pub fn position(&self, packet_id: u16) -> Option<usize> {
@@ -232,5 +263,29 @@ impl Parked for Kept {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_released_for_an_earlier_life_is_not_used_before() {
+        let mut state = ClientState::default();
+        state.ids.keep_low(10);
+        assert!(state.has_id() && state.under_way.is_none());
+        state.release_all();
+        assert_eq!(state.releasing().count(), 64);
+        assert_eq!((state.has_id(), state.new_id()), (false, None));
+        assert!(state.was_released(7) && !state.was_released(7));
+        assert!(state.has_id());
+        state.rest();
+        assert_eq!(state.new_id(), Some(7));
+        for id in 1..=64 {
+            state.was_released(id);
+        }
+        state.rest();
+        assert!(state.under_way.is_none());
     }
 }

@@ -83,16 +83,16 @@ fn expires_ms(session_expiry: u32) -> Option<u64> {
 
 impl Link {
     pub(crate) fn queue(&self) -> Option<QueueId> {
-        self.stored.as_ref().and_then(|stored| stored.queue)
+        self.extras.stored.as_ref().and_then(|stored| stored.queue)
     }
 
     /// The queue that this session is to have, of the vhost's type.
     pub(crate) fn new_queue(&self, cx: &mut Cx<'_>) -> Option<QueueRecord> {
-        let vhost = cx.broker.tree().vhost(&self.vhost)?;
+        let vhost = cx.broker.tree().vhost(&self.account.vhost)?;
         let kind = vhost.default_queue_type.unwrap_or(QueueKind::Classic);
         let mut arguments = Table::default();
         arguments.set("x-queue-type", Value::from(kind.name()));
-        if let Some(ms) = expires_ms(self.session_expiry) {
+        if let Some(ms) = expires_ms(self.extras.session_expiry) {
             arguments.set(EXPIRES, Value::I64(ms as i64));
         }
         if kind == QueueKind::Quorum {
@@ -101,15 +101,15 @@ impl Link {
         }
         let mut record = QueueRecord {
             id: QueueId(0),
-            vhost: self.vhost.clone(),
-            name: queue_name(&self.client_id)?,
+            vhost: self.account.vhost.clone(),
+            name: queue_name(self.extras.client_id.as_deref()?)?,
             kind,
             durable: true,
             auto_delete: false,
             exclusive: None,
             arguments,
             members: Vec::new(),
-            declared_by: self.user.clone(),
+            declared_by: self.account.user.clone(),
         };
         record.members = cx.broker.place_queue(&record);
         Some(record)
@@ -118,7 +118,7 @@ impl Link {
     /// Asks for the queue of a session that is to be kept: CONNACK promises that it will be there, whatever becomes of the node
     /// [MQTT-3.1.2-5]. False: the session ends with its connection, or its user may have no such queue.
     pub(crate) fn make_queue(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.session_expiry == 0 {
+        if self.extras.session_expiry == 0 {
             return false;
         }
         let record = self.new_queue(cx);
@@ -152,9 +152,9 @@ impl Link {
         arguments.set(FILTER, Value::from(filter));
         arguments.set(OPTIONS, Value::Table(options));
         (key.len() <= MAX_NAME).then_some(BindingRecord {
-            vhost: self.vhost.clone(),
+            vhost: self.account.vhost.clone(),
             source: self.settings.exchange.clone(),
-            destination: Destination::Queue(queue_name(&self.client_id)?),
+            destination: Destination::Queue(queue_name(self.extras.client_id.as_deref()?)?),
             routing_key: key.into(),
             arguments,
         })
@@ -167,14 +167,14 @@ impl Link {
         let all = tree.bindings_of_queue(queue);
         let ours = all.iter().filter(|b| &*b.source == exchange);
         let kept: Vec<_> = ours.filter_map(|b| subscription_of(&b.arguments)).collect();
-        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
             return;
         };
         hub.unsubscribe_all(subscriber);
         hub.store_in(subscriber, queue.0);
         for (filter, subscription) in kept {
             self.no_local |= subscription.no_local;
-            if let Some(stored) = &mut self.stored {
+            if let Some(stored) = self.extras.stored_mut() {
                 stored.exactly_once |= subscription.qos == Qos::ExactlyOnce;
             }
             hub.subscribe(subscriber, &filter, subscription);
@@ -190,7 +190,7 @@ impl Link {
         before: Option<Box<Settled>>,
         cx: &mut Cx<'_>,
     ) {
-        self.stored = Some(Box::new(Stored {
+        self.extras.stored = Some(Box::new(Stored {
             queue: Some(record.id),
             unknown_past,
             before,
@@ -204,11 +204,11 @@ impl Link {
     /// The client may wait for PUBREL of messages that an earlier life of the node sent it: their identifiers are free again
     /// when it has come.
     pub(crate) fn release_earlier_life(&mut self, cx: &mut Cx<'_>) {
-        let stored = self.stored.as_ref();
+        let stored = self.extras.stored.as_ref();
         if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
-            self.state.ids.release_all();
+            self.state.release_all();
         }
-        for id in self.state.ids.releasing() {
+        for id in self.state.releasing() {
             let release = Ack::new(AckKind::PubRel, id, Reason::Success);
             release.encode(self.version, cx.packet());
         }
@@ -217,9 +217,11 @@ impl Link {
     /// The queue lives as long as the session without a connection.
     pub(crate) fn set_expiry(&self, record: &QueueRecord, cx: &mut Cx<'_>) {
         let said = record.arguments.get(EXPIRES).and_then(Value::as_integer);
-        let expires_ms = expires_ms(self.session_expiry);
+        let expires_ms = expires_ms(self.extras.session_expiry);
         // Ends with this connection: it is deleted then.
-        if self.session_expiry > 0 && said.and_then(|ms| u64::try_from(ms).ok()) != expires_ms {
+        if self.extras.session_expiry > 0
+            && said.and_then(|ms| u64::try_from(ms).ok()) != expires_ms
+        {
             let id = record.id;
             cx.broker
                 .change(0, Change::SetQueueExpires { id, expires_ms });
@@ -228,24 +230,25 @@ impl Link {
 
     /// The queue was made for this connection.
     pub(crate) fn queue_made(&mut self, queue: QueueId, cx: &mut Cx<'_>) {
-        if let Some(stored) = &mut self.stored {
+        if let Some(stored) = self.extras.stored_mut() {
             stored.queue = Some(queue);
         }
-        if let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) {
+        if let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) {
             hub.store_in(subscriber, queue.0);
         }
         self.consume(cx);
     }
 
     fn consume(&mut self, cx: &mut Cx<'_>) {
-        let Some(stored) = &mut self.stored else {
+        let tag = self.extras.client_id.as_deref().unwrap_or_default().into();
+        let Some(stored) = self.extras.stored_mut() else {
             return;
         };
         let Some(queue) = stored.queue else {
             return;
         };
         let spec = ConsumerSpec {
-            tag: self.client_id.as_ref().into(),
+            tag,
             channel: 0,
             prefetch: self.quota.into(),
             no_ack: false,
@@ -279,7 +282,7 @@ impl Link {
         seq: RequestSeq,
         answer: Answer,
     ) -> Result<bool, Failure> {
-        let Some(stored) = &mut self.stored else {
+        let Some(stored) = self.extras.stored_mut() else {
             return Ok(false);
         };
         if stored.queue != Some(queue) || stored.asked != Some(seq) {
@@ -300,14 +303,14 @@ impl Link {
 
     /// The queue will give no more messages.
     pub(crate) fn queue_lost(&mut self, queue: QueueId, cx: &Cx<'_>) -> Outcome {
-        let Some(stored) = self.stored.as_mut().filter(|s| s.queue == Some(queue)) else {
+        let Some(stored) = self.extras.stored_mut().filter(|s| s.queue == Some(queue)) else {
             return Ok(());
         };
         stored.consuming = false;
         if cx.broker.tree().queue_by_id(queue).is_none() {
             stored.queue = None;
             // With the queue the session is over.
-            self.session_expiry = 0;
+            self.extras.session_expiry = 0;
             let text = "the session's queue was deleted";
             return Err(Failure::new(Reason::AdministrativeAction, text));
         }
@@ -330,7 +333,7 @@ impl Link {
             match self.understood(given.message, cx) {
                 Some(delivery) if again && self.state.returned(&delivery, id) => {}
                 Some(delivery) => {
-                    let unknown = self.stored.as_ref().is_some_and(|s| s.unknown_past);
+                    let unknown = self.extras.stored.as_ref().is_some_and(|s| s.unknown_past);
                     self.count(true, cx, |d| d.redeliver += u64::from(again));
                     self.state.wait_given(Waiting {
                         delivery,
@@ -347,14 +350,19 @@ impl Link {
     /// A message from the queue as the client is to see it. None: it is not for the client (any more), or of QoS 0, and then the
     /// hub has handed it out.
     fn understood(&mut self, message: Message, cx: &mut Cx<'_>) -> Option<Delivery> {
-        let found = &mut self.stored.as_mut()?.found;
+        let found = &mut self.extras.stored_mut()?.found;
         found.clear();
-        understand(message, self.subscriber?, cx.broker.topics()?, found)
+        understand(
+            message,
+            self.subscriber.known()?,
+            cx.broker.topics()?,
+            found,
+        )
     }
 
     /// The client is done with a delivery of the queue.
     pub(crate) fn settle(&mut self, id: u64) {
-        let Some(stored) = &mut self.stored else {
+        let Some(stored) = self.extras.stored_mut() else {
             return;
         };
         match stored.settled.last_mut() {
@@ -365,7 +373,7 @@ impl Link {
 
     /// Tells the queue what is done with.
     pub(crate) fn flush_settled(&mut self, cx: &mut Cx<'_>) {
-        let Some(stored) = self.stored.as_mut().filter(|s| !s.settled.is_empty()) else {
+        let Some(stored) = self.extras.stored_mut().filter(|s| !s.settled.is_empty()) else {
             return;
         };
         let ids = std::mem::take(&mut stored.settled);
@@ -387,7 +395,7 @@ impl Link {
         cx: &mut Cx<'_>,
     ) -> (Option<QueueId>, Option<Box<Settled>>) {
         self.flush_settled(cx);
-        let Some(mut stored) = self.stored.take() else {
+        let Some(mut stored) = self.extras.take_stored() else {
             return (None, None);
         };
         let Some(queue) = stored.queue else {
@@ -425,7 +433,7 @@ impl Link {
 
     /// A subscription may not want what its own client publishes: then the session's queue does not get it.
     pub(crate) fn keep_local(&self, topic: &str, routes: &mut Vec<QueueId>, cx: &mut Cx<'_>) {
-        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber) else {
+        let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber.known()) else {
             return;
         };
         if !self.no_local || !routes.contains(&queue) {

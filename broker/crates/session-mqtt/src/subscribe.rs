@@ -66,8 +66,8 @@ impl Link {
                 filter: filter.into(),
                 subscription: Subscription {
                     qos: options.qos,
-                    no_local: options.no_local || self.bridge,
-                    retain_as_published: options.retain_as_published || self.bridge,
+                    no_local: options.no_local || self.extras.bridge,
+                    retain_as_published: options.retain_as_published || self.extras.bridge,
                     identifier: identifier.unwrap_or(0),
                 },
                 handling: options.retain_handling,
@@ -75,11 +75,11 @@ impl Link {
                 retained: false,
             });
         }
-        if self.stored.is_none() {
+        if self.extras.stored.is_none() {
             return self.subscribed(subscribe.packet_id, wanted, cx);
         }
         let changes = self.bindings(&mut wanted, cx);
-        self.pending = Some(Box::new(Pending {
+        self.extras.pending = Some(Box::new(Pending {
             packet_id: subscribe.packet_id,
             subscribes: true,
             wanted,
@@ -99,10 +99,10 @@ impl Link {
         cx: &mut Cx<'_>,
     ) -> Result<Reason, Failure> {
         let (pattern, _) = plain(filter)?;
-        if !self.may_subscribe(cx.broker.tree(), options.qos, &binding_key(pattern)) {
+        if !self.may_subscribe(options.qos, &binding_key(pattern), cx) {
             return Ok(Reason::NotAuthorized);
         }
-        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
             return Ok(Reason::UnspecifiedError);
         };
         if hub.subscriptions_of(subscriber) + more >= self.settings.limits.subscriptions {
@@ -123,7 +123,7 @@ impl Link {
                 want.reason = Reason::ImplementationSpecificError;
                 continue;
             };
-            let before = match (self.subscriber, cx.broker.topics()) {
+            let before = match (self.subscriber.known(), cx.broker.topics()) {
                 (Some(subscriber), Some(hub)) => hub.subscription(subscriber, &want.filter),
                 _ => None,
             };
@@ -149,7 +149,7 @@ impl Link {
 
     /// Asks for what is still to be changed; answers the packet when that is nothing.
     fn carry_on(&mut self, cx: &mut Cx<'_>) -> Outcome {
-        let Some(pending) = &mut self.pending else {
+        let Some(pending) = self.extras.pending_mut() else {
             return Ok(());
         };
         while pending.out < WINDOW
@@ -161,7 +161,7 @@ impl Link {
         if pending.out > 0 {
             return Ok(());
         }
-        let Some(done) = self.pending.take() else {
+        let Some(done) = self.extras.pending.take() else {
             return Ok(());
         };
         match done.subscribes {
@@ -180,7 +180,11 @@ impl Link {
         result: Result<Done, Refused>,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let pending = self.pending.as_mut();
+        let client = match result {
+            Ok(_) => String::new(),
+            Err(_) => self.client_id(cx),
+        };
+        let pending = self.extras.pending_mut();
         let Some(pending) = pending.filter(|p| token != 0 && !p.announced) else {
             return Ok(());
         };
@@ -190,7 +194,6 @@ impl Link {
             Ok(Done::Queue { record, .. }) => self.queue_made(record.id, cx),
             Ok(_) => {}
             Err(refused) => {
-                let client = &*self.client_id;
                 tracing::warn!(client, why = %refused, "a subscription was not made or ended");
                 let reason = reason_of(&refused);
                 match place.and_then(|at| pending.wanted.get_mut(at)) {
@@ -210,7 +213,7 @@ impl Link {
     /// The subscriptions are made here. The client is told when they count everywhere.
     fn subscribed(&mut self, packet_id: u16, mut wanted: Vec<Wanted>, cx: &mut Cx<'_>) -> Outcome {
         let session = cx.broker.id().number;
-        let (Some(subscriber), Some(hub)) = (self.subscriber, cx.broker.topics()) else {
+        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
             return self.answer_subscribe(packet_id, &wanted, cx);
         };
         for want in wanted.iter_mut().filter(|want| !want.reason.is_error()) {
@@ -226,7 +229,7 @@ impl Link {
         if !hub.announce(session) {
             return self.answer_subscribe(packet_id, &wanted, cx);
         }
-        self.pending = Some(Box::new(Pending {
+        self.extras.pending = Some(Box::new(Pending {
             packet_id,
             subscribes: true,
             wanted,
@@ -239,7 +242,11 @@ impl Link {
 
     /// The other hubs know.
     pub(crate) fn known(&mut self, cx: &mut Cx<'_>) -> Outcome {
-        match self.pending.take_if(|pending| pending.announced) {
+        let announced = |pending: &Pending| pending.announced;
+        if !self.extras.pending.as_deref().is_some_and(announced) {
+            return Ok(());
+        }
+        match self.extras.pending.take() {
             Some(done) => self.answer_subscribe(done.packet_id, &done.wanted, cx),
             None => Ok(()),
         }
@@ -266,7 +273,7 @@ impl Link {
         if !complete {
             let limit = self.settings.limits.retained;
             tracing::warn!(
-                client = &*self.client_id,
+                client = self.client_id(cx),
                 limit,
                 "more retained messages than are sent at once"
             );
@@ -294,7 +301,7 @@ impl Link {
     ) -> bool {
         let now = cx.broker.wall();
         let limit = self.settings.limits.retained;
-        match (self.subscriber, cx.broker.topics()) {
+        match (self.subscriber.known(), cx.broker.topics()) {
             (Some(subscriber), Some(hub)) => {
                 hub.retained_for(subscriber, filter, now, limit, found)
             }
@@ -313,7 +320,7 @@ impl Link {
         let mut wanted = Vec::new();
         let mut changes = VecDeque::new();
         for (at, filter) in unsubscribe.filters.iter().enumerate() {
-            let there = match (self.subscriber, cx.broker.topics()) {
+            let there = match (self.subscriber.known(), cx.broker.topics()) {
                 (Some(subscriber), Some(hub)) => hub.subscription(subscriber, filter),
                 _ => None,
             };
@@ -333,7 +340,7 @@ impl Link {
             self.unsubscribed(unsubscribe.packet_id, &wanted, cx);
             return Ok(());
         }
-        self.pending = Some(Box::new(Pending {
+        self.extras.pending = Some(Box::new(Pending {
             packet_id: unsubscribe.packet_id,
             subscribes: false,
             wanted,
@@ -347,7 +354,7 @@ impl Link {
     fn unsubscribed(&mut self, packet_id: u16, wanted: &[Wanted], cx: &mut Cx<'_>) {
         let mut reasons = Vec::with_capacity(wanted.len());
         for want in wanted {
-            let there = match (self.subscriber, cx.broker.topics()) {
+            let there = match (self.subscriber.known(), cx.broker.topics()) {
                 (Some(subscriber), Some(hub)) if !want.reason.is_error() => {
                     hub.unsubscribe(subscriber, &want.filter)
                 }

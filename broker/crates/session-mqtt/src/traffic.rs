@@ -59,5 +59,8 @@ impl Link {
     pub fn rest(&mut self) {
         self.traffic.take_if(|traffic| traffic.is_over());
         self.state.rest();
+        if self.open {
+            self.extras.rest();
+        }
     }
 }

@@ -14,9 +14,10 @@ pub use queue::Deliveries;
 use bytes::BytesMut;
 use env::{Time, WallTime};
 use message::Message;
-use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
+use metadata::{Change, Done, Name, QueueId, Refused, SessionId, Tree};
 use queue::{Answer, ConsumerId, Delivery, Reject, RequestBody};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The session's own word for a publish: the queue hands it back when the message is safe or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +30,13 @@ pub struct PublishTag {
 /// Returned by a request with an answer, handed back in `Notice::Answer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestSeq(pub u64);
+
+/// Who uses a session, and where: once for all sessions of the same, as far as the node finds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub user: Name,
+    pub vhost: Name,
+}
 
 /// Whether a queue keeps up with this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +89,13 @@ pub trait Broker {
     fn publishers_blocked(&self) -> Option<&'static str>;
     /// The node is shutting down or in maintenance: no new sessions.
     fn draining(&self) -> bool;
+    /// The names of a user and a vhost, which need not be there.
+    fn account(&mut self, user: &str, vhost: &str) -> Arc<Account> {
+        Arc::new(Account {
+            user: user.into(),
+            vhost: vhost.into(),
+        })
+    }
     /// Counts this session as one of the user's; the limit when there may be no more.
     fn admit(&mut self, user: &str) -> Result<(), u64>;
     /// As [`Broker::admit`] for the vhost that it opened; the limit when there may be no more.
@@ -238,7 +253,10 @@ pub struct SessionInfo {
     pub protocol: &'static str,
     pub user: String,
     pub vhost: String,
+    /// Empty where the hub knows it.
     pub client_name: String,
+    /// The client in [`topics::Hub`].
+    pub subscriber: Option<topics::SubscriberId>,
     pub channels: u32,
 }
 

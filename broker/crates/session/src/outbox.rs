@@ -10,8 +10,6 @@ pub struct Outbox {
     buffers: Option<Box<Buffers>>,
     /// Bytes taken from here so far.
     sent: u64,
-    /// How many tails have been closed; it may begin anew.
-    closed: u32,
 }
 
 #[derive(Debug, Default)]
@@ -32,10 +30,12 @@ impl Buffers {
     }
 }
 
-/// A place in an [`Outbox`]; equal stamps: nothing was written or taken in between.
+/// A place in an [`Outbox`]; equal stamps: nothing was written in between, and the tail is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    closed: u32,
+    /// Of the end, counted from the first byte ever.
+    position: u64,
+    /// With the position it says where the tail began: a later one begins behind that.
     tail: usize,
 }
 
@@ -83,7 +83,6 @@ impl Outbox {
             buffers.len += len;
             buffers.high = buffers.high.max(len);
             buffers.done.push_back(buffers.tail.split().freeze());
-            self.closed = self.closed.wrapping_add(1);
         }
     }
 
@@ -91,7 +90,7 @@ impl Outbox {
     /// [`Outbox::tail`]: that is how confirms that come one by one leave as one.
     pub fn stamp(&self) -> Stamp {
         Stamp {
-            closed: self.closed,
+            position: self.sent + self.len() as u64,
             tail: self.buffers.as_ref().map_or(0, |b| b.tail.len()),
         }
     }

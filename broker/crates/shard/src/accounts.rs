@@ -2,10 +2,13 @@
 
 use crate::uses::Open;
 use hashbrown::HashMap;
-use metadata::Name;
+use metadata::{Name, Tree};
+use session::Account;
 use slots::{Slab, Slots};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
-type ByName = HashMap<Name, u32, foldhash::fast::FixedState>;
+type ByName = HashMap<Name, At, foldhash::fast::FixedState>;
 
 /// What a user, or a vhost, has open.
 struct Use {
@@ -31,7 +34,7 @@ struct Names {
 }
 
 impl Names {
-    fn enter(&mut self, name: &str) -> u32 {
+    fn enter(&mut self, name: &str) -> At {
         let at = match self.by_name.get(name) {
             Some(at) => *at,
             None => {
@@ -41,39 +44,54 @@ impl Names {
                     connections: 0,
                     channels: 0,
                 };
-                let at = self.uses.insert(new) as u32;
+                let at = At::new(self.uses.insert(new));
                 self.by_name.insert(name, at);
                 at
             }
         };
-        if let Some(entry) = self.uses.get_mut(at as usize) {
+        if let Some(entry) = self.uses.get_mut(at.index()) {
             entry.connections += 1;
         }
         at
     }
 
     /// With the channels that it had. Its name.
-    fn leave(&mut self, at: u32, channels: u32) -> Option<Name> {
-        let entry = self.uses.get_mut(at as usize)?;
+    fn leave(&mut self, at: At, channels: u32) -> Option<Name> {
+        let entry = self.uses.get_mut(at.index())?;
         entry.connections -= 1;
         entry.channels -= u64::from(channels);
         let name = entry.name.clone();
         if entry.connections == 0 {
             self.by_name.remove(&name);
-            self.uses.remove(at as usize);
+            self.uses.remove(at.index());
         }
         Some(name)
     }
 
     fn of(&self, name: &str) -> Option<&Use> {
-        self.uses.get(*self.by_name.get(name)? as usize)
+        self.uses.get(self.by_name.get(name)?.index())
+    }
+}
+
+/// The place of a name among [`Names::uses`].
+#[derive(Clone, Copy)]
+struct At(NonZeroU32);
+
+impl At {
+    fn new(index: usize) -> At {
+        // Fewer than 2^32 names fit in any memory.
+        At(NonZeroU32::MIN.saturating_add(index as u32))
+    }
+
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
     }
 }
 
 struct Login {
-    user: u32,
+    user: At,
     /// None until it has opened one.
-    vhost: Option<u32>,
+    vhost: Option<At>,
     channels: u32,
     /// Where its messages are counted ([`crate::tallies`]); [`NOWHERE`]: it has counted none yet.
     counted: u32,
@@ -91,6 +109,9 @@ pub struct Left {
     pub counted: Option<u32>,
 }
 
+/// Accounts that are remembered to be shared.
+const MOST: usize = 16;
+
 /// Sessions that are logged in, by the keys of their connections.
 #[derive(Default)]
 pub struct Accounts {
@@ -98,9 +119,32 @@ pub struct Accounts {
     users: Names,
     vhosts: Names,
     channels: u64,
+    /// Those that were used last.
+    last: Vec<Arc<Account>>,
+    oldest: usize,
 }
 
 impl Accounts {
+    /// The names of a user and a vhost: the tree's own if it has them, and the same for sessions that come one after the other.
+    pub fn shared(&mut self, user: &str, vhost: &str, tree: &Tree) -> Arc<Account> {
+        let same = |known: &&Arc<Account>| *known.user == *user && *known.vhost == *vhost;
+        if let Some(known) = self.last.iter().find(same) {
+            return known.clone();
+        }
+        let known = tree.user(user).map(|known| known.name.clone());
+        let user = known.unwrap_or_else(|| user.into());
+        let known = tree.vhost(vhost).map(|known| known.name.clone());
+        let vhost = known.unwrap_or_else(|| vhost.into());
+        let new = Arc::new(Account { user, vhost });
+        if self.last.len() < MOST {
+            self.last.push(new.clone());
+        } else if let Some(place) = self.last.get_mut(self.oldest) {
+            *place = new.clone();
+            self.oldest = (self.oldest + 1) % MOST;
+        }
+        new
+    }
+
     pub fn connections(&self) -> u64 {
         self.sessions.len() as u64
     }
@@ -125,12 +169,12 @@ impl Accounts {
 
     pub fn user_of(&self, key: usize) -> Option<&Name> {
         let user = self.sessions.get(key)?.user;
-        self.users.uses.get(user as usize).map(|used| &used.name)
+        self.users.uses.get(user.index()).map(|used| &used.name)
     }
 
     pub fn vhost_of(&self, key: usize) -> Option<&Name> {
         let vhost = self.sessions.get(key)?.vhost?;
-        self.vhosts.uses.get(vhost as usize).map(|used| &used.name)
+        self.vhosts.uses.get(vhost.index()).map(|used| &used.name)
     }
 
     /// Where this session's messages are counted.
@@ -175,7 +219,7 @@ impl Accounts {
         let Some(login) = self.sessions.get_mut(key) else {
             return false;
         };
-        let Some(used) = self.users.uses.get_mut(login.user as usize) else {
+        let Some(used) = self.users.uses.get_mut(login.user.index()) else {
             return false;
         };
         match more {

@@ -287,13 +287,12 @@ impl Core {
     }
 
     /// What this shard knows, in parts that fit into a frame; at least one.
-    pub fn facts(&self, question: &Question, sessions: &mut Sessions) -> Vec<Facts> {
+    pub fn facts(&self, question: &Question, sessions: &Sessions) -> Vec<Facts> {
         match question {
             Question::Connections => {
                 let mut parts = vec![Vec::new()];
                 let mut room = PART;
-                for (_, slot) in sessions.iter_mut() {
-                    let facts = slot.facts(self.config.node);
+                for facts in sessions.facts(self.config.node, &self.topics) {
                     let size = 1 + facts.channels.len();
                     if size > room && room < PART {
                         parts.push(Vec::new());

@@ -1,6 +1,6 @@
 //! The shard's client connections: a slot each, found by the number in a [`SessionId`] without a search.
 
-use crate::entrance::{Entrance, Peer};
+use crate::entrance::{Entrances, Origin, Peer};
 use crate::listings::channel_counts;
 use crate::wakes::{NEVER, Wakes};
 use crate::{ConnectionInfo, ConnectionKey};
@@ -9,7 +9,6 @@ use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{Outbox, Session, Spares, Standing};
 use slots::Slots;
-use std::sync::Arc;
 
 /// The key that the control plane's own session has in its number; no driver reaches it.
 pub const CONTROL_KEY: u64 = KEY_MASK;
@@ -21,7 +20,6 @@ pub const ERRAND_KEY: u64 = KEY_MASK - 2;
 pub const FIREHOSE_KEY: u64 = KEY_MASK - 3;
 const KEY_BITS: u32 = 24;
 const KEY_MASK: u64 = (1 << KEY_BITS) - 1;
-const SERIAL_MASK: u64 = (1 << 32) - 1;
 
 /// A session's number: shard in the top 8 bits, then a serial of 32 bits, then the connection's key of 24 bits.
 pub fn number(shard: u16, serial: u32, key: u64) -> u64 {
@@ -38,29 +36,46 @@ pub fn key_of(number: u64) -> usize {
     (number & KEY_MASK) as usize
 }
 
+/// A connection. Most are idle, and there may be a million.
 pub struct Slot {
-    pub number: u64,
     pub session: Box<dyn Session>,
     pub outbox: Outbox,
-    pub entrance: Arc<Entrance>,
-    pub connected: WallTime,
     /// Bytes that the session has taken.
     pub received: u64,
+    serial: u32,
     /// When [`Wakes`] has it, in its own unit.
-    pub wake: u32,
-    pub peer: Peer,
+    wake: u32,
+    /// See [`Sessions::moment`].
+    connected: u32,
+    entrance: u32,
+    peer: Peer,
     pub standing: Standing,
     /// `Effect::Flush` is owed.
     pub dirty: bool,
 }
 
+// A line of the cache, and a block of them is as large as the allocator's.
+const _: () = assert!(size_of::<Option<Slot>>() <= 64);
+
 impl Slot {
-    pub fn name(&self) -> String {
-        format!("{} -> {}", self.peer.address(), self.entrance.local)
+    fn number(&self, shard: u16, key: usize) -> u64 {
+        number(shard, self.serial, key as u64)
     }
 
-    pub fn facts(&self, node: NodeId) -> ConnectionFacts {
+    fn origin<'a>(&self, entrances: &'a Entrances) -> Origin<'a> {
+        Origin::new(entrances, self.entrance, self.peer)
+    }
+
+    fn facts(
+        &self,
+        node: NodeId,
+        number: u64,
+        origin: Origin<'_>,
+        topics: &topics::Hub,
+    ) -> ConnectionFacts {
         let info = self.session.info();
+        let known = info.subscriber.and_then(|who| topics.client_id(who));
+        let client_name = known.map_or(info.client_name, str::to_owned);
         let details = self.session.details();
         let channel = |c: session::ChannelDetails| ChannelFacts {
             number: c.number,
@@ -78,19 +93,19 @@ impl Slot {
             counts: channel_counts(&c.publishes, &c.deliveries),
         };
         ConnectionFacts {
-            name: self.name(),
+            name: origin.name(),
             node,
-            number: self.number,
+            number,
             user: info.user,
             vhost: info.vhost,
             protocol: info.protocol.to_owned(),
-            client_name: info.client_name,
+            client_name,
             client_properties: control::json::object(&details.client_properties),
-            peer: self.peer.address().to_string(),
-            local: self.entrance.local.to_string(),
-            tls: self.entrance.tls.is_some(),
+            peer: origin.peer().to_string(),
+            local: origin.local().to_string(),
+            tls: origin.has_tls(),
             state: details.state.to_owned(),
-            connected_ms: self.connected.0,
+            connected_ms: 0,
             heartbeat_s: details.heartbeat_s,
             frame_max: details.frame_max,
             channel_max: details.channel_max,
@@ -102,25 +117,74 @@ impl Slot {
     }
 }
 
-#[derive(Default)]
+/// A connection at work, and who it is.
+pub struct Entered<'a> {
+    pub slot: &'a mut Slot,
+    pub number: u64,
+    pub origin: Origin<'a>,
+}
+
 pub struct Sessions {
+    shard: u16,
     slots: Slots<Slot>,
     serial: u32,
     wakes: Wakes,
+    entrances: Entrances,
+    /// When the first connection came.
+    began: Option<WallTime>,
     /// For outboxes that have something in them.
     pub spares: Spares,
 }
 
+/// Milliseconds: as exactly as it is remembered when a connection came.
+const MOMENT: u64 = 64;
+
 impl Sessions {
-    pub fn next_number(&mut self, shard: u16, key: ConnectionKey) -> u64 {
+    pub fn new(shard: u16) -> Sessions {
+        Sessions {
+            shard,
+            slots: Slots::default(),
+            serial: 0,
+            wakes: Wakes::default(),
+            entrances: Entrances::default(),
+            began: None,
+            spares: Spares::default(),
+        }
+    }
+
+    /// A connection that comes at this time.
+    pub fn insert(
+        &mut self,
+        key: ConnectionKey,
+        session: Box<dyn Session>,
+        info: &ConnectionInfo,
+        wall: WallTime,
+    ) {
         // 2^32 connections of one shard in one life of a process: at 1,000 a second, 49 days before a serial comes
         // again, and then only a session that is still open on the same key could be mixed up.
         self.serial = self.serial.wrapping_add(1);
-        number(shard, self.serial, key.0 as u64 & SERIAL_MASK)
+        let (entrance, peer) = self.entrances.enter(info);
+        let slot = Slot {
+            session,
+            outbox: Outbox::default(),
+            received: 0,
+            serial: self.serial,
+            wake: NEVER,
+            connected: self.moment(wall),
+            entrance,
+            peer,
+            standing: Standing::Open,
+            dirty: false,
+        };
+        self.slots.put(key.0, slot);
+        self.leave(key);
     }
 
-    pub fn insert(&mut self, key: ConnectionKey, slot: Slot) {
-        self.slots.put(key.0, slot);
+    /// A time in units of [`MOMENT`] since the first connection; eight years have fewer than 2^32.
+    fn moment(&mut self, wall: WallTime) -> u32 {
+        let began = self.began.get_or_insert(wall);
+        let units = wall.0.saturating_sub(began.0) / MOMENT;
+        u32::try_from(units).unwrap_or(u32::MAX)
     }
 
     pub fn get(&mut self, key: ConnectionKey) -> Option<&mut Slot> {
@@ -128,10 +192,14 @@ impl Sessions {
     }
 
     /// A connection with the buffers for what it may write.
-    pub fn enter(&mut self, key: ConnectionKey) -> Option<&mut Slot> {
+    pub fn enter(&mut self, key: ConnectionKey) -> Option<Entered<'_>> {
         let slot = self.slots.get_mut(key.0)?;
         self.spares.lend(&mut slot.outbox);
-        Some(slot)
+        Some(Entered {
+            number: slot.number(self.shard, key.0),
+            origin: slot.origin(&self.entrances),
+            slot,
+        })
     }
 
     /// Undoes [`Sessions::enter`] where nothing is to be written, and notes when the session wants to be woken.
@@ -146,14 +214,40 @@ impl Sessions {
     }
 
     /// By number: None when that session is gone, whoever has its key now.
-    pub fn by_number(&mut self, number: u64) -> Option<(ConnectionKey, &mut Slot)> {
+    pub fn by_number(&self, number: u64) -> Option<ConnectionKey> {
         let key = key_of(number);
-        let slot = self.slots.get_mut(key).filter(|s| s.number == number)?;
-        Some((ConnectionKey(key), slot))
+        let slot = self.slots.get(key)?;
+        (slot.number(self.shard, key) == number).then_some(ConnectionKey(key))
     }
 
-    pub fn remove(&mut self, key: ConnectionKey) -> Option<Slot> {
-        self.slots.take(key.0)
+    /// By the name that listings have for it.
+    pub fn by_name(&self, name: &str) -> Option<ConnectionKey> {
+        let mut all = self.slots.iter();
+        let (key, _) = all.find(|(_, slot)| slot.origin(&self.entrances).name() == *name)?;
+        Some(ConnectionKey(key))
+    }
+
+    pub fn remove(&mut self, key: ConnectionKey) {
+        if let Some(mut slot) = self.slots.take(key.0) {
+            self.spares.take_back(&mut slot.outbox);
+            self.entrances.leave(slot.entrance, slot.peer);
+        }
+    }
+
+    /// Of all connections.
+    pub fn facts(
+        &self,
+        node: NodeId,
+        topics: &topics::Hub,
+    ) -> impl Iterator<Item = ConnectionFacts> {
+        let began = self.began.map_or(0, |began| began.0);
+        self.slots.iter().map(move |(key, slot)| {
+            let origin = slot.origin(&self.entrances);
+            let number = slot.number(self.shard, key);
+            let mut facts = slot.facts(node, number, origin, topics);
+            facts.connected_ms = began + u64::from(slot.connected) * MOMENT;
+            facts
+        })
     }
 
     pub fn len(&self) -> usize {

@@ -2,16 +2,14 @@
 //! to do, and leaves as effects.
 
 use crate::core::Core;
-use crate::entrance::{Entrances, Peer};
 use crate::frame::{AlarmReason, Frame};
 use crate::listings::Gathered;
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
 use crate::protocols::Protocols;
-use crate::sessions::{Sessions, Slot};
+use crate::sessions::{Entered, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
-use crate::wakes::NEVER;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -30,7 +28,6 @@ pub struct Shard {
     pub(crate) core: Core,
     protocols: Protocols,
     pub(crate) sessions: Sessions,
-    entrances: Entrances,
     dirty: Vec<ConnectionKey>,
     shutting_down: bool,
 }
@@ -39,9 +36,8 @@ impl Shard {
     pub(crate) fn from_core(core: Core) -> Shard {
         Shard {
             protocols: Protocols::new(&core.config),
+            sessions: Sessions::new(core.config.index),
             core,
-            sessions: Sessions::default(),
-            entrances: Entrances::default(),
             dirty: Vec::new(),
             shutting_down: false,
         }
@@ -61,16 +57,20 @@ impl Shard {
         key: ConnectionKey,
         f: impl FnOnce(&mut dyn Session, &mut View<'_>, &mut Outbox) -> Standing,
     ) -> Standing {
-        let Some(slot) = self.sessions.enter(key) else {
+        let Some(entered) = self.sessions.enter(key) else {
             return Standing::Closing;
         };
+        let Entered {
+            slot,
+            number,
+            origin,
+        } = entered;
         let had = slot.outbox.len();
         let before = slot.standing;
         let mut view = View {
             core: &mut self.core,
-            number: slot.number,
-            peer: slot.peer,
-            local: slot.entrance.local,
+            number,
+            origin,
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         let after = slot.standing;
@@ -84,7 +84,7 @@ impl Shard {
 
     /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
     fn tell(&mut self, number: u64, notice: Notice) {
-        let Some((key, _)) = self.sessions.by_number(number) else {
+        let Some(key) = self.sessions.by_number(number) else {
             return;
         };
         self.step(key, |s, view, out| {
@@ -125,7 +125,7 @@ impl Shard {
             }
             for number in self.core.clients.take_relieved() {
                 self.core.firehose_relieved(number);
-                if let Some((key, _)) = self.sessions.by_number(number) {
+                if let Some(key) = self.sessions.by_number(number) {
                     self.step(key, |s, view, out| s.notice(Notice::Relieved, view, out));
                     worked = true;
                 }
@@ -172,7 +172,7 @@ impl Shard {
                 Output::Known { session } => (session, Notice::Known),
                 Output::Missed { session } => (session, Notice::Missed),
             };
-            if let Some((key, _)) = self.sessions.by_number(number) {
+            if let Some(key) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| s.notice(notice, view, out));
             }
         }
@@ -278,11 +278,9 @@ impl Shard {
     /// What this shard has to say; a connection that is to be closed is.
     fn answer(&mut self, question: &Question) -> Vec<Facts> {
         let Question::Close { name, reason } = question else {
-            return self.core.facts(question, &mut self.sessions);
+            return self.core.facts(question, &self.sessions);
         };
-        let mut all = self.sessions.iter_mut();
-        let key = all.find(|(_, s)| s.name() == *name).map(|(k, _)| k);
-        drop(all);
+        let key = self.sessions.by_name(name);
         if let Some(key) = key {
             let text = reason.clone();
             self.step(key, |s, view, out| {
@@ -363,24 +361,9 @@ impl ShardDriver for Shard {
     }
 
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo) {
-        let number = self
-            .sessions
-            .next_number(self.core.config.index, connection);
         let session = self.protocols.session(&info, self.core.now);
-        let slot = Slot {
-            number,
-            session,
-            outbox: Outbox::default(),
-            entrance: self.entrances.of(&info),
-            connected: self.core.wall,
-            received: 0,
-            wake: NEVER,
-            peer: Peer::new(info.peer),
-            standing: Standing::Open,
-            dirty: false,
-        };
-        self.sessions.insert(connection, slot);
-        self.sessions.leave(connection);
+        let wall = self.core.wall;
+        self.sessions.insert(connection, session, &info, wall);
         if self.core.draining {
             self.step(connection, |s, view, out| {
                 s.notice(Notice::Shutdown, view, out)
@@ -410,17 +393,22 @@ impl ShardDriver for Shard {
     }
 
     fn gone(&mut self, connection: ConnectionKey) {
-        let Some(mut slot) = self.sessions.remove(connection) else {
+        let Some(entered) = self.sessions.enter(connection) else {
             return;
         };
+        let Entered {
+            slot,
+            number,
+            origin,
+        } = entered;
         let mut view = View {
             core: &mut self.core,
-            number: slot.number,
-            peer: slot.peer,
-            local: slot.entrance.local,
+            number,
+            origin,
         };
         slot.session.gone(&mut view);
-        self.core.session_gone(slot.number);
+        self.sessions.remove(connection);
+        self.core.session_gone(number);
         if self.shutting_down && self.sessions.is_empty() {
             self.core.owners.write_all();
         }

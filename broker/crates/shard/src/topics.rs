@@ -1,13 +1,12 @@
 //! What reaches MQTT clients other than from MQTT clients, and what they leave behind.
 
 use crate::core::Core;
-use crate::entrance::Peer;
+use crate::entrance::Origin;
 use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
 use message::Message;
 use metadata::{BindingRecord, Destination, QueueId};
 use session::PublishTag;
-use std::net::{Ipv4Addr, SocketAddr};
 use topics::{Heard, Publisher};
 
 impl Core {
@@ -106,8 +105,7 @@ impl Core {
     pub fn publish_will(&mut self, vhost: &str, will: topics::Will) {
         let mut view = View {
             number: self.control_session(),
-            peer: Peer::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
-            local: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            origin: Origin::HERE,
             core: self,
         };
         session_mqtt::publish_will(&mut view, vhost, will);

@@ -2,19 +2,19 @@
 
 use crate::core::Core;
 use crate::directory::Asker;
-use crate::entrance::Peer;
+use crate::entrance::Origin;
 use env::{NodeId, Time, WallTime};
 use message::Message;
 use metadata::{Change, Name, QueueId, QueueKind, QueueRecord, Refused, SessionId, Tree};
 use queue::{ConsumerId, RequestBody};
-use session::{Broker, Pace, PublishTag, RequestSeq, Tally, Traced, Verdict};
+use session::{Account, Broker, Pace, PublishTag, RequestSeq, Tally, Traced, Verdict};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub struct View<'a> {
     pub core: &'a mut Core,
     pub number: u64,
-    pub peer: Peer,
-    pub local: SocketAddr,
+    pub origin: Origin<'a>,
 }
 
 impl Broker for View<'_> {
@@ -23,7 +23,7 @@ impl Broker for View<'_> {
     }
 
     fn peer(&self) -> SocketAddr {
-        self.peer.address()
+        self.origin.peer()
     }
 
     fn now(&self) -> Time {
@@ -99,6 +99,11 @@ impl Broker for View<'_> {
         self.core.draining
     }
 
+    fn account(&mut self, user: &str, vhost: &str) -> Arc<Account> {
+        let core = &mut *self.core;
+        core.accounts.shared(user, vhost, &core.tree)
+    }
+
     fn admit(&mut self, user: &str) -> Result<(), u64> {
         self.core.admit(self.number, user)
     }
@@ -150,12 +155,12 @@ impl Broker for View<'_> {
     }
 
     fn trace(&mut self, traced: &Traced<'_>) {
-        let (peer, local) = (self.peer.address(), self.local);
-        self.core.trace(&format_args!("{peer} -> {local}"), traced);
+        let name = self.origin.name();
+        self.core.trace(&format_args!("{name}"), traced);
     }
 
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
-        let client = (self.number, self.peer.address());
+        let client = (self.number, self.origin.peer());
         let core = &mut *self.core;
         core.passwords
             .verify(core.now, client, user, (hash, password))

@@ -8,9 +8,9 @@ mod owner;
 mod publish;
 mod queues;
 mod server;
+mod subscriber;
 
 use crate::claims::Claims;
-use crate::claims::word::ClientId;
 use crate::hubs::neighbour::Event;
 use crate::hubs::{HubLimits, Hubs};
 use crate::retained::Retained;
@@ -18,7 +18,6 @@ use crate::routes::{Matches, Routes};
 use crate::{Delivery, SubscriberId, Subscription};
 use clients::Clients;
 use env::{Time, WallTime};
-use filters::Filters;
 use hashbrown::HashMap;
 use message::{Message, Room};
 use server::Server;
@@ -28,6 +27,7 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use subscriber::{Away, Seat, Subscriber, VhostName};
 
 type ByName<V> = HashMap<Arc<str>, V, foldhash::fast::FixedState>;
 
@@ -186,34 +186,10 @@ impl std::ops::AddAssign for Heard {
     }
 }
 
-enum Seat {
-    /// By this session.
-    Connected(u64),
-    Away(Box<Away>),
-}
-
-/// A client that is not connected.
-#[derive(Default)]
-struct Away {
-    /// None: its connection was on another shard or in another life of the node.
-    state: Option<Box<dyn Parked>>,
-    until: Option<Time>,
-    will: Option<(Time, Will)>,
-}
-
-struct Subscriber {
-    vhost: Arc<str>,
-    client: Arc<str>,
-    seat: Seat,
-    filters: Filters,
-    /// The number of the queue that has its messages of QoS 1 and 2; 0: none has.
-    queue: u64,
-    /// Of the holding of its client id; 0: this hub does not hold it.
-    stamp: u64,
-}
-
 #[derive(Default)]
 struct Vhost {
+    /// None: it has had no client.
+    name: Option<Arc<VhostName>>,
     clients: Clients,
     routes: Routes,
     retained: Retained,
@@ -292,10 +268,10 @@ impl Hub {
         there.clients.find(client, &self.subscribers)
     }
 
-    /// A client's id, as the hub has it: who keeps this one shares its memory.
-    pub fn client_id(&self, subscriber: SubscriberId) -> Option<Arc<str>> {
+    /// A client's id: it stands here alone, for sessions are small.
+    pub fn client_id(&self, subscriber: SubscriberId) -> Option<&str> {
         let entry = self.subscribers.get(subscriber.0 as usize)?;
-        Some(entry.client.clone())
+        Some(entry.client())
     }
 
     /// Makes a client id the session's. Its old session goes on, unless `clean`: then that is over.
@@ -310,8 +286,9 @@ impl Hub {
                 None => Claim::Wait,
             };
         }
-        if let (Some(subscriber), Some(Seat::Connected(has))) = (known, entry.map(|e| &e.seat)) {
-            let leaves = self.waiting.insert(subscriber, session).unwrap_or(*has);
+        let has = entry.and_then(|entry| entry.session());
+        if let (Some(subscriber), Some(has)) = (known, has) {
+            let leaves = self.waiting.insert(subscriber, session).unwrap_or(has);
             self.outputs
                 .push_back(Output::TakenOver { session: leaves });
             return Claim::Wait;
@@ -363,7 +340,7 @@ impl Hub {
         self.count_all(subscriber, false);
         self.watch_all(subscriber, false);
         let entry = self.subscribers.get_mut(subscriber.0 as usize)?;
-        let was = std::mem::replace(&mut entry.seat, seat);
+        let was = entry.sit(seat);
         self.count_all(subscriber, true);
         self.watch_all(subscriber, true);
         Some(was)
@@ -374,18 +351,12 @@ impl Hub {
             Some((name, _)) => name.clone(),
             None => vhost.into(),
         };
-        let key = self.subscribers.insert(Subscriber {
-            vhost: vhost.clone(),
-            client: client.into(),
-            seat: Seat::Connected(session),
-            filters: Filters::default(),
-            queue: 0,
-            stamp,
-        });
+        let there = self.vhosts.entry(vhost.clone()).or_default();
+        let name = there.name.get_or_insert_with(|| Arc::new(VhostName(vhost)));
+        let new = Subscriber::new(name.clone(), client, session, stamp);
         // Fewer than 2^32 clients fit in any memory.
-        let subscriber = SubscriberId(key as u32);
+        let subscriber = SubscriberId(self.subscribers.insert(new) as u32);
         self.most = self.most.max(self.subscribers.len());
-        let there = self.vhosts.entry(vhost).or_default();
         there.clients.insert(subscriber, &self.subscribers);
         Claim::Granted {
             subscriber,
@@ -408,14 +379,11 @@ impl Hub {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
-        let Seat::Connected(session) = entry.seat else {
+        let Some(session) = entry.session() else {
             return;
         };
         let waiting = self.waiting.remove(&subscriber);
-        let id = ClientId {
-            vhost: entry.vhost.clone(),
-            client: entry.client.clone(),
-        };
+        let id = entry.id();
         match leave.state {
             Some(mut state) if self.parked < self.limits.parked => {
                 self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
@@ -430,7 +398,7 @@ impl Hub {
                 self.timers.extend(timer.map(|at| (at, subscriber)));
             }
             _ => {
-                let vhost = entry.vhost.clone();
+                let vhost = entry.vhost().clone();
                 self.forget(subscriber);
                 let will = leave.will.map(|(_, will)| Output::Will { vhost, will });
                 self.outputs.extend(will);
@@ -451,22 +419,22 @@ impl Hub {
     fn forget(&mut self, subscriber: SubscriberId) {
         self.count_all(subscriber, false);
         self.watch_all(subscriber, false);
-        let Some(entry) = self.subscribers.remove(subscriber.0 as usize) else {
+        let Some(mut entry) = self.subscribers.remove(subscriber.0 as usize) else {
             return;
         };
-        self.let_go((&entry.vhost, &entry.client), entry.stamp);
-        if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
-            vhost.clients.remove(&entry.client, subscriber);
-            for (filter, subscription) in entry.filters.iter() {
+        self.let_go((entry.vhost(), entry.client()), entry.stamp);
+        if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
+            vhost.clients.remove(entry.client(), subscriber);
+            for (filter, subscription) in entry.filters().iter() {
                 vhost.routes.remove(filter, subscriber, subscription);
             }
         }
-        self.subscriptions -= entry.filters.len();
-        if let Seat::Away(away) = entry.seat {
-            let Away { until, will, .. } = *away;
+        self.subscriptions -= entry.filters().len();
+        if let Some(away) = entry.away_mut() {
+            let Away { until, will, .. } = std::mem::take(away);
             self.parked -= 1;
             self.stop_timer(subscriber, due(until, &will));
-            let vhost = entry.vhost;
+            let vhost = entry.vhost().clone();
             self.outputs
                 .extend(will.map(|(_, will)| Output::Will { vhost, will }));
         }
@@ -479,9 +447,9 @@ impl Hub {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
-        let filters = std::mem::take(&mut entry.filters);
+        let filters = entry.take_filters();
         self.subscriptions -= filters.len();
-        if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
+        if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             for (filter, subscription) in filters.iter() {
                 vhost.routes.remove(filter, subscriber, subscription);
             }
@@ -498,10 +466,10 @@ impl Hub {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return false;
         };
-        let Some(vhost) = self.vhosts.get_mut(&entry.vhost) else {
+        let Some(vhost) = self.vhosts.get_mut(entry.vhost()) else {
             return false;
         };
-        let old = entry.filters.insert(filter, subscription);
+        let old = entry.add(filter, subscription);
         self.subscriptions += usize::from(old.is_none());
         if old == Some(subscription) {
             return true;
@@ -524,11 +492,11 @@ impl Hub {
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return false;
         };
-        let Some(subscription) = entry.filters.remove(filter) else {
+        let Some(subscription) = entry.remove(filter) else {
             return false;
         };
         self.subscriptions -= 1;
-        if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
+        if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.routes.remove(filter, subscriber, subscription);
         }
         self.count(subscriber, filter, subscription, false);
@@ -539,7 +507,7 @@ impl Hub {
     /// How many subscriptions a client has.
     pub fn subscriptions_of(&self, subscriber: SubscriberId) -> usize {
         let entry = self.subscribers.get(subscriber.0 as usize);
-        entry.map_or(0, |entry| entry.filters.len())
+        entry.map_or(0, |entry| entry.filters().len())
     }
 
     /// Whether anybody in a vhost has a subscription.
@@ -595,10 +563,10 @@ impl Hub {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return true;
         };
-        let Some(subscription) = entry.filters.get(filter) else {
+        let Some(subscription) = entry.filters().get(filter) else {
             return true;
         };
-        let Some(vhost) = self.vhosts.get(&entry.vhost) else {
+        let Some(vhost) = self.vhosts.get(entry.vhost()) else {
             return true;
         };
         vhost.retained.matching(filter, now, |message| {
@@ -646,7 +614,7 @@ impl Hub {
         let away: Vec<SubscriberId> = self
             .subscribers
             .iter()
-            .filter(|(_, s)| &*s.vhost == vhost && matches!(s.seat, Seat::Away(_)))
+            .filter(|(_, s)| **s.vhost() == *vhost && !s.is_connected())
             .map(|(key, _)| SubscriberId(key as u32))
             .collect();
         for subscriber in away {
@@ -682,17 +650,16 @@ impl Hub {
             let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
                 continue;
             };
-            let Seat::Away(away) = &mut entry.seat else {
+            let vhost = entry.vhost().clone();
+            let Some(Away { until, will, .. }) = entry.away_mut() else {
                 continue;
             };
-            let Away { until, will, .. } = &mut **away;
             if until.is_some_and(|until| until <= now) {
                 self.expired += 1;
                 self.forget(subscriber);
                 continue;
             }
             let until = *until;
-            let vhost = entry.vhost.clone();
             let due = will.take().map(|(_, will)| Output::Will { vhost, will });
             self.outputs.extend(due);
             self.timers.extend(until.map(|at| (at, subscriber)));

@@ -35,6 +35,15 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriberId(pub(crate) u32);
 
+impl SubscriberId {
+    /// No client has it. For those who have no room for an `Option`.
+    pub const NOBODY: SubscriberId = SubscriberId(u32::MAX);
+
+    pub fn known(self) -> Option<SubscriberId> {
+        (self != SubscriberId::NOBODY).then_some(self)
+    }
+}
+
 /// A subscription that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hit {

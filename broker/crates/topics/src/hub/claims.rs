@@ -1,6 +1,7 @@
 //! Client ids among hubs: what a hub does for its own sessions, and what it holds.
 
-use super::{Hub, Output, Seat};
+use super::subscriber::Seat;
+use super::{Hub, Output};
 use crate::claims::word::{ClaimVerb, ClaimWord, ClientId};
 use crate::claims::{Asking, Claims, Progress, TOLD_AT_ONCE, Yielding};
 use crate::{Place, SubscriberId};
@@ -43,7 +44,7 @@ impl Hub {
     /// What is held here, and chosen by its vhost and client, is to be told to its owner.
     fn hold_untold(&mut self, chosen: impl Fn(&Claims, (&str, &str)) -> bool) {
         for (key, subscriber) in self.subscribers.iter() {
-            let id = (&*subscriber.vhost, &*subscriber.client);
+            let id = (&**subscriber.vhost(), subscriber.client());
             if subscriber.stamp != 0 && chosen(&self.claims, id) {
                 self.claims.untold.insert(SubscriberId(key as u32));
             }
@@ -274,7 +275,7 @@ impl Hub {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return false;
         };
-        let Seat::Connected(session) = entry.seat else {
+        let Some(session) = entry.session() else {
             return false;
         };
         let told = self.claims.yielding.entry(subscriber).or_default();
@@ -297,16 +298,16 @@ impl Hub {
             return;
         };
         let stamp = std::mem::take(&mut entry.stamp);
-        let (vhost, client) = (entry.vhost.clone(), entry.client.clone());
+        let id = entry.id();
         // Who wants it need not be who is its owner now.
-        self.let_go((&vhost, &client), stamp);
+        self.let_go((&id.vhost, &id.client), stamp);
         if clean {
             return self.forget(subscriber);
         }
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return;
         };
-        if matches!(entry.seat, Seat::Connected(_)) {
+        if entry.is_connected() {
             return;
         }
         // It has come back: no will [MQTT-3.1.3-9].
@@ -317,7 +318,7 @@ impl Hub {
         // Its queue may still be chosen for what it shares, from here as from everywhere.
         let shares = |filter: &str| matches!(codec_mqtt::shared(filter), Ok(Some(_)));
         let (queue, filters) = match self.subscribers.get(subscriber.0 as usize) {
-            Some(entry) => (entry.queue, entry.filters.iter()),
+            Some(entry) => (entry.queue, entry.filters().iter()),
             None => return,
         };
         let own = filters.filter(|(f, _)| !shares(f)).map(|(f, _)| f.into());
@@ -385,10 +386,7 @@ impl Hub {
             if stamp == 0 {
                 continue;
             }
-            let id = ClientId {
-                vhost: entry.vhost.clone(),
-                client: entry.client.clone(),
-            };
+            let id = entry.id();
             self.tell_owner(id, ClaimVerb::Hold { stamp });
         }
         self.hear_own_words();

@@ -1,6 +1,6 @@
 //! The clients of a vhost by name. The names stand in the subscribers themselves.
 
-use super::Subscriber;
+use super::subscriber::Subscriber;
 use crate::SubscriberId;
 use hashbrown::HashTable;
 use slots::Slab;
@@ -14,7 +14,7 @@ fn hash(client: &str) -> u64 {
 }
 
 fn name_of(all: &Slab<Subscriber>, who: SubscriberId) -> &str {
-    all.get(who.0 as usize).map_or("", |entry| &entry.client)
+    all.get(who.0 as usize).map_or("", |entry| entry.client())
 }
 
 impl Clients {

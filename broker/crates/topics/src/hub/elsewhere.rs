@@ -1,6 +1,7 @@
 //! Subscribers of other hubs: what they are told of those here, and messages that come from them.
 
-use super::{Hub, Output, Seat, Subscriber, Vhost};
+use super::subscriber::Subscriber;
+use super::{Hub, Output, Vhost};
 use crate::hubs::HubId;
 use crate::hubs::Hubs;
 use crate::hubs::neighbour::{Event, Waiter};
@@ -144,9 +145,9 @@ impl Hub {
     fn tell_missed(&mut self) {
         for (_, entry) in self.subscribers.iter() {
             let acknowledged = |(_, s): (&str, Subscription)| s.qos != Qos::AtMostOnce;
-            if let Seat::Connected(session) = entry.seat
+            if let Some(session) = entry.session()
                 && entry.queue == 0
-                && entry.filters.iter().any(acknowledged)
+                && entry.filters().iter().any(acknowledged)
             {
                 self.outputs.push_back(Output::Missed { session });
             }
@@ -224,7 +225,7 @@ impl Hub {
         let Some(entry) = self.subscribers.get(index(who)) else {
             return;
         };
-        for (filter, subscription) in entry.filters.iter() {
+        for (filter, subscription) in entry.filters().iter() {
             if let Some((key, class)) = counts_as(entry, filter, subscription) {
                 own.count(key, class, more);
             }
@@ -267,9 +268,11 @@ impl Seats for Whereabouts<'_> {
             return Seating::Away;
         };
         let stored = entry.queue != 0;
-        match (&entry.seat, self.hubs.seats.get(&entry.queue)) {
-            (Seat::Connected(_), _) => Seating::Here { stored },
-            (Seat::Away(_), Some(hub)) if stored => Seating::Elsewhere(*hub),
+        if entry.is_connected() {
+            return Seating::Here { stored };
+        }
+        match self.hubs.seats.get(&entry.queue) {
+            Some(hub) if stored => Seating::Elsewhere(*hub),
             _ => Seating::Away,
         }
     }
@@ -281,10 +284,10 @@ impl Seats for Whereabouts<'_> {
 
 /// What other hubs are told because of a subscription: what the client's queue does not get for it.
 fn counts_as(entry: &Subscriber, filter: &str, wants: Subscription) -> Option<(Key, Class)> {
-    let connected = matches!(entry.seat, Seat::Connected(_));
+    let connected = entry.is_connected();
     let (stored, at_most_once) = (entry.queue != 0, wants.qos == Qos::AtMostOnce);
     let shared = matches!(codec_mqtt::shared(filter), Ok(Some(_)));
-    let vhost = entry.vhost.clone();
+    let vhost = entry.vhost().clone();
     let class = match (at_most_once, stored) {
         (true, _) => Class::Plain,
         (false, true) => Class::Stored,

@@ -4,19 +4,18 @@ use crate::Subscription;
 use std::collections::BTreeMap;
 
 #[derive(Default)]
-#[expect(clippy::box_collection, reason = "most clients have no more than one")]
 pub(super) enum Filters {
     #[default]
     None,
-    One(Box<(Box<str>, Subscription)>),
-    Many(Box<BTreeMap<Box<str>, Subscription>>),
+    One(Box<str>, Subscription),
+    Many(BTreeMap<Box<str>, Subscription>),
 }
 
 impl Filters {
     pub fn len(&self) -> usize {
         match self {
             Filters::None => 0,
-            Filters::One(_) => 1,
+            Filters::One(..) => 1,
             Filters::Many(many) => many.len(),
         }
     }
@@ -24,7 +23,7 @@ impl Filters {
     pub fn get(&self, filter: &str) -> Option<Subscription> {
         match self {
             Filters::None => None,
-            Filters::One(one) => (*one.0 == *filter).then_some(one.1),
+            Filters::One(one, subscription) => (**one == *filter).then_some(*subscription),
             Filters::Many(many) => many.get(filter).copied(),
         }
     }
@@ -32,15 +31,14 @@ impl Filters {
     /// What was there before.
     pub fn insert(&mut self, filter: &str, subscription: Subscription) -> Option<Subscription> {
         match std::mem::take(self) {
-            Filters::None => *self = Filters::One(Box::new((filter.into(), subscription))),
-            Filters::One(mut one) if *one.0 == *filter => {
-                let old = std::mem::replace(&mut one.1, subscription);
-                *self = Filters::One(one);
+            Filters::None => *self = Filters::One(filter.into(), subscription),
+            Filters::One(one, old) if *one == *filter => {
+                *self = Filters::One(one, subscription);
                 return Some(old);
             }
-            Filters::One(one) => {
-                let many = BTreeMap::from([*one, (filter.into(), subscription)]);
-                *self = Filters::Many(Box::new(many));
+            Filters::One(one, first) => {
+                let many = BTreeMap::from([(one, first), (filter.into(), subscription)]);
+                *self = Filters::Many(many);
             }
             Filters::Many(mut many) => {
                 let old = match many.get_mut(filter) {
@@ -57,18 +55,18 @@ impl Filters {
     pub fn remove(&mut self, filter: &str) -> Option<Subscription> {
         match self {
             Filters::None => None,
-            Filters::One(one) if *one.0 == *filter => {
-                let subscription = one.1;
+            Filters::One(one, subscription) if **one == *filter => {
+                let subscription = *subscription;
                 *self = Filters::None;
                 Some(subscription)
             }
-            Filters::One(_) => None,
+            Filters::One(..) => None,
             Filters::Many(many) => {
                 let removed = many.remove(filter);
                 if many.len() == 1
-                    && let Some(last) = many.pop_first()
+                    && let Some((last, subscription)) = many.pop_first()
                 {
-                    *self = Filters::One(Box::new(last));
+                    *self = Filters::One(last, subscription);
                 }
                 removed
             }
@@ -79,7 +77,7 @@ impl Filters {
     pub fn iter(&self) -> impl Iterator<Item = (&str, Subscription)> {
         let (one, many) = match self {
             Filters::None => (None, None),
-            Filters::One(one) => (Some((&*one.0, one.1)), None),
+            Filters::One(one, subscription) => (Some((&**one, *subscription)), None),
             Filters::Many(many) => (None, Some(many.iter().map(|(f, s)| (&**f, *s)))),
         };
         one.into_iter().chain(many.into_iter().flatten())

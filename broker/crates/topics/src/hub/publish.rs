@@ -1,7 +1,7 @@
 //! A message on its way to its subscribers.
 
 use super::elsewhere::{Whereabouts, index};
-use super::{Heard, Hub, Output, Publisher, Seat, queues};
+use super::{Heard, Hub, Output, Publisher, queues};
 use crate::Delivery;
 use crate::hubs::Sending;
 use crate::hubs::neighbour::Waiter;
@@ -116,17 +116,15 @@ impl Hub {
                 hits: matched.iter().map(|f| f.subscription.hit()).collect(),
                 retained: false,
             };
-            match &mut entry.seat {
-                Seat::Connected(session) => self.outputs.push_back(Output::Deliver {
-                    session: *session,
-                    delivery,
-                }),
-                Seat::Away(away) => {
-                    // Without a state of QoS 0: need not be kept (section 4.5).
-                    if let Some(state) = &mut away.state {
-                        self.not_kept += u64::from(!state.deliver(delivery));
-                    }
-                }
+            if let Some(session) = entry.session() {
+                let output = Output::Deliver { session, delivery };
+                self.outputs.push_back(output);
+                continue;
+            }
+            // Without a state of QoS 0: need not be kept (section 4.5).
+            let state = entry.away_mut().and_then(|away| away.state.as_mut());
+            if let Some(state) = state {
+                self.not_kept += u64::from(!state.deliver(delivery));
             }
         }
         receivers

@@ -1,6 +1,7 @@
 //! Clients whose messages of QoS 1 and 2 are in a queue of their own: what the hub does for them, and what it leaves to the queue.
 
-use super::{Claim, Hub, Seat};
+use super::subscriber::Seat;
+use super::{Claim, Hub};
 use crate::routes::Found;
 use crate::{SubscriberId, Subscription};
 use codec_mqtt::Qos;
@@ -37,7 +38,7 @@ impl Hub {
             return;
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
-        if entry.is_some_and(|e| e.queue == queue && matches!(e.seat, Seat::Away(_))) {
+        if entry.is_some_and(|e| e.queue == queue && !e.is_connected()) {
             self.forget(subscriber);
         }
     }
@@ -59,14 +60,14 @@ impl Hub {
                 };
                 if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {
                     entry.queue = queue;
-                    entry.seat = Seat::Away(Box::default());
+                    entry.sit(Seat::Away(Box::default()));
                     self.parked += 1;
                 }
                 subscriber
             }
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
-        if entry.is_some_and(|e| e.queue == queue && matches!(e.seat, Seat::Away(_))) {
+        if entry.is_some_and(|e| e.queue == queue && !e.is_connected()) {
             self.subscribe(subscriber, filter, subscription);
         }
     }
@@ -77,7 +78,7 @@ impl Hub {
             return;
         };
         let entry = self.subscribers.get(subscriber.0 as usize);
-        if entry.is_some_and(|e| matches!(e.seat, Seat::Away(_))) {
+        if entry.is_some_and(|e| !e.is_connected()) {
             self.unsubscribe(subscriber, filter);
         }
     }
@@ -85,7 +86,7 @@ impl Hub {
     /// A client's subscription with this filter.
     pub fn subscription(&self, subscriber: SubscriberId, filter: &str) -> Option<Subscription> {
         let entry = self.subscribers.get(subscriber.0 as usize)?;
-        entry.filters.get(filter)
+        entry.filters().get(filter)
     }
 
     /// Appends a client's subscriptions that a topic belongs to; those that are shared only when there are no others.
@@ -98,14 +99,14 @@ impl Hub {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return;
         };
-        if entry.filters.len() > FEW {
-            if let Some(vhost) = self.vhosts.get_mut(&entry.vhost) {
+        if entry.filters().len() > FEW {
+            if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
                 vhost.routes.find_of(topic, subscriber, found);
             }
             return;
         }
         for shared in [false, true] {
-            let all = entry.filters.iter();
+            let all = entry.filters().iter();
             found.extend(
                 all.filter(|(filter, _)| match codec_mqtt::shared(filter) {
                     Ok(Some(s)) => shared && codec_mqtt::matches(s.filter, topic),

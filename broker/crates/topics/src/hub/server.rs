@@ -2,7 +2,7 @@
 //! connected here. While nobody subscribes to them nothing is said and nothing is asked for.
 
 use super::elsewhere::{Whereabouts, index};
-use super::{Hub, Output, Seat};
+use super::{Hub, Output};
 use crate::{Delivery, EnvelopeBuilder, SubscriberId};
 use codec_mqtt::{Properties, Qos};
 use env::{Time, WallTime};
@@ -91,9 +91,9 @@ impl Hub {
         let Some(entry) = self.subscribers.get(index(who)) else {
             return;
         };
-        if let Seat::Connected(_) = entry.seat {
-            let count = entry.filters.iter().filter(|(f, _)| watches(f)).count();
-            self.server.watch(&entry.vhost, count, more);
+        if entry.is_connected() {
+            let count = entry.filters().iter().filter(|(f, _)| watches(f)).count();
+            self.server.watch(entry.vhost(), count, more);
         }
     }
 
@@ -101,9 +101,9 @@ impl Hub {
     pub(super) fn watch(&mut self, who: SubscriberId, filter: &str, more: bool) {
         if watches(filter)
             && let Some(entry) = self.subscribers.get(index(who))
-            && let Seat::Connected(_) = entry.seat
+            && entry.is_connected()
         {
-            self.server.watch(&entry.vhost, 1, more);
+            self.server.watch(entry.vhost(), 1, more);
         }
     }
 
@@ -133,7 +133,7 @@ impl Hub {
             return self.tick_server(Time::ZERO);
         }
         let entry = self.subscribers.get(index(subscriber));
-        let subscription = entry.and_then(|entry| entry.filters.get(filter));
+        let subscription = entry.and_then(|entry| entry.filters().get(filter));
         let room = limit.saturating_sub(found.len());
         let matching = self.server.said.iter();
         let matching = matching.filter(|(topic, _)| codec_mqtt::matches(filter, topic));
@@ -209,8 +209,7 @@ impl Hub {
             let mut found = Vec::new();
             self.ask_server(subscriber, &filter, usize::MAX, &mut found);
             let entry = self.subscribers.get(index(subscriber));
-            if let Some(Seat::Connected(session)) = entry.map(|entry| &entry.seat) {
-                let session = *session;
+            if let Some(session) = entry.and_then(|entry| entry.session()) {
                 let deliver = |delivery| Output::Deliver { session, delivery };
                 self.outputs.extend(found.into_iter().map(deliver));
             }

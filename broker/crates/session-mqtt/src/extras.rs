@@ -1,0 +1,109 @@
+//! What of a client most do not have, or only until they are told that they are in.
+
+use crate::link::{DelayedWill, Link};
+use crate::stored::Stored;
+use crate::subscribe::Pending;
+use std::ops::{Deref, DerefMut};
+
+#[derive(Debug)]
+pub(crate) struct Extras {
+    /// Until the client id is the connection's own: then the hub has it. Longer for a session that is to be kept.
+    pub client_id: Option<Box<str>>,
+    /// The client did not choose it.
+    pub assigned: bool,
+    pub clean_start: bool,
+    /// The client is another broker: its subscriptions do not want what it publishes, and tell what was retained.
+    pub bridge: bool,
+    /// The client asked for more.
+    pub expiry_cut: bool,
+    /// The session was there before.
+    pub present: bool,
+    /// Seconds; `u32::MAX`: for ever.
+    pub session_expiry: u32,
+    /// See [`Link::max_packet`].
+    pub packet: u32,
+    pub will: Option<Box<DelayedWill>>,
+    /// The session may outlive the connection.
+    pub stored: Option<Box<Stored>>,
+    /// Subscriptions on their way to the metadata group.
+    pub pending: Option<Box<Pending>>,
+}
+
+impl Extras {
+    const NONE: Extras = Extras {
+        client_id: None,
+        assigned: false,
+        clean_start: false,
+        bridge: false,
+        expiry_cut: false,
+        present: false,
+        session_expiry: 0,
+        packet: u32::MAX,
+        will: None,
+        stored: None,
+        pending: None,
+    };
+
+    /// Whether it could as well not be there, once CONNACK is out.
+    fn is_over(&self) -> bool {
+        self.client_id.is_none()
+            && !self.bridge
+            && !self.present
+            && self.session_expiry == 0
+            && self.packet == u32::MAX
+            && self.will.is_none()
+            && self.stored.is_none()
+            && self.pending.is_none()
+    }
+}
+
+static NONE: Extras = Extras::NONE;
+
+/// Extras, if there are any: they come with the first change to them.
+#[derive(Debug, Default)]
+pub(crate) struct MaybeExtras(Option<Box<Extras>>);
+
+impl Deref for MaybeExtras {
+    type Target = Extras;
+
+    fn deref(&self) -> &Extras {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for MaybeExtras {
+    fn deref_mut(&mut self) -> &mut Extras {
+        self.0.get_or_insert_with(|| Box::new(Extras::NONE))
+    }
+}
+
+impl MaybeExtras {
+    pub fn stored_mut(&mut self) -> Option<&mut Stored> {
+        self.0.as_mut()?.stored.as_deref_mut()
+    }
+
+    pub fn pending_mut(&mut self) -> Option<&mut Pending> {
+        self.0.as_mut()?.pending.as_deref_mut()
+    }
+
+    pub fn take_stored(&mut self) -> Option<Box<Stored>> {
+        self.0.as_mut()?.stored.take()
+    }
+
+    /// Gives back what is not needed.
+    pub fn rest(&mut self) {
+        self.0.take_if(|extras| extras.is_over());
+    }
+}
+
+impl Link {
+    /// CONNACK is out: what it said need not be remembered, and the hub has the client id. The name of a session's queue is made
+    /// of that.
+    pub fn is_in(&mut self) {
+        self.open = true;
+        if self.extras.session_expiry == 0 && self.extras.stored.is_none() {
+            self.extras.client_id = None;
+        }
+        self.extras.rest();
+    }
+}
