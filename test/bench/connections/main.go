@@ -175,14 +175,14 @@ type others struct{ bytes, seconds float64 }
 
 // look tells what the first uses, and what the others do.
 func look(brokers []*process.Broker) (process.Usage, others, error) {
-	first, err := settled(brokers[0])
+	first, err := brokers[0].Settled()
 	var mean others
 	for _, b := range brokers[1:] {
 		if err != nil {
 			break
 		}
 		var usage process.Usage
-		usage, err = settled(b)
+		usage, err = b.Settled()
 		mean.bytes += float64(usage.Resident) / float64(len(brokers)-1)
 		mean.seconds += usage.CPU.Seconds() / float64(len(brokers)-1)
 	}
@@ -215,25 +215,6 @@ func (k kind) more(address string, open []io.Closer, count, together int) ([]io.
 	close(numbers)
 	wait.Wait()
 	return open, failure
-}
-
-// What the process uses once its memory stands still.
-func settled(b *process.Broker) (process.Usage, error) {
-	var last process.Usage
-	for still := 0; still < 3; {
-		time.Sleep(200 * time.Millisecond)
-		now, err := b.Usage()
-		if err != nil {
-			return now, err
-		}
-		if now.Resident == last.Resident {
-			still++
-		} else {
-			still = 0
-		}
-		last = now
-	}
-	return last, nil
 }
 
 // A certificate for this machine, signed by itself.

@@ -87,6 +87,20 @@ func (c *Client) Subscribe(filter string, qos byte) error {
 // Close is no DISCONNECT.
 func (c *Client) Close() error { return c.net.Close() }
 
+// Drop ends the connection as a network does that breaks: the broker hears of it, and nothing is left of it here.
+func (c *Client) Drop() {
+	if tcp, ok := c.net.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	c.net.Close()
+}
+
+// Send sends a message and does not wait.
+func (c *Client) Send(m Message) error {
+	_, err := c.net.Write(m)
+	return err
+}
+
 // A Message is ready to be sent.
 type Message []byte
 

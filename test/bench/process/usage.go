@@ -44,6 +44,25 @@ func (b *Broker) Usage() (Usage, error) {
 	return sum, nil
 }
 
+// Settled is Usage once memory stands still.
+func (b *Broker) Settled() (Usage, error) {
+	var last Usage
+	for still := 0; still < 3; {
+		time.Sleep(200 * time.Millisecond)
+		now, err := b.Usage()
+		if err != nil {
+			return now, err
+		}
+		if now.Resident == last.Resident {
+			still++
+		} else {
+			still = 0
+		}
+		last = now
+	}
+	return last, nil
+}
+
 func usage(pid string) (Usage, error) {
 	proc := filepath.Join("/proc", pid)
 	fields, err := stat(proc)
