@@ -80,7 +80,6 @@ bugs! {
         PacketIdForgotten "packet-id-forgotten" "packet identifiers of QoS 2 do not outlive the connection",
         PredecessorStays "predecessor-stays" "what a lasting session's last connection held does not go back before the next one is served",
         SuspectedReturns "suspected-returns" "what a lasting session holds goes back when its node is out of reach for a moment",
-        SettledUntold "settled-untold" "a queue is not told at the next connection what it has yet to hear of the last one",
         RetainedStale "retained-stale" "a shard goes on showing what was retained before another one replaced it",
         TakeoverIgnored "takeover-ignored" "a connection does not end when another one claims its client id",
         SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",

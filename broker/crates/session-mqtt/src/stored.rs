@@ -8,7 +8,6 @@ use crate::link::{Cx, Link, MAKING};
 use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
-use env::planted::{self, Bug};
 use message::{Message, Protocol, Table, Value};
 use metadata::features::MQTT_SUCCESSION;
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, QueueRecord, Tree};
@@ -261,12 +260,11 @@ impl Link {
             stored.kind = record.kind;
         }
         let knows_successors = cx.broker.tree().feature_enabled(MQTT_SUCCESSION.name);
-        let untold = planted::is(Bug::SettledUntold);
         let body = match knows_successors {
             true => RequestBody::Succeed(Box::new(Succession {
                 consumer,
                 spec,
-                settled: stored.before.as_deref().filter(|_| !untold).cloned(),
+                settled: stored.before.as_deref().cloned(),
             })),
             false => RequestBody::Consume { consumer, spec },
         };
