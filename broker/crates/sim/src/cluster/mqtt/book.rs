@@ -235,6 +235,7 @@ impl Book {
         for post in self.posts.values_mut() {
             if !listener.wants(&post.topic) {
                 post.owed.remove(&device);
+                post.first.remove(&device);
             }
             post.owed_groups.remove(filter);
         }
@@ -248,6 +249,7 @@ impl Book {
         };
         for post in self.posts.values_mut() {
             post.owed.remove(&device);
+            post.first.remove(&device);
             for (filter, _) in listener.subscriptions() {
                 post.owed_groups.remove(filter);
             }

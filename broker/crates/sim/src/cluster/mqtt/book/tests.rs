@@ -130,6 +130,19 @@ fn a_publishers_order_is_kept_and_sessions_end() {
 }
 
 #[test]
+fn what_is_sent_again_may_be_late_for_a_session_that_has_begun_since() {
+    let mut book = book("t/+", Qos::ExactlyOnce);
+    let two = post(&mut book, 2, ALL);
+    book.session_over(LASTING);
+    book.asked(at(10), LASTING, "t/+", Qos::ExactlyOnce);
+    book.subscribed(at(10), LASTING, "t/+", ALL);
+    let later = post(&mut book, 13, ALL);
+    book.sent_again(two, ALL);
+    assert_eq!(comes(&mut book, LASTING, later, 1), Ok(()));
+    assert_eq!(comes(&mut book, LASTING, two, 1), Ok(()));
+}
+
+#[test]
 fn one_of_a_group_has_a_message() {
     let mut book = book("$share/g/t/+", Qos::AtLeastOnce);
     let one = post(&mut book, 2, ALL);
