@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -116,9 +117,16 @@ type crowd struct {
 	out     *tabwriter.Writer
 }
 
+// addresses that clients come from: with one alone the kernel looks for a free port of it for most of a client's time.
+const addresses = 32
+
 func (c *crowd) connect(n int) error {
-	client, err := mqtt.Dial(c.address, fmt.Sprintf("c%d", n), true)
-	c.clients[n] = client
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(2+n%addresses))}}
+	conn, err := dialer.Dial("tcp", c.address)
+	if err != nil {
+		return err
+	}
+	c.clients[n], err = mqtt.Over(conn, fmt.Sprintf("c%d", n), true)
 	return err
 }
 

@@ -351,7 +351,7 @@ impl Link {
         cx.count(|t| t.traffic.connects += 1);
         self.is_in();
         self.count_consumer(cx);
-        self.release_earlier_life(cx);
+        self.tell_released(cx);
         self.send_waiting(cx);
         true
     }

@@ -196,17 +196,18 @@ impl Link {
             ..Stored::default()
         }));
         self.restore_subscriptions(record.id, cx);
+        // Now: this connection may end before it is told, and the next one knows no more of what was before.
+        let stored = self.extras.stored.as_ref();
+        if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
+            self.state.release_all();
+        }
         self.set_expiry(record, cx);
         self.consume(cx);
     }
 
     /// The client may wait for PUBREL of messages that an earlier life of the node sent it: their identifiers are free again
     /// when it has come.
-    pub(crate) fn release_earlier_life(&mut self, cx: &mut Cx<'_>) {
-        let stored = self.extras.stored.as_ref();
-        if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
-            self.state.release_all();
-        }
+    pub(crate) fn tell_released(&mut self, cx: &mut Cx<'_>) {
         for id in self.state.releasing() {
             let release = Ack::new(AckKind::PubRel, id, Reason::Success);
             release.encode(self.version, cx.packet());

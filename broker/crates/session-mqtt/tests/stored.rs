@@ -96,6 +96,29 @@ fn what_was_acknowledged_outlives_the_process_and_keeps_its_order() {
     assert_eq!(w.node.kept(queue.id), 0);
 }
 
+/// The first connection after that ends before it was answered: the next one knows no more of what the client waits for.
+#[test]
+fn what_an_earlier_life_sent_is_let_go_by_the_first_connection_that_is_answered() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "a/#", Qos::ExactlyOnce);
+    w.kill();
+    let c = w.open(Version::V5);
+    w.delay(c);
+    w.connect(c, |connect| {
+        connect.client_id = "k";
+        connect.clean_start = false;
+        connect.properties.session_expiry = Some(3600);
+    });
+    assert!(w.said(c).is_empty());
+    w.cut(c);
+    w.hear();
+    let (_, said) = keeper(&mut w, "k", 3600);
+    assert_eq!(said[0], "CONNACK 0x00 present");
+    let released: Vec<String> = (1..=64).map(|id| format!("PUBREL {id}")).collect();
+    assert_eq!(said[1..], released);
+}
+
 #[test]
 fn a_session_without_a_subscription_outlives_the_process() {
     // [MQTT-3.1.2-5], [MQTT-3.2.2-3]

@@ -95,6 +95,11 @@ impl Core {
                 self.gather_for(only, plan);
             }
             MembershipRequest::Replicas { queue, reply } => self.ask_replicas(queue, reply),
+            // A founder that is forgotten before the cluster has its first contents could never be given them.
+            MembershipRequest::Forget { reply, .. } if self.tree.nodes().next().is_none() => {
+                let text = "this node does not know its cluster yet; ask again";
+                reply(Err(Refused::Unavailable(text.into())));
+            }
             MembershipRequest::Forget { node, reply } => {
                 let checked = self.tree.feature_enabled(NODE_REMOVAL.name);
                 let seen = checked.then(|| self.tree.applied());

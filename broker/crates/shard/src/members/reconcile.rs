@@ -176,6 +176,10 @@ impl Core {
         if is_member(&self.tree, &node) || self.joining.contains(&node.id) {
             return;
         }
+        // A new cluster has its first contents before it has members: these let clients in, and would know no users. The node asks again.
+        if self.tree.nodes().next().is_none() {
+            return;
+        }
         let voter = self.tree.node(node.id).is_some_and(|n| n.voter);
         // The same name under another id: it lost its directory and comes back as a new node.
         let replaced: Vec<NodeId> = self
