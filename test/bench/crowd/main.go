@@ -72,7 +72,7 @@ func run(names []string, clients int) error {
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(out, "scenario\tclients\tall after, s\tclients/s\tmedian, ms\t99 %\tlongest\tbroker's CPU, us each\tours\tMB before\tmost\tafter")
 	for _, s := range scenarios {
-		if len(wanted) > 0 && !wanted[s.name] {
+		if len(names) > 0 && !wanted[s.name] {
 			continue
 		}
 		delete(wanted, s.name)
