@@ -50,6 +50,8 @@ const behind = 200 * time.Millisecond
 // Reconciler makes and keeps clusters.
 type Reconciler struct {
 	Client client.Client
+	// Live reads past the cache, where what was noted a moment ago has to count.
+	Live   client.Reader
 	Scheme *runtime.Scheme
 	Events events.EventRecorder
 	// Brokers makes clients that ask nodes.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -300,6 +301,17 @@ func (s *scope) balance(ctx context.Context) error {
 	status := &s.cluster.Status
 	n := int32(len(s.members))
 	if status.BalancedFor == n || !s.complete(s.tally()) || n != s.cluster.Spec.Replicas {
+		return nil
+	}
+	// The cache may not have what the last reconcile noted: leaders move once, not once a look.
+	var live posthornv1.BrokerCluster
+	if err := s.Live.Get(ctx, s.key(), &live); apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("reading how many nodes leaders were spread over: %w", err)
+	}
+	if live.Status.BalancedFor == n {
+		status.BalancedFor = n
 		return nil
 	}
 	if status.BalancedFor != 0 && s.cluster.Spec.Placement.Rebalance == posthornv1.RebalanceOnMembershipChange {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -83,5 +84,35 @@ func TestAStatusIsNotWrittenOverANewerOne(t *testing.T) {
 	look()
 	if now := stored().Status; now.Replicas != 1 || now.Rollout == nil {
 		t.Errorf("%+v", now)
+	}
+}
+
+// TestLeadersAreSpreadOncePerSize lets the cache be behind after leaders were spread over three nodes.
+func TestLeadersAreSpreadOncePerSize(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), posthornv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	for _, noted := range []int32{3, 5} {
+		live := testCluster()
+		live.Spec.Placement.Rebalance = posthornv1.RebalanceOnMembershipChange
+		cached := live.DeepCopy()
+		live.Status.BalancedFor, cached.Status.BalancedFor = noted, 5
+		base := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(live).WithObjects(live).Build()
+		s := &scope{
+			Reconciler: &Reconciler{Live: base, Brokers: &connect.Connector{Secrets: base, Resolver: connect.DNS{}, Now: time.Now}},
+			cluster:    cached, sts: &appsv1.StatefulSet{}, decision: rollDecision{Action: rollDone},
+		}
+		for range cached.Spec.Replicas {
+			s.members = append(s.members, memberView{rollMember: rollMember{Presence: podPresent, Ready: true, Current: true}})
+		}
+		err := s.balance(context.Background())
+		// The broker of this test cannot be reached: there is no Secret.
+		if asked := err != nil; asked != (noted == 5) {
+			t.Errorf("spread over %d nodes already: %v", noted, err)
+		}
+		if noted == 3 && cached.Status.BalancedFor != 3 {
+			t.Errorf("%d", cached.Status.BalancedFor)
+		}
 	}
 }

@@ -95,7 +95,7 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 	}
 	brokers := &connect.Connector{Secrets: mgr.GetAPIReader(), Resolver: config.Resolver, Transport: config.Transport, Measure: measure, Now: config.Now}
 	clusters := &brokercluster.Reconciler{
-		Client: mgr.GetClient(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Scheme: mgr.GetScheme(), Events: mgr.GetEventRecorder("posthorn-operator"),
 		Brokers: brokers, ImageRepository: config.ImageRepository, DefaultImage: config.DefaultImage,
 		DefaultProtocols:  config.DefaultProtocols,
 		OperatorNamespace: config.OperatorNamespace, Resync: config.Resync, Now: config.Now,
