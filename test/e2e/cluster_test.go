@@ -75,6 +75,7 @@ var _ = Describe("three brokers", Ordered, ContinueOnFailure, func() {
 	})
 
 	It("are joined by two in a namespace that is deleted with all that is in it", deleteNamespace)
+	It("are joined by one whose pod is made from another template, but not while it is paused, nor without a broker", reshapePods)
 	It("are joined by one that is deleted and made again over its volume with the next version, whose flag is left to people", makeAgain)
 	It("are joined by one that gets its certificate from cert-manager", issueCertificate)
 	It("are joined by one that is given a certificate, in a Secret that somebody else keeps", giveCertificate)

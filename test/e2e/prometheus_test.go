@@ -28,8 +28,12 @@ import (
 const (
 	watchedCluster = "watched"
 	// watchedQueue gets what MQTT clients publish.
-	watchedQueue  = "readings"
-	prometheusPod = "prometheus-e2e-0"
+	watchedQueue = "readings"
+	// prometheusNode is where Prometheus is: the others are taken away.
+	prometheusNode = "node-1"
+	prometheusPod  = "prometheus-e2e-0"
+	// alertTimeout is for an alert that has to be true for a minute.
+	alertTimeout = 3 * time.Minute
 )
 
 // prometheusObjects are a Prometheus that takes up everything there is, as the Prometheus operator's users write it.
@@ -67,6 +71,7 @@ spec:
   podMonitorNamespaceSelector: {}
   ruleSelector: {}
   ruleNamespaceSelector: {}
+  nodeSelector: {kubernetes.io/hostname: node-1}
   securityContext: {runAsNonRoot: true, runAsUser: 10001, runAsGroup: 10001, fsGroup: 10001, seccompProfile: {type: RuntimeDefault}}
 `
 
@@ -74,6 +79,7 @@ spec:
 var _ = Describe("three brokers that a Prometheus watches", Label("prometheus"), Ordered, func() {
 	It("are scraped over TLS once the Prometheus operator is there, and so is the operator", beScraped)
 	It("have every rule taken, and data for every query of the dashboards", haveData)
+	It("have alerts fire while two of them are away, and no longer", haveAlerts)
 })
 
 func watched() *posthornv1.BrokerCluster {
@@ -149,6 +155,30 @@ func haveData() {
 	now, err := alerts("firing")
 	Expect(err).NotTo(HaveOccurred())
 	Expect(now).To(BeEmpty(), "nothing is wrong")
+}
+
+// haveAlerts cuts two nodes off: there is no majority, which is told after a minute.
+func haveAlerts() {
+	var away []string
+	for at := range replicas {
+		pod := brokerPod(fmt.Sprintf("%s-%d", watchedCluster, at))
+		if pod.Spec.NodeName != prometheusNode {
+			away = append(away, pod.Name)
+			cutNode(pod.Spec.NodeName)
+			DeferCleanup(healNode, pod.Spec.NodeName)
+		}
+	}
+	Expect(away).To(HaveLen(2))
+	for _, name := range away {
+		Eventually(alerts).WithArguments("pending").Should(HaveKeyWithValue("PosthornNodeDown watched "+name, "warning: Node "+name+" of e2e/watched does not answer"))
+	}
+	Eventually(alerts).WithArguments("firing").WithTimeout(alertTimeout).
+		Should(Equal(map[string]string{"PosthornNoMajority watched": "critical: Cluster e2e/watched has no majority"}))
+	for _, name := range away {
+		healNode(brokerPod(name).Spec.NodeName)
+	}
+	Eventually(alerts).WithArguments("firing").Should(BeEmpty())
+	becomesReady(watched())
 }
 
 // fromPrometheus asks its HTTP API, and reads the data of its answer.
