@@ -35,6 +35,13 @@ func (s *scope) bootstrap(ctx context.Context) error {
 	if note.Annotations[names.AnnotationImported] != "" {
 		return nil
 	}
+	// The cache may not have what the last reconcile noted.
+	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(&note), &note); err != nil {
+		return fmt.Errorf("looking whether definitions were imported: %w", err)
+	}
+	if note.Annotations[names.AnnotationImported] != "" {
+		return nil
+	}
 	file, why, err := s.definitions(ctx)
 	if err != nil {
 		return err
