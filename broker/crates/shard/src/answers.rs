@@ -6,6 +6,7 @@ use crate::directory::{Asker, Leader};
 use crate::frame::{AlarmReason, Frame, MAX_STATS};
 use crate::members::Plan;
 use crate::members::frame::MembersWord;
+use crate::owners::heirs::Heirs;
 use crate::sessions::{CONTROL_KEY, number};
 use crate::stats::{Asked, STEP, ShardStats, Then};
 use crate::{Effect, Route};
@@ -289,6 +290,12 @@ impl Core {
 
     pub fn move_leaders(&mut self) {
         let avoid = self.drained();
-        self.owners.move_leaders(&self.peers, &avoid);
+        let heirs = Heirs {
+            me: self.config.node,
+            tree: &self.tree,
+            peers: &self.peers,
+            avoid: &avoid,
+        };
+        self.owners.move_leaders(&heirs);
     }
 }

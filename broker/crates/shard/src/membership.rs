@@ -8,7 +8,8 @@
 //! | the same and that voter is alive, a learner has caught up      | promote it                    |
 //! | a voter is not wanted and nobody is to take its place, or it   | remove it, when those left    |
 //! | is dead and a learner has caught up                            | have all of it in majority    |
-//! | several voters are not wanted                                  | those that are dead go first  |
+//! | several voters are not wanted                                  | those that are dead go first, |
+//! |                                                                | the leader goes last          |
 //! | the leader itself is not wanted                                | hand over leadership first    |
 //! | a learner that is to vote has caught up                        | promote it                    |
 //! | one is behind                                                  | wait                          |
@@ -36,6 +37,8 @@ pub struct Wanted<'a> {
     pub voters: &'a [NodeId],
     /// Those that are to have a copy and no vote. Of these one that votes already goes on doing so.
     pub learners: &'a [NodeId],
+    /// Those of them that lead only where nobody else can.
+    pub drained: &'a [NodeId],
 }
 
 impl Wanted<'_> {
@@ -63,11 +66,15 @@ pub fn next_step(me: NodeId, wanted: Wanted<'_>, status: &GroupStatus) -> Step {
     let promotion = to_vote
         .find(|n| caught_up(**n, status))
         .map(|n| Step::Change(MembershipChange::Promote(*n)));
-    // A dead one first: with it left behind, the next one to go could take the majority along.
+    // A dead one first: with it left behind, the next one to go could take the majority along. The leader last: it would hand over
+    // to another one that is to go.
     let extra = voters.iter().filter(|n| !wanted.has(**n));
-    match (extra.min_by_key(|n| status.active.contains(n)), promotion) {
+    let extra = extra.min_by_key(|n| (status.active.contains(n), **n == me));
+    match (extra, promotion) {
         (Some(extra), Some(promotion)) if status.active.contains(extra) => promotion,
-        (Some(extra), promotion) if promotion.is_some() || !behind => remove(me, *extra, status),
+        (Some(extra), promotion) if promotion.is_some() || !behind => {
+            remove(me, *extra, wanted.drained, status)
+        }
         (Some(_), _) => Step::Wait,
         (None, Some(promotion)) => promotion,
         (None, None) if behind => Step::Wait,
@@ -83,7 +90,7 @@ fn caught_up(node: NodeId, status: &GroupStatus) -> bool {
             .any(|(n, matched)| *n == node && matched + CAUGHT_UP >= status.commit)
 }
 
-fn remove(me: NodeId, extra: NodeId, status: &GroupStatus) -> Step {
+fn remove(me: NodeId, extra: NodeId, drained: &[NodeId], status: &GroupStatus) -> Step {
     let left: Vec<NodeId> = status
         .membership
         .voters
@@ -106,7 +113,8 @@ fn remove(me: NodeId, extra: NodeId, status: &GroupStatus) -> Step {
     if extra != me {
         return Step::Change(MembershipChange::Remove(extra));
     }
-    match left.iter().find(|n| caught_up(**n, status)) {
+    let able = left.iter().filter(|n| caught_up(**n, status));
+    match able.min_by_key(|n| drained.contains(n)) {
         Some(next) => Step::TransferTo(*next),
         None => Step::Wait,
     }
@@ -203,6 +211,12 @@ mod tests {
                 Step::TransferTo(n(2)),
             ),
             (
+                "the leader goes after others that are not wanted",
+                &[3],
+                status(&[1, 2, 3], &[], &[1, 2, 3], &[]),
+                Step::Change(Remove(n(2))),
+            ),
+            (
                 "the other that is left lacks something",
                 &[1, 2],
                 status(&[1, 2, 3], &[], &[1, 2, 3], &[2]),
@@ -262,8 +276,26 @@ mod tests {
             let wanted = Wanted {
                 voters: &wanted,
                 learners: &[],
+                drained: &[],
             };
             assert_eq!(next_step(n(1), wanted, status), *expected, "{name}");
+        }
+    }
+
+    /// A drained node would hand the group back at once.
+    #[test]
+    fn leadership_goes_to_a_drained_node_only_if_nobody_else_can_have_it() {
+        let n = NodeId;
+        for (drained, to) in [(&[2][..], 3), (&[2, 3], 4), (&[2, 3, 4], 2)] {
+            let drained: Vec<_> = drained.iter().map(|d| n(*d)).collect();
+            let wanted = Wanted {
+                voters: &[n(2), n(3), n(4)],
+                learners: &[],
+                drained: &drained,
+            };
+            let group = status(&[1, 2, 3, 4], &[], &[1, 2, 3, 4], &[]);
+            let step = next_step(n(1), wanted, &group);
+            assert_eq!(step, Step::TransferTo(n(to)), "{drained:?}");
         }
     }
 
@@ -296,6 +328,7 @@ mod tests {
             let wanted = Wanted {
                 voters: &[n(1), n(2), n(3)],
                 learners: &[n(4)],
+                drained: &[],
             };
             assert_eq!(next_step(n(1), wanted, &group), expected, "{name}");
         }

@@ -1,6 +1,7 @@
 //! The queues that this shard owns or holds a replica of, and the consensus host behind the quorum queues.
 
 mod figures;
+pub mod heirs;
 mod leading;
 mod owned;
 mod reading;

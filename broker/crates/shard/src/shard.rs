@@ -536,7 +536,7 @@ impl ShardDriver for Shard {
     fn drained_fully(&self) -> bool {
         self.shutting_down
             && self.sessions.is_empty()
-            && self.core.owners.leaders_to_move(&self.core.peers) == 0
+            && self.core.owners.leaders_to_move(&self.core.heirs(&[])) == 0
     }
 
     fn poll(&mut self, out: &mut Vec<Effect>) {

@@ -242,6 +242,51 @@ fn nodes_that_run_leave_until_one_is_left() {
     }
 }
 
+/// Who is to go and who is drained would pass the group to and fro. Whom a leader hands over to goes by its term and the order of
+/// the nodes.
+#[test]
+fn a_group_comes_to_its_members_although_one_is_drained() {
+    for run in 0..8 {
+        let (moved, other, alone) = (run & 1 == 1, run >> 1 & 1, run >> 2 == 1);
+        let mut c = Cluster::new(3);
+        let mut client = c.client(0);
+        client.declare(&mut c, "q", &quorum(&[]));
+        fill(&mut c, &mut client, "q", 30);
+        if moved {
+            c.until("moved", |c| (c.drain(0, true) == 0).then_some(()));
+            c.drain(0, false);
+        }
+        let queue = c.queue(0, "q").expect("there");
+        let leader = queue.leader.expect("it has one");
+        let others: Vec<NodeId> = ids(&[1, 2, 3])
+            .into_iter()
+            .filter(|n| *n != leader)
+            .collect();
+        let (drained, left) = (others[other], others[1 - other]);
+        let at = drained.0 as usize - 1;
+        c.until("drained", |c| (c.drain(at, true) == 0).then_some(()));
+        let to = if alone { vec![left] } else { others };
+        c.change(Change::ReplaceQueueMembers {
+            id: queue.id,
+            from: ids(&[1, 2, 3]),
+            to: to.clone(),
+        });
+        c.until("these members", |c| {
+            c.drain(at, true);
+            let votes = |r: &ReplicaFacts| r.vote == Vote::Voter;
+            let all = c.replicas(left.0 as usize - 1, "q").into_iter();
+            all.filter(votes)
+                .map(|r| r.node)
+                .eq(to.iter().copied())
+                .then_some(())
+        });
+        c.until("somebody leads who may", |c| {
+            (c.queue(0, "q")?.leader == Some(left)).then_some(())
+        });
+        assert_eq!(c.ready(0, "q"), 30);
+    }
+}
+
 /// Its members are decided, its group has yet to follow: who is to go still has a vote, and perhaps all there is.
 #[test]
 fn a_node_that_a_group_counts_is_not_forgotten() {

@@ -7,6 +7,7 @@ use crate::Route;
 use crate::core::Core;
 use crate::directory::Asker;
 use crate::frame::Frame;
+use crate::owners::heirs::Heirs;
 use crate::placement;
 use control::{
     Forgetting, MaintenanceProgress, MemberChange, MemberOutcome, MembershipRequest, QueueFacts,
@@ -348,11 +349,19 @@ impl Core {
         let me = self.config.node;
         let movable = |l: &&Led| l.leader == me && l.able.iter().any(|n| *n != me);
         let queues = self.led(facts).iter().filter(movable).count();
-        queues as u32
-            + u32::from(
-                self.owners
-                    .metadata_is_movable(&self.peers, &self.drained()),
-            )
+        let avoid = self.drained();
+        let metadata = self.owners.metadata_is_movable(&self.heirs(&avoid));
+        queues as u32 + u32::from(metadata)
+    }
+
+    /// Who may take over what is led here; `avoid`: nodes that are not to.
+    pub fn heirs<'a>(&'a self, avoid: &'a [NodeId]) -> Heirs<'a> {
+        Heirs {
+            me: self.config.node,
+            tree: &self.tree,
+            peers: &self.peers,
+            avoid,
+        }
     }
 
     /// Nodes that leaders are not to move to.

@@ -72,6 +72,7 @@ impl Core {
         let wanted = Wanted {
             voters: &voters,
             learners: &learners,
+            drained: &self.drained(),
         };
         self.owners
             .membership_step(GroupId(0), next_step(me, wanted, &status));
@@ -119,6 +120,7 @@ impl Core {
         let wanted = Wanted {
             voters: &record.members,
             learners: &[],
+            drained: &self.drained(),
         };
         match next_step(self.config.node, wanted, status) {
             Step::Done => true,

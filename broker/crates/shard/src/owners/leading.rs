@@ -1,9 +1,9 @@
 //! Who leads and belongs to the groups of this node: what is known of it, and steps to change it.
 
+use super::heirs::Heirs;
 use super::{METADATA, Owned, Owners};
 use crate::members::frame::Told;
 use crate::membership::Step;
-use crate::peers::Peers;
 use consensus::{Departure, GroupId, GroupStatus, RaftHost};
 use control::ReplicaStatus;
 use env::NodeId;
@@ -109,9 +109,9 @@ impl Owners {
     }
 
     /// Whether the metadata group is led here and could be elsewhere.
-    pub fn metadata_is_movable(&self, peers: &Peers, avoid: &[NodeId]) -> bool {
+    pub fn metadata_is_movable(&self, heirs: &Heirs<'_>) -> bool {
         let led = self.metadata_status().filter(|s| s.is_leader);
-        led.is_some_and(|s| successor(self.me, &s, peers, avoid).is_some())
+        led.is_some_and(|s| heirs.of(METADATA, &s).is_some())
     }
 
     pub fn membership_step(&mut self, group: GroupId, step: Step) {
@@ -125,12 +125,12 @@ impl Owners {
         }
     }
 
-    /// Groups led here that another member, which is up, could lead.
-    pub fn leaders_to_move(&self, peers: &Peers) -> usize {
-        self.movable(peers, &[]).len()
+    /// Groups led here that another member could lead.
+    pub fn leaders_to_move(&self, heirs: &Heirs<'_>) -> usize {
+        self.movable(heirs).len()
     }
 
-    fn movable(&self, peers: &Peers, avoid: &[NodeId]) -> Vec<(GroupId, NodeId)> {
+    fn movable(&self, heirs: &Heirs<'_>) -> Vec<(GroupId, NodeId)> {
         let queues = self
             .led_groups()
             .into_iter()
@@ -140,35 +140,13 @@ impl Owners {
             .filter(|s| s.is_leader)
             .map(|s| (METADATA, s));
         let all = metadata.into_iter().chain(queues);
-        all.filter_map(|(group, status)| Some((group, successor(self.me, &status, peers, avoid)?)))
+        all.filter_map(|(group, status)| Some((group, heirs.of(group, &status)?)))
             .collect()
     }
 
-    pub fn move_leaders(&mut self, peers: &Peers, avoid: &[NodeId]) {
-        for (group, to) in self.movable(peers, avoid) {
+    pub fn move_leaders(&mut self, heirs: &Heirs<'_>) {
+        for (group, to) in self.movable(heirs) {
             self.membership_step(group, Step::TransferTo(to));
         }
     }
-}
-
-/// The voter with the most of the log among those that are up; ties go by group term so that leaders spread.
-fn successor(me: NodeId, status: &GroupStatus, peers: &Peers, avoid: &[NodeId]) -> Option<NodeId> {
-    let able = |n: &NodeId| {
-        *n != me && status.membership.voters.contains(n) && peers.is_up(*n) && !avoid.contains(n)
-    };
-    let best = status
-        .matched
-        .iter()
-        .filter(|(n, _)| able(n))
-        .map(|(_, matched)| *matched)
-        .max()?;
-    let mut ahead: Vec<NodeId> = status
-        .matched
-        .iter()
-        .filter(|(n, m)| able(n) && *m == best)
-        .map(|(n, _)| *n)
-        .collect();
-    ahead.sort_unstable();
-    let turn = status.term as usize % ahead.len().max(1);
-    ahead.get(turn).copied()
 }
