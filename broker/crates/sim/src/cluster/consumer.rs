@@ -2,7 +2,7 @@
 
 use super::amqp::{Heard, Way, Wire};
 use super::client::{Context, Role};
-use super::ledger::Holder;
+use super::ledger::{Delivery, Holder};
 use super::letter::{self, LetterId};
 use super::publisher::declare;
 use super::touched::Touched;
@@ -32,7 +32,7 @@ enum Asked {
 struct Held {
     id: LetterId,
     queue: usize,
-    consumer: u32,
+    delivery: Delivery,
     since: Time,
 }
 
@@ -142,8 +142,7 @@ impl Consumer {
                 self.consumers.remove(&consumer);
             }
             Asked::Probe(_, touched) => {
-                let from = (cx.node, cx.connection);
-                cx.ledger.known(cx.now, from, &touched.settled)?;
+                cx.ledger.known(cx.now, cx.node, &touched.settled)?;
                 cx.ledger.known_back(cx.now, &touched.given_back)?;
             }
             // What came before this is void.
@@ -151,17 +150,6 @@ impl Consumer {
             _ => {}
         }
         Ok(())
-    }
-
-    /// A message comes: an answer to what was asked before says nothing of what will be done with it now.
-    fn comes_anew(&mut self, id: LetterId) {
-        let asked = self.asked.iter_mut().filter_map(|a| match a {
-            Asked::Probe(_, touched) => Some(touched),
-            _ => None,
-        });
-        for touched in asked.chain(self.touched.values_mut()) {
-            touched.comes_anew(id);
-        }
     }
 
     fn recovering(&self) -> bool {
@@ -196,19 +184,19 @@ impl Consumer {
             }
             Way::Returned { .. } => return Err("a consumer got a return".to_owned()),
         };
-        self.comes_anew(read.id);
         if self.recovering() {
             // It went back before it came, and may have come to somebody else first.
             self.crossed.insert(tag, read.id);
             return Ok(());
         }
-        let holder = Consumer::holder(consumer, cx);
+        let to = Consumer::holder(consumer, cx);
+        let delivery = Delivery { to, tag };
         cx.ledger
-            .delivered(cx.now, read, queue, holder, redelivered)?;
+            .delivered(cx.now, read, queue, delivery, redelivered)?;
         let held = Held {
             id: read.id,
             queue,
-            consumer,
+            delivery,
             since: cx.now,
         };
         if self.held.insert(tag, held).is_some() {
@@ -219,7 +207,7 @@ impl Consumer {
 
     /// Never more is out than was wanted. A queue that gave up this node for a while counts anew.
     fn within_prefetch(&self, consumer: u32, cx: &Context<'_>) -> Result<(), String> {
-        let out = self.held.values().filter(|h| h.consumer == consumer);
+        let out = (self.held.values()).filter(|h| h.delivery.to.consumer == consumer);
         let has = out.filter(|h| cx.ledger.calm_since(h.since)).count();
         if consumer != 0 && self.prefetch != 0 && has > usize::from(self.prefetch) {
             return Err(format!(
@@ -256,23 +244,21 @@ impl Consumer {
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
         for held in taken {
-            let holder = Consumer::holder(held.consumer, cx);
             match rejects {
-                true => cx.ledger.rejected(cx.now, held.id, holder)?,
-                false => cx.ledger.settled(cx.now, held.id, holder)?,
+                true => cx.ledger.rejected(cx.now, held.id, held.delivery)?,
+                false => cx.ledger.settled(cx.now, held.id, held.delivery)?,
             }
             let touched = self.touched.entry(held.queue).or_default();
-            touched.settled.push(held.id);
+            touched.settled.push((held.id, held.delivery));
         }
         Ok(())
     }
 
     fn give_back(&mut self, taken: Vec<Held>, cx: &mut Context<'_>) -> Result<(), String> {
         for held in taken {
-            let holder = Consumer::holder(held.consumer, cx);
-            cx.ledger.given_back(cx.now, held.id, holder)?;
+            cx.ledger.given_back(cx.now, held.id, held.delivery)?;
             let touched = self.touched.entry(held.queue).or_default();
-            touched.given_back.push(held.id);
+            touched.given_back.push((held.id, held.delivery));
         }
         Ok(())
     }
@@ -445,7 +431,7 @@ impl Role for Consumer {
             Heard::Cancelled { consumer, .. } => {
                 let number = consumer.get(1..).and_then(|n| n.parse().ok()).unwrap_or(0);
                 self.consumers.remove(&number);
-                self.held.retain(|_, h| h.consumer != number);
+                self.held.retain(|_, h| h.delivery.to.consumer != number);
                 let holder = Consumer::holder(number, cx);
                 cx.ledger.ended_by_broker(cx.now, |h| h == holder);
                 Ok(())

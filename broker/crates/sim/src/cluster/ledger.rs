@@ -10,10 +10,12 @@ use std::time::Duration;
 
 mod arrivals;
 mod debts;
+mod delays;
 #[cfg(test)]
 mod tests;
 mod windows;
 
+use delays::Stillness;
 use windows::Window;
 pub use windows::WindowId;
 
@@ -56,6 +58,15 @@ pub struct Holder {
     pub consumer: u32,
 }
 
+/// One delivery of a message. A client may have several of the same message, when its queue took its node to be down between;
+/// only the last of them counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    pub to: Holder,
+    /// The channel's delivery tag.
+    pub tag: u64,
+}
+
 /// What the publisher knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -72,13 +83,13 @@ enum Outcome {
 enum Fate {
     /// No client has it.
     Waits,
-    Out(Holder, Time),
+    Out(Delivery, Time),
     /// Acknowledged, or rejected for good; the queue may not know.
-    Settled(Holder, Time),
+    Settled(Delivery, Time),
     /// The same, but the connection ended before the queue had to know.
     Doubtful,
     /// Rejected for good in a mortal queue, which may not know.
-    Condemned(Holder, Time),
+    Condemned(Delivery, Time),
     /// The same, and the queue knows: it comes from the grave next.
     Dead,
     /// Settled, and a later answer of the queue has shown that it knows.
@@ -101,9 +112,9 @@ struct Letter {
     condemned: Option<Time>,
     /// It came from the grave.
     died: Option<Died>,
-    /// Others whom it reached and who may have it still: where something was wrong with net or nodes, what a queue sent later may
-    /// come first, and who got it last need not be who the queue says has it.
-    elsewhere: Vec<Holder>,
+    /// Deliveries before the last that may be the one that counts: where something was wrong with net or nodes, what a queue sent
+    /// later may come first, and who got it last need not be who the queue says has it.
+    elsewhere: Vec<Delivery>,
     /// When one settled it who may have been the one that the queue says had it: then it is gone.
     over: Option<Time>,
 }
@@ -119,7 +130,7 @@ impl Letter {
     /// `newer`: they have not, it was taken back from all who had it.
     fn crossed_by(&mut self, disturbed: Time, newer: bool) {
         match self.fate {
-            Fate::Out(holder, since) if disturbed >= since => self.elsewhere.push(holder),
+            Fate::Out(out, since) if disturbed >= since => self.elsewhere.push(out),
             Fate::Settled(_, at) => self.over = Some(at),
             _ => {}
         }
@@ -134,6 +145,7 @@ impl Letter {
 #[derive(Clone, Copy, Debug)]
 struct Back {
     at: Time,
+    of: Delivery,
     /// When an answer of the queue showed that it knows.
     known: Option<Time>,
 }
@@ -178,6 +190,8 @@ pub struct Ledger {
     ended: BTreeMap<NodeId, Time>,
     /// When a machine was last given up by another one: queues took back what clients there had.
     given_up: BTreeMap<NodeId, Time>,
+    /// Machines that stood still.
+    still: Vec<Stillness>,
     /// When a machine last lost power: classic queues write before they confirm, and do not sync.
     powerless: Time,
     /// Wall clocks are not to be trusted: a message's life may be over at any time.
@@ -291,14 +305,15 @@ impl Ledger {
     }
 
     /// Back in the queue by the client's wish.
-    pub fn given_back(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+    pub fn given_back(&mut self, now: Time, id: LetterId, by: Delivery) -> Result<(), String> {
         tracing::debug!(letter = id.0, ?by, "given back");
         let letter = self.letter(id)?;
-        letter.elsewhere.retain(|holder| *holder != by);
-        if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
+        letter.elsewhere.retain(|before| *before != by);
+        if matches!(letter.fate, Fate::Out(out, _) if out == by) {
             letter.fate = Fate::Waits;
             letter.back = Some(Back {
                 at: now,
+                of: by,
                 known: None,
             });
         }
@@ -306,9 +321,10 @@ impl Ledger {
     }
 
     /// The queue has answered something that the client asked after it had given these back.
-    pub fn known_back(&mut self, now: Time, ids: &[LetterId]) -> Result<(), String> {
-        for id in ids {
-            if let Some(back) = &mut self.letter(*id)?.back {
+    pub fn known_back(&mut self, now: Time, given: &[(LetterId, Delivery)]) -> Result<(), String> {
+        for (id, of) in given {
+            let back = self.letter(*id)?.back.as_mut();
+            if let Some(back) = back.filter(|back| back.of == *of) {
                 back.known.get_or_insert(now);
             }
         }
@@ -316,7 +332,7 @@ impl Ledger {
     }
 
     /// The client has rejected it for good.
-    pub fn rejected(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+    pub fn rejected(&mut self, now: Time, id: LetterId, by: Delivery) -> Result<(), String> {
         tracing::debug!(letter = id.0, ?by, "rejected");
         let queue = self.letter(id)?.queue;
         let plan = self.queues.get(queue);
@@ -324,7 +340,7 @@ impl Ledger {
             return self.settled(now, id, by);
         }
         let letter = self.letter(id)?;
-        if matches!(letter.fate, Fate::Out(holder, _) if holder == by) {
+        if matches!(letter.fate, Fate::Out(out, _) if out == by) {
             letter.fate = Fate::Condemned(by, now);
             letter.condemned.get_or_insert(now);
         }
@@ -332,11 +348,11 @@ impl Ledger {
     }
 
     /// The client has acknowledged or rejected it.
-    pub fn settled(&mut self, now: Time, id: LetterId, by: Holder) -> Result<(), String> {
+    pub fn settled(&mut self, now: Time, id: LetterId, by: Delivery) -> Result<(), String> {
         tracing::debug!(letter = id.0, ?by, "settled");
         let letter = self.letter(id)?;
         match letter.fate {
-            Fate::Out(holder, _) if holder == by => letter.fate = Fate::Settled(by, now),
+            Fate::Out(out, _) if out == by => letter.fate = Fate::Settled(by, now),
             fate if letter.elsewhere.contains(&by) => {
                 letter.over = Some(now);
                 if fate == Fate::Waits {
@@ -365,22 +381,24 @@ impl Ledger {
     pub fn known(
         &mut self,
         now: Time,
-        (machine, connection): (NodeId, u64),
-        ids: &[LetterId],
+        machine: NodeId,
+        settled: &[(LetterId, Delivery)],
     ) -> Result<(), String> {
         let given_up = self.given_up.get(&machine).copied();
         let last_end = self.ended.values().copied().max();
-        for id in ids {
+        for (id, of) in settled {
             let letter = self.letter(*id)?;
             let (settled, dies) = match letter.fate {
-                Fate::Settled(holder, at) if holder.connection == connection => (at, false),
-                Fate::Condemned(holder, at) if holder.connection == connection => (at, true),
-                // Delivered to somebody else meanwhile: that is what the queue took the old settling for.
+                Fate::Settled(out, at) if out == *of => (at, false),
+                Fate::Condemned(out, at) if out == *of => (at, true),
+                // Delivered once more meanwhile: that is what the queue took the old settling for.
                 _ => continue,
             };
             let (queue, last) = (letter.queue, letter.last);
-            // A queue that gave up this node for a while took the message back, and the settling came too late.
-            let too_late = last.is_some_and(|last| given_up >= Some(last));
+            // A queue that gave up this node for a while took the message back, and the settling came too late. The delivery may
+            // have been on its way then.
+            let sent = last.map(|last| self.sent_at_earliest(machine, last));
+            let too_late = sent.is_some_and(|sent| given_up >= Some(sent));
             // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
             // was on its way there went with it. Who answers is the next life.
             let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
@@ -431,20 +449,24 @@ impl Ledger {
     /// `at`: when the client ended it, if it was the client.
     fn taken_back(&mut self, at: Option<Time>, of: impl Fn(Holder) -> bool) {
         for (id, letter) in &mut self.letters {
-            letter.elsewhere.retain(|holder| !of(*holder));
+            letter.elsewhere.retain(|before| !of(before.to));
             match letter.fate {
-                Fate::Out(holder, _) if of(holder) => {
-                    tracing::debug!(letter = id.0, ?holder, "taken back");
+                Fate::Out(out, _) if of(out.to) => {
+                    tracing::debug!(letter = id.0, ?out, "taken back");
                     letter.fate = match letter.over {
                         Some(_) => Fate::Doubtful,
                         None => Fate::Waits,
                     };
-                    letter.back = at.map(|at| Back { at, known: None });
+                    letter.back = at.map(|at| Back {
+                        at,
+                        of: out,
+                        known: None,
+                    });
                 }
                 // Back in its queue, or in the grave.
-                Fate::Condemned(holder, _) if of(holder) => letter.fate = Fate::Waits,
+                Fate::Condemned(out, _) if of(out.to) => letter.fate = Fate::Waits,
                 // Nobody knows whether the queue heard of it.
-                Fate::Settled(holder, at) if of(holder) => {
+                Fate::Settled(out, at) if of(out.to) => {
                     letter.over = Some(at);
                     letter.fate = Fate::Doubtful;
                 }

@@ -1,7 +1,9 @@
 //! A message reaches a client: whether it may, and whether now.
 
 use super::super::letter::{LetterId, Read};
-use super::{Back, DELIVERY_LIMIT, Died, Fate, GRAVE, Holder, Ledger, ON_THE_WAY, Outcome, Taken};
+use super::{
+    Back, DELIVERY_LIMIT, Delivery, Died, Fate, GRAVE, Holder, Ledger, ON_THE_WAY, Outcome, Taken,
+};
 use env::Time;
 
 impl Ledger {
@@ -11,14 +13,14 @@ impl Ledger {
         now: Time,
         read: Read,
         queue: usize,
-        holder: Holder,
+        delivery: Delivery,
         redelivered: bool,
     ) -> Result<(), String> {
         let (id, attempts) = (read.id, read.attempts);
         tracing::debug!(
             letter = id.0,
             queue,
-            ?holder,
+            ?delivery,
             attempts,
             redelivered,
             died = read.died,
@@ -55,9 +57,10 @@ impl Ledger {
             Fate::Out(_, since) | Fate::Settled(_, since) | Fate::Condemned(_, since)
                 if disturbed >= since => {}
             Fate::Out(from, _) | Fate::Settled(from, _) | Fate::Condemned(from, _)
-                if from != holder =>
+                if from.to != delivery.to =>
             {
-                taken = Some(Taken { id, from, at: now });
+                let (from, at) = (from.to, now);
+                taken = Some(Taken { id, from, at });
             }
             // A classic queue does not write each acknowledgement before it answers.
             Fate::Gone(since) if !quorum && last_end.is_some_and(|end| end >= since) => {}
@@ -74,7 +77,7 @@ impl Ledger {
         let back = letter.back.take();
         // Quorum queues count each time that they take a message back.
         letter.crossed_by(disturbed, quorum && attempts > letter.attempts);
-        letter.fate = Fate::Out(holder, now);
+        letter.fate = Fate::Out(delivery, now);
         letter.deliveries += 1;
         letter.attempts = attempts;
         letter.last = Some(now);
@@ -88,7 +91,7 @@ impl Ledger {
             self.not_passed_by(now, id, queue, back)?;
         }
         if !redelivered && !read.died {
-            self.in_order(id, queue, holder)?;
+            self.in_order(id, queue, delivery.to)?;
         }
         Ok(())
     }

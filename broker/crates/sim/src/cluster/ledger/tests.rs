@@ -8,6 +8,12 @@ const HOLDER: Holder = Holder {
     channel: 1,
     consumer: 1,
 };
+const DELIVERY: Delivery = first_to(HOLDER);
+
+/// The first delivery to a client.
+const fn first_to(to: Holder) -> Delivery {
+    Delivery { to, tag: 1 }
+}
 
 fn ledger(character: Character) -> Ledger {
     let mut ledger = Ledger::new(vec![QueuePlan {
@@ -40,7 +46,7 @@ fn read(id: LetterId) -> Read {
 }
 
 fn deliver(ledger: &mut Ledger, second: u64, id: LetterId, again: bool) -> Result<(), String> {
-    ledger.delivered(at(second), read(id), 0, HOLDER, again)
+    ledger.delivered(at(second), read(id), 0, DELIVERY, again)
 }
 
 #[test]
@@ -50,7 +56,7 @@ fn a_confirmed_message_is_owed_until_it_is_settled() {
     assert_eq!(ledger.owed(at(2)).0, 1);
     deliver(&mut ledger, 2, id, false).expect("its first time");
     assert_eq!(ledger.owed(at(2)).0, 1);
-    ledger.settled(at(3), id, HOLDER).expect("known");
+    ledger.settled(at(3), id, DELIVERY).expect("known");
     assert_eq!(ledger.owed(at(3)).0, 0);
     ledger.released(at(30), |_| true);
     deliver(&mut ledger, 4, id, true).expect("the acknowledgement was lost");
@@ -64,12 +70,12 @@ fn what_must_not_be_is_told() {
     deliver(&mut ledger, 3, second, false).expect("its first time");
     assert!(deliver(&mut ledger, 3, first, false).is_err(), "order");
     assert!(deliver(&mut ledger, 4, second, true).is_err(), "twice");
-    ledger.given_back(at(4), second, HOLDER).expect("known");
+    ledger.given_back(at(4), second, DELIVERY).expect("known");
     assert!(deliver(&mut ledger, 5, second, false).is_err(), "the flag");
     deliver(&mut ledger, 5, second, true).expect("given back");
-    ledger.settled(at(6), second, HOLDER).expect("known");
+    ledger.settled(at(6), second, DELIVERY).expect("known");
     ledger
-        .known(at(7), (NodeId(1), HOLDER.connection), &[second])
+        .known(at(7), NodeId(1), &[(second, DELIVERY)])
         .expect("known");
     ledger.released(at(30), |_| true);
     assert!(
@@ -94,7 +100,7 @@ fn only_the_broker_may_take_a_message_from_a_client() {
     for id in [first, second] {
         deliver(&mut ledger, 3, id, false).expect("its first time");
     }
-    let again = ledger.delivered(at(4), read(first), 0, other, true);
+    let again = ledger.delivered(at(4), read(first), 0, first_to(other), true);
     again.expect("its client's channel may have ended");
     ledger
         .doubled(at(5))
@@ -106,7 +112,7 @@ fn only_the_broker_may_take_a_message_from_a_client() {
     deliver(&mut ledger, 10, second, true).expect("it went back with the channel");
     ledger.released(at(30), |h| h == HOLDER);
     ledger
-        .delivered(at(11), read(second), 0, other, true)
+        .delivered(at(11), read(second), 0, first_to(other), true)
         .expect("back");
     ledger.doubled(at(19)).expect("given back first");
 }
@@ -143,10 +149,28 @@ fn a_settling_that_came_after_its_node_was_given_up_is_not_known() {
     let id = publish(&mut ledger, 1);
     deliver(&mut ledger, 2, id, false).expect("its first time");
     ledger.given_up(at(3), NodeId(1));
-    ledger.settled(at(4), id, HOLDER).expect("known");
-    let known = ledger.known(at(5), (NodeId(1), HOLDER.connection), &[id]);
+    ledger.settled(at(4), id, DELIVERY).expect("known");
+    let known = ledger.known(at(5), NodeId(1), &[(id, DELIVERY)]);
     known.expect("known");
     deliver(&mut ledger, 6, id, true).expect("it had gone back");
+}
+
+#[test]
+fn what_waited_where_a_machine_stood_still_may_have_been_taken_back_meanwhile() {
+    for (stood_still, known) in [(1, false), (2, true)] {
+        let mut ledger = ledger(Character::Plain);
+        let id = publish(&mut ledger, 1);
+        ledger.stands_still(at(3), NodeId(stood_still), Duration::from_secs(4));
+        ledger.given_up(at(5), NodeId(1));
+        ledger.disturb(at(7));
+        deliver(&mut ledger, 7, id, false).expect("its first time");
+        ledger.settled(at(7), id, DELIVERY).expect("known");
+        let answer = ledger.known(at(8), NodeId(1), &[(id, DELIVERY)]);
+        answer.expect("known");
+        assert_eq!(ledger.gone == 1, known, "{stood_still}");
+        let again = deliver(&mut ledger, 9, id, true);
+        assert_eq!(again.is_err(), known, "{again:?}");
+    }
 }
 
 #[test]
@@ -155,9 +179,9 @@ fn a_settling_that_a_classic_queues_node_took_along_is_not_known() {
     ledger.queues[0].quorum = false;
     let id = publish(&mut ledger, 1);
     deliver(&mut ledger, 2, id, false).expect("its first time");
-    ledger.settled(at(3), id, HOLDER).expect("known");
+    ledger.settled(at(3), id, DELIVERY).expect("known");
     ledger.ended(at(3), NodeId(2));
-    let known = ledger.known(at(8), (NodeId(1), HOLDER.connection), &[id]);
+    let known = ledger.known(at(8), NodeId(1), &[(id, DELIVERY)]);
     known.expect("known");
     deliver(&mut ledger, 9, id, true).expect("the queue had not heard");
 }
@@ -190,10 +214,10 @@ fn a_purge_does_not_take_what_a_client_has() {
     for id in [held, ready] {
         deliver(&mut ledger, 3, id, false).expect("its first time");
     }
-    ledger.given_back(at(4), ready, HOLDER).expect("known");
+    ledger.given_back(at(4), ready, DELIVERY).expect("known");
     let purge = ledger.opened(at(5), 0);
     ledger.closed(at(6), purge);
-    ledger.given_back(at(7), held, HOLDER).expect("known");
+    ledger.given_back(at(7), held, DELIVERY).expect("known");
     let owed = ledger.owed(at(9)).1;
     assert!(owed.iter().map(|(id, _)| *id).eq([held]), "{owed:?}");
 }
@@ -204,9 +228,11 @@ fn what_was_given_back_goes_before_what_is_new() {
         let mut ledger = ledger(Character::Plain);
         let (back, new) = (publish(&mut ledger, 1), publish(&mut ledger, 2));
         deliver(&mut ledger, 3, back, false).expect("its first time");
-        ledger.given_back(at(4), back, HOLDER).expect("known");
+        ledger.given_back(at(4), back, DELIVERY).expect("known");
         if known {
-            ledger.known_back(at(5), &[back]).expect("known");
+            ledger
+                .known_back(at(5), &[(back, DELIVERY)])
+                .expect("known");
         }
         deliver(&mut ledger, 7, new, false).expect("the other may be on its way to somebody");
         assert_eq!(deliver(&mut ledger, 9, back, true).is_err(), known);
@@ -229,19 +255,19 @@ fn what_was_rejected_in_a_mortal_queue_is_owed_by_the_grave() {
     for id in [first, second] {
         deliver(&mut ledger, 3, id, false).expect("its first time");
     }
-    let early = ledger.delivered(at(3), from_grave(second), 1, HOLDER, false);
+    let early = ledger.delivered(at(3), from_grave(second), 1, DELIVERY, false);
     assert!(early.is_err(), "nobody rejected it");
-    ledger.rejected(at(4), first, HOLDER).expect("known");
-    ledger.settled(at(4), second, HOLDER).expect("known");
+    ledger.rejected(at(4), first, DELIVERY).expect("known");
+    ledger.settled(at(4), second, DELIVERY).expect("known");
     ledger
-        .known(at(5), (NodeId(1), HOLDER.connection), &[first, second])
+        .known(at(5), NodeId(1), &[(first, DELIVERY), (second, DELIVERY)])
         .expect("known");
     assert_eq!(ledger.owed(at(6)).0, 1);
     assert!(deliver(&mut ledger, 6, first, true).is_err(), "resurrected");
     ledger
-        .delivered(at(7), from_grave(first), 1, HOLDER, false)
+        .delivered(at(7), from_grave(first), 1, DELIVERY, false)
         .expect("from the grave");
-    ledger.settled(at(8), first, HOLDER).expect("known");
+    ledger.settled(at(8), first, DELIVERY).expect("known");
     assert_eq!(ledger.owed(at(9)).0, 0);
 }
 
@@ -272,11 +298,11 @@ fn what_crossed_on_its_way_may_be_settled_by_who_had_it_before() {
                 attempts,
                 ..read(id)
             };
-            let arrives = ledger.delivered(at(second), read, 0, holder, true);
+            let arrives = ledger.delivered(at(second), read, 0, first_to(holder), true);
             arrives.expect("its client's channel may have ended");
         }
         ledger.released(at(5), |h| h == stale);
-        ledger.settled(at(5), id, new).expect("known");
+        ledger.settled(at(5), id, first_to(new)).expect("known");
         let what = (quorum, disturbed, attempts);
         assert_eq!(ledger.owed(at(6)).0, owed, "{what:?}");
     }
@@ -294,15 +320,53 @@ fn a_grave_may_have_copies_of_what_died_while_something_was_wrong() {
         let id = publish(&mut ledger, 1);
         deliver(&mut ledger, 2, id, false).expect("its first time");
         ledger.disturbed = at(disturbed);
-        ledger.rejected(at(4), id, HOLDER).expect("known");
+        ledger.rejected(at(4), id, DELIVERY).expect("known");
         let dead = Read {
             died: true,
             ..read(id)
         };
         for (second, fine) in [(8, true), (9, allowed)] {
-            let came = ledger.delivered(at(second), dead, 1, HOLDER, false);
+            let came = ledger.delivered(at(second), dead, 1, DELIVERY, false);
             assert_eq!(came.is_ok(), fine, "{came:?}");
-            ledger.settled(at(second), id, HOLDER).expect("known");
+            ledger.settled(at(second), id, DELIVERY).expect("known");
         }
+    }
+}
+
+/// A queue took a client's node to be down, and served the client again: only the last of its deliveries counts.
+#[test]
+fn of_deliveries_of_a_message_to_one_client_the_last_counts() {
+    let later = Delivery { tag: 2, ..DELIVERY };
+    for (given_back, settled, owed) in [(DELIVERY, later, 0), (later, DELIVERY, 1)] {
+        let mut ledger = ledger(Character::Plain);
+        let id = publish(&mut ledger, 1);
+        ledger.disturb(at(4));
+        deliver(&mut ledger, 2, id, false).expect("its first time");
+        let again = Read {
+            attempts: 1,
+            ..read(id)
+        };
+        let came = ledger.delivered(at(3), again, 0, later, true);
+        came.expect("its node was given up");
+        ledger.given_back(at(5), id, given_back).expect("known");
+        ledger.settled(at(6), id, settled).expect("known");
+        assert_eq!(ledger.owed(at(7)).0, owed, "{given_back:?}");
+    }
+}
+
+#[test]
+fn an_answer_about_an_earlier_delivery_says_nothing_of_the_last() {
+    let later = Delivery { tag: 2, ..DELIVERY };
+    for (asked_of, gone) in [(DELIVERY, false), (later, true)] {
+        let mut ledger = ledger(Character::Plain);
+        let id = publish(&mut ledger, 1);
+        ledger.disturb(at(4));
+        deliver(&mut ledger, 2, id, false).expect("its first time");
+        let came = ledger.delivered(at(3), read(id), 0, later, true);
+        came.expect("its node was given up");
+        ledger.settled(at(5), id, later).expect("known");
+        let known = ledger.known(at(6), NodeId(1), &[(id, asked_of)]);
+        known.expect("known");
+        assert_eq!(ledger.gone == 1, gone, "{asked_of:?}");
     }
 }

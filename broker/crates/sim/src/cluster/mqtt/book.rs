@@ -30,6 +30,13 @@ enum Outcome {
     Cancelled(Time),
 }
 
+/// A connection that its client has left for another one.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    connection: u64,
+    at: Time,
+}
+
 #[derive(Clone, Debug)]
 struct Post {
     topic: String,
@@ -38,6 +45,8 @@ struct Post {
     outcome: Outcome,
     /// By its client, which does not know whether it has arrived: there may be two of it.
     again: bool,
+    /// With QoS 0: the connection on which its client sent it, when that was left.
+    left: Option<Left>,
     /// Sessions that are to have it, by device; and those that could not miss it when it was sent first.
     owed: BTreeSet<usize>,
     first: BTreeSet<usize>,
@@ -135,6 +144,7 @@ impl Book {
             sent: now,
             outcome: Outcome::Open,
             again: false,
+            left: None,
             first: owed.clone(),
             owed,
             owed_groups,
@@ -154,6 +164,13 @@ impl Book {
             post.again = true;
             post.owed.retain(|device| owed.contains(device));
             post.owed_groups.retain(|group| groups.contains(group));
+        }
+    }
+
+    /// Its client leaves the connection on which it sent this with QoS 0, and sends nothing of it again.
+    pub fn left_behind(&mut self, at: Time, connection: u64, id: PostId) {
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.left = Some(Left { connection, at });
         }
     }
 
@@ -295,6 +312,8 @@ impl Book {
             return Ok(());
         }
         post.owed.remove(&device);
+        // A node that stood still, or was cut off, reads it when it goes on: after what its client sent on the next connection.
+        let left = post.left.filter(|left| calm >= left.at);
         let receipt = Receipt {
             id,
             topic,
@@ -303,6 +322,7 @@ impl Book {
             sent: post.sent,
             again: post.again,
             missed: post.again && !post.first.contains(&device),
+            left: left.map(|left| left.connection),
             acknowledged: match post.outcome {
                 Outcome::Acknowledged(at) => Some(at),
                 _ => None,

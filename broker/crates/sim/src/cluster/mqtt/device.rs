@@ -85,6 +85,8 @@ pub struct Device {
     inbound: Inbound,
     outbound: Outbound,
     sent: BTreeMap<u64, Sent>,
+    /// Messages of QoS 0 that it sent on this connection.
+    unanswered: Vec<PostId>,
     serial: u64,
     streams: u32,
     stream: Option<u32>,
@@ -127,6 +129,7 @@ impl Device {
             inbound: Inbound::default(),
             outbound: Outbound::default(),
             sent: BTreeMap::new(),
+            unanswered: Vec::new(),
             serial: 0,
             streams: (number as u32) << 16,
             stream: None,
@@ -197,6 +200,9 @@ impl Device {
     /// The connection is gone, or left: a clean session with it.
     pub fn loses(&mut self, cx: &mut Cx<'_>) -> Option<Link<Wire>> {
         let link = self.link.take()?;
+        for id in self.unanswered.drain(..) {
+            cx.book.left_behind(cx.now, link.connection, id);
+        }
         if !self.plan.lasting {
             self.forget(cx);
         }

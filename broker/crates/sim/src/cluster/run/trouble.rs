@@ -39,8 +39,10 @@ impl Run {
         world.trace.event(now, "fault", 0, &fault);
         self.faults += 1;
         self.ledger.disturb(now);
-        if let Fault::Clock(..) = fault {
-            self.ledger.clocks_jump();
+        match fault {
+            Fault::Clock(..) => self.ledger.clocks_jump(),
+            Fault::Pause(node, time) => self.ledger.stands_still(now, node, time),
+            _ => {}
         }
         if let Fault::LostDisk(node) = fault {
             self.replace(world, node);

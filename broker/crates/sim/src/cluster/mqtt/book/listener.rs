@@ -29,6 +29,8 @@ pub struct Receipt<'a> {
     pub again: bool,
     /// It was sent again, and need not have come to this session as it was sent first.
     pub missed: bool,
+    /// Sent with QoS 0 on this connection, which its client has left since, and then something was wrong.
+    pub left: Option<u64>,
     pub acknowledged: Option<Time>,
     pub epoch: u64,
 }
@@ -41,8 +43,8 @@ pub struct Listener {
     ever: BTreeSet<String>,
     /// When the first of them was.
     began: Option<Time>,
-    /// The last number of each stream that came for the first time, by topic and QoS.
-    order: BTreeMap<(u32, String, Qos), u32>,
+    /// The last number of each stream that came for the first time, by topic and QoS; of connections that were left, by those.
+    order: BTreeMap<(u32, String, Qos, Option<u64>), u32>,
     /// What came, and in which epoch last.
     got: BTreeMap<PostId, u64>,
     /// The newest message that came for a filter, by when it was sent.
@@ -163,7 +165,7 @@ impl Listener {
         if late || self.group_of(topic).is_some() {
             return Ok(false);
         }
-        let order = (id.stream(), topic.to_owned(), receipt.qos);
+        let order = (id.stream(), topic.to_owned(), receipt.qos, receipt.left);
         let last = self.order.entry(order).or_default();
         let before = std::mem::replace(last, id.number());
         if before > id.number() {

@@ -143,6 +143,27 @@ fn what_is_sent_again_may_be_late_for_a_session_that_has_begun_since() {
 }
 
 #[test]
+fn what_was_left_on_a_connection_of_a_node_that_stood_still_comes_late_and_in_order() {
+    let zero = (Qos::AtMostOnce, 1, false);
+    for (wrong_until, fine) in [(5, true), (4, false)] {
+        let mut book = book("t/+", Qos::ExactlyOnce);
+        for number in 2..5 {
+            let at = at(number.into());
+            book.sent(at, id(number), ("t/1", Qos::AtMostOnce), ALL);
+        }
+        book.disturbed = at(wrong_until);
+        for number in [2, 3] {
+            book.left_behind(at(5), 1, id(number));
+        }
+        assert_eq!(comes_with(&mut book, LASTING, id(4), zero), Ok(()));
+        let late = comes_with(&mut book, LASTING, id(3), zero);
+        assert_eq!(late.is_ok(), fine, "{late:?}");
+        let before = comes_with(&mut book, LASTING, id(2), zero);
+        assert!(before.is_err(), "a connection is read in its order");
+    }
+}
+
+#[test]
 fn one_of_a_group_has_a_message() {
     let mut book = book("$share/g/t/+", Qos::AtLeastOnce);
     let one = post(&mut book, 2, ALL);

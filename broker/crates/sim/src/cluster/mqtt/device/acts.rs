@@ -135,6 +135,7 @@ impl Device {
             cx.book.sent(cx.now, id, (&topic, qos), cx.knows);
             if qos == Qos::AtMostOnce {
                 cx.book.unknown(id);
+                self.unanswered.push(id);
             }
         }
         self.sent.insert(self.serial, Sent { id, write });
