@@ -71,7 +71,9 @@ impl<I: Body> Checkout<I> {
             return;
         };
         for (from, to) in ids.iter().filter(|(from, to)| from <= to) {
-            while let Some(out) = self.take_out(number, *from, *to) {
+            let mut from = *from;
+            while let Some((id, out)) = self.take_out(number, from, *to) {
+                from = from.max(id) + 1;
                 self.counters.deliveries.ack += 1;
                 store.settled(out.item);
             }
@@ -209,7 +211,7 @@ impl<I: Body> Checkout<I> {
     fn drop_unacked<S: Store<Item = I>>(&mut self, store: &mut S) {
         for consumer in self.consumers.values_mut() {
             self.out -= consumer.out.len() as u64;
-            for (_, out) in std::mem::take(&mut consumer.out) {
+            for out in std::mem::take(&mut consumer.out).into_values() {
                 store.settled(out.item);
             }
         }
@@ -262,7 +264,7 @@ impl<I: Body> Checkout<I> {
                 let id = consumer.id;
                 store.event(consumer.session, Event::Cancelled { consumer: id });
             }
-            for (_, out) in consumer.out {
+            for out in consumer.out.into_values() {
                 store.settled(out.item);
             }
         }

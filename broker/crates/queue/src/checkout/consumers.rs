@@ -1,12 +1,12 @@
 //! Consumers: windows, turns, the single active one, settling.
 
 use super::{
-    Back, Body, Checkout, Flow, FlowWindow, Handed, MAX_WINDOW, Store, Taken, UNLIMITED_WINDOW,
+    Back, Body, Checkout, Flow, FlowWindow, Handed, MAX_WINDOW, Outstanding, Store, Taken, Turn,
+    UNLIMITED_WINDOW,
 };
 use crate::{ConsumerId, ConsumerInfo, ConsumerSpec, DeadReason, Outcome, QueueKind, SessionId};
 use env::planted::{self, Bug};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 /// A message that is out.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub(crate) struct Consumer<I> {
     /// Its settling is no acknowledgement: the client was not asked for one.
     pub uncounted: bool,
     pub next_id: u64,
-    pub out: BTreeMap<u64, Out<I>>,
+    pub out: Outstanding<Out<I>>,
     /// No delivery beyond this id. Classic queues only.
     pub credit: u64,
     /// Its place in `Checkout::service`.
@@ -57,7 +57,7 @@ impl<I: Body> Consumer<I> {
             lasting: false,
             succeeded: false,
             next_id: 1,
-            out: BTreeMap::new(),
+            out: Outstanding::default(),
             credit: u64::MAX,
             ticket: None,
             flow: Flow::default(),
@@ -114,7 +114,7 @@ impl<I: Body> Consumer<I> {
             store.deliver(self.handed(id, &out), &out.item);
             self.flow.send(id, out.item.body());
         }
-        self.out.insert(id, out);
+        self.out.push(id, out);
     }
 
     /// What is out from this id on, once more, as far as there is room.
@@ -125,8 +125,8 @@ impl<I: Body> Consumer<I> {
         window: FlowWindow,
     ) {
         let sent = from.saturating_sub(1);
-        let known = self.flow.until(sent).map(|ids| self.out.range(ids));
-        let bodies = known.into_iter().flatten().map(|(_, o)| o.item.body());
+        let known = self.flow.until(sent).map(|ids| self.out.among(ids));
+        let bodies = known.into_iter().flatten().map(|o| o.item.body());
         self.flow.rewind(sent, bodies);
         self.send_on(store, window);
     }
@@ -136,20 +136,20 @@ impl<I: Body> Consumer<I> {
         if self.cancelled || self.flow.sent + 1 >= self.next_id {
             return;
         }
-        for (id, out) in self.out.range(self.flow.sent + 1..) {
+        for (id, out) in self.out.from(self.flow.sent + 1) {
             if !self.get && !self.flow.has_room(window) {
                 return;
             }
-            store.deliver(handed(self.session, self.id, *id, out), &out.item);
-            self.flow.send(*id, out.item.body());
+            store.deliver(handed(self.session, self.id, id, out), &out.item);
+            self.flow.send(id, out.item.body());
         }
         // What came after that was given back.
         self.flow.sent = self.next_id - 1;
     }
 
     pub(super) fn received(&mut self, up_to: u64) {
-        let done = self.flow.until(up_to).map(|ids| self.out.range(ids));
-        let bodies = done.into_iter().flatten().map(|(_, o)| o.item.body());
+        let done = self.flow.until(up_to).map(|ids| self.out.among(ids));
+        let bodies = done.into_iter().flatten().map(|o| o.item.body());
         self.flow.received(up_to, bodies);
     }
 
@@ -278,7 +278,10 @@ impl<I: Body> Checkout<I> {
                 true => to - 1,
                 false => to,
             };
-            while let Some(out) = self.take_out(number, from, to) {
+            let mut from = from;
+            while let Some((id, out)) = self.take_out(number, from, to) {
+                // What is settled is not looked at again.
+                from = from.max(id) + 1;
                 self.counters.deliveries.ack += u64::from(counted);
                 match outcome {
                     Outcome::Accepted => store.settled(out.item),
@@ -303,16 +306,12 @@ impl<I: Body> Checkout<I> {
         self.elect();
     }
 
-    pub(super) fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<Out<I>> {
+    /// The first one among these ids, with its id.
+    pub(super) fn take_out(&mut self, number: u64, from: u64, to: u64) -> Option<(u64, Out<I>)> {
         let consumer = self.consumers.get_mut(&number)?;
-        let (id, out) = if from == to {
-            match consumer.out.remove(&from) {
-                None if planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?,
-                found => (from, found?),
-            }
-        } else {
-            let id = *consumer.out.range(from..=to).next()?.0;
-            (id, consumer.out.remove(&id)?)
+        let (id, out) = match consumer.out.take_first(from..=to) {
+            None if from >= to && planted::is(Bug::AckAppliedTwice) => consumer.out.pop_first()?,
+            found => found?,
         };
         consumer.flow.settled(id, out.item.body());
         if consumer.out.is_empty() {
@@ -320,7 +319,7 @@ impl<I: Body> Checkout<I> {
             consumer.flow.sent = consumer.next_id - 1;
         }
         self.out -= 1;
-        Some(out)
+        Some((id, out))
     }
 
     /// A failed attempt (Q9): counted, and over the limit the message is dead.
@@ -334,9 +333,9 @@ impl<I: Body> Checkout<I> {
 
     /// What a session that lasts held goes before all that waits, for it is to come in its order again.
     fn return_in_front<S: Store<Item = I>>(&mut self, store: &mut S, number: u64) {
-        let last = |c: &Consumer<I>| c.out.last_key_value().map(|(id, _)| *id);
+        let last = |c: &Consumer<I>| c.out.last_id();
         while let Some(id) = self.consumers.get(&number).and_then(last)
-            && let Some(out) = self.take_out(number, id, id)
+            && let Some((_, out)) = self.take_out(number, id, id)
         {
             Self::give_back(self.delivery_limit, store, out, Back::InFront);
         }
@@ -346,7 +345,7 @@ impl<I: Body> Checkout<I> {
         if self.consumers.get(&number).is_some_and(|c| c.lasting) {
             return self.return_in_front(store, number);
         }
-        while let Some(out) = self.take_out(number, 0, u64::MAX) {
+        while let Some((_, out)) = self.take_out(number, 0, u64::MAX) {
             Self::give_back(self.delivery_limit, store, out, Back::Lost);
         }
     }
@@ -398,7 +397,7 @@ impl<I: Body> Checkout<I> {
         let priority = Reverse(consumer.spec.priority);
         self.candidates.remove(&(priority, number));
         if let Some(ticket) = consumer.ticket.take() {
-            self.service.remove(&(priority, ticket));
+            self.service.remove(consumer.spec.priority, ticket);
         }
         if self.active == Some(number) {
             self.active = None;
@@ -447,13 +446,13 @@ impl<I: Body> Checkout<I> {
         match (eligible, consumer.ticket) {
             (true, None) => {
                 consumer.ticket = Some(self.next_ticket);
-                self.service
-                    .insert((Reverse(priority), self.next_ticket), number);
+                let ticket = self.next_ticket;
+                self.service.insert(priority, Turn { ticket, number });
                 self.next_ticket += 1;
             }
             (false, Some(ticket)) => {
                 consumer.ticket = None;
-                self.service.remove(&(Reverse(priority), ticket));
+                self.service.remove(priority, ticket);
             }
             _ => {}
         }

@@ -7,12 +7,16 @@
 mod answers;
 mod consumers;
 mod flow;
+mod outstanding;
 mod sessions;
+mod turns;
 
 pub(crate) use consumers::{Consumer, Out};
 pub(crate) use flow::{Body, Flow};
 pub use flow::{FLOW_WINDOW, FlowWindow};
+pub(crate) use outstanding::Outstanding;
 pub(crate) use sessions::{Admission, SessionState, begins_anew};
+pub(crate) use turns::{Turn, Turns};
 
 use crate::{
     ConsumerId, DeadReason, Event, GoneNode, Name, Outcome, QueueCounters, QueueKind, RequestBody,
@@ -97,7 +101,7 @@ pub(crate) struct Checkout<I> {
     /// Consumers that may be chosen: neither cancelled nor suspended; the best first.
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
     /// Consumers with room in their window, by priority and then by when they were served last.
-    pub service: BTreeMap<(Reverse<i32>, u64), u64>,
+    pub service: Turns,
     /// The single active consumer (Q8).
     pub active: Option<u64>,
     pub next_consumer: u64,
@@ -132,7 +136,7 @@ impl<I: Body> Checkout<I> {
             sessions: BTreeMap::new(),
             consumers: BTreeMap::new(),
             candidates: BTreeSet::new(),
-            service: BTreeMap::new(),
+            service: Turns::default(),
             active: None,
             next_consumer: 1,
             next_ticket: 1,
@@ -193,11 +197,11 @@ impl<I: Body> Checkout<I> {
     /// Hands out what is ready to whoever has room.
     pub fn dispatch<S: Store<Item = I>>(&mut self, store: &mut S) {
         while store.ready() > 0 {
-            let Some((&place, &number)) = self.service.first_key_value() else {
+            let Some(turn) = self.service.first() else {
                 return;
             };
-            let Some(consumer) = self.consumers.get_mut(&number) else {
-                self.service.remove(&place);
+            let Some(consumer) = self.consumers.get_mut(&turn.number) else {
+                self.service.served(None);
                 continue;
             };
             let Some(taken) = store.take() else { return };
@@ -207,13 +211,10 @@ impl<I: Body> Checkout<I> {
             counts.deliver += u64::from(!consumer.spec.no_ack);
             counts.deliver_no_ack += u64::from(consumer.spec.no_ack);
             consumer.hand(store, taken, 0, self.flow_window);
-            self.service.remove(&place);
-            consumer.ticket = None;
-            if consumer.has_room(self.kind, self.flow_window) {
-                consumer.ticket = Some(self.next_ticket);
-                self.service.insert((place.0, self.next_ticket), number);
-                self.next_ticket += 1;
-            }
+            let room = consumer.has_room(self.kind, self.flow_window);
+            consumer.ticket = room.then_some(self.next_ticket);
+            self.next_ticket += u64::from(room);
+            self.service.served(consumer.ticket);
         }
     }
 
@@ -233,7 +234,7 @@ impl<I: Body> Checkout<I> {
             store.event(session, Event::Cancelled { consumer: id });
             return true;
         }
-        let from = consumer.out.range(next..).next().map(|(id, _)| *id);
+        let from = consumer.out.from(next).next().map(|(id, _)| id);
         let next = from.unwrap_or(consumer.next_id).max(next);
         store.event(session, Event::Resumed { consumer: id, next });
         consumer.hand_again(store, next, window);

@@ -6,7 +6,7 @@ use super::dead_letter::DeadLetters;
 use super::effects::Place;
 use super::machine::Machine;
 use super::ready::{Held, Ready, Returned};
-use crate::checkout::{Checkout, Consumer, Out, SessionState};
+use crate::checkout::{Checkout, Consumer, Out, SessionState, Turn};
 use crate::codec::{
     CodecError, Reader, put_answer, put_refusal, put_session, put_settings, put_spec, put_varint,
     take_answer, take_refusal, take_session, take_settings, take_spec,
@@ -15,7 +15,6 @@ use crate::{ConsumerId, DeadReason, Name, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 /// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read. One
 /// with dead messages has them behind all else, and a number of its own, so that no program passes them over.
@@ -280,7 +279,8 @@ fn place_consumer(checkout: &mut Checkout<Held>, number: u64, consumer: Consumer
         checkout.candidates.insert((priority, number));
     }
     if let Some(ticket) = consumer.ticket {
-        checkout.service.insert((priority, ticket), number);
+        let turn = Turn { ticket, number };
+        checkout.service.insert(priority.0, turn);
     }
     if !consumer.get && !consumer.cancelled {
         checkout.live += 1;
@@ -331,8 +331,8 @@ fn put_consumer(out: &mut BytesMut, consumer: &Consumer<Held>) {
     put_varint(out, consumer.next_id);
     put_varint(out, consumer.ticket.unwrap_or(0));
     put_varint(out, consumer.out.len() as u64);
-    for (id, held) in &consumer.out {
-        put_varint(out, *id);
+    for (id, held) in consumer.out.iter() {
+        put_varint(out, id);
         put_held(out, &held.item);
         put_varint(out, held.attempts.into());
         put_varint(out, held.left);
@@ -352,7 +352,6 @@ fn take_consumer(reader: &mut Reader) -> Result<Consumer<Held>, CodecError> {
     consumer.succeeded = flags & 16 != 0;
     consumer.next_id = reader.varint()?;
     consumer.ticket = Some(reader.varint()?).filter(|ticket| *ticket != 0);
-    let mut out = BTreeMap::new();
     for _ in 0..reader.count(7)? {
         let id = reader.varint()?;
         let held = Out {
@@ -361,8 +360,10 @@ fn take_consumer(reader: &mut Reader) -> Result<Consumer<Held>, CodecError> {
             left: reader.varint()?,
             redelivered: reader.bool()?,
         };
-        out.insert(id, held);
+        // They were written in their order, and the next one is behind them.
+        if id >= consumer.next_id || !consumer.out.push(id, held) {
+            return Err(CodecError::Range);
+        }
     }
-    consumer.out = out;
     Ok(consumer)
 }

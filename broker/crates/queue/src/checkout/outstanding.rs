@@ -1,0 +1,220 @@
+//! What is out to a consumer, by delivery id. Ids ascend as they are given, and most are settled in that order: so it is a
+//! line, with gaps where others were settled first.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    id: u64,
+    /// None: settled, kept until it reaches an end of the line or most of all are such.
+    item: Option<T>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Outstanding<T> {
+    /// Ascending by id; the first and the last are not settled.
+    entries: VecDeque<Entry<T>>,
+    live: usize,
+}
+
+/// Settled entries that are not worth a sweep, and those that stay allocated while there are none.
+const SLACK: usize = 64;
+
+impl<T> Default for Outstanding<T> {
+    fn default() -> Self {
+        Outstanding {
+            entries: VecDeque::new(),
+            live: 0,
+        }
+    }
+}
+
+impl<T> Outstanding<T> {
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// The last one. False, and nothing happens: there was one with this id or a later one.
+    pub fn push(&mut self, id: u64, item: T) -> bool {
+        if self.entries.back().is_some_and(|last| last.id >= id) {
+            return false;
+        }
+        self.entries.push_back(Entry {
+            id,
+            item: Some(item),
+        });
+        self.live += 1;
+        true
+    }
+
+    /// Where the first entry from this id on is, settled or not.
+    fn position(&self, id: u64) -> usize {
+        let Some(first) = self.entries.front() else {
+            return 0;
+        };
+        // Without gaps that is where it is.
+        let guess = usize::try_from(id.saturating_sub(first.id)).unwrap_or(usize::MAX);
+        match self.entries.get(guess) {
+            Some(there) if there.id == id => guess,
+            _ => self.entries.partition_point(|entry| entry.id < id),
+        }
+    }
+
+    /// Takes the first one among these ids.
+    pub fn take_first(&mut self, ids: RangeInclusive<u64>) -> Option<(u64, T)> {
+        let (from, to) = ids.into_inner();
+        let start = self.position(from);
+        let mut rest = self.entries.range_mut(start..);
+        let (id, item) = rest.find_map(|entry| match entry.id <= to {
+            true => Some((entry.id, entry.item.take())).filter(|(_, item)| item.is_some()),
+            // Behind the last of the ids nothing is looked for.
+            false => Some((entry.id, None)),
+        })?;
+        let item = item?;
+        self.live -= 1;
+        self.tidy();
+        Some((id, item))
+    }
+
+    pub fn pop_first(&mut self) -> Option<(u64, T)> {
+        self.take_first(0..=u64::MAX)
+    }
+
+    pub fn last_id(&self) -> Option<u64> {
+        self.entries.back().map(|last| last.id)
+    }
+
+    /// Those with this id or a later one.
+    pub fn from(&self, id: u64) -> impl Iterator<Item = (u64, &T)> {
+        let rest = self.entries.range(self.position(id)..);
+        rest.filter_map(|entry| Some((entry.id, entry.item.as_ref()?)))
+    }
+
+    /// Those with these ids.
+    pub fn among(&self, ids: RangeInclusive<u64>) -> impl Iterator<Item = &T> {
+        let to = *ids.end();
+        let all = self.from(*ids.start()).take_while(move |(id, _)| *id <= to);
+        all.map(|(_, item)| item)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        self.from(0)
+    }
+
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(|entry| entry.item.as_ref())
+    }
+
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.entries.into_iter().filter_map(|entry| entry.item)
+    }
+
+    fn tidy(&mut self) {
+        while self
+            .entries
+            .pop_front_if(|first| first.item.is_none())
+            .is_some()
+        {}
+        while self
+            .entries
+            .pop_back_if(|last| last.item.is_none())
+            .is_some()
+        {}
+        if self.entries.len() > 2 * self.live + SLACK {
+            self.entries.retain(|entry| entry.item.is_some());
+        }
+        if self.entries.is_empty() && self.entries.capacity() > 4 * SLACK {
+            self.entries.shrink_to(SLACK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push { skipped: u64 },
+        Take { from: u64, to: u64 },
+        TakeAll { from: u64, to: u64 },
+        Pop,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u64..3).prop_map(|skipped| Step::Push { skipped }),
+            2 => (0u64..120).prop_map(|id| Step::Take { from: id, to: id }),
+            1 => (0u64..120, 0u64..120).prop_map(|(from, to)| Step::Take { from, to }),
+            1 => (0u64..120, 0u64..40).prop_map(|(from, more)| Step::TakeAll { from, to: from + more }),
+            1 => Just(Step::Pop),
+        ]
+    }
+
+    proptest! {
+        /// Against a map.
+        #[test]
+        fn it_is_a_map_in_order(steps in proptest::collection::vec(step(), 1..400), from in 0u64..150) {
+            let mut line = Outstanding::default();
+            let mut map: BTreeMap<u64, u64> = BTreeMap::new();
+            let mut last = 0;
+            for step in steps {
+                match step {
+                    Step::Push { skipped } => {
+                        last += 1 + skipped;
+                        prop_assert!(line.push(last, last * 3));
+                        prop_assert!(!line.push(last, 0));
+                        map.insert(last, last * 3);
+                    }
+                    Step::Take { from, to } => {
+                        let id = map.keys().copied().find(|id| (from..=to).contains(id));
+                        let there = id.and_then(|id| map.remove_entry(&id));
+                        prop_assert_eq!(line.take_first(from..=to), there);
+                    }
+                    Step::TakeAll { from, to } => {
+                        while let Some((id, item)) = line.take_first(from..=to) {
+                            prop_assert_eq!(map.remove(&id), Some(item));
+                        }
+                        prop_assert!(map.range(from..=to).next().is_none());
+                    }
+                    Step::Pop => prop_assert_eq!(line.pop_first(), map.pop_first()),
+                }
+                prop_assert_eq!(line.len(), map.len());
+                prop_assert_eq!(line.is_empty(), map.is_empty());
+                prop_assert_eq!(line.last_id(), map.keys().last().copied());
+                prop_assert!(line.entries.len() <= 2 * line.live + SLACK);
+            }
+            let told: Vec<_> = line.from(from).map(|(id, item)| (id, *item)).collect();
+            let there: Vec<_> = map.range(from..).map(|(id, item)| (*id, *item)).collect();
+            prop_assert_eq!(told, there);
+            let among: Vec<_> = line.among(from..=from + 20).copied().collect();
+            let there: Vec<_> = map.range(from..=from + 20).map(|(_, item)| *item).collect();
+            prop_assert_eq!(among, there);
+            prop_assert_eq!(line.iter().count(), map.len());
+            prop_assert!(line.values().eq(map.values()));
+            prop_assert!(line.into_values().eq(map.into_values()));
+        }
+    }
+
+    /// One message that is never acknowledged must not keep the places of all that come after it.
+    #[test]
+    fn one_that_stays_keeps_no_others() {
+        let mut line = Outstanding::default();
+        for id in 1..100_000 {
+            assert!(line.push(id, ()));
+            if id > 1 {
+                assert_eq!(line.take_first(id..=id), Some((id, ())));
+            }
+        }
+        assert_eq!((line.len(), line.last_id()), (1, Some(1)));
+        assert!(line.entries.capacity() <= 4 * SLACK);
+    }
+}
