@@ -93,6 +93,9 @@ impl Sink {
 
     /// Ends the frames of all peers.
     pub fn close_frames(&mut self) {
+        if self.frames.is_empty() {
+            return;
+        }
         for (to, frame) in &mut self.frames {
             if frame.len() > 1 {
                 let frame: Bytes = std::mem::take(frame).freeze();

@@ -165,6 +165,9 @@ impl DeadLetters {
             }
             self.ready.insert(queue);
         }
+        if self.stalled.is_empty() {
+            return;
+        }
         let sources = &self.sources;
         let late = |q: &QueueId| {
             let since = sources.get(q).and_then(|s| s.stalled_since);
@@ -277,7 +280,7 @@ impl Core {
     /// Passes on what queues have; true when anything happened.
     pub fn pass_on_dead(&mut self) -> bool {
         let mut worked = false;
-        for queue in self.owners.take_dying() {
+        while let Some(queue) = self.owners.next_dying() {
             self.dead_letters.note(queue);
         }
         while self.dead_letters.budget > 0

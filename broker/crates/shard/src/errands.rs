@@ -336,6 +336,9 @@ impl Core {
 
     /// Answers those whose time is up.
     pub fn tick_errands(&mut self) {
+        if self.errands.publishing.is_empty() && self.errands.taking.is_empty() {
+            return;
+        }
         let now = self.now;
         let late = |_: &u64, p: &mut Publishing| now >= p.until;
         let publishing: Vec<_> = self.errands.publishing.extract_if(.., late).collect();

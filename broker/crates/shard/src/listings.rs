@@ -127,6 +127,9 @@ impl Listings {
 
     /// Answers those whose time is up with what is there.
     pub fn tick(&mut self, now: Time) {
+        if self.open.is_empty() {
+            return;
+        }
         let late: Vec<Gathering> = (self.open)
             .extract_if(.., |_, g| now >= g.until)
             .map(|(_, late)| late)

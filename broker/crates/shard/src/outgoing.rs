@@ -64,6 +64,9 @@ impl Core {
 
     /// Sends what has gathered for other shards and nodes, a frame for each queue and direction, or some when it is much.
     pub fn flush_outgoing(&mut self) {
+        if self.outgoing.requests.is_empty() && self.outgoing.events.is_empty() {
+            return;
+        }
         let mut outgoing = std::mem::take(&mut self.outgoing);
         for ((place, queue), all) in std::mem::take(&mut outgoing.requests) {
             for messages in pieces(all, ToQueue::message_bytes) {

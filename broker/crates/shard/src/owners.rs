@@ -282,9 +282,9 @@ impl Owners {
         self.touched.insert(queue);
     }
 
-    /// Queues whose dead messages wait to be taken.
-    pub fn take_dying(&mut self) -> BTreeSet<QueueId> {
-        std::mem::take(&mut self.dying)
+    /// A queue whose dead messages wait to be taken.
+    pub fn next_dying(&mut self) -> Option<QueueId> {
+        self.dying.pop_first()
     }
 
     /// Takes dead messages out of a queue that has some: `most` of them and about so many bytes.
@@ -405,16 +405,21 @@ impl Owners {
 
     /// Carries out what the host had for queues, and ends the turn of those that were stepped.
     pub fn turn(&mut self, shard: &mut Vec<ForShard>) -> bool {
-        let outputs = std::mem::take(&mut self.queue_out);
-        let worked = !outputs.is_empty() || !self.touched.is_empty();
-        for output in outputs {
+        if self.queue_out.is_empty() && self.touched.is_empty() {
+            self.tell_damage(shard);
+            return false;
+        }
+        let mut outputs = std::mem::take(&mut self.queue_out);
+        for output in outputs.drain(..) {
             self.queue_output(output, shard);
         }
+        std::mem::swap(&mut outputs, &mut self.queue_out);
+        self.queue_out.append(&mut outputs);
         for queue in std::mem::take(&mut self.touched) {
             self.end_turn(queue);
         }
         self.tell_damage(shard);
-        worked
+        true
     }
 
     fn queue_output(&mut self, output: HostOutput, shard: &mut Vec<ForShard>) {
@@ -594,8 +599,13 @@ impl Owners {
         }
     }
 
+    /// What queues say to sessions, to be given back empty.
     pub fn take_events(&mut self) -> Vec<(SessionId, QueueId, Event)> {
         self.said.take()
+    }
+
+    pub fn reuse_events(&mut self, events: Vec<(SessionId, QueueId, Event)>) {
+        self.said.reuse(events);
     }
 
     pub fn receive_raft(&mut self, from: NodeId, frame: Bytes) {

@@ -147,10 +147,12 @@ impl Core {
         for queue in self.owners.take_unused() {
             self.delete(queue);
         }
-        for (session, queue, event) in self.owners.take_events() {
+        let mut events = self.owners.take_events();
+        worked |= !events.is_empty();
+        for (session, queue, event) in events.drain(..) {
             self.send_event(session, queue, event);
-            worked = true;
         }
+        self.owners.reuse_events(events);
         worked
     }
 

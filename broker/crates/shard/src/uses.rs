@@ -148,6 +148,9 @@ impl Core {
 
     /// The end of a turn: others hear what has changed.
     pub fn flush_uses(&mut self) {
+        if self.uses.changed.is_empty() {
+            return;
+        }
         let holders = self.uses.due(self.now);
         if holders.is_empty() {
             return;

@@ -35,6 +35,9 @@ impl Questions {
     }
 
     pub fn tick(&mut self, now: Time) {
+        if self.open.is_empty() {
+            return;
+        }
         let late = self.open.extract_if(.., |_, q| now >= q.until);
         let late: Vec<Question> = late.map(|(_, q)| q).collect();
         late.into_iter().for_each(Question::finish);

@@ -3,6 +3,9 @@
 use metadata::QueueId;
 use queue::{DeathCounts, Event, Output, SessionId};
 
+/// Places for events that stay allocated.
+const KEEP: usize = 1024;
+
 #[derive(Default)]
 pub struct Said {
     /// What `speaker` has said since another one spoke: said in one go, deliveries are one event.
@@ -60,5 +63,12 @@ impl Said {
     pub fn take(&mut self) -> Vec<(SessionId, QueueId, Event)> {
         self.hear();
         std::mem::take(&mut self.events)
+    }
+
+    /// What [`take`](Self::take) gave, once it is empty: its room is used again.
+    pub fn reuse(&mut self, events: Vec<(SessionId, QueueId, Event)>) {
+        if self.events.is_empty() && events.capacity() <= KEEP {
+            self.events = events;
+        }
     }
 }
