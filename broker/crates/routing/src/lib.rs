@@ -246,7 +246,7 @@ impl<D: Handle> Bindings<D> {
             By::Fanout(all) => all.each(out),
             By::Topic(trie) => {
                 for key in keys {
-                    trie.route(key, out);
+                    trie.route(key, b'.', out);
                 }
             }
             By::Headers(list) => {
@@ -255,6 +255,14 @@ impl<D: Handle> Bindings<D> {
                 }
             }
             By::Hashed(all) => all.route(keys, message, out),
+        }
+    }
+
+    /// The same for one key whose words stand between other separators than dots, an ASCII character. Of a topic exchange;
+    /// others have no words.
+    pub fn route_words(&self, key: &str, separator: u8, out: &mut Vec<D>) {
+        if let By::Topic(trie) = &self.by {
+            trie.route(key, separator, out);
         }
     }
 }

@@ -98,16 +98,28 @@ impl<D: Handle> TopicTrie<D> {
         self.nodes.len() == 1
     }
 
-    pub(crate) fn route(&self, key: &str, out: &mut Vec<D>) {
+    /// The key's words stand between separators, which are ASCII.
+    pub(crate) fn route(&self, key: &str, separator: u8, out: &mut Vec<D>) {
         if self.has_root_only() && !key.is_empty() {
             return;
         }
-        let words: SmallVec<[Option<u32>; 16]> =
-            split(key).map(|text| self.words.of_message(text)).collect();
+        let mut words: SmallVec<[Option<u32>; 16]> = SmallVec::new();
+        if !key.is_empty() {
+            for word in key.as_bytes().split(|byte| *byte == separator) {
+                words.push(self.words.of_message(word));
+            }
+        }
         let mut walk: SmallVec<[(u32, usize); 16]> = SmallVec::new();
         let mut seen: HashSet<(u32, usize), Fixed> = HashSet::default();
-        walk.push((ROOT, 0));
-        while let Some((at, position)) = walk.pop() {
+        let words = words.as_slice();
+        // The top of the stack; nearly always all of it.
+        let mut top = Some((ROOT, 0));
+        while let Some((at, position)) = top.take().or_else(|| walk.pop()) {
+            let mut push = |next| {
+                if let Some(below) = top.replace(next) {
+                    walk.push(below);
+                }
+            };
             let Some(node) = self.nodes.get(at as usize) else {
                 continue;
             };
@@ -116,7 +128,7 @@ impl<D: Handle> TopicTrie<D> {
                 continue;
             }
             if node.hash != NONE {
-                walk.push((node.hash, position));
+                push((node.hash, position));
             }
             let Some(word) = words.get(position) else {
                 node.destinations.each(out);
@@ -124,16 +136,16 @@ impl<D: Handle> TopicTrie<D> {
             };
             if is_hash {
                 // It swallows this word as well.
-                walk.push((at, position + 1));
+                push((at, position + 1));
             }
             if node.star != NONE {
-                walk.push((node.star, position + 1));
+                push((node.star, position + 1));
             }
             if node.plain > 0
                 && let Some(word) = word
                 && let Some(next) = self.edge(at, *word)
             {
-                walk.push((next, position + 1));
+                push((next, position + 1));
             }
         }
     }
@@ -244,7 +256,7 @@ mod tests {
 
     fn matched(trie: &TopicTrie<usize>, key: &str) -> BTreeSet<usize> {
         let mut out = Vec::new();
-        trie.route(key, &mut out);
+        trie.route(key, b'.', &mut out);
         out.into_iter().collect()
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct Words {
     numbers: HashTable<u32>,
 }
 
-fn hash(text: &str) -> u64 {
+fn hash(text: &[u8]) -> u64 {
     foldhash::fast::FixedState::default().hash_one(text)
 }
 
@@ -38,13 +38,13 @@ impl Words {
         match text {
             "*" => Some(STAR),
             "#" => Some(HASH),
-            _ => self.of_message(text),
+            _ => self.of_message(text.as_bytes()),
         }
     }
 
     /// The number of a word of a message's key, where `*` and `#` are words like others (and bound by nobody).
-    pub(crate) fn of_message(&self, text: &str) -> Option<u32> {
-        let same = |number: &u32| text_of(&self.words, *number) == text;
+    pub(crate) fn of_message(&self, text: &[u8]) -> Option<u32> {
+        let same = |number: &u32| text_of(&self.words, *number).as_bytes() == text;
         self.numbers.find(hash(text), same).copied()
     }
 
@@ -63,8 +63,9 @@ impl Words {
         // Fewer than 2^32 words fit in any memory.
         let number = self.words.insert(word) as u32 + FIRST;
         let words = &self.words;
-        let hash_of = |number: &u32| hash(text_of(words, *number));
-        self.numbers.insert_unique(hash(text), number, hash_of);
+        let hash_of = |number: &u32| hash(text_of(words, *number).as_bytes());
+        self.numbers
+            .insert_unique(hash(text.as_bytes()), number, hash_of);
         number
     }
 
@@ -82,7 +83,7 @@ impl Words {
         if word.uses > 0 {
             return;
         }
-        let hash = hash(&word.text);
+        let hash = hash(word.text.as_bytes());
         if let Ok(entry) = self.numbers.find_entry(hash, |n| *n == number) {
             entry.remove();
         }

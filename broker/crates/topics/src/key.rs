@@ -49,6 +49,13 @@ fn push_swapped(text: &str, out: &mut String) {
     *out = String::from_utf8(bytes).unwrap_or_default();
 }
 
+/// Whether the trie has the topic's levels as they are.
+pub(crate) fn has_plain_levels(topic: &str) -> bool {
+    let plain = |byte: u8| byte != b'.' && byte != b'*';
+    // Without a branch for each byte.
+    topic.bytes().fold(true, |all, byte| all & plain(byte))
+}
+
 /// The key that the trie has a topic under; to the end of `out`.
 pub(crate) fn push_topic(topic: &str, out: &mut String) {
     if !topic.contains('*') {

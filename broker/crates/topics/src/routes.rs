@@ -285,11 +285,14 @@ impl Routes {
 
     /// What the trie has for a topic, in `scratch`.
     fn look_up(&mut self, topic: &str) {
-        self.key.clear();
-        key::push_topic(topic, &mut self.key);
         self.scratch.clear();
-        self.trie
-            .route(&[&self.key], &Table::default, &mut self.scratch);
+        if key::has_plain_levels(topic) {
+            self.trie.route_words(topic, b'/', &mut self.scratch);
+        } else {
+            self.key.clear();
+            key::push_topic(topic, &mut self.key);
+            self.trie.route_words(&self.key, b'.', &mut self.scratch);
+        }
         if topic.starts_with('$') {
             self.scratch.retain(|route| !route.wild);
         }

@@ -97,9 +97,9 @@ impl Hub {
         while let Some(session) = self.hubs.announced() {
             self.outputs.push_back(Output::Known { session });
         }
-        let relieved = self.hubs.relieved().into_iter();
-        self.outputs
-            .extend(relieved.map(|session| Output::Relieved { session }));
+        for session in self.hubs.relieved() {
+            self.outputs.push_back(Output::Relieved { session });
+        }
     }
 
     fn heard(&mut self, waiter: Waiter) {
