@@ -137,6 +137,10 @@ macro_rules! properties {
                 })*
             }
 
+            fn no_singles(&self) -> bool {
+                true $(&& self.$name.is_none())*
+            }
+
             fn same_singles(&self, other: &Properties<'_>) -> bool {
                 true $(&& self.$name == other.$name)*
             }
@@ -283,7 +287,7 @@ impl<'a> Properties<'a> {
 
     /// There is nothing to send.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Properties::default()
+        self.no_singles() && self.repeated.walk().next().is_none()
     }
 
     /// In their order.
