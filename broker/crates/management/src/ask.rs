@@ -1,6 +1,7 @@
 //! Asking the node, with a bound on the wait.
 
 use crate::error::ApiError;
+use crate::lengths::Lately;
 use crate::login::Logins;
 use crate::rates::{Moment, Rates};
 use crate::{Config, Node, entropy};
@@ -35,6 +36,7 @@ struct Shared {
     config: Config,
     logins: Logins,
     rates: Mutex<Rates>,
+    lately: Lately,
     /// Since when a sign of life is waited for.
     unanswered: Mutex<Option<Instant>>,
 }
@@ -48,6 +50,7 @@ impl Api {
             config,
             logins: Logins::new(key),
             rates: Mutex::new(Rates::default()),
+            lately: Lately::default(),
             unanswered: Mutex::new(None),
         })))
     }
@@ -68,6 +71,10 @@ impl Api {
     pub(crate) fn rates(&self) -> MutexGuard<'_, Rates> {
         let rates = &self.0.rates;
         rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lately(&self) -> &Lately {
+        &self.0.lately
     }
 
     pub(crate) fn moment(&self) -> Moment {

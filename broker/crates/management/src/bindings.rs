@@ -6,6 +6,7 @@ use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::exchanges::plain;
 use crate::json::{Members, from_table};
+use crate::page::Window;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use message::Table;
@@ -120,9 +121,11 @@ pub(crate) fn show(binding: &BindingRecord) -> Json {
     })
 }
 
-fn answer(found: Option<Vec<Arc<BindingRecord>>>) -> Answer {
+/// The part of them that the request wants; it filters by routing key.
+fn answer(call: &Call, found: Option<Vec<Arc<BindingRecord>>>) -> Answer {
     let found = found.ok_or_else(ApiError::not_found)?;
-    json(Json::Array(found.iter().map(|b| show(b)).collect()))
+    let (part, cut) = Window::of(&call.query)?.cut(found, |b| &b.routing_key)?;
+    Ok(cut.respond(part.iter().map(|b| show(b)).collect()))
 }
 
 /// The binding that a definitions document describes.
@@ -162,7 +165,7 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
             all
         })
         .await?;
-    answer(Some(found))
+    answer(call, Some(found))
 }
 
 pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
@@ -178,7 +181,7 @@ pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) ->
         })
         .await?;
     // As in `between`.
-    answer(Some(found.unwrap_or_default()))
+    answer(call, Some(found.unwrap_or_default()))
 }
 
 pub(crate) async fn of_exchange(
@@ -204,7 +207,7 @@ pub(crate) async fn of_exchange(
             Some(found.into_iter().cloned().collect())
         })
         .await?;
-    answer(found)
+    answer(call, found)
 }
 
 async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>, ApiError> {
@@ -215,7 +218,7 @@ async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>
 pub(crate) async fn between(api: &Api, call: &Call, pair: &Pair) -> Answer {
     api.visible(call, &pair.vhost).await?;
     // Of what is not there, there are none: RabbitMQ's answer.
-    answer(Some(found(api, pair).await?.unwrap_or_default()))
+    answer(call, Some(found(api, pair).await?.unwrap_or_default()))
 }
 
 /// The binding with this properties key, or 404.

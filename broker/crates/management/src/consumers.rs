@@ -5,10 +5,12 @@ use crate::ask::Api;
 use crate::channels;
 use crate::dispatch::Answer;
 use crate::error::ApiError;
+use crate::nodes;
 use crate::page::Window;
 use crate::queues::node_names;
 use control::{ConnectionFacts, ConsumerFacts, ControlRequest};
-use metadata::{Name, QueueId};
+use message::Value;
+use metadata::{QueueId, QueueRecord};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeMap;
 
@@ -30,16 +32,19 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
     let (queues, names) = api
         .read(move |tree| {
             let found = ids.iter().filter_map(|id| tree.queue_by_id(QueueId(*id)));
-            let named = found.map(|q| (q.id.0, (q.vhost.clone(), q.name.clone())));
-            (named.collect::<BTreeMap<_, _>>(), node_names(tree))
+            let queues = found.map(|q| (q.id.0, q.clone()));
+            (queues.collect::<BTreeMap<_, _>>(), node_names(tree))
         })
         .await?;
+    let nodes = nodes::facts(api).await?.into_iter();
+    let down: Vec<u64> = nodes.filter(|n| !n.running).map(|n| n.id.0).collect();
     let mut shown: Vec<Json> = consumers
         .iter()
         .filter_map(|c| {
             let queue = queues.get(&c.queue)?;
             let connection = by_session.get(&(c.session_node, c.session_number));
-            Some(show(c, queue, connection.copied(), &names))
+            let status = Activity::of(c, queue, &down);
+            Some(show(c, (queue, status), connection.copied(), &names))
         })
         .collect();
     let key = |c: &Json| (c["queue"].to_string(), c["consumer_tag"].to_string());
@@ -47,9 +52,42 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
     Ok(shown)
 }
 
+/// What RabbitMQ calls how a consumer is. Messages go to those that are up, or the single active one, only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Activity {
+    Up,
+    SingleActive,
+    Waiting,
+    /// Its node is out of reach: what it has is given to others if it does not come back.
+    SuspectedDown,
+}
+
+impl Activity {
+    /// `down` are nodes that are out of reach.
+    fn of(consumer: &ConsumerFacts, queue: &QueueRecord, down: &[u64]) -> Activity {
+        let single = queue.arguments.get("x-single-active-consumer");
+        let single = matches!(single, Some(Value::Bool(true)));
+        match (consumer.active, single) {
+            (false, _) => Activity::Waiting,
+            (true, _) if down.contains(&consumer.session_node) => Activity::SuspectedDown,
+            (true, true) => Activity::SingleActive,
+            (true, false) => Activity::Up,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Activity::Up => "up",
+            Activity::SingleActive => "single_active",
+            Activity::Waiting => "waiting",
+            Activity::SuspectedDown => "suspected_down",
+        }
+    }
+}
+
 fn show(
     consumer: &ConsumerFacts,
-    (vhost, queue): &(Name, Name),
+    (queue, activity): (&QueueRecord, Activity),
     connection: Option<&ConnectionFacts>,
     names: &crate::queues::NodeNames,
 ) -> Json {
@@ -61,12 +99,12 @@ fn show(
     let acks = channel.is_none_or(|(_, ch)| !ch.auto_ack.contains(&consumer.tag));
     object!({
         "consumer_tag": consumer.tag,
-        "queue": {"name": &**queue, "vhost": &**vhost},
+        "queue": {"name": &*queue.name, "vhost": &*queue.vhost},
         "ack_required": acks,
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
-        "active": consumer.active,
-        "activity_status": if consumer.active { "up" } else { "waiting" },
+        "active": matches!(activity, Activity::Up | Activity::SingleActive),
+        "activity_status": activity.name(),
         "arguments": consumer.arguments,
         // A client that is gone, or whose node did not answer, has no channel to show.
         "channel_details": channel.map_or_else(

@@ -8,7 +8,7 @@ use crate::page::Query;
 use crate::{
     MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
     exchanges, features, health, limits, login, messages, nodes, overview, parameters, permissions,
-    policies, queues, replicas, routes, users, vhosts,
+    policies, queues, replicas, routes, ui, users, vhosts,
 };
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -49,7 +49,9 @@ async fn serve(State(api): State<Api>, request: Request) -> Response {
     let patience = api.config().request_timeout;
     let answer = tokio::time::timeout(patience, answer(&api, request)).await;
     let answer = answer.unwrap_or_else(|_| Err(ApiError::unavailable("the request took too long")));
-    answer.unwrap_or_else(|error| error.into_response())
+    let mut answer = answer.unwrap_or_else(|error| error.into_response());
+    ui::protect(&mut answer);
+    answer
 }
 
 async fn answer(api: &Api, request: Request) -> Answer {
@@ -62,6 +64,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
     match (method.as_str(), parts.uri.path()) {
         ("GET", "/livez") => return health::livez(api),
         ("GET", "/readyz") => return health::readyz(api).await,
+        (method, path) if ui::owns(path) => return ui::get(method, path, &parts.headers),
         _ => {}
     }
     let path = elements(parts.uri.path())?;
@@ -360,17 +363,17 @@ async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("GET", ["users", name]) => users::get(api, name).await,
         ("PUT", ["users", name]) => users::put(api, call, name).await,
         ("DELETE", ["users", name]) => users::delete(api, name).await,
-        ("GET", ["users", name, "permissions"]) => permissions::of_user(api, name).await,
+        ("GET", ["users", name, "permissions"]) => permissions::of_user(api, call, name).await,
         ("GET", ["users", name, "topic-permissions"]) => {
-            permissions::topics_of_user(api, name).await
+            permissions::topics_of_user(api, call, name).await
         }
-        ("GET", ["permissions"]) => permissions::list(api).await,
+        ("GET", ["permissions"]) => permissions::list(api, call).await,
         ("GET", ["permissions", vhost, user]) => permissions::get(api, vhost, user).await,
         ("PUT", ["permissions", vhost, user]) => permissions::put(api, call, vhost, user).await,
         ("DELETE", ["permissions", vhost, user]) => permissions::delete(api, vhost, user).await,
-        ("GET", ["topic-permissions"]) => permissions::topics(api).await,
+        ("GET", ["topic-permissions"]) => permissions::topics(api, call).await,
         ("GET", ["topic-permissions", vhost, user]) => {
-            permissions::get_topics(api, vhost, user).await
+            permissions::get_topics(api, call, vhost, user).await
         }
         ("PUT", ["topic-permissions", vhost, user]) => {
             permissions::put_topic(api, call, vhost, user).await

@@ -1,4 +1,4 @@
-//! The HTTP API with RabbitMQ's paths and JSON (O2, O3), and the Prometheus endpoint (O1, a first part).
+//! The HTTP API with RabbitMQ's paths and JSON (O2, O3), the web UI (O2), and the Prometheus endpoint (O1).
 //!
 //! Control plane only: everything goes to shard 0 of the node as a [`control::ControlRequest`] and comes back through
 //! its reply; nothing here touches the data path. Passwords are checked on blocking threads, a few at a time.
@@ -20,6 +20,7 @@ mod exposition;
 mod features;
 mod health;
 mod json;
+mod lengths;
 mod limits;
 mod listen;
 mod login;
@@ -38,6 +39,7 @@ mod routes;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod ui;
 mod users;
 mod vhosts;
 
@@ -179,7 +181,7 @@ impl Config {
     }
 }
 
-/// The management application: `/api/...`, `/livez`, `/readyz`. Wants [`Peer`] as connect info; [`serve`] gives it. It samples
+/// The management application: `/api/...`, `/livez`, `/readyz`, and the web UI at `/`. Wants [`Peer`] as connect info; [`serve`] gives it. It samples
 /// rates in the background while it lives, on the tokio runtime that it must be made in.
 pub fn router(node: Node, config: Config) -> std::io::Result<Router> {
     let runtime = tokio::runtime::Handle::try_current().map_err(std::io::Error::other)?;

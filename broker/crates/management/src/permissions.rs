@@ -6,6 +6,7 @@ use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::exchanges::plain;
 use crate::json::Members;
+use crate::page::Window;
 use axum::http::StatusCode;
 use metadata::{Change, PermissionRecord, TopicPermissionRecord, Tree};
 use serde_json::{Value as Json, json as object};
@@ -31,9 +32,10 @@ pub(crate) fn show_topic(p: &TopicPermissionRecord) -> Json {
     })
 }
 
-/// Those that fit, or 404 when what the path names is not there.
+/// Those that fit, or 404 when what the path names is not there; filtered by user.
 async fn matching(
     api: &Api,
+    call: &Call,
     there: impl FnOnce(&Tree) -> bool + Send + 'static,
     fits: impl Fn(&PermissionRecord) -> bool + Send + 'static,
 ) -> Answer {
@@ -44,11 +46,13 @@ async fn matching(
         })
         .await?;
     let found = found.ok_or_else(ApiError::not_found)?;
-    json(Json::Array(found.iter().map(|p| show(p)).collect()))
+    let (part, cut) = Window::of(&call.query)?.cut(found, |p| &p.user)?;
+    Ok(cut.respond(part.iter().map(|p| show(p)).collect()))
 }
 
 async fn matching_topics(
     api: &Api,
+    call: &Call,
     there: impl FnOnce(&Tree) -> bool + Send + 'static,
     fits: impl Fn(&TopicPermissionRecord) -> bool + Send + 'static,
 ) -> Answer {
@@ -59,22 +63,35 @@ async fn matching_topics(
         })
         .await?;
     let found = found.ok_or_else(ApiError::not_found)?;
-    json(Json::Array(found.iter().map(|p| show_topic(p)).collect()))
+    let (part, cut) = Window::of(&call.query)?.cut(found, |p| &p.user)?;
+    Ok(cut.respond(part.iter().map(|p| show_topic(p)).collect()))
 }
 
-pub(crate) async fn list(api: &Api) -> Answer {
-    matching(api, |_| true, |_| true).await
+pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
+    matching(api, call, |_| true, |_| true).await
 }
 
-pub(crate) async fn of_user(api: &Api, user: &str) -> Answer {
+pub(crate) async fn of_user(api: &Api, call: &Call, user: &str) -> Answer {
     let (a, b) = (user.to_owned(), user.to_owned());
-    matching(api, move |t| t.user(&a).is_some(), move |p| *p.user == *b).await
+    matching(
+        api,
+        call,
+        move |t| t.user(&a).is_some(),
+        move |p| *p.user == *b,
+    )
+    .await
 }
 
 pub(crate) async fn of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
     call.administrator()?;
     let (a, b) = (vhost.to_owned(), vhost.to_owned());
-    matching(api, move |t| t.vhost_exists(&a), move |p| *p.vhost == *b).await
+    matching(
+        api,
+        call,
+        move |t| t.vhost_exists(&a),
+        move |p| *p.vhost == *b,
+    )
+    .await
 }
 
 async fn find(
@@ -154,26 +171,39 @@ pub(crate) async fn delete(api: &Api, vhost: &str, user: &str) -> Answer {
     no_content()
 }
 
-pub(crate) async fn topics(api: &Api) -> Answer {
-    matching_topics(api, |_| true, |_| true).await
+pub(crate) async fn topics(api: &Api, call: &Call) -> Answer {
+    matching_topics(api, call, |_| true, |_| true).await
 }
 
-pub(crate) async fn topics_of_user(api: &Api, user: &str) -> Answer {
+pub(crate) async fn topics_of_user(api: &Api, call: &Call, user: &str) -> Answer {
     let (a, b) = (user.to_owned(), user.to_owned());
-    matching_topics(api, move |t| t.user(&a).is_some(), move |p| *p.user == *b).await
+    matching_topics(
+        api,
+        call,
+        move |t| t.user(&a).is_some(),
+        move |p| *p.user == *b,
+    )
+    .await
 }
 
 pub(crate) async fn topics_of_vhost(api: &Api, call: &Call, vhost: &str) -> Answer {
     call.administrator()?;
     let (a, b) = (vhost.to_owned(), vhost.to_owned());
-    matching_topics(api, move |t| t.vhost_exists(&a), move |p| *p.vhost == *b).await
+    matching_topics(
+        api,
+        call,
+        move |t| t.vhost_exists(&a),
+        move |p| *p.vhost == *b,
+    )
+    .await
 }
 
-pub(crate) async fn get_topics(api: &Api, vhost: &str, user: &str) -> Answer {
+pub(crate) async fn get_topics(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let pair = (vhost.to_owned(), user.to_owned());
     let same = pair.clone();
     matching_topics(
         api,
+        call,
         move |t| {
             let mut all = t.topic_permissions();
             all.any(|p| *p.vhost == *pair.0 && *p.user == *pair.1)

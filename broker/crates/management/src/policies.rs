@@ -5,6 +5,7 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::json::{Members, from_table};
+use crate::page::Window;
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
@@ -53,7 +54,8 @@ pub(crate) async fn list(
             .collect()
         })
         .await?;
-    json(Json::Array(found.iter().map(|p| show(p)).collect()))
+    let (part, cut) = Window::of(&call.query)?.cut(found, |p| &p.name)?;
+    Ok(cut.respond(part.iter().map(|p| show(p)).collect()))
 }
 
 async fn find(

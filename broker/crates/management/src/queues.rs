@@ -7,7 +7,7 @@ use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
 use crate::json::{Members, from_table};
 use crate::page::Window;
-use crate::rates::{self, Key, Range};
+use crate::rates::{self, Key, Samples};
 use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
@@ -18,6 +18,7 @@ use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// What the tree knows of a queue, copied out.
 struct Known {
@@ -44,22 +45,6 @@ fn name_of(names: &NodeNames, id: NodeId) -> String {
     let known = names.get(&id).cloned();
     // A member that was forgotten meanwhile.
     known.unwrap_or_else(|| format!("{:016x}", id.0))
-}
-
-/// Which samples are wanted, if any.
-#[derive(Default)]
-struct Samples {
-    lengths: Option<Range>,
-    counts: Option<Range>,
-}
-
-impl Samples {
-    fn of(call: &Call) -> Result<Samples, ApiError> {
-        Ok(Samples {
-            lengths: Range::of(&call.query, "lengths")?,
-            counts: Range::of(&call.query, "msg_rates")?,
-        })
-    }
 }
 
 /// Counts and how they change.
@@ -160,8 +145,9 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
+    let all = records.len();
     let (part, cut) = window.cut(records, |q| &q.name)?;
-    let facts = facts_of(api, &part, window.is_paged()).await?;
+    let facts = facts_of(api, &part, (window.is_paged(), all)).await?;
     let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
     let known: Vec<Known> = api
         .read(move |tree| {
@@ -175,19 +161,27 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     Ok(cut.respond(shown.collect()))
 }
 
-/// A page of a few queues asks for those only.
+/// A page of a few queues, or of a small part of all, asks for those only.
 async fn facts_of(
     api: &Api,
     part: &[Arc<QueueRecord>],
-    paged: bool,
+    (paged, all): (bool, usize),
 ) -> Result<BTreeMap<QueueId, QueueFacts>, ApiError> {
     const FEW: usize = 16;
+    /// Asking for one is a question to each shard, whatever there is; for all, an answer about each queue.
+    const SMALL_PART: usize = 20;
     let mut facts = Vec::new();
     if part.is_empty() {
         // Nothing to ask for.
-    } else if paged && part.len() <= FEW {
+    } else if paged && (part.len() <= FEW || part.len() * SMALL_PART <= all) {
+        let mut asked = JoinSet::new();
         for queue in part {
-            facts.extend(api.queue_facts(Some(queue.id)).await?);
+            let (api, id) = (api.clone(), queue.id);
+            asked.spawn(async move { api.queue_facts(Some(id)).await });
+        }
+        while let Some(answer) = asked.join_next().await {
+            let answer = answer.map_err(|_| ApiError::unavailable("the node is stopping"))?;
+            facts.extend(answer?);
         }
     } else {
         facts = api.queue_facts(None).await?;

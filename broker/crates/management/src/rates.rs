@@ -10,7 +10,7 @@ pub(crate) use figures::{
     CHURN, COUNTS, EXCHANGE, LENGTHS, OCTETS, churn, counts, exchange_counts, lengths, octets,
     queue_counts,
 };
-pub(crate) use range::Range;
+pub(crate) use range::{Range, Samples};
 pub(crate) use sampler::run;
 #[cfg(test)]
 pub(crate) use sampler::sample;
@@ -47,6 +47,8 @@ pub(crate) enum Key {
     Connection(String),
     Channel(String),
     Vhost(String),
+    /// Lengths of its queues together.
+    VhostDepth(String),
     /// Virtual host and name.
     Exchange(String, String),
 }

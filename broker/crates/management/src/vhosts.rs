@@ -5,9 +5,11 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
 use crate::json::Members;
+use crate::lengths::{self, Depths};
 use crate::limits;
 use crate::nodes;
-use crate::rates::{self, Key, Range};
+use crate::page::Window;
+use crate::rates::{self, Key, Samples};
 use control::{NodeFacts, TrafficFacts, TrafficOf};
 use metadata::{Change, Name, PermissionRecord, QueueKind, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
@@ -41,16 +43,19 @@ fn show(
     api: &Api,
     vhost: &VhostRecord,
     nodes: &[NodeFacts],
-    traffic: &TrafficFacts,
-    range: Option<&Range>,
+    (traffic, depths): (&TrafficFacts, &Depths),
+    samples: &Samples,
 ) -> Json {
     let mut shown = definition(vhost);
     let counts = traffic.vhosts.get(&*vhost.name).copied();
     let figures = rates::counts(&counts.unwrap_or_default());
-    let at = (Key::Vhost(vhost.name.to_string()), range);
+    let at = (Key::Vhost(vhost.name.to_string()), samples.counts.as_ref());
     let mut stats = object!({});
     rates::show_counts(api, at, &mut stats, (&rates::COUNTS, &figures));
     shown["message_stats"] = stats;
+    let lengths = depths.get(&vhost.name).copied().unwrap_or_default();
+    let key = Key::VhostDepth(vhost.name.to_string());
+    rates::show_lengths(api, (key, samples.lengths.as_ref()), &mut shown, &lengths);
     let state = |n: &NodeFacts| if n.running { "running" } else { "stopped" };
     let nodes = nodes.iter().map(|n| (n.name.clone(), object!(state(n))));
     shown["cluster_state"] = Json::Object(nodes.collect());
@@ -63,12 +68,13 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
         .read(|tree| tree.vhosts().into_iter().cloned().collect())
         .await?;
     let nodes = nodes::facts(api).await?;
-    let range = Range::of(&call.query, "msg_rates")?;
+    let samples = Samples::of(call)?;
     found.retain(|v| visible.as_ref().is_none_or(|set| set.contains(&*v.name)));
-    let traffic = traffic(api, &found).await?;
-    let shown = found.iter();
-    let shown = shown.map(|v| show(api, v, &nodes, &traffic, range.as_ref()));
-    json(Json::Array(shown.collect()))
+    let (part, cut) = Window::of(&call.query)?.cut(found, |v| &v.name)?;
+    let figures = (&traffic(api, &part).await?, &*lengths::of_all(api).await?);
+    let shown = part.iter();
+    let shown = shown.map(|v| show(api, v, &nodes, figures, &samples));
+    Ok(cut.respond(shown.collect()))
 }
 
 /// What clients did in them.
@@ -87,11 +93,12 @@ async fn find(api: &Api, name: &str) -> Result<Option<Arc<VhostRecord>>, ApiErro
 
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     api.visible(call, name).await?;
-    let range = Range::of(&call.query, "msg_rates")?;
+    let samples = Samples::of(call)?;
     let vhost = find(api, name).await?.ok_or_else(ApiError::not_found)?;
     let nodes = nodes::facts(api).await?;
     let traffic = traffic(api, std::slice::from_ref(&*vhost)).await?;
-    json(show(api, &vhost, &nodes, &traffic, range.as_ref()))
+    let depths = lengths::of_all(api).await?;
+    json(show(api, &vhost, &nodes, (&traffic, &depths), &samples))
 }
 
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {

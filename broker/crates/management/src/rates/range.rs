@@ -1,5 +1,6 @@
 //! Which samples a request wants: `msg_rates_age=60&msg_rates_incr=5`, both in seconds.
 
+use crate::access::Call;
 use crate::error::ApiError;
 use crate::page::Query;
 use env::WallTime;
@@ -45,6 +46,22 @@ impl Range {
     pub(super) fn points(self, now: WallTime) -> impl Iterator<Item = u64> {
         let last = now.0 / self.step * self.step;
         (0..=self.age / self.step).map_while(move |n| last.checked_sub(n * self.step))
+    }
+}
+
+/// Which samples of a queue or a virtual host are wanted, if any.
+#[derive(Default)]
+pub(crate) struct Samples {
+    pub(crate) lengths: Option<Range>,
+    pub(crate) counts: Option<Range>,
+}
+
+impl Samples {
+    pub(crate) fn of(call: &Call) -> Result<Samples, ApiError> {
+        Ok(Samples {
+            lengths: Range::of(&call.query, "lengths")?,
+            counts: Range::of(&call.query, "msg_rates")?,
+        })
     }
 }
 

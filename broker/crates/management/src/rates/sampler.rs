@@ -1,10 +1,13 @@
 //! Samples in the background, every five seconds: sums that the shards keep; and of what somebody has looked at lately no
 //! more than a shard tells in one turn.
 
-use super::{Key, Moment, churn, counts, exchange_counts, lengths, octets, queue_counts};
+use super::{
+    Key, Moment, churn, counts, exchange_counts, lengths as figures, octets, queue_counts,
+};
 use crate::ask::{Api, WeakApi};
 use crate::channels;
 use crate::error::ApiError;
+use crate::lengths;
 use crate::overview;
 use control::{ControlRequest, Counters, QueueFacts, TrafficOf};
 use metadata::QueueId;
@@ -50,7 +53,7 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
         let at = api.moment();
         let mut rates = api.rates();
         let all = &counters.queues;
-        let depths = lengths(all.ready, all.unacknowledged, all.dead);
+        let depths = figures(all.ready, all.unacknowledged, all.dead);
         rates.note(Key::Overview, at, &counts(&counters.messages()));
         rates.note(Key::Depths, at, &depths);
         rates.note(Key::Churn, at, &churn(&counters));
@@ -60,6 +63,9 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
     let watching = async {
         traffic(api, watched.names).await?;
         queues(api, watched.queues).await?;
+        if watched.depths {
+            vhost_depths(api).await?;
+        }
         match watched.clients {
             true => clients(api, &counters).await,
             false => Ok(()),
@@ -74,6 +80,8 @@ struct Watched {
     /// The one that was looked at last comes first.
     queues: Vec<QueueId>,
     clients: bool,
+    /// Lengths of virtual hosts.
+    depths: bool,
     /// Of virtual hosts and exchanges.
     names: Vec<Key>,
 }
@@ -81,7 +89,7 @@ struct Watched {
 impl Watched {
     fn of<'a>(keys: impl Iterator<Item = (&'a Key, env::Time)>) -> Watched {
         let mut queues = BTreeMap::new();
-        let mut clients = false;
+        let (mut clients, mut depths) = (false, false);
         let mut names = Vec::new();
         for (key, looked) in keys {
             match key {
@@ -91,6 +99,7 @@ impl Watched {
                 }
                 Key::Connection(_) | Key::Channel(_) => clients = true,
                 Key::Vhost(_) | Key::Exchange(..) => names.push((looked, key)),
+                Key::VhostDepth(_) => depths = true,
                 Key::Overview | Key::Depths | Key::Churn => {}
             }
         }
@@ -99,6 +108,7 @@ impl Watched {
         Watched {
             queues: queues.into_iter().map(|(id, _)| QueueId(id)).collect(),
             clients,
+            depths,
             names: latest(names),
         }
     }
@@ -151,12 +161,26 @@ async fn queues(api: &Api, watched: Vec<QueueId>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Where there are few queues: each is to be asked for.
+async fn vhost_depths(api: &Api) -> Result<(), ApiError> {
+    if api.read(|tree| tree.queue_count()).await? > ALL_QUEUES {
+        return Ok(());
+    }
+    let depths = lengths::of_all(api).await?;
+    let at = api.moment();
+    let mut rates = api.rates();
+    for (vhost, depth) in &*depths {
+        rates.note(Key::VhostDepth(vhost.to_string()), at, depth);
+    }
+    Ok(())
+}
+
 fn note(api: &Api, facts: &[QueueFacts]) {
     let at = api.moment();
     let mut rates = api.rates();
     for queue in facts {
         if let Some(stats) = &queue.stats {
-            let depth = lengths(stats.ready, stats.unacknowledged, stats.dead);
+            let depth = figures(stats.ready, stats.unacknowledged, stats.dead);
             rates.note(Key::Depth(queue.id.0), at, &depth);
             let counts = queue_counts(&queue.counters);
             rates.note(Key::Queue(queue.id.0), at, &counts);

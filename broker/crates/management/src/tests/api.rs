@@ -509,3 +509,40 @@ fn bad_requests_get_an_answer_that_says_why() {
     let long = server.ask("PUT", &format!("/api/queues/%2F/{name}"), Some(json!({})));
     assert_eq!(long.status, 400);
 }
+
+#[test]
+fn bindings_rights_policies_and_virtual_hosts_come_in_pages_too() {
+    let server = Server::start();
+    for n in 0..5 {
+        assert_eq!(server.put(&format!("/api/vhosts/v{n}"), json!({})), 201);
+        let queue = format!("/api/queues/%2F/q{n}");
+        assert_eq!(server.put(&queue, json!({"durable": true})), 201);
+        let binding = format!("/api/bindings/%2F/e/amq.fanout/q/q{n}");
+        let body = Some(json!({"routing_key": format!("k{n}")}));
+        assert_eq!(server.ask("POST", &binding, body).status, 201);
+        let policy = json!({"pattern": "^q", "definition": {"max-length": n + 1}});
+        let path = format!("/api/policies/%2F/p{n}");
+        assert_eq!(server.put(&path, policy), 201);
+    }
+    for (path, filter, all, few) in [
+        ("vhosts", "v", 6, 5),
+        ("policies", "p4", 5, 1),
+        ("policies/%2F", "p", 5, 5),
+        ("permissions", "guest", 6, 6),
+        ("users/guest/permissions", "none", 6, 0),
+        ("vhosts/%2F/permissions", "g", 1, 1),
+        ("bindings/%2F", "k", 10, 5),
+        ("exchanges/%2F/amq.fanout/bindings/source", "k2", 5, 1),
+        ("queues/%2F/q1/bindings", "k", 2, 1),
+    ] {
+        let page = server.get(&format!("/api/{path}?page=1&page_size=1&name={filter}"));
+        assert_eq!(page["total_count"], all, "{path}: {page}");
+        assert_eq!(page["filtered_count"], few, "{path}");
+        let items = page["items"].as_array().unwrap();
+        assert_eq!(items.len(), few.min(1), "{path}");
+        let whole = server.get(&format!("/api/{path}"));
+        assert_eq!(whole.as_array().unwrap().len(), all, "{path}");
+        let bad = server.ask("GET", &format!("/api/{path}?page=x"), None);
+        assert_eq!(bad.status, 400, "{path}");
+    }
+}

@@ -156,6 +156,52 @@ fn a_queue_names_its_single_active_and_its_exclusive_consumer() {
 }
 
 #[test]
+fn consumers_say_whether_messages_go_to_them() {
+    let server = connected();
+    let status = |path: &str| {
+        let all = server.get(path);
+        let all = all.as_array().unwrap().iter();
+        let said = |c: &Json| {
+            let of = |key: &str| c[key].as_str().unwrap().to_owned();
+            (
+                of("consumer_tag"),
+                of("activity_status"),
+                c["active"] == true,
+            )
+        };
+        all.map(said).collect::<Vec<_>>()
+    };
+    let up = |tag: &str| (tag.to_owned(), "up".to_owned(), true);
+    assert_eq!(status("/api/consumers"), ["lost", "silent", "t"].map(up));
+    let arguments = json!({"x-single-active-consumer": true});
+    let body = json!({"durable": true, "arguments": arguments});
+    assert_eq!(server.put("/api/queues/%2F/single", body), 201);
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let queue = fake.tree.queue("/", "single").unwrap().id.0;
+        let chosen = |c: &&mut ConsumerFacts| c.tag != "lost";
+        for consumer in fake.consumers.iter_mut().filter(chosen) {
+            consumer.queue = queue;
+            consumer.active = consumer.tag == "t";
+        }
+    }
+    let waits = ("silent".to_owned(), "waiting".to_owned(), false);
+    let active = ("t".to_owned(), "single_active".to_owned(), true);
+    let expected = [up("lost"), waits.clone(), active];
+    assert_eq!(status("/api/consumers/%2F"), expected);
+    {
+        let mut fake = server.fake.lock().unwrap();
+        fake.alone = true;
+        for consumer in &mut fake.consumers {
+            consumer.session_node = 2;
+        }
+    }
+    let suspected = |tag: &str| (tag.to_owned(), "suspected_down".to_owned(), false);
+    let expected = [suspected("lost"), waits, suspected("t")];
+    assert_eq!(status("/api/consumers"), expected);
+}
+
+#[test]
 fn connections_of_a_user_are_listed_and_closed_together() {
     let server = connected();
     let of = |who, user: &str| {

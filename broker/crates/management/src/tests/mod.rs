@@ -10,6 +10,7 @@ mod rates;
 mod replicas;
 mod rights;
 mod slow;
+mod ui;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;

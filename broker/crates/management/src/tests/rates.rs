@@ -244,6 +244,64 @@ fn connections_and_channels_that_were_looked_at_are_sampled() {
 }
 
 #[test]
+fn virtual_hosts_have_the_lengths_of_their_queues() {
+    let sampled = Sampled::new();
+    sampled.declare(3);
+    sampled.set_ready("q0", 5);
+    sampled.set_ready("q2", 2);
+    let shown = sampled.get("vhosts");
+    assert_eq!(
+        (&shown[0]["messages"], &shown[0]["messages_ready"]),
+        (&json!(7), &json!(7))
+    );
+    assert_eq!(shown[0]["messages_unacknowledged"], 0);
+    sampled.set_ready("q2", 52);
+    for _ in 0..3 {
+        sampled.five_seconds();
+    }
+    let shown = sampled.get("vhosts|/?lengths_age=10&lengths_incr=5");
+    assert_eq!(shown["messages_ready"], 57);
+    let details = &shown["messages_ready_details"];
+    assert_eq!(details["rate"], 0.0);
+    assert_eq!(samples(details).len(), 3, "it was sampled meanwhile");
+    sampled.set_ready("q0", 55);
+    assert_eq!(sampled.get("vhosts|/")["messages"], 107);
+}
+
+#[test]
+fn where_there_are_many_queues_their_sums_are_made_once_in_five_seconds() {
+    let sampled = Sampled::new();
+    sampled.declare(1_001);
+    sampled.set_ready("q7", 3);
+    let asked = || sampled.fake().asked_of_queues;
+    let before = asked();
+    assert_eq!(sampled.get("vhosts|/")["messages"], 3);
+    sampled.set_ready("q7", 4);
+    assert_eq!(sampled.get("vhosts|/")["messages"], 3);
+    assert_eq!(asked() - before, 1);
+    sampled.five_seconds();
+    assert_eq!(asked() - before, 1, "nor is the background to ask");
+    assert_eq!(sampled.get("vhosts")[0]["messages"], 4);
+    assert_eq!(asked() - before, 2);
+}
+
+#[test]
+fn a_small_page_of_many_queues_asks_for_those_on_it() {
+    let sampled = Sampled::new();
+    sampled.declare(999);
+    let asked = |path: &str| {
+        let before = sampled.fake().asked_of_queues;
+        let page = sampled.get(path);
+        assert_eq!(page["items"][49]["state"], "running", "{path}");
+        sampled.fake().asked_of_queues - before
+    };
+    assert_eq!(asked("queues?page=1&page_size=50"), 1, "all together");
+    sampled.fake().declare("another");
+    assert_eq!(asked("queues?page=1&page_size=50"), 50);
+    assert_eq!(asked("queues?page=1&page_size=50&sort=messages"), 1);
+}
+
+#[test]
 fn virtual_hosts_and_exchanges_that_were_looked_at_are_sampled() {
     let sampled = Sampled::new();
     let set = |n: u64| {

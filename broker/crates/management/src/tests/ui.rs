@@ -1,0 +1,179 @@
+//! The web UI's files: what is served, to whom, with which headers.
+
+use super::*;
+use crate::ui::FILES;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use ureq::http::{HeaderMap, Response};
+
+impl Server {
+    /// Without a login. A proxy or a browser would send what `headers` says.
+    fn fetch(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response<Vec<u8>> {
+        let url = format!("http://{}{path}", self.address);
+        let mut request = ureq::http::Request::builder().method(method).uri(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = self.agent.run(request.body(()).unwrap()).unwrap();
+        let (parts, mut body) = answer.into_parts();
+        Response::from_parts(parts, body.read_to_vec().unwrap())
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).map_or("", |v| v.to_str().unwrap())
+}
+
+#[test]
+fn every_file_is_served_to_anybody_with_its_type() {
+    let server = Server::start();
+    for (path, kind, content) in FILES {
+        let got = server.fetch("GET", path, &[]);
+        assert_eq!(got.status(), 200, "{path}");
+        assert_eq!(header(got.headers(), "content-type"), *kind, "{path}");
+        assert_eq!(header(got.headers(), "cache-control"), "no-cache", "{path}");
+        assert!(got.body() == content, "{path}");
+        let head = server.fetch("HEAD", path, &[]);
+        assert_eq!(head.status(), 200, "{path}");
+        assert!(head.body().is_empty(), "{path}");
+        let length = content.len().to_string();
+        assert_eq!(header(head.headers(), "content-length"), length, "{path}");
+        let tag = header(got.headers(), "etag");
+        assert_eq!(header(head.headers(), "etag"), tag, "{path}");
+    }
+}
+
+#[test]
+fn a_browser_may_run_nothing_but_these_files_whatever_is_answered() {
+    let server = Server::start();
+    for path in ["/", "/ui/style.css", "/ui/none", "/api/overview", "/livez"] {
+        let got = server.fetch("GET", path, &[]);
+        let of = |name| header(got.headers(), name);
+        let policy = of("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'self';"),
+            "{path}: {policy}"
+        );
+        assert!(!policy.contains("unsafe"), "{path}: {policy}");
+        assert_eq!(of("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(of("x-frame-options"), "DENY", "{path}");
+        assert_eq!(of("referrer-policy"), "no-referrer", "{path}");
+        assert_eq!(of("set-cookie"), "", "{path}");
+    }
+}
+
+#[test]
+fn what_a_browser_has_is_not_sent_again() {
+    let server = Server::start();
+    let path = "/ui/js/main.js";
+    let first = server.fetch("GET", path, &[]);
+    let tag = header(first.headers(), "etag");
+    assert!(tag.starts_with('"') && tag.ends_with('"'), "strong: {tag}");
+    for known in [
+        tag.to_owned(),
+        format!("\"x\", {tag}"),
+        format!("W/{tag}"),
+        "*".to_owned(),
+    ] {
+        let again = server.fetch("GET", path, &[("if-none-match", &known)]);
+        assert_eq!(again.status(), 304, "{known}");
+        assert!(again.body().is_empty(), "{known}");
+        assert_eq!(header(again.headers(), "etag"), tag, "{known}");
+    }
+    let other = server.fetch("GET", path, &[("if-none-match", "\"x\"")]);
+    assert_eq!(other.status(), 200);
+    let style = server.fetch("GET", "/ui/style.css", &[]);
+    assert_ne!(header(style.headers(), "etag"), tag);
+}
+
+#[test]
+fn there_is_nothing_else_and_no_way_out() {
+    let server = Server::start();
+    for path in [
+        "/ui/",
+        "/ui/js",
+        "/ui/package.json",
+        "/ui/js/main.js/",
+        "/ui/js/main.js%00",
+        "/ui/%6as/main.js",
+        "/ui//js/main.js",
+        "/ui/..%2fCargo.toml",
+        "/ui/%2e%2e/Cargo.toml",
+        "/ui/js/..%5c..%5cindex.html",
+        "/index.php",
+    ] {
+        let got = server.fetch("GET", path, &[]);
+        assert_eq!(got.status(), 404, "{path}");
+    }
+    for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+        assert_eq!(server.fetch(method, "/", &[]).status(), 405, "{method}");
+    }
+}
+
+fn below(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => below(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+#[test]
+fn all_that_is_in_the_directory_is_served_or_for_those_who_build_it() {
+    let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("ui");
+    let mut found = Vec::new();
+    below(&ui, &mut found);
+    let served: BTreeSet<&str> = FILES.iter().map(|(path, ..)| *path).collect();
+    assert_eq!(served.len(), FILES.len(), "a path is there twice");
+    for path in found {
+        let name = path.strip_prefix(&ui).unwrap().to_str().unwrap();
+        let path = match name {
+            "index.html" => "/".to_owned(),
+            "package.json" => continue,
+            name => format!("/ui/{name}"),
+        };
+        assert!(served.contains(path.as_str()), "{path}");
+    }
+}
+
+/// The policy forbids what is written into the page, and nothing comes from elsewhere.
+#[test]
+fn pages_name_nothing_outside_and_make_no_markup_of_text() {
+    let own = FILES.iter().filter(|(path, ..)| !path.contains("/vendor/"));
+    for (path, _, content) in own {
+        let text = std::str::from_utf8(content).unwrap();
+        for word in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "dangerouslySetInnerHTML",
+            "javascript:",
+            "style=",
+            "onclick=",
+            "//cdn",
+            "https://",
+            "document.cookie",
+            "localStorage",
+        ] {
+            assert!(!text.contains(word), "{path} has {word}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_taken_ends_in_time() {
+    let server = Server::start_with(|config| {
+        config.max_connections = 1;
+        config.idle_timeout = std::time::Duration::from_millis(300);
+    });
+    // It asks for a file and stays: the place is free again for the next.
+    let mut idle = std::net::TcpStream::connect(server.address).unwrap();
+    std::io::Write::write_all(&mut idle, b"GET /ui/js/main.js HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    assert_eq!(server.fetch("GET", "/", &[]).status(), 200);
+}

@@ -1,0 +1,153 @@
+//! The web UI (O2): files that are part of the program, at `/` and below `/ui/`. They need no login: what the page shows it asks the
+//! API for, in the name of who signs in there. No cookie is ever set, so no other site's page can act in a user's name.
+
+use crate::dispatch::Answer;
+use crate::error::ApiError;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const SVG: &str = "image/svg+xml";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// A file below `ui/` of this crate, served below `/ui/`.
+macro_rules! file {
+    ($kind:expr, $path:literal) => {
+        (
+            concat!("/ui/", $path),
+            $kind,
+            include_bytes!(concat!("../ui/", $path)) as &[u8],
+        )
+    };
+}
+
+/// Where, what it is, and what is in it.
+type File = (&'static str, &'static str, &'static [u8]);
+
+#[rustfmt::skip]
+pub(crate) const FILES: &[File] = &[
+    ("/", HTML, include_bytes!("../ui/index.html")),
+    file!(CSS, "style.css"),
+    file!(SVG, "icon.svg"),
+    file!(SCRIPT, "vendor/htm.js"),
+    file!(SCRIPT, "vendor/hooks.js"),
+    file!(SCRIPT, "vendor/preact.js"),
+    file!(TEXT, "vendor/LICENSE.htm"),
+    file!(TEXT, "vendor/LICENSE.preact"),
+    file!(SCRIPT, "js/client.js"),
+    file!(SCRIPT, "js/dom.js"),
+    file!(SCRIPT, "js/fields.js"),
+    file!(SCRIPT, "js/form.js"),
+    file!(SCRIPT, "js/format.js"),
+    file!(SCRIPT, "js/list.js"),
+    file!(SCRIPT, "js/main.js"),
+    file!(SCRIPT, "js/parts.js"),
+    file!(SCRIPT, "js/places.js"),
+    file!(SCRIPT, "js/plot.js"),
+    file!(SCRIPT, "js/samples.js"),
+    file!(SCRIPT, "js/session.js"),
+    file!(SCRIPT, "js/values.js"),
+    file!(SCRIPT, "js/wrong.js"),
+    file!(SCRIPT, "js/pages/bindings.js"),
+    file!(SCRIPT, "js/pages/clients.js"),
+    file!(SCRIPT, "js/pages/cluster.js"),
+    file!(SCRIPT, "js/pages/exchanges.js"),
+    file!(SCRIPT, "js/pages/limits.js"),
+    file!(SCRIPT, "js/pages/messages.js"),
+    file!(SCRIPT, "js/pages/nodes.js"),
+    file!(SCRIPT, "js/pages/overview.js"),
+    file!(SCRIPT, "js/pages/policies.js"),
+    file!(SCRIPT, "js/pages/queues.js"),
+    file!(SCRIPT, "js/pages/rights.js"),
+    file!(SCRIPT, "js/pages/users.js"),
+    file!(SCRIPT, "js/pages/vhosts.js"),
+];
+
+/// Bytes of the digest that make a tag.
+const TAG_BYTES: usize = 16;
+
+struct Served {
+    kind: &'static str,
+    content: Bytes,
+    /// Strong: of the bytes alone.
+    tag: HeaderValue,
+}
+
+static SERVED: LazyLock<BTreeMap<&'static str, Served>> = LazyLock::new(|| {
+    let served = FILES.iter().filter_map(|(path, kind, content)| {
+        let digest = Sha256::digest(content);
+        let tag = format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest[..TAG_BYTES]));
+        let served = Served {
+            kind,
+            content: Bytes::from_static(content),
+            tag: HeaderValue::from_str(&tag).ok()?,
+        };
+        Some((*path, served))
+    });
+    served.collect()
+});
+
+/// What a browser may do with whatever this port answers: run and load nothing that is not from here, guess no types, show it in
+/// no frame, tell no other site where it was.
+const HEADERS: [(HeaderName, HeaderValue); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(
+            "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'",
+        ),
+    ),
+    (
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    ),
+    (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+    (
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("no-referrer"),
+    ),
+];
+
+pub(crate) fn protect(response: &mut Response) {
+    response.headers_mut().extend(HEADERS);
+}
+
+/// Whether the path is the UI's, so that it needs no login.
+pub(crate) fn owns(path: &str) -> bool {
+    path == "/" || path.starts_with("/ui/")
+}
+
+/// The path is looked up as it stands: nothing in it is decoded, so it cannot lead anywhere else.
+pub(crate) fn get(method: &str, path: &str, headers: &HeaderMap) -> Answer {
+    let served = SERVED.get(path).ok_or_else(ApiError::not_found)?;
+    if method != "GET" {
+        return Err(ApiError::method());
+    }
+    // A browser asks each time whether its copy is still right: after an upgrade no old file meets a new one.
+    let cached = [
+        (header::ETAG, served.tag.clone()),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    if knows(headers, &served.tag) {
+        return Ok((StatusCode::NOT_MODIFIED, cached).into_response());
+    }
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static(served.kind))];
+    Ok((cached, kind, served.content.clone()).into_response())
+}
+
+/// RFC 9110, 13.1.2: a list of tags, or `*`. Weak comparison: a proxy that compressed the answer made the tag weak.
+fn knows(headers: &HeaderMap, tag: &HeaderValue) -> bool {
+    let all = headers.get_all(header::IF_NONE_MATCH).into_iter();
+    let mut tags = all
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim);
+    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == *tag)
+}

@@ -1,0 +1,141 @@
+// Connections and channels.
+import { html } from '../dom.js';
+import { headerText, words } from '../values.js';
+import { path, withQuery } from '../client.js';
+import { VhostList, useVhosts } from '../fields.js';
+import * as format from '../format.js';
+import { Form } from '../form.js';
+import { List } from '../list.js';
+import { Facts, Link, Pairs, Problem, Section, State, Table } from '../parts.js';
+import { to } from '../places.js';
+import { DATA, MESSAGES, Rates, TRAFFIC } from '../plot.js';
+import { client, useData } from '../session.js';
+
+const OCTETS = [
+  ['recv_oct', 'from the client'],
+  ['send_oct', 'to the client'],
+];
+const perSecond = (value) => `${format.bytes(value)}/s`;
+const changes = (of, key) => of?.[`${key}_details`]?.rate;
+
+export function Connections() {
+  const vhosts = useVhosts();
+  return html`<h1>Connections</h1>
+    <${VhostList} vhosts=${vhosts} at=${(vhost) => (vhost === undefined ? 'connections' : path('vhosts', vhost, 'connections'))} noun="connections" keyOf=${(c) => c.name} columns=${[
+      {
+        title: 'Name',
+        sort: 'name',
+        cell: (c) =>
+          html`<${Link} place=${['connections', c.name]}>${c.name}</${Link}>${c.user_provided_name && html`<br /><span class="faint">${c.user_provided_name}</span>`}`,
+      },
+      { title: 'Virtual host', sort: 'vhost', wide: true, cell: (c) => c.vhost },
+      { title: 'User', sort: 'user', cell: (c) => c.user },
+      { title: 'State', sort: 'state', cell: (c) => html`<${State} of=${c.state} />` },
+      { title: 'Protocol', sort: 'protocol', wide: true, cell: (c) => `${c.protocol}${c.ssl ? ', TLS' : ''}` },
+      { title: 'Node', sort: 'node', wide: true, cell: (c) => c.node },
+      { title: 'Channels', sort: 'channels', number: true, wide: true, cell: (c) => format.count(c.channels) },
+      { title: 'From it', sort: 'recv_oct_details.rate', number: true, cell: (c) => perSecond(changes(c, 'recv_oct')) },
+      { title: 'To it', sort: 'send_oct_details.rate', number: true, cell: (c) => perSecond(changes(c, 'send_oct')) },
+    ]} />`;
+}
+
+const channelColumns = [
+  { title: 'Channel', sort: 'name', cell: (c) => html`<${Link} place=${['channels', c.name]}>${c.name}</${Link}>` },
+  { title: 'Virtual host', sort: 'vhost', wide: true, cell: (c) => c.vhost },
+  { title: 'User', sort: 'user', wide: true, cell: (c) => c.user },
+  { title: 'State', sort: 'state', cell: (c) => html`<${State} of=${c.state} />` },
+  { title: 'Mode', wide: true, cell: (c) => words(`${c.confirm ? 'confirms' : ''} ${c.transactional ? 'transactions' : ''}`).join(', ') },
+  { title: 'Prefetch', sort: 'prefetch_count', number: true, wide: true, cell: (c) => format.count(c.prefetch_count) },
+  { title: 'Unacknowledged', sort: 'messages_unacknowledged', number: true, cell: (c) => format.count(c.messages_unacknowledged) },
+  { title: 'Unconfirmed', sort: 'messages_unconfirmed', number: true, cell: (c) => format.count(c.messages_unconfirmed) },
+  { title: 'Published', sort: 'message_stats.publish_details.rate', number: true, cell: (c) => format.rate(changes(c.message_stats, 'publish')) },
+  {
+    title: 'Delivered',
+    sort: 'message_stats.deliver_get_details.rate',
+    number: true,
+    cell: (c) => format.rate(changes(c.message_stats, 'deliver_get')),
+  },
+];
+
+export function Connection({ given: [name] }) {
+  const { data: c, error } = useData(withQuery(path('connections', name), DATA));
+  const close = async (values) => {
+    const reason = headerText(values.reason);
+    await client.delete(path('connections', name), { headers: reason === '' ? {} : { 'X-Reason': reason } });
+    window.location.hash = to('connections');
+  };
+  return html`<h1>Connection ${name}</h1><${Problem} error=${error} />
+    ${
+      c &&
+      html`
+      <div class="plots"><${Rates} title="Bytes" stats=${c} names=${OCTETS} show=${perSecond} /></div>
+      <${Facts} of=${[
+        ['State', html`<${State} of=${c.state} />`],
+        ['Name of its own', c.user_provided_name],
+        ['User', c.user],
+        ['Virtual host', html`<${Link} place=${['vhosts', c.vhost]}>${c.vhost}</${Link}>`],
+        ['Node', c.node],
+        ['Protocol', c.protocol],
+        ['TLS', c.ssl ? 'yes' : 'no'],
+        ['Since', format.time(c.connected_at)],
+        ['Heartbeat', `${format.count(c.timeout)} s`],
+        ['Largest frame', format.bytes(c.frame_max)],
+        ['Channels', `${format.count(c.channels)} of ${format.count(c.channel_max)}`],
+        ['From the client', format.bytes(c.recv_oct)],
+        ['To the client', format.bytes(c.send_oct)],
+        ['Waiting to be sent', format.bytes(c.send_pend)],
+        ['The client says', html`<${Pairs} of=${c.client_properties} />`],
+      ]} />
+      <${Section} title="Channels"><${List} path=${path('connections', name, 'channels')} noun="channels of this connection" filter=${false} columns=${channelColumns} keyOf=${(channel) => channel.name} /></${Section}>
+      <${Section} title="Close it">
+        <${Form} label="Close the connection" verb="Close connection" danger submit=${close} done="The connection is closed."
+          ask=${() => ({ title: 'Close this connection?', text: `${name} of user ${c.user} is closed; what it has not acknowledged goes back to its queues. Most clients connect again.`, verb: 'Close' })}
+          fields=${[{ name: 'reason', label: 'Reason', hint: 'The client is told it.' }]} />
+      </${Section}>`
+    }`;
+}
+
+export function Channels() {
+  const vhosts = useVhosts();
+  return html`<h1>Channels</h1>
+    <${VhostList} vhosts=${vhosts} at=${(vhost) => (vhost === undefined ? 'channels' : path('vhosts', vhost, 'channels'))} noun="channels" keyOf=${(c) => c.name} columns=${channelColumns} />`;
+}
+
+export function Channel({ given: [name] }) {
+  const { data: c, error } = useData(withQuery(path('channels', name), MESSAGES));
+  return html`<h1>Channel ${name}</h1><${Problem} error=${error} />
+    ${
+      c &&
+      html`
+      <div class="plots"><${Rates} title="Messages" stats=${c.message_stats} names=${TRAFFIC} /></div>
+      <${Facts} of=${[
+        ['Connection', html`<${Link} place=${['connections', c.connection_details.name]}>${c.connection_details.name}</${Link}>`],
+        ['State', html`<${State} of=${c.state} />`],
+        ['User', c.user],
+        ['Virtual host', html`<${Link} place=${['vhosts', c.vhost]}>${c.vhost}</${Link}>`],
+        ['Node', c.node],
+        ['Publisher confirms', c.confirm ? 'yes' : 'no'],
+        ['Transactions', c.transactional ? 'yes' : 'no'],
+        ['Consumers', format.count(c.consumer_count)],
+        ['Prefetch', `${format.count(c.prefetch_count)} of each consumer, ${format.count(c.global_prefetch_count)} of all; 0: no limit`],
+        ['Unacknowledged', format.count(c.messages_unacknowledged)],
+        ['Unconfirmed', format.count(c.messages_unconfirmed)],
+        ['Uncommitted', `${format.count(c.messages_uncommitted)} messages, ${format.count(c.acks_uncommitted)} acknowledgements`],
+      ]} />`
+    }`;
+}
+
+/** Consumers of a queue: those that it has told of. */
+export const Consumers = ({ of }) =>
+  html`<${Table} caption="Consumers" rows=${of} keyOf=${(c) => `${c.channel_details.name} ${c.consumer_tag}`} empty="Nobody consumes from it." columns=${[
+    { title: 'Tag', cell: (c) => c.consumer_tag },
+    {
+      title: 'Channel',
+      cell: (c) => (c.channel_details.name ? html`<${Link} place=${['channels', c.channel_details.name]}>${c.channel_details.name}</${Link}>` : '–'),
+    },
+    { title: 'Status', cell: (c) => html`<${State} of=${c.activity_status} />` },
+    { title: 'Acknowledges', cell: (c) => (c.ack_required ? 'yes' : 'no') },
+    { title: 'Exclusive', wide: true, cell: (c) => (c.exclusive ? 'yes' : 'no') },
+    { title: 'Prefetch', number: true, cell: (c) => format.count(c.prefetch_count) },
+    { title: 'Arguments', wide: true, cell: (c) => html`<${Pairs} of=${c.arguments} />` },
+  ]} />`;

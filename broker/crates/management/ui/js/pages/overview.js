@@ -1,0 +1,90 @@
+// The cluster at a glance.
+import { html } from '../dom.js';
+import { withQuery } from '../client.js';
+import * as format from '../format.js';
+import { Facts, Link, Problem, Section, Table } from '../parts.js';
+import { DATA, DEPTHS, LENGTHS, Levels, MESSAGES, Rates, TRAFFIC } from '../plot.js';
+import { useData } from '../session.js';
+import { wrong } from '../wrong.js';
+import { NodeTable } from './nodes.js';
+
+const PATH = withQuery('overview', { ...LENGTHS, ...MESSAGES, ...DATA });
+
+/** A check that failed is an answer too. */
+const failed = (check, list) => (check.error?.status === 503 ? (check.error.body?.[list] ?? null) : null);
+
+function Wrong({ nodes, here }) {
+  const flags = useData('feature-flags');
+  const critical = useData('health/checks/node-is-quorum-critical');
+  const certificates = useData('health/checks/certificate-expiration/30/days');
+  const found = wrong({ nodes, flags: flags.data, critical: failed(critical, 'queues'), expiring: failed(certificates, 'expired'), here });
+  if (nodes === null) return null;
+  if (found.length === 0) return html`<p class="well" role="status">Nothing is wrong: all nodes run, and no alarm is on.</p>`;
+  return html`<ul class="wrong" aria-label="What is wrong">${found.map(
+    (one) => html`<li key=${one.what} class=${one.bad ? 'bad' : 'even'}>
+    <b>${one.what}</b> ${one.then} ${one.place && html`<${Link} place=${one.place}>Go there</${Link}>`}</li>`,
+  )}</ul>`;
+}
+
+const Totals = ({ of }) => html`<ul class="totals">
+  ${[
+    ['connections', 'Connections'],
+    ['channels', 'Channels'],
+    ['exchanges', 'Exchanges'],
+    ['queues', 'Queues'],
+    ['consumers', 'Consumers'],
+  ].map(
+    ([key, label]) => html`<li key=${key}>
+    ${key === 'consumers' ? html`<span>${label}</span>` : html`<${Link} place=${[key]}>${label}</${Link}>`} <b>${format.count(of?.[key])}</b></li>`,
+  )}
+</ul>`;
+
+const CHURN = [
+  ['connection_created', 'connections opened'],
+  ['connection_closed', 'connections closed'],
+  ['channel_created', 'channels opened'],
+  ['channel_closed', 'channels closed'],
+];
+
+function Monitored({ data }) {
+  const nodes = useData('nodes');
+  return html`
+    <${Wrong} nodes=${nodes.data} here=${data.node} />
+    <${Totals} of=${data.object_totals} />
+    <div class="plots">
+      <${Levels} title="Messages in queues" stats=${data.queue_totals} names=${DEPTHS} />
+      <${Rates} title="Messages" stats=${data.message_stats} names=${TRAFFIC} />
+      <${Rates} title="Unroutable messages" stats=${data.message_stats} names=${[
+        ['return_unroutable', 'returned'],
+        ['drop_unroutable', 'dropped'],
+      ]} />
+      <${Rates} title="Clients" stats=${data.churn_rates} names=${CHURN} />
+    </div>
+    <${Section} title="Nodes"><${Problem} error=${nodes.error} />${nodes.data && html`<${NodeTable} nodes=${nodes.data} />`}</${Section}>
+    <${Section} title=${`Ports of ${data.node}`}>
+      <${Table} caption="Ports" rows=${data.listeners ?? []} keyOf=${(row) => `${row.protocol}:${row.port}`} columns=${[
+        { title: 'Protocol', cell: (row) => row.protocol },
+        { title: 'Port', number: true, cell: (row) => String(row.port) },
+      ]} />
+    </${Section}>`;
+}
+
+export function Overview({ can }) {
+  const { data, error } = useData(PATH);
+  return html`<h1>Overview</h1><${Problem} error=${error} />
+    ${
+      data &&
+      html`
+      ${
+        can.monitor
+          ? html`<${Monitored} data=${data} />`
+          : html`<p>You see what belongs to your virtual hosts: <${Link} place=${['queues']}>queues</${Link}>, <${Link} place=${['exchanges']}>exchanges</${Link}> and your own <${Link} place=${['connections']}>connections</${Link}>. The cluster's figures are for users with the tag monitoring.</p>`
+      }
+      <${Section} title="Cluster"><${Facts} of=${[
+        ['Name', data.cluster_name],
+        ['Answered by', data.node],
+        ['Version', `${data.product_name} ${data.product_version}`],
+        ['API like', `RabbitMQ ${data.management_version}`],
+      ]} /></${Section}>`
+    }`;
+}

@@ -1,0 +1,241 @@
+// The web UI's modules that need no document, as a node serves them ($SERVED).
+'use strict';
+
+const assert = require('node:assert/strict');
+const path = require('node:path');
+const { test } = require('node:test');
+
+const module_ = (name) => import(path.join(process.env.SERVED, 'ui/js', `${name}.js`));
+
+test('names become elements of a path, whatever is in them', async () => {
+  const { path: of, withQuery } = await module_('client');
+  assert.equal(of('queues', '/', 'a/b c?#é%2F<'), 'queues/%2F/a%2Fb%20c%3F%23%C3%A9%252F%3C');
+  for (const name of ['.', '..', '']) assert.throws(() => of('queues', '/', name), /posthorn ctl/);
+  assert.equal(
+    withQuery('queues', { page: 2, name: 'a&b', sort: null, use_regex: false, sort_reverse: true, none: '' }),
+    'queues?page=2&name=a%26b&sort_reverse=true',
+  );
+  assert.equal(withQuery('queues', {}), 'queues');
+});
+
+test('credentials are those of RFC 7617, in UTF-8', async () => {
+  const { basic } = await module_('client');
+  assert.equal(basic('Aladdin', 'open sesame'), 'Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==');
+  assert.equal(Buffer.from(basic('jürgen', '鍵:').slice(6), 'base64').toString(), 'jürgen:鍵:');
+});
+
+/** A client whose node answers what `answers` says, and what it asked. */
+async function faked(answers, stored = {}) {
+  const { createClient } = await module_('client');
+  const asked = [];
+  const storage = {
+    getItem: (key) => stored[key] ?? null,
+    setItem: (key, value) => {
+      stored[key] = value;
+    },
+    removeItem: (key) => delete stored[key],
+  };
+  const fetch = async (url, init) => {
+    asked.push({ url, ...init });
+    const [status, body] = answers.shift();
+    return { ok: status < 300, status, text: async () => (body === undefined ? '' : typeof body === 'string' ? body : JSON.stringify(body)) };
+  };
+  return { client: createClient({ fetch, storage }), asked, stored };
+}
+
+test('a password is kept only when it was right, and no longer than it is', async () => {
+  const wrong = { error: 'not_authorized', reason: 'Login failed' };
+  const { client, asked, stored } = await faked([
+    [401, wrong],
+    [200, { name: 'u', tags: [] }],
+    [200, []],
+    [401, { reason: 'Not administrator user' }],
+    [401, wrong],
+  ]);
+  const ended = [];
+  client.onEnd((why) => ended.push(why));
+  await assert.rejects(client.signIn('u', 'bad'), { status: 401, reason: 'Login failed' });
+  assert.deepEqual(stored, {});
+  assert.equal((await client.signIn('u', 'good')).name, 'u');
+  assert.deepEqual(Object.values(stored), ['Basic dTpnb29k']);
+  await client.get('queues');
+  assert.equal(asked.at(-1).headers.Authorization, 'Basic dTpnb29k');
+  assert.equal(asked.at(-1).credentials, 'omit');
+  // What one may not do ends nothing.
+  await assert.rejects(client.get('users'), { reason: 'Not administrator user' });
+  assert.deepEqual([ended.length, Object.keys(stored).length], [0, 1]);
+  await assert.rejects(client.get('queues'), { status: 401 });
+  assert.deepEqual([ended.length, stored], [1, {}]);
+});
+
+test('a page that is loaded anew goes on, unless the password has changed', async () => {
+  const key = 'posthorn.authorization';
+  const good = await faked([[200, { name: 'u' }]], { [key]: 'Basic x' });
+  assert.equal((await good.client.resume()).name, 'u');
+  const bad = await faked([[401, { reason: 'Login failed' }]], { [key]: 'Basic x' });
+  assert.equal(await bad.client.resume(), null);
+  assert.deepEqual(bad.stored, {});
+  const none = await faked([]);
+  assert.equal(await none.client.resume(), null);
+  const down = await faked([[503, { reason: 'the node is stopping' }]], { [key]: 'Basic x' });
+  await assert.rejects(down.client.resume(), { reason: 'the node is stopping' });
+  assert.equal(down.stored[key], 'Basic x');
+});
+
+test('errors say what the API says, and changes are told', async () => {
+  const { client } = await faked([
+    [204],
+    [400, { error: 'bad_request', reason: 'no' }],
+    [502, '<html>'],
+    [503, { status: 'failed', reason: 'alarms' }],
+  ]);
+  let changes = 0;
+  client.onChange(() => {
+    changes += 1;
+  });
+  assert.equal(await client.put('queues/%2F/q', {}), null);
+  await assert.rejects(client.delete('queues/%2F/q'), { status: 400, reason: 'no' });
+  assert.equal(changes, 1);
+  await assert.rejects(client.get('x'), { status: 502, reason: 'The node answered with status 502.' });
+  await assert.rejects(client.get('x'), { status: 503, reason: 'alarms' });
+});
+
+test('tags open what they open', async () => {
+  const { rights } = await module_('client');
+  const of = (...tags) =>
+    Object.entries(rights({ tags }))
+      .filter(([, may]) => may)
+      .map(([right]) => right);
+  assert.deepEqual(of('administrator'), ['administrator', 'monitor', 'policymaker', 'any']);
+  assert.deepEqual(of('monitoring'), ['monitor', 'any']);
+  assert.deepEqual(of('policymaker'), ['policymaker', 'any']);
+  assert.deepEqual(of('management'), ['any']);
+  assert.deepEqual(of('other'), []);
+});
+
+test('places are what stands behind the hash', async () => {
+  const { find, parse, to } = await module_('places');
+  assert.deepEqual(parse('#/queues/%2F/a%2Fb'), ['queues', '/', 'a/b']);
+  assert.deepEqual(parse(to('queues', '/', '<a/b?#>')), ['queues', '/', '<a/b?#>']);
+  assert.deepEqual(parse('#/queues?sort=x'), ['queues']);
+  assert.deepEqual([parse(''), parse('#/'), parse('#')], [[], [], []]);
+  assert.equal(parse('#/queues/%E0%A4'), null);
+  const table = [
+    ['', 'first'],
+    ['queues', 'all'],
+    ['queues/{}/{}', 'one'],
+    ['users', 'users'],
+    ['admin', 'admin'],
+  ];
+  assert.deepEqual(find(table, ['queues', '/', 'q']), { value: 'one', given: ['/', 'q'] });
+  assert.equal(find(table, []).value, 'first');
+  assert.equal(find(table, ['admin', 'users']).value, 'users');
+  assert.equal(find(table, ['admin']).value, 'admin');
+  assert.deepEqual([find(table, ['queues', 'x']), find(table, null), find(table, ['__proto__'])], [null, null, null]);
+});
+
+test('figures are short, and what is unknown is a dash', async () => {
+  const { bytes, count, duration, rate, share, value } = await module_('format');
+  assert.deepEqual([count(1234567), count(undefined), count(NaN)], ['1,234,567', '–', '–']);
+  assert.deepEqual([rate(0), rate(0.25), rate(12345.6), rate(null)], ['0/s', '0.3/s', '12,346/s', '–']);
+  assert.deepEqual([bytes(0), bytes(1023), bytes(1536), bytes(5 * 2 ** 40), bytes()], ['0 B', '1,023 B', '1.5 KiB', '5 TiB', '–']);
+  assert.deepEqual(
+    [duration(0), duration(59_000), duration(90_061_000), duration(3_600_000), duration(-1)],
+    ['0 s', '59 s', '1 d 1 h', '1 h 0 min', '–'],
+  );
+  assert.deepEqual([share(1, 2), share(3, 2), share(1, 0), share(undefined, 2)], [0.5, 1, null, null]);
+  assert.deepEqual([value('<b>'), value({ a: [1] }), value(null), value(false)], ['<b>', '{"a":[1]}', '–', 'false']);
+});
+
+test('samples become lines', async () => {
+  const { ceiling, levels, line, rates } = await module_('samples');
+  const samples = [
+    { sample: 30, timestamp: 15_000 },
+    { sample: 10, timestamp: 10_000 },
+    { sample: 5, timestamp: 5_000 },
+  ];
+  assert.deepEqual(rates(samples), [
+    { at: 10_000, value: 1 },
+    { at: 15_000, value: 4 },
+  ]);
+  assert.deepEqual(
+    levels(samples).map((point) => point.value),
+    [5, 10, 30],
+  );
+  assert.deepEqual(
+    rates([
+      { sample: 3, timestamp: 10_000 },
+      { sample: 9, timestamp: 5_000 },
+    ]),
+    [{ at: 10_000, value: 0 }],
+  );
+  assert.deepEqual([rates(undefined), levels(null)], [[], []]);
+  assert.deepEqual([0, 1, 1.2, 3, 7, 10, 11, 1999].map(ceiling), [1, 1, 2, 5, 10, 10, 20, 2000]);
+  assert.equal(line(levels(samples), { from: 5000, to: 15_000, top: 30, width: 100, height: 30 }), '0.0,25.0 50.0,20.0 100.0,0.0');
+  assert.equal(line([{ at: 1, value: 0 }], { from: 1, to: 1, top: 1, width: 100, height: 30 }), '100.0,30.0');
+});
+
+test('what is entered has its type, or says what is wrong', async () => {
+  const { headerText, objectOf, rowsOf, words } = await module_('values');
+  const rows = [
+    { key: 'a', value: 'x', type: 'string' },
+    { key: ' n ', value: '12', type: 'number' },
+    { key: 'b', value: 'true', type: 'boolean' },
+    { key: 'l', value: '[1, "x"]', type: 'JSON' },
+    { key: '', value: ' ', type: 'string' },
+  ];
+  assert.deepEqual(objectOf(rows), { a: 'x', n: 12, b: true, l: [1, 'x'] });
+  assert.deepEqual(objectOf(rowsOf({ a: 'x', n: 1.5, b: false, o: { k: null } })), { a: 'x', n: 1.5, b: false, o: { k: null } });
+  const bad = (key, value, type) =>
+    assert.throws(
+      () => objectOf([{ key, value, type }]),
+      (error) => error.message.includes(value),
+    );
+  bad('n', 'twelve', 'number');
+  bad('n', ' ', 'number');
+  bad('b', 'yes', 'boolean');
+  bad('j', '{', 'JSON');
+  bad('', 'lost', 'string');
+  assert.throws(
+    () =>
+      objectOf([
+        { key: 'a', value: '1', type: 'string' },
+        { key: 'a', value: '2', type: 'string' },
+      ]),
+    /twice/,
+  );
+  assert.equal(Object.getPrototypeOf(objectOf([{ key: '__proto__', value: '{"x": 1}', type: 'JSON' }])), Object.prototype);
+  assert.deepEqual(words(' a, b  a,,'), ['a', 'b']);
+  assert.equal(headerText('grüße\r\nX: y'), 'gr??e??X: y');
+});
+
+test('lists ask for pages, in the order that is wanted', async () => {
+  const { queryOf, turned } = await module_('list');
+  const first = { page: 3, size: 50, name: '', regex: true, sort: null, reverse: false };
+  assert.deepEqual(queryOf(first), { page: 3, page_size: 50, name: '', use_regex: false, sort: null, sort_reverse: false });
+  const up = turned(first, 'messages');
+  assert.deepEqual([up.page, up.sort, up.reverse], [1, 'messages', false]);
+  const down = turned(up, 'messages');
+  assert.deepEqual([down.sort, down.reverse], ['messages', true]);
+  assert.equal(turned(down, 'messages').sort, null);
+});
+
+test('what is wrong is told with what to do', async () => {
+  const { wrong } = await module_('wrong');
+  const well = { name: 'n1', running: true, mem_alarm: false, disk_free_alarm: false, being_drained: false, fd_used: 10, fd_total: 100 };
+  assert.deepEqual(wrong({ nodes: [well], flags: [{ name: 'f', state: 'enabled' }], critical: null, expiring: null }), []);
+  const said = (facts) =>
+    wrong(facts)
+      .map((one) => one.what)
+      .join(' ');
+  assert.match(said({ nodes: [{ ...well, running: false }] }), /n1 is down/);
+  assert.match(said({ nodes: [{ ...well, mem_alarm: true }] }), /short of memory/);
+  assert.match(said({ nodes: [{ ...well, disk_free_alarm: true }] }), /short of disk/);
+  assert.match(said({ nodes: [{ ...well, being_drained: true }] }), /maintenance/);
+  assert.match(said({ nodes: [{ ...well, fd_used: 95 }] }), /95 of 100 file descriptors/);
+  assert.match(said({ nodes: [well], flags: [{ name: 'f', state: 'disabled' }] }), /off: f/);
+  assert.match(said({ nodes: [well, well], critical: [{ readable_name: "queue 'q'" }], here: 'n1' }), /majority without n1/);
+  assert.equal(said({ nodes: [well], critical: [{ name: 'q' }] }), '', 'one node alone is always such');
+  assert.match(said({ expiring: [{ protocol: 'amqp/ssl', port: 5671, expires: 1 }] }), /amqp\/ssl \(port 5671\)/);
+  for (const one of wrong({ nodes: [{ ...well, running: false, mem_alarm: true }] })) assert.ok(one.then.length > 20);
+});
