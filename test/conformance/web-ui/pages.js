@@ -342,6 +342,7 @@ check('nodes: figures, maintenance, log levels, leaders, replicas', async () => 
   await page.unfold('Replicas of quorum queues on this node');
   await page.fill('Replicas of quorum queues', { what: 'shrink', queue_pattern: '^spread$' });
   await page.answer('Change members', 'n2', '^spread$');
+  await page.says('1 queues changed.');
   await holds('queues/%2F/spread', (q) => !q.members.includes('n2'), 'no replica on n2');
   await page.fill('Replicas of quorum queues', { what: 'grow', queue_pattern: '^spread$', strategy: 'all' });
   await page.answer('Change members', 'n2');

@@ -72,6 +72,10 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let Some(("api", path)) = path.split_first().map(|(f, r)| (*f, r)) else {
         return Err(ApiError::not_found());
     };
+    if method != "GET" && is_of_another_site(&parts.headers) {
+        let why = "pages of other sites may not change anything here";
+        return Err(ApiError::bad_request(why));
+    }
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
     // Without knowing where from, loopback rules cannot be kept.
     let peer = peer.ok_or_else(|| ApiError::not_authorized("Login failed"))?;
@@ -97,6 +101,13 @@ async fn answer(api: &Api, request: Request) -> Answer {
     })?;
     needs.check(&call)?;
     dispatch(api, &call, &method, path).await
+}
+
+/// Whether a browser says that another site's page makes it send this (Fetch Metadata, 2.4). A browser that has asked for a
+/// password itself would send it along; what is no browser does not say.
+fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let site = text(headers, "sec-fetch-site");
+    matches!(site, Some("cross-site" | "same-site"))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

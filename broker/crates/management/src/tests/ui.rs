@@ -177,3 +177,21 @@ fn a_file_that_is_not_taken_ends_in_time() {
         .unwrap();
     assert_eq!(server.fetch("GET", "/", &[]).status(), 200);
 }
+
+#[test]
+fn pages_of_other_sites_change_nothing_with_a_password_that_the_browser_has() {
+    let server = Server::start();
+    let login = ("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    let status = |method: &str, site: &str| {
+        let headers = [login, ("sec-fetch-site", site)];
+        let got = server.fetch(method, "/api/vhosts/made", &headers);
+        got.status().as_u16()
+    };
+    for site in ["cross-site", "same-site"] {
+        assert_eq!(status("PUT", site), 400, "{site}");
+        assert_eq!(status("GET", site), 404, "{site}: it was not made");
+    }
+    assert_eq!(status("PUT", "same-origin"), 201);
+    assert_eq!(status("DELETE", "cross-site"), 400);
+    assert_eq!(status("DELETE", "none"), 204);
+}

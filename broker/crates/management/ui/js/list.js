@@ -81,7 +81,7 @@ export function List({ path, noun, columns, keyOf, extra = {}, filter = true, ch
         set((now) => ({ ...now, page: 1, size }));
       }}>
         ${SIZES.map((size) => html`<option key=${size} value=${size}>${size}</option>`)}</select></label>
-      <span class="faint" role="status">${data ? `${few}${format.count(about.total_count)} ${noun}` : ''}</span>
+      <span class="faint found" role="status">${data ? `${noun}: ${few}${format.count(about.total_count)}` : ''}</span>
     </div>
     <${Problem} error=${error} />
     ${data && html`<${Table} caption=${noun} columns=${columns} rows=${about.items} keyOf=${keyOf} order=${order} empty=${`No ${noun}.`} />`}

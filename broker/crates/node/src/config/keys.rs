@@ -76,7 +76,7 @@ const KEYS: &[Key] = &[
         name: "management.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15672",
-        doc: "HTTP API, probes.",
+        doc: "HTTP API, web UI, probes.",
         set: |c, _, v| Listen::parse(v).map(|l| c.management = l),
     },
     Key {

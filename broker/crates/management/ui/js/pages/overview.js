@@ -2,7 +2,7 @@
 import { html } from '../dom.js';
 import { withQuery } from '../client.js';
 import * as format from '../format.js';
-import { Facts, Link, Problem, Section, Table } from '../parts.js';
+import { Facts, Link, Problem, Section } from '../parts.js';
 import { DATA, DEPTHS, LENGTHS, Levels, MESSAGES, Rates, TRAFFIC } from '../plot.js';
 import { useData } from '../session.js';
 import { wrong } from '../wrong.js';
@@ -62,10 +62,7 @@ function Monitored({ data }) {
     </div>
     <${Section} title="Nodes"><${Problem} error=${nodes.error} />${nodes.data && html`<${NodeTable} nodes=${nodes.data} />`}</${Section}>
     <${Section} title=${`Ports of ${data.node}`}>
-      <${Table} caption="Ports" rows=${data.listeners ?? []} keyOf=${(row) => `${row.protocol}:${row.port}`} columns=${[
-        { title: 'Protocol', cell: (row) => row.protocol },
-        { title: 'Port', number: true, cell: (row) => String(row.port) },
-      ]} />
+      <${Facts} of=${(data.listeners ?? []).map((listener) => [listener.protocol, String(listener.port)])} />
     </${Section}>`;
 }
 
