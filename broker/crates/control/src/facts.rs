@@ -326,6 +326,9 @@ pub struct MqttFigures {
     pub dropped_between: u64,
     /// Messages of QoS 1 and 2 that another shard or node did not get.
     pub lost_between: u64,
+    /// Wills of other nodes' clients that are kept here, and those that there was no room for.
+    pub wills: u64,
+    pub wills_not_kept: u64,
 }
 
 impl MqttFigures {
@@ -341,6 +344,8 @@ impl MqttFigures {
         self.not_kept += other.not_kept;
         self.dropped_between += other.dropped_between;
         self.lost_between += other.lost_between;
+        self.wills += other.wills;
+        self.wills_not_kept += other.wills_not_kept;
     }
 }
 

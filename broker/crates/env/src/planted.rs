@@ -82,6 +82,8 @@ bugs! {
         SuspectedReturns "suspected-returns" "what a lasting session holds goes back when its node is out of reach for a moment",
         RetainedStale "retained-stale" "a shard goes on showing what was retained before another one replaced it",
         TakeoverIgnored "takeover-ignored" "a connection does not end when another one claims its client id",
+        WillKeptOn "will-kept-on" "whoever keeps a will does not hear that its client said goodbye",
+        WillOfTheDead "will-of-the-dead" "wills of clients whose node dies are not published",
         SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",
     }
 }

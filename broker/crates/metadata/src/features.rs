@@ -63,6 +63,12 @@ pub const CLUSTER_LIMITS: Feature = Feature {
     description: "Limits of users and virtual hosts on connections and channels count in the whole cluster",
 };
 
+/// Frames between nodes that programs before this feature cannot read.
+pub const MQTT_WILLS: Feature = Feature {
+    name: "mqtt_wills",
+    description: "MQTT: wills of clients whose node dies are published by another one",
+};
+
 /// All of them, by name.
 pub const KNOWN: &[Feature] = &[
     CHANNEL_PREFETCH,
@@ -70,6 +76,7 @@ pub const KNOWN: &[Feature] = &[
     MQTT_CLUSTER,
     MQTT_STATE,
     MQTT_SUCCESSION,
+    MQTT_WILLS,
     NODE_REMOVAL,
     RUNTIME_PARAMETERS,
     VHOST_TRACING,

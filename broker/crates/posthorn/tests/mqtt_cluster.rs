@@ -184,3 +184,54 @@ fn nodes_hear_each_other() -> Result<()> {
     assert_eq!(late.message()?.payload, "again");
     Ok(())
 }
+
+/// Of clients whose node is killed with their connections; who said goodbye before is not called dead.
+#[test]
+fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
+    let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
+    let mut nodes = Nodes::with("mqtt-wills", 3, settings)?;
+    let mut watcher = Client::open(&nodes.address(0, "mqtt")?, "watcher", true)?.0;
+    watcher.subscribe("w/#", Qos::AtLeastOnce)?;
+    let mut other = Client::open(&nodes.address(1, "mqtt")?, "other", true)?.0;
+    other.subscribe("w/here", Qos::AtLeastOnce)?;
+    let mortal = nodes.address(2, "mqtt")?;
+    let open = |n: &u16| -> Result<Client> {
+        let topic = format!("w/{n}");
+        let will = Will {
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            properties: Properties::default(),
+            topic: &topic,
+            payload: topic.as_bytes(),
+        };
+        Ok(Client::open_with(&mortal, &format!("c{n}"), true, Some(will))?.0)
+    };
+    let mut clients: Vec<Client> = (0..8).map(|n| open(&n)).collect::<Result<_>>()?;
+    for client in &mut clients[6..] {
+        client.goodbye()?;
+        assert!(client.message().is_err(), "its connection ends");
+    }
+    // What both others are told goes the same way as this, which waits for them.
+    for (n, client) in clients[..6].iter_mut().enumerate() {
+        publish(client, Qos::AtLeastOnce, "w/here", 1, &format!("here {n}"))?;
+        let got = watcher.message()?;
+        assert_eq!(got.payload, format!("here {n}"));
+        watcher.acknowledge(got.id)?;
+        let got = other.message()?;
+        other.acknowledge(got.id)?;
+    }
+    nodes.kill(2)?;
+    let mut heard = Vec::new();
+    while heard.len() < 6 {
+        let got = watcher.message()?;
+        watcher.acknowledge(got.id)?;
+        heard.push(got.payload);
+    }
+    heard.sort_unstable();
+    assert_eq!(heard, ["w/0", "w/1", "w/2", "w/3", "w/4", "w/5"]);
+    // Those of a node are due at one time: none is left.
+    let mut publisher = Client::open(&nodes.address(1, "mqtt")?, "last", true)?.0;
+    publish(&mut publisher, Qos::AtLeastOnce, "w/last", 1, "last")?;
+    assert_eq!(watcher.message()?.payload, "last");
+    Ok(())
+}

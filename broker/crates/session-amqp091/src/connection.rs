@@ -498,7 +498,8 @@ impl AmqpSession {
             | Notice::TakenOver
             | Notice::ClaimAgain
             | Notice::Known
-            | Notice::Missed => {}
+            | Notice::Missed
+            | Notice::TellWill => {}
             Notice::Relieved => self.link.behind = false,
             Notice::Verified { right } => self.verified(right, cx),
             Notice::Blocked(alarm) => self.alarm(alarm, cx),

@@ -350,6 +350,7 @@ impl Link {
         cx.packet().extend_from_slice(&packet);
         cx.count(|t| t.traffic.connects += 1);
         self.is_in();
+        self.tell_will(cx);
         self.count_consumer(cx);
         self.tell_released(cx);
         self.send_waiting(cx);

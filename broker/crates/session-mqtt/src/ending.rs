@@ -32,12 +32,24 @@ impl MqttSession {
 
     /// Another connection has the client id now.
     pub(crate) fn taken_over(&mut self, cx: &mut Cx<'_>) {
+        self.forgo_will(cx);
         match self.phase {
             Phase::Running => {
                 let text = "another connection has this client id";
                 self.fail(Failure::new(Reason::SessionTakenOver, text), cx);
             }
             _ => self.end_silently("another connection has this client id", cx),
+        }
+    }
+
+    /// The connection ends because this node was out of reach, and another one may have published its will for that.
+    pub(crate) fn forgo_will(&mut self, cx: &mut Cx<'_>) {
+        if let Some(link) = self.client.known_mut()
+            && link.extras.will.is_some()
+            && let (Some(subscriber), Some(hub)) = (link.subscriber.known(), cx.broker.topics())
+            && hub.will_was_published(subscriber)
+        {
+            link.extras.will = None;
         }
     }
 
@@ -112,6 +124,17 @@ impl MqttSession {
 }
 
 impl Link {
+    /// Another node is to publish the will if this one dies.
+    pub(crate) fn tell_will(&self, cx: &mut Cx<'_>) {
+        if let Some(waits) = &self.extras.will
+            && let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics())
+        {
+            // [MQTT-3.1.2-8]
+            let delay = waits.delay.min(self.extras.session_expiry);
+            hub.keep_will(subscriber, &waits.will, delay);
+        }
+    }
+
     fn leave(mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
         let Some(subscriber) = self.subscriber.known() else {
             return;

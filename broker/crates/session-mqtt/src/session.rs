@@ -292,9 +292,15 @@ impl MqttSession {
             }
             Notice::Known => self.with_link(cx, Link::known),
             Notice::Missed => {
+                self.forgo_will(cx);
                 let text =
                     "messages are lost that other nodes had while they could not reach this one";
                 self.fail(Failure::new(Reason::UnspecifiedError, text), cx);
+            }
+            Notice::TellWill => {
+                if let Some(link) = self.client.known() {
+                    link.tell_will(cx);
+                }
             }
             Notice::TakenOver if planted::is(Bug::TakeoverIgnored) => {}
             Notice::TakenOver => self.taken_over(cx),

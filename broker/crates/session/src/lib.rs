@@ -220,6 +220,8 @@ pub enum Notice {
     Known,
     /// Messages for this session's subscriptions are lost: their publishers' nodes could not reach this one.
     Missed,
+    /// Another node's hub is to keep the client's will: the session tells it ([`topics::Hub::keep_will`]).
+    TellWill,
     /// Another session claims this one's client id: leave.
     TakenOver,
     /// The client id that this session waits for is free: claim it again.

@@ -71,6 +71,7 @@ impl Core {
         match frame.word {
             HubWord::Topics(word) => self.topics.hear(from, word),
             HubWord::Claims(words) => self.topics.hear_claims(from, words),
+            HubWord::Wills(words) => self.topics.hear_wills(from, words),
         }
     }
 
@@ -86,6 +87,9 @@ impl Core {
         while let Some((to, word)) = self.topics.say() {
             self.send_hub_word(to, HubWord::Topics(word));
         }
+        while let Some((to, words)) = self.topics.say_wills() {
+            self.send_hub_word(to, HubWord::Wills(words));
+        }
         while let Some((to, words)) = self.topics.say_claims() {
             self.send_hub_word(to, HubWord::Claims(words));
         }
@@ -95,6 +99,20 @@ impl Core {
     fn share_out_claims(&mut self) {
         let (me, others) = (self.hub_place(), self.hubs_there());
         self.topics.set_hubs(me, others);
+        let wills = self.tree.feature_enabled(features::MQTT_WILLS.name);
+        self.topics.set_wills(wills);
+        self.topics.set_majority(self.is_with_majority());
+    }
+
+    /// Whether more than half of the nodes that vote on metadata are up, this one among them.
+    pub fn is_with_majority(&self) -> bool {
+        let voters = self.tree.nodes().filter(|node| node.voter);
+        let (mut all, mut there) = (0, 0);
+        for node in voters {
+            all += 1;
+            there += usize::from(node.id == self.me() || self.peers.is_up(node.id));
+        }
+        there * 2 > all
     }
 
     /// A node is up: its hubs may have missed what was said, or are of a new life.

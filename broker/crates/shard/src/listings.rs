@@ -237,6 +237,8 @@ impl Core {
             not_kept: counts.not_kept,
             dropped_between: counts.dropped_between,
             lost_between: counts.lost_between,
+            wills: counts.wills as u64,
+            wills_not_kept: counts.wills_not_kept,
         }
     }
 

@@ -171,6 +171,7 @@ impl Shard {
                 Output::Relieved { session } => (session, Notice::Relieved),
                 Output::Known { session } => (session, Notice::Known),
                 Output::Missed { session } => (session, Notice::Missed),
+                Output::TellWill { session } => (session, Notice::TellWill),
             };
             if let Some(key) = self.sessions.by_number(number) {
                 self.step(key, |s, view, out| s.notice(notice, view, out));

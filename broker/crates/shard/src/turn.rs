@@ -245,6 +245,9 @@ impl Core {
         self.owners.tick();
         self.dead_letters.tick(self.now);
         self.topics.clock(self.now, self.wall);
+        if self.topics.waits_for_majority() {
+            self.topics.set_majority(self.is_with_majority());
+        }
         self.topics.tick(self.now);
         self.tick_clients();
         self.tick_directory();

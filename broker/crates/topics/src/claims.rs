@@ -132,6 +132,12 @@ impl Claims {
         first(self.me(), &self.others, vhost, client)
     }
 
+    /// The hub of another node that would be the owner if this node were gone.
+    pub fn keeper(&self, vhost: &str, client: &str) -> Option<Place> {
+        let elsewhere = |place: &&Place| place.node != self.me().node;
+        best(self.others.iter().filter(elsewhere), vhost, client)
+    }
+
     pub fn owner_of(&self, id: &ClientId) -> Place {
         self.owner(&id.vhost, &id.client)
     }
@@ -215,16 +221,16 @@ fn first(me: Place, others: &[Place], vhost: &str, client: &str) -> Place {
     if others.is_empty() {
         return me;
     }
+    best([&me].into_iter().chain(others), vhost, client).unwrap_or(me)
+}
+
+fn best<'a>(places: impl Iterator<Item = &'a Place>, vhost: &str, client: &str) -> Option<Place> {
     let id = hash(hash(0, vhost.as_bytes()), client.as_bytes());
     let weight = |place: &Place| {
         let hub = mixed(place.node.0 ^ u64::from(place.shard).rotate_left(48));
         (mixed(id ^ hub), *place)
     };
-    let mut best = weight(&me);
-    for place in others {
-        best = best.max(weight(place));
-    }
-    best.1
+    places.map(weight).max().map(|(_, place)| place)
 }
 
 /// FNV-1a: the same on every node and in every version.

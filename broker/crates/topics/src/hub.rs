@@ -9,12 +9,14 @@ mod publish;
 mod queues;
 mod server;
 mod subscriber;
+mod wills;
 
 use crate::claims::Claims;
 use crate::hubs::neighbour::Event;
 use crate::hubs::{HubLimits, Hubs};
 use crate::retained::Retained;
 use crate::routes::{Matches, Routes};
+use crate::wills::Wills;
 use crate::{Delivery, SubscriberId, Subscription};
 use clients::Clients;
 use env::{Time, WallTime};
@@ -63,7 +65,7 @@ pub trait Parked: Send {
 }
 
 /// A message to be published when its client does not come back.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Will {
     pub topic: Arc<str>,
     pub message: Message,
@@ -118,6 +120,8 @@ pub enum Output {
     Missed { session: u64 },
     /// A member of a group has its messages in this queue, and is to have this one.
     ToQueue { queue: u64, message: Message },
+    /// To a session: another hub is to keep its will ([`Hub::keep_will`]).
+    TellWill { session: u64 },
     /// Somebody listens to the server's own topics: [`Hub::say_figures`] what they say.
     Figures,
 }
@@ -168,6 +172,10 @@ pub struct Counts {
     pub not_kept: u64,
     /// Messages of QoS 0 that were dropped because a client did not read (Q6), since the start.
     pub dropped: u64,
+    /// Wills of other nodes' clients that this hub keeps.
+    pub wills: usize,
+    /// Those that it had no room for, since the start.
+    pub wills_not_kept: u64,
     /// Other hubs that are known.
     pub hubs: usize,
     /// Messages of QoS 0 that were dropped because another hub does not keep up or cannot be reached, since the start.
@@ -213,6 +221,7 @@ pub struct Hub {
     events: Vec<Event>,
     claims: Claims,
     server: Server,
+    wills: Wills,
     parked: usize,
     subscriptions: usize,
     /// Clients, connected or away, that there ever were at the same time.
@@ -245,6 +254,7 @@ impl Hub {
             ending: BTreeSet::new(),
             events: Vec::new(),
             server: Server::default(),
+            wills: Wills::default(),
             parked: 0,
             subscriptions: 0,
             most: 0,
@@ -332,6 +342,7 @@ impl Hub {
         let Away { state, until, will } = *away;
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
+        self.wills.drop(subscriber);
         Claim::Granted { subscriber, state }
     }
 
@@ -384,6 +395,9 @@ impl Hub {
         };
         let waiting = self.waiting.remove(&subscriber);
         let id = entry.id();
+        if leave.will.is_none() {
+            self.wills.drop(subscriber);
+        }
         match leave.state {
             Some(mut state) if self.parked < self.limits.parked => {
                 self.not_kept += take_back(&mut self.outputs, session, state.as_mut());
@@ -422,6 +436,7 @@ impl Hub {
         let Some(mut entry) = self.subscribers.remove(subscriber.0 as usize) else {
             return;
         };
+        self.wills.drop(subscriber);
         self.let_go((entry.vhost(), entry.client()), entry.stamp);
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.clients.remove(entry.client(), subscriber);
@@ -602,6 +617,8 @@ impl Hub {
             retained: self.vhosts.values().map(|v| v.retained.len()).sum(),
             not_kept: self.not_kept,
             dropped: self.dropped,
+            wills: self.wills.kept(),
+            wills_not_kept: self.wills.not_kept,
             hubs: self.hubs.len(),
             dropped_between: self.hubs.dropped,
             lost_between: self.hubs.lost,
@@ -631,16 +648,25 @@ impl Hub {
     pub fn wake_at(&self) -> Option<Time> {
         let timer = self.timers.first().map(|(at, _)| *at);
         let own = self.claims.wake_at();
-        [timer, own, self.hubs.wake_at(), self.server.wake_at()]
-            .into_iter()
-            .flatten()
-            .min()
+        let wills = self.wills.wake_at(self.claims.now);
+        [
+            timer,
+            own,
+            wills,
+            self.hubs.wake_at(),
+            self.server.wake_at(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Time has come to `now`: sessions end, wills are published.
     pub fn tick(&mut self, now: Time) {
         self.tick_hubs(now);
         self.tick_server(now);
+        self.tell_keepers(now);
+        self.publish_kept(now);
         self.tell_owners();
         self.lose_patience();
         while let Some(&(at, subscriber)) = self.timers.first()
@@ -662,6 +688,7 @@ impl Hub {
             let until = *until;
             let due = will.take().map(|(_, will)| Output::Will { vhost, will });
             self.outputs.extend(due);
+            self.wills.drop(subscriber);
             self.timers.extend(until.map(|at| (at, subscriber)));
         }
     }

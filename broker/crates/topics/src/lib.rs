@@ -13,6 +13,7 @@ mod key;
 mod place;
 mod retained;
 mod routes;
+mod wills;
 
 pub use claims::word::{BadClaim, ClaimVerb, ClaimWord, ClientId};
 pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
@@ -26,6 +27,7 @@ pub use key::{RoutingKey, key_of, topic_of};
 pub use place::Place;
 pub use retained::is_fresh;
 pub use routes::Subscription;
+pub use wills::word::{BadWillWord, WillWord};
 
 use codec_mqtt::Qos;
 use message::Message;

@@ -276,6 +276,18 @@ const OF_HUBS: &[OfHubs] = &[
         "Total number of messages of QoS 1 and 2 that clients of other shards or nodes did not get",
         |m| m.lost_between,
     ),
+    (
+        "mqtt_wills_kept",
+        GAUGE,
+        "Number of wills of other nodes' MQTT clients that are published here if their node dies",
+        |m| m.wills,
+    ),
+    (
+        "mqtt_wills_not_kept_total",
+        COUNTER,
+        "Total number of wills of other nodes' MQTT clients that there was no room for",
+        |m| m.wills_not_kept,
+    ),
 ];
 
 /// What becomes of dead messages, under RabbitMQ's name.

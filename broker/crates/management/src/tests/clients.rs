@@ -383,6 +383,7 @@ fn metrics_of_mqtt_where_its_clients_can_come() {
         let mqtt = &mut fake.counters.mqtt;
         (mqtt.dropped, mqtt.retained, mqtt.retained_bytes) = (6, 8, 900);
         (mqtt.sessions_away, mqtt.lost_between) = (9, 1);
+        (mqtt.wills, mqtt.wills_not_kept) = (11, 12);
     }
     let url = format!("http://{}/metrics", server.metrics);
     let text = ureq::get(url).call().unwrap().body_mut().read_to_string();
@@ -400,6 +401,8 @@ fn metrics_of_mqtt_where_its_clients_can_come() {
         "posthorn_mqtt_retained_bytes 900",
         "posthorn_mqtt_sessions_away 9",
         "posthorn_mqtt_messages_lost_between_nodes_total 1",
+        "posthorn_mqtt_wills_kept 11",
+        "posthorn_mqtt_wills_not_kept_total 12",
     ] {
         assert!(all.lines().any(|l| l == line), "{line} in\n{all}");
     }

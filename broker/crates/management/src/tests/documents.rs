@@ -217,6 +217,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
             ("mqtt_cluster", "enabled"),
             ("mqtt_state", "enabled"),
             ("mqtt_succession", "enabled"),
+            ("mqtt_wills", "enabled"),
             ("node_removal", "enabled"),
             ("runtime_parameters", "enabled"),
             ("vhost_tracing", "enabled"),

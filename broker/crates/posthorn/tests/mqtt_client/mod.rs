@@ -4,8 +4,8 @@
 use crate::program::Result;
 use bytes::BytesMut;
 use codec_mqtt::{
-    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
-    SubscribeOptions, Version, Will, parse_frame,
+    Ack, AckKind, Connect, Disconnect, Filters, Packet, Properties, Publish, Qos, Reason,
+    Subscribe, SubscribeOptions, Version, Will, parse_frame,
 };
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -149,6 +149,14 @@ impl Client {
             }),
             _ => None,
         })
+    }
+
+    /// The will is not to be published.
+    pub fn goodbye(&mut self) -> Result<()> {
+        self.send(&Packet::Disconnect(Disconnect {
+            reason: Reason::Success,
+            properties: Properties::default(),
+        }))
     }
 
     pub fn acknowledge(&mut self, id: u16) -> Result<()> {

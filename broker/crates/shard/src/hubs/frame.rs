@@ -19,10 +19,13 @@ pub enum HubWord {
     Topics(topics::Word),
     /// About client ids.
     Claims(Vec<topics::ClaimWord>),
+    /// About wills.
+    Wills(Vec<topics::WillWord>),
 }
 
 const TOPICS: u8 = 1;
 const CLAIMS: u8 = 2;
+const WILLS: u8 = 3;
 
 impl HubFrame {
     pub fn encode(&self, out: &mut BytesMut) {
@@ -38,6 +41,10 @@ impl HubFrame {
                 out.put_u8(CLAIMS);
                 words.iter().for_each(|word| word.encode(out));
             }
+            HubWord::Wills(words) => {
+                out.put_u8(WILLS);
+                words.iter().for_each(|word| word.encode(out));
+            }
         }
     }
 
@@ -49,6 +56,10 @@ impl HubFrame {
             CLAIMS => {
                 let words = topics::ClaimWord::decode_all(frame);
                 HubWord::Claims(words.map_err(|_| FrameError)?)
+            }
+            WILLS => {
+                let words = topics::WillWord::decode_all(frame);
+                HubWord::Wills(words.map_err(|_| FrameError)?)
             }
             _ => return Err(FrameError),
         };
@@ -85,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..4) {
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..5) {
             let mut whole = vec![0; 18];
             whole.push(kind);
             whole.extend(bytes);

@@ -21,6 +21,12 @@ impl Cluster {
         let hubs = self.nodes.iter().map(|node| &node.shard.core().topics);
         hubs.filter(|hub| hub.holds("/", client_id)).count()
     }
+
+    /// How many wills nodes keep for each other.
+    pub fn wills_kept(&self) -> usize {
+        let hubs = self.nodes.iter().map(|node| &node.shard.core().topics);
+        hubs.map(|hub| hub.counts().wills).sum()
+    }
 }
 
 /// Clients that connect, perhaps subscribe, and then do nothing; and a socket for each that takes everything at once.
@@ -134,12 +140,6 @@ impl MqttClient {
         expiry: u32,
         will: Option<Will<'_>>,
     ) -> MqttClient {
-        let mut client = MqttClient {
-            at,
-            key: cluster.connect(at, ClientProtocol::Mqtt),
-            input: BytesMut::new(),
-            got: BytesMut::new(),
-        };
         let connect = Connect {
             version: Version::V5,
             clean_start: false,
@@ -152,6 +152,16 @@ impl MqttClient {
             will,
             user_name: Some("guest"),
             password: Some(b"guest"),
+        };
+        MqttClient::with(cluster, at, connect)
+    }
+
+    pub fn with(cluster: &mut Cluster, at: usize, connect: Connect<'_>) -> MqttClient {
+        let mut client = MqttClient {
+            at,
+            key: cluster.connect(at, ClientProtocol::Mqtt),
+            input: BytesMut::new(),
+            got: BytesMut::new(),
         };
         client.send(cluster, &Packet::Connect(connect));
         client

@@ -3,6 +3,7 @@
 mod book;
 mod crowd;
 mod device;
+mod dying;
 mod inbound;
 mod outbound;
 mod post;

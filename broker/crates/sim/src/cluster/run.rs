@@ -1,6 +1,7 @@
 //! One run: faults for a while, then quiet, then the account.
 
 mod beginning;
+mod death;
 mod report;
 mod trouble;
 
@@ -14,6 +15,7 @@ use super::{account, amqp};
 use crate::faults::{self, Kind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
 use beginning::{clients, founding, limits, queues};
+use death::Death;
 use env::{NodeId, Rng, SeededRng, Time};
 use shard::ClientProtocol;
 use std::time::Duration;
@@ -77,6 +79,7 @@ struct Run {
     damaged: u64,
     quiet: bool,
     settled: bool,
+    death: Death,
     next_connection: u64,
     starts: u64,
 }
@@ -165,6 +168,7 @@ impl Run {
             damaged: 0,
             quiet: false,
             settled: false,
+            death: Death::default(),
             next_connection: 0,
             starts: 0,
         })
@@ -288,11 +292,15 @@ impl Run {
                 if let Some(at) = world.lost_power(node) {
                     self.ledger.lost_power(at);
                 }
+                if self.death.keeps_down(node, now) {
+                    continue;
+                }
                 if self.quiet || self.rng.chance(1, 3) {
                     world.start_in(Duration::ZERO, node);
                 }
             }
         }
+        let fair = fair && !self.death.is_on();
         // A process that stands still when all is to be well does so for seconds more.
         if !fair || world.nodes().iter().any(|n| world.is_paused(*n)) {
             self.ledger.disturb(now);
@@ -305,7 +313,7 @@ impl Run {
         self.ledger.doubled(now)?;
         self.crowd.book.disturbed = self.ledger.disturbed();
         self.crowd.check(world)?;
-        if self.quiet && self.is_settled(world) {
+        if self.quiet && self.is_settled(world) && self.has_mourned(world) {
             match self.crowd.begin_looking(&world.nodes()) {
                 Some(new) => new.for_each(|n| world.timer_in(Duration::ZERO, Timer::Device(n))),
                 None => {

@@ -26,6 +26,7 @@ impl Hub {
             self.claims.send(place, id, ClaimVerb::Tell);
         }
         self.owners_changed();
+        self.keepers_changed();
         let asking = self.claims.asking.iter();
         let moved = asking.filter(|(id, _)| {
             before.owner(&id.vhost, &id.client) != self.claims.owner(&id.vhost, &id.client)
@@ -53,6 +54,7 @@ impl Hub {
 
     /// Another hub is the owner of what it asks for, and may not know of it.
     fn tell(&mut self, owner: Place) {
+        self.wills.asked_by(owner);
         self.hold_untold(|claims, id| claims.owner(id.0, id.1) == owner);
         let asking = self.claims.asking.iter();
         let about = asking.filter_map(|(id, asking)| match asking.progress {
@@ -311,6 +313,7 @@ impl Hub {
             return;
         }
         // It has come back: no will [MQTT-3.1.3-9].
+        self.wills.drop(subscriber);
         let nobody = Seat::Away(Box::default());
         if let Some(Seat::Away(was)) = self.change_seat(subscriber, nobody) {
             self.stop_timer(subscriber, super::due(was.until, &was.will));

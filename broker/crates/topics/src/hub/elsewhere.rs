@@ -34,11 +34,13 @@ impl Hub {
     /// The hubs of another node are out of reach.
     pub fn part(&mut self, node: NodeId) {
         self.hubs.part(node);
+        self.wills.part(node, self.claims.now);
         self.carry_on();
     }
 
     /// Only this life of another node is left; None: not even that.
     pub fn forget_hubs(&mut self, node: NodeId, but: Option<Incarnation>) {
+        self.wills.meet(node, but, self.claims.now);
         let mut events = Vec::new();
         for id in self.hubs.of_other_lives(node, but) {
             self.hubs.remove(id, &mut events);

@@ -46,6 +46,7 @@ impl Hub {
     fn grant(&mut self, id: ClientId, to: Pending, floor: u64) {
         let stamp = self.claims.stamp(floor);
         let session = to.session;
+        self.client_comes_to(&id, to.place, to.clean);
         if to.place == self.claims.me() {
             self.claims.owned.remove(&id);
             return self.granted(id, to.place, session, stamp);
@@ -102,6 +103,7 @@ impl Hub {
                 .send(sent_away, id.clone(), ClaimVerb::Yield { stamp, clean });
         }
         let (stamp, place) = keeper;
+        self.client_is_at(&id, place);
         // Its own claim was granted by somebody else meanwhile.
         let pending = owned.pending.filter(|pending| pending.place != place);
         if let Some(Pending { clean, .. }) = pending {

@@ -24,10 +24,14 @@ mod tests;
 enum Outcome {
     Open,
     Acknowledged(Time),
+    /// A will that is to be published when its client's node has been away for long enough.
+    Due,
     /// Refused, or never answered, or of QoS 0: it may come or not.
     Unknown,
     /// A will that is not to be published: its client said goodbye on a connection of then.
     Cancelled(Time),
+    /// The same, and nothing can have kept the goodbye from being heard.
+    Forsworn,
 }
 
 /// A connection that its client has left for another one.
@@ -193,6 +197,10 @@ impl Book {
     pub fn willed(&mut self, now: Time, id: PostId, topic: &str) {
         self.sent(now, id, (topic, Qos::AtLeastOnce), &|_, _| None);
         self.unknown(id);
+        // Who publishes it may be unable to tell whoever keeps it.
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.again = true;
+        }
     }
 
     /// The connection ends without a word, and nothing is wrong: the will is published.
@@ -204,7 +212,16 @@ impl Book {
         if let Some(post) = self.posts.get_mut(&id) {
             post.sent = now;
             post.outcome = Outcome::Acknowledged(now);
+            post.again = false;
             (post.owed, post.owed_groups) = (owed, owed_groups);
+        }
+    }
+
+    /// The node of its connection dies, and nothing else is wrong: the will is published by and by.
+    pub fn will_becomes_due(&mut self, now: Time, id: PostId, knows: Knows<'_>) {
+        self.will_is_due(now, id, knows);
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.outcome = Outcome::Due;
         }
     }
 
@@ -212,6 +229,13 @@ impl Book {
     pub fn will_is_cancelled(&mut self, since: Time, id: PostId) {
         if let Some(post) = self.posts.get_mut(&id) {
             post.outcome = Outcome::Cancelled(since);
+        }
+    }
+
+    /// The client has said goodbye, and its connection ended for that.
+    pub fn will_is_forsworn(&mut self, id: PostId) {
+        if let Some(post) = self.posts.get_mut(&id) {
+            post.outcome = Outcome::Forsworn;
         }
     }
 
@@ -301,9 +325,12 @@ impl Book {
         if post.topic != *topic || *qos > post.qos {
             return Err(format!("{id:?} came as {topic} {qos:?} and is {post:?}"));
         }
-        if let Outcome::Cancelled(since) = post.outcome
-            && calm < since
-        {
+        let forsworn = match post.outcome {
+            Outcome::Cancelled(since) => calm < since,
+            Outcome::Forsworn => true,
+            _ => false,
+        };
+        if forsworn {
             return Err(format!(
                 "{id:?} is the will of a client that had said goodbye"
             ));
@@ -367,7 +394,7 @@ impl Book {
     /// Messages that the cluster still owes, and some of them.
     pub fn owes(&self) -> (u64, Vec<String>) {
         let open = |p: &&Post| {
-            matches!(p.outcome, Outcome::Acknowledged(_))
+            matches!(p.outcome, Outcome::Acknowledged(_) | Outcome::Due)
                 && !(p.owed.is_empty() && p.owed_groups.is_empty())
         };
         let count = self.posts.values().filter(open).count() as u64;

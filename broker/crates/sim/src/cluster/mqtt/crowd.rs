@@ -5,6 +5,7 @@ use super::super::lane::Piece;
 use super::super::node::{Node, Reply, Request};
 use super::book::Book;
 use super::device::{Cx, Device, Ghost, Plan, Wish};
+use super::dying::Dies;
 use super::retained::RetainedBook;
 use super::routes::{self, Place};
 use super::wire::{Heard, Wire};
@@ -183,6 +184,9 @@ impl Crowd {
             return Ok(Duration::MAX);
         };
         let pause = Duration::from_millis(20 + device.rng.below(180));
+        if device.has_lived() {
+            return Ok(pause);
+        }
         let Some(link) = &device.link else {
             self.connect(world, number, next_connection);
             return Ok(pause);
@@ -217,6 +221,7 @@ impl Crowd {
         let any = Client::pick(&mut device.rng, &nodes).unwrap_or_default();
         *next_connection += 1;
         let node = match device.plan.looks {
+            _ if let Some(dies) = device.plan.dies => dies.node,
             Some((node, shard)) => {
                 let shards = self.shards;
                 *next_connection += (shard + shards - *next_connection % shards) % shards;
@@ -348,6 +353,29 @@ impl Crowd {
             }
         }
         Ok(())
+    }
+
+    /// When all is quiet: clients come to a machine that is to die, where the run has wills at all. The new devices.
+    pub fn mourn(&mut self, node: NodeId) -> Range<usize> {
+        let first = self.devices.len();
+        if self.devices.iter().any(|device| device.plan.wills) {
+            for (client, goodbye) in [("mortal-a", false), ("mortal-b", false), ("leaver", true)] {
+                self.join(Plan {
+                    client: client.to_owned(),
+                    wills: true,
+                    dies: Some(Dies { node, goodbye }),
+                    ..Plan::default()
+                });
+            }
+        }
+        first..self.devices.len()
+    }
+
+    /// Their machine is about to die.
+    pub fn die<S: Scenario<Process = Node>>(&mut self, world: &mut World<S>) {
+        for number in 0..self.devices.len() {
+            self.with(world, number, Device::dies);
+        }
     }
 
     /// When all else is done: somebody looks at what is retained, at each node and shard. The new devices; None: they are there.

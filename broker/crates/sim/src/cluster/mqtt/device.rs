@@ -4,6 +4,7 @@ mod acts;
 
 use super::super::client::Link;
 use super::book::{Book, Knows};
+use super::dying::{Dies, Fate};
 use super::inbound::Inbound;
 use super::outbound::{Draft, Outbound, Word};
 use super::post::PostId;
@@ -33,6 +34,8 @@ pub struct Plan {
     pub wills: bool,
     /// It looks, once, at what is retained here: a machine, and a shard of it.
     pub looks: Option<(NodeId, u64)>,
+    /// It connects once, to a machine that is to die.
+    pub dies: Option<Dies>,
 }
 
 /// A connection that its client has left without a word.
@@ -94,7 +97,8 @@ pub struct Device {
     /// Filters of the SUBSCRIBE that waits for its answer.
     asking: Vec<String>,
     unsubscribing: bool,
-    will: Option<PostId>,
+    pub(super) will: Option<PostId>,
+    pub(super) fate: Fate,
     closing: Closing,
     pub found: BTreeMap<String, PostId>,
 }
@@ -137,6 +141,7 @@ impl Device {
             asking: Vec::new(),
             unsubscribing: false,
             will: None,
+            fate: Fate::default(),
             closing: Closing::default(),
             found: BTreeMap::new(),
         }
@@ -203,6 +208,7 @@ impl Device {
         for id in self.unanswered.drain(..) {
             cx.book.left_behind(cx.now, link.connection, id);
         }
+        self.has_left(cx);
         if !self.plan.lasting {
             self.forget(cx);
         }
@@ -358,6 +364,7 @@ impl Device {
     /// What it waits for when all is quiet, for people; None: nothing.
     pub fn waits_for(&self, cx: &Cx<'_>) -> Option<String> {
         let what = match () {
+            () if self.plan.dies.is_some() => self.waits_to_die(cx)?,
             () if !self.ghosts.is_empty() => "the end of a connection that it left",
             () if self.outbound.len() > 0 => "answers to what it published",
             () if self.inbound.owes() > 0 => "a moment to answer",
@@ -410,7 +417,7 @@ fn may_end(reason: Reason) -> Result<(), String> {
     }
 }
 
-fn goodbye() -> Packet<'static> {
+pub(super) fn goodbye() -> Packet<'static> {
     Packet::Disconnect(Disconnect {
         reason: Reason::Success,
         properties: Properties::default(),

@@ -196,3 +196,24 @@ fn a_will_comes_when_its_client_breaks_off_and_not_after_goodbye() {
     book.disturbed = at(3);
     assert!(comes_with(&mut book, CLEAN, id(4), once).is_err());
 }
+
+#[test]
+fn a_will_of_a_dead_node_may_come_to_who_subscribes_later_and_never_after_goodbye() {
+    let mut book = book("t/#", Qos::AtLeastOnce);
+    book.disturbed = at(0);
+    book.willed(at(2), id(2), "t/1");
+    book.will_becomes_due(at(3), id(2), ALL);
+    assert_eq!(book.owes().0, 1);
+    book.session_over(CLEAN);
+    book.asked(at(5), CLEAN, "t/#", Qos::AtLeastOnce);
+    book.subscribed(at(5), CLEAN, "t/#", ALL);
+    let one = (Qos::AtLeastOnce, 1, false);
+    assert_eq!(comes_with(&mut book, CLEAN, id(2), one), Ok(()));
+    assert_eq!(comes_with(&mut book, LASTING, id(2), one), Ok(()));
+    assert_eq!(book.owes().0, 0);
+
+    book.willed(at(6), id(6), "t/1");
+    book.will_is_forsworn(id(6));
+    book.disturbed = at(8);
+    assert!(comes_with(&mut book, CLEAN, id(6), one).is_err());
+}

@@ -38,6 +38,9 @@ impl Device {
         if self.asking.is_empty() && !self.unsubscribing {
             self.subscribe(cx);
         }
+        if let Some(dies) = self.plan.dies {
+            return self.live_last(dies, since, cx);
+        }
         match cx.quiet {
             None => {
                 self.publish(cx);
@@ -51,7 +54,7 @@ impl Device {
         }
     }
 
-    fn say(&mut self, packet: &Packet<'_>) {
+    pub(in super::super) fn say(&mut self, packet: &Packet<'_>) {
         if let Some(link) = &mut self.link {
             link.wire.say(packet);
         }
