@@ -1,8 +1,10 @@
 //! A client that consumes with manual acknowledgement, and does everything else a consumer may do.
 
+mod staying;
+
 use super::amqp::{Heard, Way, Wire};
 use super::client::{Context, Role};
-use super::ledger::{Delivery, Holder};
+use super::ledger::{Delivery, Holder, STEADY};
 use super::letter::{self, LetterId};
 use super::publisher::declare;
 use super::touched::Touched;
@@ -38,6 +40,8 @@ struct Held {
 
 #[derive(Default)]
 pub struct Consumer {
+    /// See [`staying`].
+    stays: bool,
     /// Consumers are numbered; never used twice.
     next: u32,
     open: bool,
@@ -98,12 +102,13 @@ impl Consumer {
     }
 
     fn consume(&mut self, queue: usize, wire: &mut Wire, cx: &mut Context<'_>) {
-        if self.is_away(queue, cx) {
-            return;
-        }
-        let Some(plan) = cx.ledger.queues.get(queue) else {
+        let (away, open) = (self.is_away(queue, cx), cx.quiet && !self.stays);
+        let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) else {
             return;
         };
+        if !open && self.stays != (plan.name == STEADY) {
+            return;
+        }
         self.asked.push_back(Asked::Declare(queue));
         declare(wire, CHANNEL, plan, false);
         self.next += 1;
@@ -310,7 +315,8 @@ impl Consumer {
     fn get(&mut self, wire: &mut Wire, cx: &mut Context<'_>) {
         let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
         let away = self.is_away(queue, cx);
-        if let Some(plan) = cx.ledger.queues.get(queue).filter(|_| !away) {
+        let left = |name: &str| !away && name != STEADY;
+        if let Some(plan) = cx.ledger.queues.get(queue).filter(|q| left(&q.name)) {
             let get = Method::BasicGet {
                 queue: &plan.name,
                 no_ack: false,
@@ -326,19 +332,21 @@ impl Consumer {
             .collect();
         let any = open.get(cx.rng.below(6) as usize);
         match any.copied() {
-            Some(consumer) => {
-                self.cancelling.insert(consumer);
-                let cancel = Method::BasicCancel {
-                    consumer_tag: &tag_of(consumer),
-                    no_wait: false,
-                };
-                self.ask(Asked::Cancel(consumer), wire, &cancel);
-            }
+            Some(consumer) => self.cancel(consumer, wire),
             None => {
                 let queue = cx.rng.below(cx.ledger.queues.len() as u64) as usize;
                 self.consume(queue, wire, cx);
             }
         }
+    }
+
+    fn cancel(&mut self, consumer: u32, wire: &mut Wire) {
+        self.cancelling.insert(consumer);
+        let cancel = Method::BasicCancel {
+            consumer_tag: &tag_of(consumer),
+            no_wait: false,
+        };
+        self.ask(Asked::Cancel(consumer), wire, &cancel);
     }
 
     fn anything(&mut self, wire: &mut Wire, cx: &mut Context<'_>) -> Result<(), String> {
@@ -467,7 +475,10 @@ impl Role for Consumer {
             return self.finish(wire, cx);
         }
         for _ in 0..1 + cx.rng.below(4) {
-            self.anything(wire, cx)?;
+            match self.stays {
+                true => self.come_and_go(wire, cx)?,
+                false => self.anything(wire, cx)?,
+            }
         }
         Ok(())
     }

@@ -41,6 +41,9 @@ pub enum Character {
 /// The queue that messages of a mortal one go to.
 pub const GRAVE: &str = "grave";
 
+/// A queue that clients leave to one of them until all is quiet.
+pub const STEADY: &str = "steady";
+
 /// A queue of the workload.
 #[derive(Clone, Debug)]
 pub struct QueuePlan {

@@ -108,12 +108,18 @@ impl Book {
     }
 
     /// Sessions and groups that cannot miss what is published now.
-    fn owed(&self, topic: &str, qos: Qos, knows: Knows<'_>) -> (BTreeSet<usize>, BTreeSet<String>) {
+    fn owed(
+        &self,
+        now: Time,
+        (topic, qos): (&str, Qos),
+        knows: Knows<'_>,
+    ) -> (BTreeSet<usize>, BTreeSet<String>) {
         let (mut owed, mut groups, mut loose) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         if qos == Qos::AtMostOnce {
             return (owed, groups);
         }
         for (device, listener) in &self.listeners {
+            loose.extend(listener.lingering(now).cloned());
             for (filter, sub) in listener.subscriptions() {
                 if !matches(filter, topic) || sub.qos == Qos::AtMostOnce {
                     continue;
@@ -141,7 +147,7 @@ impl Book {
     /// A client publishes.
     pub fn sent(&mut self, now: Time, id: PostId, (topic, qos): (&str, Qos), knows: Knows<'_>) {
         tracing::debug!(post = id.0, topic, ?qos, "posted");
-        let (owed, owed_groups) = self.owed(topic, qos, knows);
+        let (owed, owed_groups) = self.owed(now, (topic, qos), knows);
         let post = Post {
             topic: topic.to_owned(),
             qos,
@@ -158,12 +164,12 @@ impl Book {
     }
 
     /// It does not know whether it came, and publishes it again: what is acknowledged is this.
-    pub fn sent_again(&mut self, id: PostId, knows: Knows<'_>) {
+    pub fn sent_again(&mut self, now: Time, id: PostId, knows: Knows<'_>) {
         tracing::debug!(post = id.0, "posted again");
         let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
             return;
         };
-        let (owed, groups) = self.owed(&topic, qos, knows);
+        let (owed, groups) = self.owed(now, (&topic, qos), knows);
         if let Some(post) = self.posts.get_mut(&id) {
             post.again = true;
             post.owed.retain(|device| owed.contains(device));
@@ -208,7 +214,7 @@ impl Book {
         let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
             return;
         };
-        let (owed, owed_groups) = self.owed(&topic, qos, knows);
+        let (owed, owed_groups) = self.owed(now, (&topic, qos), knows);
         if let Some(post) = self.posts.get_mut(&id) {
             post.sent = now;
             post.outcome = Outcome::Acknowledged(now);
@@ -296,6 +302,14 @@ impl Book {
             }
         }
         listener.begin_anew();
+    }
+
+    /// A connection is accepted: the one before has ended, or does when nothing is wrong any more.
+    pub fn accepted(&mut self, now: Time, device: usize) {
+        let ended = self.disturbed.max(now);
+        if let Some(listener) = self.listeners.get_mut(&device) {
+            listener.ended(ended);
+        }
     }
 
     /// A message has reached the application. `epoch`: how often the session's connection came to another place.

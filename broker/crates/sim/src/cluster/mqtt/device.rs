@@ -249,6 +249,7 @@ impl Device {
         for ghost in &mut self.ghosts {
             ghost.since.get_or_insert(cx.now);
         }
+        cx.book.accepted(cx.now, self.number);
         let anew = std::mem::take(&mut self.anew);
         if present && (anew || !self.plan.lasting) {
             return Err("a session that begins was there before".to_owned());
@@ -277,7 +278,7 @@ impl Device {
                 continue;
             };
             if let Some(id) = sent.id {
-                cx.book.sent_again(id, cx.knows);
+                cx.book.sent_again(cx.now, id, cx.knows);
             }
             if let Some(write) = sent.write {
                 cx.retained.doubted(write);

@@ -4,7 +4,7 @@ use super::super::amqp;
 use super::super::client::{Client, Part};
 use super::super::consumer::Consumer;
 use super::super::keeper::Keeper;
-use super::super::ledger::{Character, GRAVE, QueuePlan};
+use super::super::ledger::{Character, GRAVE, QueuePlan, STEADY};
 use super::super::node::{Identities, Identity, name_of};
 use super::super::publisher::Publisher;
 use env::{Rng, SeededRng};
@@ -20,6 +20,7 @@ pub fn queues(rng: &mut SeededRng) -> Vec<QueuePlan> {
     let mut all = vec![
         queue("plain-quorum", true, Character::Plain),
         queue("plain-classic", false, Character::Plain),
+        queue(STEADY, true, Character::Plain),
     ];
     let others = [
         ("purged", Character::Purged),
@@ -103,5 +104,6 @@ pub fn clients(rng: &mut SeededRng) -> Vec<Client> {
         add(Part::Consumer(Consumer::default()));
     }
     add(Part::Keeper(Keeper::new(0)));
+    add(Part::Consumer(Consumer::staying()));
     clients
 }

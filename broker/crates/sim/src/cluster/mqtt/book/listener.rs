@@ -39,6 +39,9 @@ pub struct Listener {
     /// Of a session that outlives its connections.
     pub queue: Option<String>,
     subs: BTreeMap<String, Sub>,
+    /// Shared subscriptions of a clean session on a connection that its client has left: it may be served on until it has ended,
+    /// and what comes to it then comes to nobody else. With when that was.
+    left: BTreeMap<String, Option<Time>>,
     /// Filters that were ever asked for in this session.
     ever: BTreeSet<String>,
     /// When the first of them was.
@@ -56,6 +59,7 @@ impl Listener {
         Listener {
             queue,
             subs: BTreeMap::new(),
+            left: BTreeMap::new(),
             ever: BTreeSet::new(),
             began: None,
             order: BTreeMap::new(),
@@ -65,7 +69,27 @@ impl Listener {
     }
 
     pub fn begin_anew(&mut self) {
+        let mut left = std::mem::take(&mut self.left);
+        if self.queue.is_none() {
+            let shared = self.subs.keys().filter(|f| is_shared(f));
+            left.extend(shared.map(|f| (f.clone(), None)));
+        }
         *self = Listener::new(self.queue.take());
+        self.left = left;
+    }
+
+    /// The connection before ends by then.
+    pub fn ended(&mut self, by: Time) {
+        for until in self.left.values_mut() {
+            until.get_or_insert(by);
+        }
+    }
+
+    /// Shared subscriptions of connections that may not have ended.
+    pub fn lingering(&self, now: Time) -> impl Iterator<Item = &String> {
+        let lingers = move |until: &Option<Time>| until.is_none_or(|until| now <= until);
+        let left = self.left.iter().filter(move |(_, until)| lingers(until));
+        left.map(|(filter, _)| filter)
     }
 
     pub fn subscriptions(&self) -> impl Iterator<Item = (&String, &Sub)> {

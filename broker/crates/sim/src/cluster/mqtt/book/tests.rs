@@ -77,7 +77,7 @@ fn an_acknowledged_message_is_owed_to_sessions_that_last_until_it_comes() {
     assert_eq!(book.owes().0, 1);
     // What the publisher could not be told of counts as it was sent last.
     book.disturbed = at(100);
-    book.sent_again(id(4), NOBODY);
+    book.sent_again(at(80), id(4), NOBODY);
     assert_eq!(book.owes().0, 0);
     post(&mut book, 5, ALL);
     book.leaves(LASTING, "t/+");
@@ -95,7 +95,7 @@ fn with_qos_2_a_message_comes_once_where_the_session_goes_on() {
     assert_eq!(comes(&mut book, LASTING, one, 1), Ok(()));
     let other = post(&mut book, 3, ALL);
     assert_eq!(comes(&mut book, LASTING, other, 1), Ok(()));
-    book.sent_again(other, ALL);
+    book.sent_again(at(80), other, ALL);
     assert_eq!(comes(&mut book, LASTING, other, 1), Ok(()));
 }
 
@@ -115,7 +115,7 @@ fn a_publishers_order_is_kept_and_sessions_end() {
     let (seven, eight) = (post(&mut book, 63, ALL), post(&mut book, 64, ALL));
     assert_eq!(comes(&mut book, LASTING, six, 1), Ok(()));
     for id in [five, seven] {
-        book.sent_again(id, ALL);
+        book.sent_again(at(80), id, ALL);
     }
     assert_eq!(comes(&mut book, LASTING, five, 1), Ok(()));
     assert_eq!(comes(&mut book, LASTING, eight, 1), Ok(()));
@@ -137,7 +137,7 @@ fn what_is_sent_again_may_be_late_for_a_session_that_has_begun_since() {
     book.asked(at(10), LASTING, "t/+", Qos::ExactlyOnce);
     book.subscribed(at(10), LASTING, "t/+", ALL);
     let later = post(&mut book, 13, ALL);
-    book.sent_again(two, ALL);
+    book.sent_again(at(80), two, ALL);
     assert_eq!(comes(&mut book, LASTING, later, 1), Ok(()));
     assert_eq!(comes(&mut book, LASTING, two, 1), Ok(()));
 }
@@ -173,11 +173,33 @@ fn one_of_a_group_has_a_message() {
     assert_eq!(comes_with(&mut book, CLEAN, one, once), Ok(()));
     assert!(comes_with(&mut book, LASTING, one, once).is_err());
     book.session_over(CLEAN);
+    book.disturbed = at(1);
+    book.accepted(at(2), CLEAN);
     let two = post(&mut book, 3, ALL);
     assert_eq!(book.owes().0, 1);
     assert_eq!(comes_with(&mut book, LASTING, two, once), Ok(()));
     assert_eq!(book.owes().0, 0);
     assert!(book.has_heard(LASTING, "$share/g/t/+", at(3)));
+}
+
+#[test]
+fn a_group_may_lose_what_came_to_a_connection_that_its_client_had_left() {
+    let mut book = book("$share/g/t/+", Qos::AtLeastOnce);
+    book.disturbed = at(1);
+    book.session_over(CLEAN);
+    post(&mut book, 3, ALL);
+    assert_eq!(book.owes().0, 0, "the connection may not have ended");
+    book.accepted(at(4), CLEAN);
+    post(&mut book, 5, ALL);
+    assert_eq!(book.owes().0, 1);
+    // Nothing is wrong until second 9: by then it has ended everywhere.
+    book.asked(at(6), CLEAN, "$share/g/t/+", Qos::AtLeastOnce);
+    book.session_over(CLEAN);
+    book.disturbed = at(9);
+    book.accepted(at(7), CLEAN);
+    post(&mut book, 8, ALL);
+    post(&mut book, 10, ALL);
+    assert_eq!(book.owes().0, 1, "it took along what was owed before");
 }
 
 #[test]
