@@ -308,6 +308,7 @@ impl Core {
     fn nodes_changed(&mut self) {
         self.members.review.all();
         self.forget_removed_hubs();
+        self.see_majority();
         for queue in self.owners.classic_queues() {
             let tree = &self.tree;
             (self.owners).end_removed(queue, |node| tree.is_forgotten(node));

@@ -101,11 +101,17 @@ impl Core {
         self.topics.set_hubs(me, others);
         let wills = self.tree.feature_enabled(features::MQTT_WILLS.name);
         self.topics.set_wills(wills);
-        self.topics.set_majority(self.is_with_majority());
+        self.see_majority();
+    }
+
+    /// The cluster's nodes, or those that are up, may have changed.
+    pub fn see_majority(&mut self) {
+        let majority = self.is_with_majority();
+        self.topics.set_majority(majority);
     }
 
     /// Whether more than half of the nodes that vote on metadata are up, this one among them.
-    pub fn is_with_majority(&self) -> bool {
+    fn is_with_majority(&self) -> bool {
         let voters = self.tree.nodes().filter(|node| node.voter);
         let (mut all, mut there) = (0, 0);
         for node in voters {

@@ -246,7 +246,7 @@ impl Core {
         self.dead_letters.tick(self.now);
         self.topics.clock(self.now, self.wall);
         if self.topics.waits_for_majority() {
-            self.topics.set_majority(self.is_with_majority());
+            self.see_majority();
         }
         self.topics.tick(self.now);
         self.tick_clients();
