@@ -10,7 +10,9 @@ impl Server {
     /// Without a login. A proxy or a browser would send what `headers` says.
     fn fetch(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response<Vec<u8>> {
         let url = format!("http://{}{path}", self.address);
-        let mut request = ureq::http::Request::builder().method(method).uri(url);
+        let request = ureq::http::Request::builder().method(method).uri(url);
+        // One connection for each: a body that nobody reads ends it.
+        let mut request = request.header("connection", "close");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
