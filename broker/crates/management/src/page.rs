@@ -5,6 +5,7 @@ use auth::Pattern;
 use axum::response::{IntoResponse as _, Response};
 use percent_encoding::percent_decode_str;
 use serde_json::{Value as Json, json};
+use std::cmp::Ordering;
 
 /// Items of a page when the request does not say, and at the most.
 const PAGE: usize = 100;
@@ -81,8 +82,10 @@ fn at<'a>(item: &'a Json, path: &str) -> &'a Json {
     path.split('.').fold(item, |value, key| &value[key])
 }
 
+type Rank = (u8, f64, String);
+
 /// Numbers before texts; what an item does not have goes first.
-fn rank(value: &Json) -> (u8, f64, String) {
+fn rank(value: &Json) -> Rank {
     match value {
         Json::Null => (0, 0.0, String::new()),
         Json::Bool(v) => (1, f64::from(u8::from(*v)), String::new()),
@@ -117,14 +120,16 @@ impl Look {
             .iter_mut()
             .map(|i| (rank(at(i, path)), std::mem::take(i)))
             .collect();
-        ranked.sort_by(|(a, _), (b, _)| {
-            let numbers = a.1.total_cmp(&b.1);
-            let order = a.0.cmp(&b.0).then(numbers).then_with(|| a.2.cmp(&b.2));
-            if self.reverse { order.reverse() } else { order }
-        });
+        ranked.sort_by(|(a, _), (b, _)| self.compare(a, b));
         for (place, (_, item)) in items.iter_mut().zip(ranked) {
             *place = item;
         }
+    }
+
+    fn compare(&self, a: &Rank, b: &Rank) -> Ordering {
+        let numbers = a.1.total_cmp(&b.1);
+        let order = a.0.cmp(&b.0).then(numbers).then_with(|| a.2.cmp(&b.2));
+        if self.reverse { order.reverse() } else { order }
     }
 
     fn pick(&self, item: &Json) -> Json {
@@ -238,6 +243,31 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
+    /// Cuts a sorted page before its items are turned into JSON, where they can tell what they would have at the path that
+    /// the request sorts by. None: they cannot, and [`Cut::respond`] does it.
+    pub(crate) fn choose<T>(
+        &mut self,
+        items: Vec<T>,
+        value: impl Fn(&T, &str) -> Option<Json>,
+    ) -> Vec<T> {
+        let (Some(path), Some((skip, size))) = (&self.look.sort, self.window) else {
+            return items;
+        };
+        let ranks: Option<Vec<Rank>> = items
+            .iter()
+            .map(|item| value(item, path).map(|v| rank(&v)))
+            .collect();
+        let Some(ranks) = ranks else {
+            return items;
+        };
+        let mut ranked: Vec<_> = ranks.into_iter().zip(items).collect();
+        ranked.sort_by(|(a, _), (b, _)| self.look.compare(a, b));
+        self.window = None;
+        self.look.sort = None;
+        let page = ranked.into_iter().skip(skip).take(size);
+        page.map(|(_, item)| item).collect()
+    }
+
     pub(crate) fn respond(self, mut items: Vec<Json>) -> Response {
         self.look.order(&mut items);
         if let Some((skip, size)) = self.window {

@@ -146,8 +146,9 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
     let all = records.len();
-    let (part, cut) = window.cut(records, |q| &q.name)?;
+    let (part, mut cut) = window.cut(records, |q| &q.name)?;
     let facts = facts_of(api, &part, (window.is_paged(), all)).await?;
+    let part = cut.choose(part, |q, path| value_at(q, facts.get(&q.id), path));
     let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
     let known: Vec<Known> = api
         .read(move |tree| {
@@ -159,6 +160,24 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
         .iter()
         .map(|k| show(api, k, facts.get(&k.record.id), &names, &samples));
     Ok(cut.respond(shown.collect()))
+}
+
+/// What [`show`] has at a path, without making it; None where that takes more than a look.
+fn value_at(record: &QueueRecord, facts: Option<&QueueFacts>, path: &str) -> Option<Json> {
+    let stats = facts.and_then(|f| f.stats.as_ref());
+    let figure = |of: fn(&QueueStats) -> u64| Some(object!(stats.map(of)));
+    match path {
+        "name" => Some(object!(&*record.name)),
+        "vhost" => Some(object!(&*record.vhost)),
+        "type" => Some(object!(record.kind.name())),
+        "state" => Some(object!(if stats.is_some() { "running" } else { "down" })),
+        "messages" => figure(|s| s.ready + s.unacknowledged + s.dead),
+        "messages_ready" => figure(|s| s.ready),
+        "messages_unacknowledged" => figure(|s| s.unacknowledged),
+        "message_bytes" => figure(|s| s.bytes + s.dead_bytes),
+        "consumers" => figure(|s| s.consumers.into()),
+        _ => None,
+    }
 }
 
 /// A page of a few queues, or of a small part of all, asks for those only.

@@ -302,6 +302,55 @@ fn a_small_page_of_many_queues_asks_for_those_on_it() {
 }
 
 #[test]
+fn a_sorted_page_is_cut_from_what_the_sorted_list_would_be() {
+    let sampled = Sampled::new();
+    sampled.declare(40);
+    for n in 0..30_u64 {
+        let mut fake = sampled.fake();
+        let name = format!("q{n}");
+        let id = fake.tree.queue("/", &name).unwrap().id;
+        let stats = QueueStats {
+            ready: n * 7 % 5,
+            unacknowledged: n * 3 % 4,
+            consumers: (n % 3) as u32,
+            bytes: n * 11 % 13,
+            ..QueueStats::default()
+        };
+        fake.stats.insert(id, stats);
+    }
+    {
+        // Nobody answers for it.
+        let mut fake = sampled.fake();
+        let id = fake.tree.queue("/", "q39").unwrap().id;
+        fake.stats.remove(&id);
+    }
+    for sort in [
+        "name",
+        "vhost",
+        "type",
+        "state",
+        "messages",
+        "messages_ready",
+        "messages_unacknowledged",
+        "message_bytes",
+        "consumers",
+        "message_stats.publish",
+        "none",
+    ] {
+        for reverse in ["false", "true"] {
+            let order = format!("sort={sort}&sort_reverse={reverse}");
+            let all = sampled.get(&format!("queues?{order}"));
+            let names = |list: &Json| {
+                let list = list.as_array().unwrap().iter();
+                list.map(|q| q["name"].clone()).collect::<Vec<_>>()
+            };
+            let page = sampled.get(&format!("queues?{order}&page=2&page_size=15"));
+            assert_eq!(names(&page["items"]), names(&all)[15..30], "{order}");
+        }
+    }
+}
+
+#[test]
 fn virtual_hosts_and_exchanges_that_were_looked_at_are_sampled() {
     let sampled = Sampled::new();
     let set = |n: u64| {
