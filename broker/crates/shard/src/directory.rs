@@ -191,7 +191,10 @@ impl Directory {
 
     /// Sends again what got no answer; returns the askers to be told that theirs takes too long.
     pub fn tick(&mut self, now: Time, out: &mut Vec<Send>) -> Vec<Asker> {
-        if !self.pending.is_empty() && now.since(self.sent_at) >= AGAIN_AFTER {
+        if self.pending.is_empty() {
+            return Vec::new();
+        }
+        if now.since(self.sent_at) >= AGAIN_AFTER {
             self.send_all(now, out);
         }
         let late = self

@@ -415,8 +415,13 @@ impl Owners {
         }
         std::mem::swap(&mut outputs, &mut self.queue_out);
         self.queue_out.append(&mut outputs);
-        for queue in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        while let Some(queue) = touched.pop_first() {
             self.end_turn(queue);
+        }
+        if self.touched.is_empty() {
+            // Its room is used again.
+            self.touched = touched;
         }
         self.tell_damage(shard);
         true
@@ -580,7 +585,9 @@ impl Owners {
 
     /// Queues whose time has come, and those that the log had no room for.
     pub fn tick(&mut self) {
-        self.touched.append(&mut self.blocked);
+        if !self.blocked.is_empty() {
+            self.touched.append(&mut self.blocked);
+        }
         while let Some(queue) = self.leases.take_ended(self.at.now) {
             self.unused.push(queue);
         }

@@ -269,13 +269,16 @@ impl Hubs {
         Sending::Taken { behind }
     }
 
-    /// Sessions that may publish again.
-    pub fn relieved(&mut self) -> BTreeSet<u64> {
+    /// A session that may publish again.
+    pub fn relieved(&mut self) -> Option<u64> {
+        if self.behind.is_empty() {
+            return None;
+        }
         let low = self.limits.bytes / 2;
         let full = |(_, hub): (usize, &Neighbour)| hub.bytes > low;
-        match self.behind.is_empty() || self.neighbours.iter().any(full) {
-            true => BTreeSet::new(),
-            false => std::mem::take(&mut self.behind),
+        match self.neighbours.iter().any(full) {
+            true => None,
+            false => self.behind.pop_first(),
         }
     }
 

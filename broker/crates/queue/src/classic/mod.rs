@@ -351,7 +351,10 @@ impl ClassicQueue {
         if self.shelf.segments.has_acks() && self.acks_at.is_none() {
             self.acks_at = Some(self.at.now + WRITE_AT_LAST);
         }
-        self.dirty.append(&mut self.shelf.safer);
+        if !self.shelf.safer.is_empty() {
+            // Few, mostly one that is there: the trees are not merged.
+            self.dirty.extend(std::mem::take(&mut self.shelf.safer));
+        }
         std::mem::swap(out, &mut self.shelf.output);
     }
 
@@ -365,6 +368,9 @@ impl ClassicQueue {
 
     /// Tells sessions how far they are safe.
     fn report(&mut self, out: &mut Output) {
+        if self.dirty.is_empty() {
+            return;
+        }
         for session in std::mem::take(&mut self.dirty) {
             let Some(state) = self.checkout.sessions.get(&session) else {
                 self.unsafe_yet.remove(&session);

@@ -99,7 +99,7 @@ impl Hub {
         while let Some(session) = self.hubs.announced() {
             self.outputs.push_back(Output::Known { session });
         }
-        for session in self.hubs.relieved() {
+        while let Some(session) = self.hubs.relieved() {
             self.outputs.push_back(Output::Relieved { session });
         }
     }
