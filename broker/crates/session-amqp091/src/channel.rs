@@ -465,6 +465,12 @@ impl Channel {
 
     /// The channel ends: its consumers go, what they have out returns to the queues.
     pub fn release(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
+        link.stop(|s| s.channel == self.number, cx);
+        self.let_go(link, cx);
+    }
+
+    /// The same for one of whose consumers none gets anything any more.
+    pub fn let_go(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         let waiting = self.waiting.take();
         let waiting = waiting.and_then(|w| w.wait.into_publish());
         link.holding -= usize::from(std::mem::take(&mut self.holding));

@@ -87,7 +87,9 @@ impl Channel {
 
     /// Everything unacknowledged goes back.
     fn recover(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
-        for owed in self.unacked.take_all() {
+        let mut all = self.unacked.take_all();
+        consumer_by_consumer(&mut all, link);
+        for owed in all {
             link.settle(owed.origin, queue::Outcome::Requeue);
         }
         link.flush_settlements(cx);
@@ -322,6 +324,13 @@ impl Channel {
         cx: &mut Cx<'_>,
     ) -> Outcome {
         let mut count = 0;
+        let mut all = None;
+        if multiple {
+            all = self.unacked.take_up_to(tag);
+            if outcome != queue::Outcome::Accepted {
+                consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
+            }
+        }
         let mut tx = self.transaction.as_deref_mut();
         let mut settle = |owed: Owed| match &mut tx {
             Some(tx) => tx.settle(owed, outcome, link),
@@ -332,8 +341,7 @@ impl Channel {
             }
         };
         let known = if multiple {
-            let taken = self.unacked.take_up_to(tag);
-            taken.map(|all| all.into_iter().try_for_each(settle))
+            all.map(|all| all.into_iter().try_for_each(settle))
         } else {
             self.unacked.take(tag).map(&mut settle)
         };
@@ -358,6 +366,30 @@ impl Channel {
             given => Ok(given.into()),
         }
     }
+}
+
+/// What goes back to queues goes consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag.
+/// A queue serves between them.
+fn consumer_by_consumer(all: &mut [Owed], link: &Link) {
+    let one = |pair: &[Owed]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
+    if all.windows(2).all(one) {
+        return;
+    }
+    let tag = |owed: &Owed| {
+        let subscription = link.subscriptions.get(&owed.origin.consumer.0);
+        subscription.map_or("", |s| &*s.tag)
+    };
+    // Stable: each consumer's stay in their order.
+    all.sort_by(|a, b| {
+        let by_tag = match a.got && b.got {
+            true => a.tag.cmp(&b.tag),
+            false => tag(a).cmp(tag(b)),
+        };
+        b.got
+            .cmp(&a.got)
+            .then(by_tag)
+            .then(a.origin.consumer.cmp(&b.origin.consumer))
+    });
 }
 
 /// A basic.cancel.

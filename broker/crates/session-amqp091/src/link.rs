@@ -193,6 +193,21 @@ impl Link {
             .map(|s| s.queue)
     }
 
+    /// Consumers that end together get nothing of what the others give back: it would come to the next one as
+    /// redelivered once more often than a client saw it.
+    pub fn stop(&mut self, ending: impl Fn(&Subscription) -> bool, cx: &mut Cx<'_>) {
+        let all = self.subscriptions.iter().filter(|(_, s)| ending(s));
+        let mut all: Vec<(QueueId, ConsumerId)> =
+            all.map(|(id, s)| (s.queue, ConsumerId(*id))).collect();
+        // The map's order is nobody's business.
+        all.sort_unstable();
+        for of_one_queue in all.chunk_by(|a, b| a.0 == b.0).filter(|c| c.len() > 1) {
+            for &(queue, consumer) in of_one_queue {
+                self.tell(cx, queue, RequestBody::Cancel { consumer });
+            }
+        }
+    }
+
     /// Sends a request whose answer the channel waits for.
     pub fn ask(&mut self, cx: &mut Cx<'_>, channel: u16, queue: QueueId, body: RequestBody) {
         self.flush_settlements(cx);

@@ -262,22 +262,23 @@ fn tags_are_made_up_and_not_used_twice() {
     );
 }
 
+fn consume_alone<'a>(queue: &'a str, consumer_tag: &'a str) -> Method<'a> {
+    Method::BasicConsume {
+        queue,
+        consumer_tag,
+        no_local: false,
+        no_ack: false,
+        exclusive: true,
+        no_wait: false,
+        arguments: Table::default(),
+    }
+}
+
 #[test]
 fn exclusive_consumers_are_alone() {
     let mut conn = with_queue(0);
     conn.consume(1, "q", "c", false);
-    conn.send(
-        1,
-        Method::BasicConsume {
-            queue: "q",
-            consumer_tag: "x",
-            no_local: false,
-            no_ack: false,
-            exclusive: true,
-            no_wait: false,
-            arguments: Table::default(),
-        },
-    );
+    conn.send(1, consume_alone("q", "x"));
     conn.expect_channel_close(
         1,
         403,
@@ -463,6 +464,49 @@ fn deliveries_that_crossed_the_cancel_go_back() {
     assert_eq!(ready(&conn), ["1"]);
 }
 
+/// And the queue serves between them: which message a consumer gets again, and what a limit drops, follows from that.
+#[test]
+fn what_goes_back_goes_consumer_by_consumer() {
+    let nack = Method::BasicNack {
+        delivery_tag: 0,
+        multiple: true,
+        requeue: true,
+    };
+    for back in [nack, Method::BasicRecover { requeue: true }] {
+        let mut conn = with_queue(2);
+        let get = Method::BasicGet {
+            queue: "q",
+            no_ack: false,
+        };
+        (0..2).for_each(|_| conn.send(1, get.clone()));
+        conn.send(
+            1,
+            Method::BasicQos {
+                prefetch_size: 0,
+                prefetch_count: 1,
+                global: false,
+            },
+        );
+        conn.drain();
+        conn.send(1, consume("q", "b", false));
+        conn.send(1, consume("q", "a", false));
+        (3..=6).for_each(|n| conn.publish(1, "", "q", n.to_string().as_bytes()));
+        conn.drain();
+        let before = conn.broker.requests.len();
+        conn.send(1, back);
+        let asked = conn.broker.requests.get(before..).unwrap();
+        let settled = asked.iter().filter_map(|r| match &r.1 {
+            RequestBody::Settle { consumer, ids, .. } => Some((consumer.0, ids.len())),
+            _ => None,
+        });
+        let settled: Vec<(u32, usize)> = settled.collect();
+        // Two gets, then a before b.
+        assert_eq!(settled.first(), Some(&(1, 1)), "{settled:?}");
+        assert_eq!(settled.get(1), Some(&(2, 1)), "{settled:?}");
+        assert_eq!(settled.get(2..), Some(&[(4, 1), (3, 1)][..]), "{settled:?}");
+    }
+}
+
 #[test]
 fn closing_a_channel_returns_what_it_had() {
     let mut conn = with_queue(3);
@@ -480,6 +524,49 @@ fn closing_a_channel_returns_what_it_had() {
     );
     assert_eq!(ready(&conn), ["1", "2", "3"]);
     assert_eq!(conn.session.info().channels, 0);
+}
+
+/// Or what one gives back would be delivered to the next, as often as there are consumers, and be redelivered that often.
+#[test]
+fn consumers_that_end_together_get_nothing_of_each_other() {
+    let close = |channel| {
+        let (reply_code, reply_text, class_id, method_id) = (200, "", 0, 0);
+        let close = Method::ChannelClose {
+            reply_code,
+            reply_text,
+            class_id,
+            method_id,
+        };
+        let end = Method::ConnectionClose {
+            reply_code,
+            reply_text,
+            class_id,
+            method_id,
+        };
+        if channel == 0 { end } else { close }
+    };
+    for (channels, closing) in [([1, 1, 1], 1), ([1, 2, 3], 0)] {
+        let mut conn = with_queue(0);
+        (2..=3).for_each(|channel| conn.open_channel(channel));
+        for (channel, tag) in channels.into_iter().zip(["a", "b", "c"]) {
+            conn.consume(channel, "q", tag, false);
+        }
+        (1..=6).for_each(|n| conn.publish(1, "", "q", n.to_string().as_bytes()));
+        conn.drain();
+        let before = conn.broker.requests.len();
+        conn.send(closing, close(closing));
+        let asked = conn.broker.requests.get(before..).unwrap();
+        let gives_back = |r: &RequestBody| matches!(r, RequestBody::Leave { .. });
+        let stopped = asked.iter().take_while(|r| !gives_back(&r.1));
+        assert_eq!(
+            stopped
+                .filter(|r| matches!(r.1, RequestBody::Cancel { .. }))
+                .count(),
+            3
+        );
+        assert_eq!(asked.iter().filter(|r| gives_back(&r.1)).count(), 3);
+        assert_eq!(ready(&conn), ["1", "2", "3", "4", "5", "6"]);
+    }
 }
 
 #[test]

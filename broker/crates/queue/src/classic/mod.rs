@@ -69,6 +69,8 @@ pub struct ClassicQueue {
     expire_at: Option<WallTime>,
     /// The disk does not take writes: publishes are refused.
     full: bool,
+    /// Something may have come back from a channel that ends, and nobody was served since.
+    unserved: bool,
     at: Moment,
 }
 
@@ -130,6 +132,7 @@ impl ClassicQueue {
             retry_at: None,
             expire_at: None,
             full: false,
+            unserved: false,
             at: Moment::default(),
         }
     }
@@ -225,6 +228,15 @@ impl ClassicQueue {
             Admission::Ignore => return,
         }
         self.dirty.insert(session);
+        if ends(&body) {
+            // Nobody is served from between them.
+            let clock = self.uptime_ms();
+            self.checkout
+                .apply(&mut self.shelf, session, seq, body, clock);
+            self.unserved = true;
+            return;
+        }
+        self.serve_at_last();
         match body {
             RequestBody::Publish(message) => self.publish(session, seq, message),
             RequestBody::Close => {
@@ -246,9 +258,17 @@ impl ClassicQueue {
         self.serve();
     }
 
+    /// At the end of the turn, and before anybody can tell whether it has been done.
+    fn serve_at_last(&mut self) {
+        if self.unserved {
+            self.serve();
+        }
+    }
+
     /// After messages may have come back or consumers have come: what expired while it was out goes first, then what is too
     /// much, and the rest is handed out.
     fn serve(&mut self) {
+        self.unserved = false;
         if self.shelf.may_expire {
             self.shelf.expire();
         }
@@ -395,6 +415,14 @@ impl ClassicQueue {
     }
 }
 
+/// Part of the end of a channel, which several requests may be.
+fn ends(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Recover { .. } | RequestBody::Cancel { .. } | RequestBody::Leave { .. }
+    )
+}
+
 impl Queue for ClassicQueue {
     fn step(&mut self, at: Moment, item: ToQueue, out: &mut Output) {
         self.begin(at, out);
@@ -441,6 +469,7 @@ impl Queue for ClassicQueue {
 
     fn flush(&mut self, at: Moment, out: &mut Output) {
         self.begin(at, out);
+        self.serve_at_last();
         if self.write_at.is_some_and(|when| when <= at.now) {
             self.write();
         }

@@ -88,6 +88,24 @@ impl Rig {
         out
     }
 
+    /// In one turn.
+    fn ask_together(&mut self, by: u64, bodies: Vec<RequestBody>) -> Output {
+        let mut out = Output::default();
+        for body in bodies {
+            let seq = self.seqs.entry(by).or_default();
+            *seq += 1;
+            let request = Request {
+                session: session(by),
+                seq: *seq,
+                body,
+            };
+            self.queue
+                .step(self.at, ToQueue::Request(request), &mut out);
+        }
+        self.queue.flush(self.at, &mut out);
+        out
+    }
+
     pub fn take_dead(&mut self, out: &mut Output) {
         self.queue.take_dead(self.at, usize::MAX, usize::MAX, out);
         self.queue.flush(self.at, out);
@@ -302,6 +320,52 @@ fn given_back_messages_keep_their_place_written_or_not() {
         rig.ask(1, RequestBody::Close);
         assert_eq!(rig.drain().0, [1, 3, 4, 5]);
     }
+}
+
+/// Two consumers of a channel hold the odd and the even ones; then the channel ends.
+fn channel_with_two_consumers(settings: QueueSettings) -> (Rig, Vec<RequestBody>) {
+    let mut rig = Rig::new(settings);
+    let consumers = [1, 2].map(ConsumerId);
+    for consumer in consumers {
+        rig.consume(1, consumer.0, 0);
+    }
+    (1..=6).for_each(|n| drop(rig.publish(n, false, 10)));
+    let leave = |consumer| RequestBody::Leave { consumer };
+    (rig, consumers.map(leave).to_vec())
+}
+
+#[test]
+fn what_a_channel_held_is_in_its_order_again_before_anybody_is_served() {
+    let (mut rig, end) = channel_with_two_consumers(settings());
+    rig.consume(2, 1, 0);
+    let out = rig.ask_together(1, end);
+    assert_eq!(numbers(&out), [1, 2, 3, 4, 5, 6]);
+    let to_the_other = |a: &crate::Addressed| match a.event {
+        Event::Deliver { .. } => a.session == session(2),
+        _ => true,
+    };
+    assert!(out.events.iter().all(to_the_other));
+}
+
+#[test]
+fn what_is_too_much_of_what_a_channel_held_goes_before_anybody_is_served() {
+    let (mut rig, mut end) = channel_with_two_consumers(QueueSettings {
+        max_length: Some(2),
+        ..settings()
+    });
+    // What follows in the same turn finds that done.
+    let get = |n| RequestBody::Get {
+        consumer: ConsumerId(n),
+        no_ack: true,
+    };
+    end.extend([7, 8, 9].map(get));
+    let out = rig.ask_together(1, end);
+    assert_eq!(numbers(&out), [5, 6]);
+    let empty = |a: &crate::Addressed| match &a.event {
+        Event::Answer { answer, .. } => *answer == Answer::Empty,
+        _ => false,
+    };
+    assert!(out.events.iter().any(empty), "{:?}", out.events);
 }
 
 #[test]

@@ -96,12 +96,13 @@ impl AmqpSession {
     }
 
     pub(super) fn release_channels(&mut self, cx: &mut Cx<'_>) {
+        self.link.stop(|_| true, cx);
         // In the order of their numbers, so that a run can be repeated.
         let mut numbers: Vec<u16> = self.channels.keys().copied().collect();
         numbers.sort_unstable();
         for number in numbers {
             if let Some(mut channel) = self.channels.remove(&number) {
-                channel.release(&mut self.link, cx);
+                channel.let_go(&mut self.link, cx);
                 cx.broker.close_channel();
             }
         }
