@@ -143,7 +143,8 @@ impl Channel {
             // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
             // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
             no_ack: false,
-            exclusive: wish.exclusive,
+            // A quorum queue takes no notice, as in RabbitMQ: a single active consumer is its way.
+            exclusive: wish.exclusive && kind == QueueKind::Classic,
             priority,
             arguments: wish.arguments,
         };

@@ -3,7 +3,7 @@
 mod fake;
 
 use codec_amqp091::{Method, Properties};
-use fake::{Conn, consume, queue_delete, ready, with_queue};
+use fake::{Conn, consume, queue_declare, queue_delete, ready, with_queue};
 use message::{Table, Value};
 use queue::RequestBody;
 use session::{Session, Standing};
@@ -272,6 +272,26 @@ fn consume_alone<'a>(queue: &'a str, consumer_tag: &'a str) -> Method<'a> {
         no_wait: false,
         arguments: Table::default(),
     }
+}
+
+#[test]
+fn a_quorum_queue_takes_no_notice_of_exclusive_consumers() {
+    let mut conn = Conn::with_channel();
+    let mut declare = queue_declare("q");
+    if let Method::QueueDeclare {
+        durable, arguments, ..
+    } = &mut declare
+    {
+        *durable = true;
+        arguments.set("x-queue-type", Value::String("quorum".into()));
+    }
+    conn.send(1, declare);
+    assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+    for tag in ["a", "b"] {
+        conn.send(1, consume_alone("q", tag));
+        conn.expect(1, Method::BasicConsumeOk { consumer_tag: tag });
+    }
+    conn.consume(1, "q", "c", false);
 }
 
 #[test]
