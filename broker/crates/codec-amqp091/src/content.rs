@@ -2,7 +2,7 @@
 //!
 //! The property flags and list stay as the publisher encoded them; [`Properties`] is a view onto them.
 
-use crate::field::{Field, Reader, Writer};
+use crate::field::{Field, Reader, Short, Writer};
 use crate::{DecodeError, table};
 use bytes::{BufMut, BytesMut};
 use message::{Table, Value};
@@ -11,6 +11,8 @@ use message::{Table, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentHeader<'a> {
     pub class_id: u16,
+    /// Unused, and zero.
+    pub weight: u16,
     /// Of the whole body, over all its frames.
     pub body_size: u64,
     /// Property flags and property list.
@@ -21,55 +23,92 @@ impl<'a> ContentHeader<'a> {
     pub fn decode(payload: &'a [u8]) -> Result<ContentHeader<'a>, DecodeError> {
         let mut from = Reader::new(payload);
         let class_id = u16::read(&mut from)?;
-        let _weight = u16::read(&mut from)?;
+        let weight = u16::read(&mut from)?;
         let body_size = u64::read(&mut from)?;
         Ok(ContentHeader {
             class_id,
+            weight,
             body_size,
             properties: from.rest(),
         })
     }
 }
 
-/// Property flags have the first property in the highest bit. Bit 1 is unused, bit 0 would say that more flags follow.
-const NO_SUCH: u16 = 0b11;
+/// Property flags have the first property in the highest bit. Bit 1 is unused and passed over, bit 0 would say that more
+/// flags follow.
+const MORE_FLAGS: u16 = 0b1;
 
-/// The properties of a basic message, borrowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Properties<'a> {
-    pub content_type: Option<&'a str>,
-    pub content_encoding: Option<&'a str>,
+/// The properties of a basic message, borrowed. `S` is what short strings are: text for who makes them, [`Short`] for what
+/// clients sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Properties<'a, S = &'a str> {
+    pub content_type: Option<S>,
+    pub content_encoding: Option<S>,
     /// The entries of the headers table, undecoded; their form has been checked.
     pub headers: Option<&'a [u8]>,
     pub delivery_mode: Option<u8>,
     pub priority: Option<u8>,
-    pub correlation_id: Option<&'a str>,
-    pub reply_to: Option<&'a str>,
+    pub correlation_id: Option<S>,
+    pub reply_to: Option<S>,
     /// Milliseconds as decimal digits, if the publisher kept to the rules.
-    pub expiration: Option<&'a str>,
-    pub message_id: Option<&'a str>,
+    pub expiration: Option<S>,
+    pub message_id: Option<S>,
     /// Seconds since the Unix epoch.
     pub timestamp: Option<u64>,
-    pub kind: Option<&'a str>,
-    pub user_id: Option<&'a str>,
-    pub app_id: Option<&'a str>,
-    pub cluster_id: Option<&'a str>,
+    pub kind: Option<S>,
+    pub user_id: Option<S>,
+    pub app_id: Option<S>,
+    pub cluster_id: Option<S>,
+}
+
+impl Default for Properties<'_> {
+    fn default() -> Self {
+        Properties {
+            content_type: None,
+            content_encoding: None,
+            headers: None,
+            delivery_mode: None,
+            priority: None,
+            correlation_id: None,
+            reply_to: None,
+            expiration: None,
+            message_id: None,
+            timestamp: None,
+            kind: None,
+            user_id: None,
+            app_id: None,
+            cluster_id: None,
+        }
+    }
 }
 
 impl<'a> Properties<'a> {
-    /// Reads property flags and list to the last byte; tables are walked, not copied.
+    /// Reads property flags and list to the last byte; tables are walked, not copied. All text must be UTF-8.
     pub fn decode(raw: &'a [u8]) -> Result<Properties<'a>, DecodeError> {
-        Properties::scan(raw, |_| ())
+        Properties::read(raw, |_| ())
+    }
+}
+
+impl<'a> Properties<'a, Short<'a>> {
+    /// Like [`Properties::decode`], whatever the short strings are; names in the headers must be UTF-8.
+    pub fn received(raw: &'a [u8]) -> Result<Self, DecodeError> {
+        Properties::read(raw, |_| ())
     }
 
-    /// Like [`Properties::decode`]; calls `each` for every header on the way.
-    pub fn scan(
+    /// Like [`Properties::received`]; calls `each` for every header on the way.
+    pub fn scan(raw: &'a [u8], each: impl FnMut(table::Entry<'a>)) -> Result<Self, DecodeError> {
+        Properties::read(raw, each)
+    }
+}
+
+impl<'a, S: Field<'a>> Properties<'a, S> {
+    fn read(
         raw: &'a [u8],
         mut each: impl FnMut(table::Entry<'a>),
-    ) -> Result<Properties<'a>, DecodeError> {
+    ) -> Result<Properties<'a, S>, DecodeError> {
         let mut from = Reader::new(raw);
         let flags = u16::read(&mut from)?;
-        if flags & NO_SUCH != 0 {
+        if flags & MORE_FLAGS != 0 {
             return Err(DecodeError::PropertyFlags(flags));
         }
         let mut bit = 16;

@@ -3,9 +3,10 @@
 use crate::{DecodeError, table};
 use bytes::{BufMut, BytesMut};
 use message::Table;
+use std::borrow::Cow;
 
 /// A cursor over a frame's payload. Consecutive bits share octets, lowest first.
-pub(crate) struct Reader<'a> {
+pub struct Reader<'a> {
     rest: &'a [u8],
     bits: u8,
     bits_used: u8,
@@ -80,7 +81,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends arguments; the mirror image of [`Reader`].
-pub(crate) struct Writer<'a> {
+pub struct Writer<'a> {
     pub out: &'a mut BytesMut,
     bits: u8,
     bits_used: u8,
@@ -125,7 +126,7 @@ pub(crate) fn short(text: &str) -> &str {
 }
 
 /// A wire type.
-pub(crate) trait Field<'a>: Sized {
+pub trait Field<'a>: Sized {
     fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError>;
     fn write(&self, to: &mut Writer<'_>);
 }
@@ -171,6 +172,43 @@ impl<'a> Field<'a> for &'a str {
         let text = short(self);
         to.out.put_u8(text.len() as u8);
         to.out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// A short string as it was sent: UTF-8 by the standard, but clients put what they like into properties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short<'a>(pub &'a [u8]);
+
+impl<'a> Short<'a> {
+    /// None when it is no UTF-8.
+    pub fn text(self) -> Option<&'a str> {
+        std::str::from_utf8(self.0).ok()
+    }
+
+    /// For people.
+    pub fn lossy(self) -> Cow<'a, str> {
+        String::from_utf8_lossy(self.0)
+    }
+}
+
+impl<'a> From<&'a str> for Short<'a> {
+    fn from(text: &'a str) -> Short<'a> {
+        Short(text.as_bytes())
+    }
+}
+
+impl<'a> Field<'a> for Short<'a> {
+    #[inline]
+    fn read(from: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let [len] = from.array()?;
+        Ok(Short(from.take(len.into())?))
+    }
+    #[inline]
+    fn write(&self, to: &mut Writer<'_>) {
+        to.flush_bits();
+        let octets = self.0.get(..255).unwrap_or(self.0);
+        to.out.put_u8(octets.len() as u8);
+        to.out.extend_from_slice(octets);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Frames (section 4.2.3): type, channel, size, payload, end marker.
 
-use crate::{FRAME_END, FRAME_OVERHEAD, Method};
+use crate::{FRAME_END, FRAME_OVERHEAD, Method, Shown};
 use bytes::{BufMut, BytesMut};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +62,12 @@ impl Frame<'_> {
 pub enum FrameError {
     #[error("type {octet}, all octets = <<>>: {{frame_too_large,{size},{max}}}")]
     TooLarge { octet: u8, size: u32, max: u32 },
-    #[error("type {octet}, {len} octets: {{invalid_frame_end_marker,{marker}}}")]
-    EndMarker { octet: u8, len: usize, marker: u8 },
+    #[error("type {octet}, {payload}: {{invalid_frame_end_marker,{marker}}}")]
+    EndMarker {
+        octet: u8,
+        payload: Shown,
+        marker: u8,
+    },
 }
 
 /// Reads the frame at the front of `input`; None while it is not all there. A peer may exceed frame-max by the
@@ -90,7 +94,7 @@ pub fn parse_frame(input: &[u8], frame_max: u32) -> Result<Option<Frame<'_>>, Fr
     if marker != FRAME_END {
         return Err(FrameError::EndMarker {
             octet,
-            len: payload.len(),
+            payload: Shown::of(payload),
             marker,
         });
     }

@@ -9,15 +9,18 @@ mod field;
 mod frame;
 mod header;
 mod method;
+mod shown;
 pub mod table;
 
 pub use content::{ContentHeader, HeaderEdit, Properties};
+pub use field::Short;
 pub use frame::{
     Frame, FrameError, FrameKind, encode_body, encode_content_header, encode_heartbeat,
     encode_method, open_body, parse_frame,
 };
 pub use header::{PROTOCOL_HEADER, ProtocolHeader};
 pub use method::Method;
+pub use shown::{Octets, Shown};
 
 /// Octets of a frame that are not payload: type, channel, size, end marker (section 4.2.3).
 pub const FRAME_OVERHEAD: usize = 8;
@@ -43,6 +46,6 @@ pub enum DecodeError {
     TooDeep,
     #[error("field table holds more than {} values", table::MAX_VALUES)]
     TooManyValues,
-    #[error("property flags {0:#06x} name properties that do not exist")]
+    #[error("property flags {0:#06x} say that more of them follow")]
     PropertyFlags(u16),
 }

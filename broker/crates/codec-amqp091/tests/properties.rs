@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use codec_amqp091::{
     ContentHeader, DecodeError, FRAME_OVERHEAD, FrameError, FrameKind, HeaderEdit, Method,
-    Properties, encode_body, encode_content_header, encode_heartbeat, encode_method, parse_frame,
-    table,
+    Properties, Short, encode_body, encode_content_header, encode_heartbeat, encode_method,
+    parse_frame, table,
 };
 use message::{Table, Value};
 use proptest::collection::vec;
@@ -188,6 +188,22 @@ fn a_frame_over_the_limit_is_refused_before_its_payload_comes() {
         })
     );
     assert_eq!(parse_frame(&[1, 0, 5, 0, 0, 16, 0], 4096), Ok(None));
+}
+
+/// Clients send identifiers as they have them, sixteen octets of a UUID for one.
+#[test]
+fn short_strings_of_properties_may_be_any_octets() {
+    let raw = [0x04, 0x82, 2, 0xFF, 0xFE, 1, 0xF0];
+    assert_eq!(Properties::decode(&raw), Err(DecodeError::Utf8));
+    // Bit 1 of the flags means nothing.
+    let got = Properties::received(&raw).unwrap();
+    assert_eq!(got.correlation_id, Some(Short(&[0xFF, 0xFE])));
+    assert_eq!(got.message_id.and_then(Short::text), None);
+    let mut again = BytesMut::new();
+    got.encode(&mut again);
+    assert_eq!(&again[..], [0x04, 0x80, 2, 0xFF, 0xFE, 1, 0xF0]);
+    let more = Properties::received(&[0, 1, 0, 0]);
+    assert_eq!(more, Err(DecodeError::PropertyFlags(1)));
 }
 
 #[test]

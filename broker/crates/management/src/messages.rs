@@ -318,9 +318,12 @@ fn show(delivery: &Delivery, auto: bool, truncate: Option<usize>) -> Json {
 fn properties(delivery: &Delivery) -> Json {
     let mut shown = Map::new();
     let raw = delivery.message.properties();
-    let decoded = match delivery.message.protocol() {
-        Protocol::Amqp091 => Properties::decode(raw).unwrap_or_default(),
-        _ => Properties::default(),
+    let raw = match delivery.message.protocol() {
+        Protocol::Amqp091 => raw,
+        _ => &[0, 0],
+    };
+    let Ok(decoded) = Properties::received(raw) else {
+        return Json::Object(shown);
     };
     let mut headers = match decoded.header_table() {
         Ok(table) => control::json::object(&table),
@@ -341,7 +344,7 @@ fn properties(delivery: &Delivery) -> Json {
         ("app_id", decoded.app_id),
         ("cluster_id", decoded.cluster_id),
     ] {
-        shown.extend(text.map(|t| (name.to_owned(), object!(t))));
+        shown.extend(text.map(|t| (name.to_owned(), object!(t.lossy()))));
     }
     let numbers = [
         ("delivery_mode", decoded.delivery_mode.map(u64::from)),

@@ -1,5 +1,6 @@
 //! A channel: what it holds, and which method goes where.
 
+use crate::at::At;
 use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
 use crate::failure::{Failure, Outcome, refuse};
@@ -194,13 +195,13 @@ impl Channel {
             return Ok(());
         }
         if self.state == State::Closing {
-            self.closing_frame(frame, cx);
-            return Ok(());
+            return self.closing_frame(frame, cx);
         }
         let idle = self.assembly.as_ref().is_none_or(|a| a.is_idle());
         match frame.kind {
             FrameKind::Method if idle => {
-                let method = Method::decode(frame.payload).map_err(At::undecodable)?;
+                let method = Method::decode(frame.payload)
+                    .map_err(|error| At::undecodable(&error, frame.payload))?;
                 let ids = method.ids();
                 match self.method(method, link, cx) {
                     Ok(()) => Ok(()),
@@ -274,17 +275,19 @@ impl Channel {
         self.unacked.owes(tag) && self.method(method, link, cx).is_ok()
     }
 
-    fn closing_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
+    fn closing_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) -> Result<(), At> {
         if frame.kind != FrameKind::Method {
-            return;
+            return Ok(());
         }
         match Method::decode(frame.payload) {
             Ok(Method::ChannelCloseOk {}) => self.state = State::Closed,
             Ok(Method::ChannelClose { .. }) => {
                 cx.send(self.number, &Method::ChannelCloseOk {});
             }
+            Ok(open @ Method::ChannelOpen {}) => return Err(At::opened_twice(&open)),
             _ => {}
         }
+        Ok(())
     }
 
     pub fn method(&mut self, method: Method<'_>, link: &mut Link, cx: &mut Cx<'_>) -> Outcome {
@@ -553,29 +556,5 @@ fn rejection(requeue: bool) -> queue::Outcome {
         queue::Outcome::Requeue
     } else {
         queue::Outcome::Rejected
-    }
-}
-
-/// A failure and the method it belongs to.
-#[derive(Debug)]
-pub(crate) struct At {
-    pub failure: crate::failure::Failure,
-    pub ids: (u16, u16),
-}
-
-impl At {
-    /// A frame whose payload is no method.
-    pub fn undecodable(error: codec_amqp091::DecodeError) -> At {
-        use crate::failure::{Code, Failure};
-        let (code, ids) = match error {
-            codec_amqp091::DecodeError::UnknownMethod(class, method) => {
-                (Code::CommandInvalid, (class, method))
-            }
-            _ => (Code::FrameError, (0, 0)),
-        };
-        At {
-            failure: Failure::new(code, format!("cannot decode method: {error}")),
-            ids,
-        }
     }
 }

@@ -3,7 +3,8 @@
 mod ending;
 mod time;
 
-use crate::channel::{At, Channel, State};
+use crate::at::At;
+use crate::channel::{Channel, State};
 use crate::failure::{Code, Failure, Outcome};
 use crate::handshake::Login;
 use crate::left::Left;
@@ -281,7 +282,8 @@ impl AmqpSession {
             _ => return self.unexpected(frame, cx),
         }
         match frame.kind {
-            FrameKind::Heartbeat => self.unexpected(frame, cx),
+            FrameKind::Heartbeat if frame.payload.is_empty() => self.unexpected(frame, cx),
+            FrameKind::Heartbeat => self.unknown(frame, cx),
             FrameKind::Unknown(_) => self.unknown(frame, cx),
             _ => self.channel_frame(frame, cx),
         }
@@ -387,7 +389,8 @@ impl AmqpSession {
     fn connection_frame(&mut self, frame: Frame<'_>, cx: &mut Cx<'_>) {
         let closing = matches!(self.phase, Phase::Closing | Phase::Leaving);
         match frame.kind {
-            FrameKind::Heartbeat => {}
+            FrameKind::Heartbeat if closing || frame.payload.is_empty() => {}
+            FrameKind::Heartbeat => self.unknown(frame, cx),
             FrameKind::Method => match Method::decode(frame.payload) {
                 Ok(method) => {
                     let ids = method.ids();
@@ -396,7 +399,7 @@ impl AmqpSession {
                     }
                 }
                 Err(error) if !closing => {
-                    let At { failure, ids } = At::undecodable(error);
+                    let At { failure, ids } = At::undecodable(&error, frame.payload);
                     self.refuse(&failure, ids, cx);
                 }
                 Err(_) => {}

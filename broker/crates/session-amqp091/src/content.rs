@@ -5,7 +5,7 @@ use crate::failure::{Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::unknown::Again;
 use bytes::BytesMut;
-use codec_amqp091::{ContentHeader, Frame, FrameKind};
+use codec_amqp091::{ContentHeader, Frame, FrameKind, Shown};
 
 /// A publish of which some frames are missing; reused for the channel's next one.
 #[derive(Debug, Default)]
@@ -75,14 +75,16 @@ impl Assembly {
     fn header(&mut self, frame: Frame<'_>, link: &mut Link) -> Outcome<bool> {
         let header = match (frame.kind, ContentHeader::decode(frame.payload)) {
             (FrameKind::Header, Ok(header)) => header,
-            (FrameKind::Header, Err(error)) => {
-                refuse!(FrameError, "cannot decode content header: {error}")
+            (FrameKind::Header, Err(_)) => {
+                let payload = Shown::of(frame.payload);
+                refuse!(FrameError, "type 2, {payload}: unknown_frame")
             }
-            _ => refuse!(
-                UnexpectedFrame,
-                "expected content header for class 60, got non content header frame instead"
-            ),
+            _ => return not_the_header(),
         };
+        // Such a frame is nothing that RabbitMQ knows.
+        if header.weight != 0 {
+            return not_the_header();
+        }
         if header.class_id != 60 {
             refuse!(
                 UnexpectedFrame,
@@ -228,6 +230,13 @@ pub(crate) fn frame(
     };
     channel.assembly = Some(assembly);
     done
+}
+
+fn not_the_header() -> Outcome<bool> {
+    refuse!(
+        UnexpectedFrame,
+        "expected content header for class 60, got non content header frame instead"
+    )
 }
 
 fn not_awaited() -> Outcome {

@@ -48,7 +48,7 @@ fn record(death: &Death) -> Value {
 pub fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
     let properties = message.properties();
     let own = match message.protocol() {
-        Protocol::Amqp091 => Properties::decode(properties).and_then(|p| p.header_table()),
+        Protocol::Amqp091 => Properties::received(properties).and_then(|p| p.header_table()),
         _ => Ok(Table::default()),
     };
     let mut table = own.unwrap_or_default();

@@ -40,7 +40,7 @@ fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Ou
     let properties = mqtt::properties(message);
     let attempts = delivery.attempts.filter(|&n| n > 0);
     let changed = attempts.is_some() || message.has_died();
-    let edited = changed.then(|| Properties::decode(&properties).ok());
+    let edited = changed.then(|| Properties::received(&properties).ok());
     if let Some(mut decoded) = edited.flatten() {
         let mut edits = Vec::new();
         if let Some(deaths) = message.deaths() {

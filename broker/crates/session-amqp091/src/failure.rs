@@ -83,6 +83,11 @@ impl Code {
     }
 }
 
+/// Bytes of a short string.
+const MAX_SHORT: usize = 255;
+/// At the end of a text that is longer.
+const MORE: &str = "...";
+
 /// Why a method failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
@@ -130,7 +135,12 @@ impl Failure {
 
     /// What goes over the wire: the name in front of the text.
     pub fn reply_text(&self) -> String {
-        format!("{} - {}", self.code.name(), self.text)
+        let mut text = format!("{} - {}", self.code.name(), self.text);
+        if text.len() > MAX_SHORT {
+            text.truncate(text.floor_char_boundary(MAX_SHORT - MORE.len()));
+            text.push_str(MORE);
+        }
+        text
     }
 }
 

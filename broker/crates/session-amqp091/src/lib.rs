@@ -7,6 +7,7 @@
 //! other channels go on. Everything a client can make the session keep has a bound in [`Limits`].
 #![forbid(unsafe_code)]
 
+mod at;
 mod channel;
 mod confirms;
 mod connection;

@@ -7,7 +7,7 @@ use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::replies::{REPLY_TO, Replies};
 use bytes::BytesMut;
-use codec_amqp091::{HeaderEdit, Method, Properties, encode_content_header, table};
+use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 use metadata::{ExchangeRecord, Right, Traffic};
 use routing::{Envelope, Origin, Property};
@@ -141,7 +141,7 @@ fn route(
         Err(error) => refuse!(FrameError, "cannot decode content properties: {error}"),
     };
     let ttl_ms = match properties.expiration {
-        Some(text) => Some(parse_expiration(text)?),
+        Some(text) => Some(parse_expiration(&text.lossy())?),
         None => None,
     };
     let (copied, blind) = copy_keys(&copies)?;
@@ -187,7 +187,7 @@ fn route(
 
 /// What exchanges see of a publish.
 struct Shown<'a> {
-    properties: &'a Properties<'a>,
+    properties: &'a Properties<'a, Short<'a>>,
     origin: Origin,
 }
 
@@ -200,8 +200,8 @@ impl Envelope for Shown<'_> {
     fn property(&self, property: Property) -> Option<String> {
         let p = self.properties;
         match property {
-            Property::CorrelationId => p.correlation_id.map(str::to_owned),
-            Property::MessageId => p.message_id.map(str::to_owned),
+            Property::CorrelationId => p.correlation_id.map(|id| id.lossy().into_owned()),
+            Property::MessageId => p.message_id.map(|id| id.lossy().into_owned()),
             Property::Timestamp => p.timestamp.map(|t| t.to_string()),
         }
     }
@@ -214,14 +214,14 @@ impl Envelope for Shown<'_> {
 /// The properties, where they must not go on as they came: BCC is nobody's business, and who waits for a direct reply is
 /// named by the queue behind it.
 fn rewrite<'a>(
-    mut properties: Properties<'a>,
+    mut properties: Properties<'a, Short<'a>>,
     copies: &[table::Entry<'_>],
     replies: Option<&'a Replies>,
 ) -> Outcome<Option<BytesMut>> {
-    let direct = properties.reply_to == Some(REPLY_TO);
+    let direct = properties.reply_to == Some(REPLY_TO.into());
     if direct {
         match replies {
-            Some(replies) => properties.reply_to = Some(&replies.queue),
+            Some(replies) => properties.reply_to = Some((&*replies.queue).into()),
             None => refuse!(PreconditionFailed, "fast reply consumer does not exist"),
         }
     }
@@ -280,11 +280,12 @@ fn check_topics(
     }
 }
 
-fn check_user(properties: &Properties<'_>, link: &Link) -> Outcome {
+fn check_user(properties: &Properties<'_, Short<'_>>, link: &Link) -> Outcome {
     match properties.user_id {
-        Some(claimed) if claimed != &*link.user && !link.impersonator => refuse!(
+        Some(claimed) if claimed.0 != link.user.as_bytes() && !link.impersonator => refuse!(
             PreconditionFailed,
-            "user_id property set to '{claimed}' but authenticated user was '{}'",
+            "user_id property set to '{}' but authenticated user was '{}'",
+            claimed.lossy(),
             link.user
         ),
         _ => Ok(()),

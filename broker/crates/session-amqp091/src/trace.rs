@@ -2,8 +2,8 @@
 //! happens to it, is in the headers.
 
 use crate::mqtt;
-use bytes::BytesMut;
-use codec_amqp091::{Properties, table};
+use bytes::{Bytes, BytesMut};
+use codec_amqp091::{Properties, Short, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
 
 /// Bytes of a routing key.
@@ -55,11 +55,11 @@ fn cut(key: &str) -> &str {
 fn properties(message: &Message) -> Table {
     let raw = mqtt::properties(message);
     let mut shown = Table::default();
-    let Ok(known) = Properties::decode(&raw) else {
+    let Ok(known) = Properties::received(&raw) else {
         return shown;
     };
     let headers = known.headers.and_then(|raw| table::decode(raw).ok());
-    let text = |text: Option<&str>| text.map(Value::from);
+    let text = |text: Option<Short<'_>>| text.map(|t| Value::String(Bytes::copy_from_slice(t.0)));
     let number = |number: Option<u8>| number.map(|n| Value::I32(n.into()));
     let all = [
         ("content_type", text(known.content_type)),

@@ -2,7 +2,8 @@
 //!
 //! As in RabbitMQ: commit-ok says that every queue has its messages; there is no atomicity over several queues.
 
-use crate::channel::{At, Channel};
+use crate::at::At;
+use crate::channel::Channel;
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::publish::{count_traffic, dispatch};

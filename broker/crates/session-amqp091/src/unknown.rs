@@ -1,7 +1,8 @@
 //! What this node does not know may have been made on another a moment ago: before a client is told 404 the log is asked,
 //! and what the client wished is tried again with a tree that is not older than the wish.
 
-use crate::channel::{At, Channel};
+use crate::at::At;
+use crate::channel::Channel;
 use crate::content::Assembly;
 use crate::link::{Cx, Link};
 use crate::wait::Wait;
@@ -42,7 +43,8 @@ impl Channel {
     ) -> Result<(), At> {
         let done = match again {
             Again::Method(payload) => {
-                let method = Method::decode(&payload).map_err(At::undecodable)?;
+                let method =
+                    Method::decode(&payload).map_err(|error| At::undecodable(&error, &payload))?;
                 self.method(method, link, cx)
             }
             Again::Publish(mut assembly) => {

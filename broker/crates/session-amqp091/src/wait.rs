@@ -1,6 +1,7 @@
 //! What a channel waits for, and what happens when it comes: the metadata group's word, a queue's answer, or neither.
 
-use crate::channel::{At, Channel};
+use crate::at::At;
+use crate::channel::Channel;
 use crate::consume::Cancellation;
 use crate::content::Assembly;
 use crate::directory;

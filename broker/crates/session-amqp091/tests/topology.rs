@@ -1016,17 +1016,43 @@ fn hard_errors() {
 
     let mut conn = Conn::with_channel();
     conn.raw(&[1, 0, 1, 0, 0, 0, 5, 0, 60, 0, 80, 1, 0xCE]);
-    conn.expect_connection_close(
-        501,
-        "FRAME_ERROR - cannot decode method: ends early",
-        (0, 0),
-    );
+    conn.expect_connection_close(501, "FRAME_ERROR - cannot decode <<1>>", (60, 80));
 
     let mut conn = Conn::with_channel();
     conn.raw(&[9, 0, 1, 0, 0, 0, 0, 0xCE]);
     conn.expect_connection_close(
         501,
         "FRAME_ERROR - type 9, all octets = <<>>: unknown_frame",
+        (0, 0),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[1, 0, 1, 0, 0, 0, 2, 0, 60, 0xCE]);
+    conn.expect_connection_close(
+        501,
+        "FRAME_ERROR - type 1, all octets = <<0,60>>: unknown_frame",
+        (0, 0),
+    );
+
+    // A name that is not UTF-8.
+    let mut conn = Conn::with_channel();
+    let declare = [0, 50, 0, 10, 0, 0, 1, 0xFF, 0, 0, 0, 0, 0];
+    conn.raw(&[&[1, 0, 1, 0, 0, 0, 13], &declare[..], &[0xCE]].concat());
+    conn.expect_connection_close(501, "FRAME_ERROR - Malformed UTF-8 in shortstr", (0, 0));
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[8, 0, 0, 0, 0, 0, 2, b'h', b'b', 0xCE]);
+    conn.expect_connection_close(
+        501,
+        "FRAME_ERROR - type 8, all octets = <<\"hb\">>: unknown_frame",
+        (0, 0),
+    );
+
+    let mut conn = Conn::with_channel();
+    conn.raw(&[8, 0, 1, 0, 0, 0, 0, 1]);
+    conn.expect_connection_close(
+        501,
+        "FRAME_ERROR - type 8, all octets = <<>>: {invalid_frame_end_marker,1}",
         (0, 0),
     );
 

@@ -1,7 +1,7 @@
 //! What AMQP 0.9.1 clients publish, as MQTT clients see it: RabbitMQ's mapping.
 
 use bytes::BytesMut;
-use codec_amqp091::Properties as Amqp;
+use codec_amqp091::{Properties as Amqp, Short};
 use codec_mqtt::{Properties, Qos, Repeated, check_name, put_user_property};
 use message::{Message, Protocol, Value};
 use topics::{EnvelopeBuilder, topic_of};
@@ -15,7 +15,7 @@ pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
         return None;
     }
     let raw = message.properties();
-    let amqp = Amqp::decode(raw).ok()?;
+    let amqp = Amqp::received(raw).ok()?;
     let mut users = BytesMut::new();
     let mut response = None;
     for (name, value) in amqp.header_table().unwrap_or_default().0 {
@@ -30,8 +30,11 @@ pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
     let ttl = message.ttl_ms().map(|ms| ms.div_ceil(1000));
     let properties = Properties {
         message_expiry: ttl.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX)),
-        content_type: amqp.content_type.filter(|text| !text.contains('\0')),
-        correlation_data: amqp.correlation_id.map(str::as_bytes),
+        content_type: amqp
+            .content_type
+            .and_then(Short::text)
+            .filter(|text| !text.contains('\0')),
+        correlation_data: amqp.correlation_id.map(|id| id.0),
         response_topic: response
             .as_deref()
             .filter(|topic| check_name(topic).is_ok()),

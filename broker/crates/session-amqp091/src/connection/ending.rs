@@ -6,7 +6,7 @@ use crate::failure::{Code, Failure};
 use crate::handshake::SILENT_CLOSE_DELAY;
 use crate::link::Cx;
 use bytes::BytesMut;
-use codec_amqp091::{Frame, Method, encode_method};
+use codec_amqp091::{Frame, Method, Shown, encode_method};
 use metadata::Change;
 use std::time::Duration;
 
@@ -187,14 +187,5 @@ impl AmqpSession {
 
 /// As RabbitMQ shows a frame that it did not expect.
 fn describe(frame: Frame<'_>) -> String {
-    let (which, bytes) = match frame.payload.split_at_checked(16) {
-        Some((first, rest)) if !rest.is_empty() => ("first 16", first),
-        _ => ("all", frame.payload),
-    };
-    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
-    format!(
-        "type {}, {which} octets = <<{}>>",
-        frame.kind.octet(),
-        bytes.join(",")
-    )
+    format!("type {}, {}", frame.kind.octet(), Shown::of(frame.payload))
 }

@@ -1,7 +1,8 @@
 //! What time brings: heartbeats, and what took too long.
 
 use super::{AmqpSession, Phase};
-use crate::channel::{At, Channel};
+use crate::at::At;
+use crate::channel::Channel;
 use crate::link::Cx;
 use codec_amqp091::{Method, encode_heartbeat};
 use env::Time;

@@ -1,8 +1,8 @@
 //! A message of the workload: everything in it follows from its id.
 
 use bytes::{Bytes, BytesMut};
-use codec_amqp091::Properties;
 use codec_amqp091::table;
+use codec_amqp091::{Properties, Short};
 
 /// Stream in the upper half, number in it (from 1) in the lower. A stream is what one channel publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,12 +118,13 @@ pub fn read(properties: &[u8], body: &[u8]) -> Result<Read, String> {
     let read = read.map_err(|e| format!("properties cannot be read: {e}"))?;
     let id = read
         .message_id
+        .and_then(Short::text)
         .and_then(|id| u64::from_str_radix(id, 16).ok());
     let id = LetterId(id.ok_or("a message without an id")?);
     if let Some(header) = strange {
         return Err(format!("message {id:?} has got a header {header}"));
     }
-    let expected = id.properties(read.expiration);
+    let expected = id.properties(read.expiration.and_then(Short::text));
     let bare = Properties {
         headers: None,
         ..read
