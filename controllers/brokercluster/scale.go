@@ -303,15 +303,15 @@ func (s *scope) balance(ctx context.Context) error {
 	if status.BalancedFor == n || !s.complete(s.tally()) || n != s.cluster.Spec.Replicas {
 		return nil
 	}
-	// The cache may not have what the last reconcile noted: leaders move once, not once a look.
+	// Once: what the cache does not have yet may say that it is done, and over something newer it could not be noted.
 	var live posthornv1.BrokerCluster
 	if err := s.Live.Get(ctx, s.key(), &live); apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("reading how many nodes leaders were spread over: %w", err)
 	}
-	if live.Status.BalancedFor == n {
-		status.BalancedFor = n
+	if live.ResourceVersion != s.cluster.ResourceVersion {
+		s.lookAgain(behind)
 		return nil
 	}
 	if status.BalancedFor != 0 && s.cluster.Spec.Placement.Rebalance == posthornv1.RebalanceOnMembershipChange {
