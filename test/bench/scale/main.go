@@ -57,7 +57,7 @@ type need struct {
 	limit string
 }
 
-var costs = cost{connection: 2140, kernel: 3728, claim: 260, route: 646, message: 6.84e-6, learn: 12.6e-6}
+var costs = cost{connection: 340, kernel: 3728, claim: 300, route: 330, message: 7.54e-6, learn: 24e-6}
 
 const gibibyte = 1 << 30
 
