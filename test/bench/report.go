@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -28,8 +29,21 @@ type run struct {
 func newRun(note string) run {
 	return run{
 		Date: time.Now().UTC().Format(time.DateOnly), Machine: machine(), Note: note,
-		Command: append([]string{"test/bench/run"}, os.Args[1:]...), Versions: map[string]string{},
+		Command: command(flag.CommandLine), Versions: map[string]string{},
 	}
+}
+
+// command is what measures the same again: without where results go, which is a place on somebody's machine.
+func command(flags *flag.FlagSet) []string {
+	out := []string{"test/bench/run"}
+	flags.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "json", "against", "markdown", "svg":
+		default:
+			out = append(out, "-"+f.Name, f.Value.String())
+		}
+	})
+	return append(out, flags.Args()...)
 }
 
 func (r *run) add(results []result, versions map[string]string) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,23 @@ func rounds(broker string, cpu ...float64) run {
 		r.Results = append(r.Results, result{Workload: "amqp091-classic", Step: "1:1", Broker: broker, Round: n, Messages: 1000, Sent: 1000, Rate: 100 * c, CPU: c})
 	}
 	return r
+}
+
+func TestTheCommandSaysWhatWasMeasuredAndNotWhereResultsWent(t *testing.T) {
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.Int("rounds", 3, "")
+	flags.String("peers", "", "")
+	for _, name := range []string{"json", "against", "markdown", "svg"} {
+		flags.String(name, "", "")
+	}
+	given := []string{"-json", "/somewhere/a.json", "-rounds", "5", "-svg=/somewhere/a.svg", "-against", "b", "-markdown", "c", "mqtt-qos1"}
+	if err := flags.Parse(given); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"test/bench/run", "-rounds", "5", "mqtt-qos1"}
+	if got := command(flags); !slices.Equal(got, want) {
+		t.Errorf("%q, not %q", got, want)
+	}
 }
 
 func TestFiguresAreMediansWithTheirSpread(t *testing.T) {
