@@ -9,7 +9,7 @@ mod program;
 use codec_mqtt::{Properties, Qos, Will};
 use mqtt_client::Client;
 use nodes::Nodes;
-use program::{Result, Scratch, Serving, address, serve};
+use program::{Result, Scratch, Serving, address, eventually, serve};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
@@ -185,6 +185,36 @@ fn nodes_hear_each_other() -> Result<()> {
     Ok(())
 }
 
+/// Clients whose wills are on topics w/0, w/1 ..., and say that.
+fn mortals(address: &str, count: u16) -> Result<Vec<Client>> {
+    let open = |n: u16| {
+        let topic = format!("w/{n}");
+        let will = Will {
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            properties: Properties::default(),
+            topic: &topic,
+            payload: topic.as_bytes(),
+        };
+        Ok(Client::open_with(address, &format!("c{n}"), true, Some(will))?.0)
+    };
+    (0..count).map(open).collect()
+}
+
+/// The wills of the first so many, in any order, and nothing else before them.
+fn hears_wills(watcher: &mut Client, count: usize) -> Result<()> {
+    let mut heard = Vec::new();
+    while heard.len() < count {
+        let got = watcher.message()?;
+        watcher.acknowledge(got.id)?;
+        heard.push(got.payload);
+    }
+    heard.sort_unstable();
+    let expected: Vec<String> = (0..count).map(|n| format!("w/{n}")).collect();
+    assert_eq!(heard, expected);
+    Ok(())
+}
+
 /// Of clients whose node is killed with their connections; who said goodbye before is not called dead.
 #[test]
 fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
@@ -195,18 +225,7 @@ fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
     let mut other = Client::open(&nodes.address(1, "mqtt")?, "other", true)?.0;
     other.subscribe("w/here", Qos::AtLeastOnce)?;
     let mortal = nodes.address(2, "mqtt")?;
-    let open = |n: &u16| -> Result<Client> {
-        let topic = format!("w/{n}");
-        let will = Will {
-            qos: Qos::AtLeastOnce,
-            retain: false,
-            properties: Properties::default(),
-            topic: &topic,
-            payload: topic.as_bytes(),
-        };
-        Ok(Client::open_with(&mortal, &format!("c{n}"), true, Some(will))?.0)
-    };
-    let mut clients: Vec<Client> = (0..8).map(|n| open(&n)).collect::<Result<_>>()?;
+    let mut clients = mortals(&mortal, 8)?;
     for client in &mut clients[6..] {
         client.goodbye()?;
         assert!(client.message().is_err(), "its connection ends");
@@ -221,17 +240,40 @@ fn wills_of_a_killed_node_are_published_by_the_others() -> Result<()> {
         other.acknowledge(got.id)?;
     }
     nodes.kill(2)?;
-    let mut heard = Vec::new();
-    while heard.len() < 6 {
-        let got = watcher.message()?;
-        watcher.acknowledge(got.id)?;
-        heard.push(got.payload);
-    }
-    heard.sort_unstable();
-    assert_eq!(heard, ["w/0", "w/1", "w/2", "w/3", "w/4", "w/5"]);
+    hears_wills(&mut watcher, 6)?;
     // Those of a node are due at one time: none is left.
     let mut publisher = Client::open(&nodes.address(1, "mqtt")?, "last", true)?.0;
     publish(&mut publisher, Qos::AtLeastOnce, "w/last", 1, "last")?;
     assert_eq!(watcher.message()?.payload, "last");
+    Ok(())
+}
+
+/// A node that stops publishes its clients' wills itself, and those that keep copies hear of that before it is gone.
+#[test]
+fn wills_of_a_node_that_stops_are_published_once() -> Result<()> {
+    let settings = &["mqtt.listeners.tcp.default=127.0.0.1:0"];
+    let mut nodes = Nodes::with("mqtt-stops", 3, settings)?;
+    let mut watcher = Client::open(&nodes.address(0, "mqtt")?, "watcher", true)?.0;
+    watcher.subscribe("w/#", Qos::AtLeastOnce)?;
+    let clients = mortals(&nodes.address(2, "mqtt")?, 6)?;
+    let kept = |nodes: &Nodes, at| -> Option<u32> {
+        let told = nodes.figure(at, "posthorn_mqtt_wills_kept").ok()?;
+        told.parse().ok()
+    };
+    let until = |nodes: &Nodes, count| {
+        let all = |nodes| Some(kept(nodes, 0)? + kept(nodes, 1)?);
+        eventually("copies of wills", || {
+            (all(nodes) == Some(count)).then_some(())
+        })
+    };
+    until(&nodes, 6)?;
+    nodes.stop(2)?;
+    hears_wills(&mut watcher, 6)?;
+    // Whoever still had a copy would publish it before it is without.
+    until(&nodes, 0)?;
+    let mut publisher = Client::open(&nodes.address(1, "mqtt")?, "last", true)?.0;
+    publish(&mut publisher, Qos::AtLeastOnce, "w/last", 1, "last")?;
+    assert_eq!(watcher.message()?.payload, "last");
+    drop(clients);
     Ok(())
 }

@@ -118,6 +118,27 @@ impl Nodes {
         Ok(std::fs::remove_file(self.ready(at))?)
     }
 
+    /// SIGTERM, and its end.
+    pub fn stop(&mut self, at: usize) -> Result<()> {
+        let mut process = self.running[at].take().ok_or("it does not run")?;
+        let pid = process.0.id().to_string();
+        let sent = Command::new("kill").arg("-TERM").arg(pid).status()?;
+        let ended = process.0.wait()?;
+        match sent.success() && ended.success() {
+            true => Ok(()),
+            false => Err(format!("{sent}, {ended}").into()),
+        }
+    }
+
+    /// A figure of a node without labels, as Prometheus would read it.
+    pub fn figure(&self, at: usize, name: &str) -> Result<String> {
+        let url = format!("http://{}/metrics", self.address(at, "prometheus")?);
+        let text = self.agent.get(url).call()?.body_mut().read_to_string()?;
+        let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+        let found = lines.find(|(what, _)| *what == name);
+        Ok(found.ok_or("there is no such figure")?.1.to_owned())
+    }
+
     pub fn address(&self, at: usize, listener: &str) -> Result<String> {
         address(&self.ready(at), listener)
     }
