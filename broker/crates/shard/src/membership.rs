@@ -20,7 +20,8 @@
 use consensus::{GroupStatus, MembershipChange};
 use env::NodeId;
 
-/// A learner this many entries behind the commit index counts as caught up.
+/// A learner this many entries behind the commit index counts as caught up, if it has any: one whose disk is full has none of a
+/// short log for as long as that lasts.
 const CAUGHT_UP: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +88,7 @@ fn caught_up(node: NodeId, status: &GroupStatus) -> bool {
         && status
             .matched
             .iter()
-            .any(|(n, matched)| *n == node && matched + CAUGHT_UP >= status.commit)
+            .any(|(n, matched)| *n == node && *matched > 0 && matched + CAUGHT_UP >= status.commit)
 }
 
 fn remove(me: NodeId, extra: NodeId, drained: &[NodeId], status: &GroupStatus) -> Step {
@@ -283,6 +284,40 @@ mod tests {
     }
 
     /// A drained node would hand the group back at once.
+    /// However few entries there are.
+    #[test]
+    fn who_has_nothing_gets_no_vote_and_does_not_count() {
+        let short = |voters, learners, nothing: u64| {
+            let all = status(voters, learners, &[1, 2, 3], &[]);
+            let matched = all.matched.iter().map(|(node, _)| match node.0 == nothing {
+                true => (*node, 0),
+                false => (*node, 9),
+            });
+            GroupStatus {
+                commit: 9,
+                matched: matched.collect(),
+                ..all
+            }
+        };
+        let step = |wanted: &[NodeId], status: &GroupStatus| {
+            let wanted = Wanted {
+                voters: wanted,
+                learners: &[],
+                drained: &[],
+            };
+            next_step(NodeId(1), wanted, status)
+        };
+        let [one, two, three] = [1, 2, 3].map(NodeId);
+        let promote = Step::Change(MembershipChange::Promote(three));
+        let wanted = [one, two, three];
+        assert_eq!(step(&wanted, &short(&[1, 2], &[3], 0)), promote);
+        assert_eq!(step(&wanted, &short(&[1, 2], &[3], 3)), Step::Wait);
+        let remove = Step::Change(MembershipChange::Remove(two));
+        let wanted = [one, three];
+        assert_eq!(step(&wanted, &short(&[1, 2, 3], &[], 0)), remove);
+        assert_eq!(step(&wanted, &short(&[1, 2, 3], &[], 3)), Step::Wait);
+    }
+
     #[test]
     fn leadership_goes_to_a_drained_node_only_if_nobody_else_can_have_it() {
         let n = NodeId;
