@@ -62,6 +62,8 @@ impl Ledger {
                 let (from, at) = (from.to, now);
                 taken = Some(Taken { id, from, at });
             }
+            // What it was sent with before its queue took it back and somebody else settled it, from a node that stood still.
+            Fate::Gone(_) if quorum && crossed && attempts < letter.attempts => return Ok(()),
             // A classic queue does not write each acknowledgement before it answers.
             Fate::Gone(since) if !quorum && last_end.is_some_and(|end| end >= since) => {}
             fate => {

@@ -370,3 +370,29 @@ fn an_answer_about_an_earlier_delivery_says_nothing_of_the_last() {
         assert_eq!(ledger.gone == 1, gone, "{asked_of:?}");
     }
 }
+
+#[test]
+fn a_delivery_from_before_the_settling_may_come_late_and_a_newer_one_may_not() {
+    let mut ledger = ledger(Character::Plain);
+    let id = publish(&mut ledger, 1);
+    let other = Holder {
+        connection: 2,
+        ..HOLDER
+    };
+    let with = |attempts| Read {
+        attempts,
+        ..read(id)
+    };
+    // Its node stands still with the first delivery to HOLDER on its way.
+    ledger.disturb(at(2));
+    let second = ledger.delivered(at(3), with(1), 0, first_to(other), true);
+    second.expect("taken back from a node that was given up");
+    ledger.settled(at(4), id, first_to(other)).expect("known");
+    let known = ledger.known(at(5), NodeId(2), &[(id, first_to(other))]);
+    known.expect("known");
+    assert_eq!(ledger.gone, 1);
+    deliver(&mut ledger, 6, id, false).expect("the node goes on");
+    assert_eq!(ledger.owed(at(6)).0, 0, "it is gone all the same");
+    let newer = ledger.delivered(at(7), with(2), 0, DELIVERY, true);
+    assert!(newer.is_err(), "the queue knew that it was settled");
+}
