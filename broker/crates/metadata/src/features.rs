@@ -69,11 +69,18 @@ pub const MQTT_WILLS: Feature = Feature {
     description: "MQTT: wills of clients whose node dies are published by another one",
 };
 
+/// An argument of bindings: programs before this feature cannot undo one that has it.
+pub const MQTT_FENCING: Feature = Feature {
+    name: "mqtt_fencing",
+    description: "MQTT: what an earlier connection of a session asked for cannot undo a later one's subscriptions",
+};
+
 /// All of them, by name.
 pub const KNOWN: &[Feature] = &[
     CHANNEL_PREFETCH,
     CLUSTER_LIMITS,
     MQTT_CLUSTER,
+    MQTT_FENCING,
     MQTT_STATE,
     MQTT_SUCCESSION,
     MQTT_WILLS,

@@ -1,7 +1,7 @@
 //! The applied state and what may be asked of it. Changing it is `apply`'s.
 
 use crate::access::User;
-use crate::exchanges::{Bound, Exchange};
+use crate::exchanges::{BindingKey, Bound, Exchange, Target};
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::Retained;
 use crate::traffic::Counter;
@@ -9,6 +9,7 @@ use crate::{
     BindingRecord, ExchangeRecord, Name, NodeRecord, PermissionRecord, PolicyRecord, PolicyScope,
     QueueId, QueueKind, QueueRecord, SessionId, TopicPermissionRecord, UserRecord,
 };
+use bytes::Bytes;
 use env::{Incarnation, NodeId};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -237,6 +238,35 @@ impl Tree {
             return Vec::new();
         };
         self.resolve_bound(&queue.record.vhost, &queue.bound)
+    }
+
+    /// Of these, the ones of an exchange with a routing key: they differ in their arguments.
+    pub fn bindings_of_queue_under<'a>(
+        &'a self,
+        queue: QueueId,
+        source: &str,
+        routing_key: &str,
+    ) -> impl Iterator<Item = &'a Arc<BindingRecord>> {
+        let first = Bound {
+            source: source.into(),
+            key: BindingKey {
+                target: Target::Queue(queue),
+                routing_key: routing_key.into(),
+                arguments: Bytes::new(),
+            },
+        };
+        let state = self.queues.get(&queue);
+        let found = state.and_then(|q| {
+            let exchange = self.find_exchange(&q.record.vhost, source)?;
+            Some((exchange, q.bound.range(first.clone()..)))
+        });
+        found.into_iter().flat_map(move |(exchange, all)| {
+            let first = first.clone();
+            let all = all.take_while(move |b| {
+                b.source == first.source && b.key.routing_key == first.key.routing_key
+            });
+            all.filter_map(|b| exchange.bindings.get(&b.key))
+        })
     }
 
     /// Bindings that end at this exchange.

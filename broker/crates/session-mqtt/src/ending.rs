@@ -157,6 +157,11 @@ impl Link {
             }
         });
         self.forget_unconfirmed();
+        let stored = self.extras.stored.as_deref();
+        let fence = match self.extras.pending {
+            None => stored.map_or(0, |stored| stored.fence),
+            Some(_) => 0,
+        };
         let (queue, settled) = self.leave_queue(expiry == 0, cx);
         self.state.rewind();
         let leave = match expiry {
@@ -166,6 +171,7 @@ impl Link {
                     state: self.state,
                     queue,
                     settled,
+                    fence,
                     settings: self.settings,
                 })),
                 until: (seconds < u32::MAX).then(|| after(now, seconds)),

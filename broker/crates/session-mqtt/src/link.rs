@@ -276,6 +276,12 @@ impl Link {
         if let Some(kept) = kept {
             self.state = kept.state;
             before = kept.settled;
+            // In a cluster the session may have been elsewhere since.
+            if let Some(stored) = self.extras.stored_mut()
+                && cx.broker.knows_all()
+            {
+                stored.fence = kept.fence;
+            }
         }
         if self.extras.stored.is_some() || record.is_some() {
             self.state.ids.keep_low(self.settings.limits.prefetch);

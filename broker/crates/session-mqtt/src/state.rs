@@ -117,6 +117,8 @@ pub(crate) struct Kept {
     pub queue: Option<QueueId>,
     /// What that may not have heard of.
     pub settled: Option<Box<Settled>>,
+    /// The number in the bindings of its connection, if all that that asked for was answered; else 0.
+    pub fence: u32,
     pub settings: Arc<Settings>,
 }
 

@@ -9,7 +9,7 @@ use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 use message::{Message, Protocol, Table, Value};
-use metadata::features::MQTT_SUCCESSION;
+use metadata::features::{MQTT_FENCING, MQTT_SUCCESSION};
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, QueueRecord, Tree};
 use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Done, RequestBody, Settled, Succession};
 use session::RequestSeq;
@@ -20,6 +20,8 @@ use topics::{Delivery, Envelope, Hit, Hub, SubscriberId, Subscription, key_of, t
 const ASIDE: char = '\0';
 const FILTER: &str = "x-mqtt-filter";
 const OPTIONS: &str = "x-mqtt-subscription-opts";
+/// In the options: which connection made the binding.
+const FENCE: &str = "fence";
 const EXPIRES: &str = "x-expires";
 /// Bytes of a queue's name and of a binding's key.
 const MAX_NAME: usize = metadata::limits::NAME_BYTES;
@@ -44,6 +46,10 @@ pub(crate) struct Stored {
     pub unknown_past: bool,
     /// There is a subscription of QoS 2.
     exactly_once: bool,
+    /// What tells the bindings of this connection from earlier ones'; 0: none was drawn. A node that is cut off makes what its
+    /// clients asked for when it is back, and they may be elsewhere by then: it undoes the bindings that it knew, by all their
+    /// arguments, and not those that were made since.
+    pub fence: u32,
     /// Room for the subscriptions that a message matches.
     found: Vec<Subscription>,
 }
@@ -59,6 +65,7 @@ impl Default for Stored {
             settled: Vec::new(),
             unknown_past: false,
             exactly_once: false,
+            fence: 0,
             found: Vec::new(),
         }
     }
@@ -129,15 +136,58 @@ impl Link {
         true
     }
 
+    /// The number in the bindings of this connection; 0: there is none in them.
+    pub(crate) fn fence(&mut self, cx: &mut Cx<'_>) -> u32 {
+        let on = cx.broker.tree().feature_enabled(MQTT_FENCING.name);
+        match self.extras.stored_mut() {
+            Some(stored) if on => {
+                if stored.fence == 0 {
+                    stored.fence = (cx.broker.random() as u32).max(1);
+                }
+                stored.fence
+            }
+            _ => 0,
+        }
+    }
+
+    /// A change that this connection asked for may be made or not, at any time: what it binds from now on must not be undone by it.
+    pub(crate) fn doubt(&mut self) {
+        if let Some(stored) = self.extras.stored_mut() {
+            stored.fence = 0;
+        }
+    }
+
+    /// The bindings that keep a subscription: more than one where those of earlier connections came late.
+    pub(crate) fn bindings_of(&self, filter: &str, cx: &Cx<'_>) -> Vec<BindingRecord> {
+        let Some(queue) = self.queue() else {
+            return Vec::new();
+        };
+        let tree = cx.broker.tree();
+        let exchange = &*self.settings.exchange;
+        let [plain, aside] = [false, true].map(|aside| key_of_binding(filter, aside));
+        let all = [plain, aside].into_iter().flat_map(|key| {
+            let all = tree.bindings_of_queue_under(queue, exchange, &key);
+            all.map(|binding| (**binding).clone()).collect::<Vec<_>>()
+        });
+        let named =
+            |b: &BindingRecord| b.arguments.get(FILTER).and_then(Value::as_str) == Some(filter);
+        all.filter(named).collect()
+    }
+
     /// The binding that a subscription is. None: the filter is too long for one.
-    pub(crate) fn binding(&self, filter: &str, wanted: Subscription) -> Option<BindingRecord> {
+    pub(crate) fn binding(
+        &self,
+        filter: &str,
+        wanted: Subscription,
+        fence: u32,
+    ) -> Option<BindingRecord> {
         let shared = codec_mqtt::shared(filter).ok().flatten();
         let aside = shared.is_some() || wanted.qos == Qos::AtMostOnce;
-        let mut key = binding_key(shared.map_or(filter, |s| s.filter));
-        if aside {
-            key.insert(0, ASIDE);
-        }
+        let key = key_of_binding(filter, aside);
         let mut options = Table::default();
+        if fence != 0 {
+            options.set(FENCE, Value::U32(fence));
+        }
         if wanted.identifier != 0 {
             options.set("id", Value::U32(wanted.identifier));
         }
@@ -189,7 +239,9 @@ impl Link {
         before: Option<Box<Settled>>,
         cx: &mut Cx<'_>,
     ) {
+        let fence = self.extras.stored.as_ref().map_or(0, |s| s.fence);
         self.extras.stored = Some(Box::new(Stored {
+            fence,
             queue: Some(record.id),
             unknown_past,
             before,
@@ -493,6 +545,16 @@ fn understand(
     })
 }
 
+/// A filter as a binding's key; `aside`: as one that no message has.
+fn key_of_binding(filter: &str, aside: bool) -> String {
+    let shared = codec_mqtt::shared(filter).ok().flatten();
+    let mut key = binding_key(shared.map_or(filter, |s| s.filter));
+    if aside {
+        key.insert(0, ASIDE);
+    }
+    key
+}
+
 pub(crate) fn of_session(tree: &Tree, queue: QueueId) -> bool {
     tree.queue_by_id(queue)
         .is_some_and(|q| client_of(&q.name).is_some())
@@ -512,6 +574,19 @@ pub fn shared_subscription(binding: &BindingRecord) -> Option<(String, Subscript
         .ok()?
         .is_some()
         .then_some(found)
+}
+
+/// Whether two bindings of a queue keep the same subscription for the same connection.
+pub(crate) fn is_same(one: &BindingRecord, other: &BindingRecord) -> bool {
+    let what = |b: &BindingRecord| (subscription_of(&b.arguments), fence_of(&b.arguments));
+    one.routing_key == other.routing_key && what(one) == what(other)
+}
+
+fn fence_of(arguments: &Table) -> Option<i64> {
+    let Value::Table(options) = arguments.get(OPTIONS)? else {
+        return None;
+    };
+    options.get(FENCE).and_then(Value::as_integer)
 }
 
 /// What a binding's arguments say of a subscription; None: it is not one.

@@ -2,12 +2,12 @@
 
 use crate::link::{Cx, Link};
 use crate::session::{Failure, Outcome};
-use crate::stored::binding_key;
+use crate::stored::{binding_key, is_same};
 use codec_mqtt::{
     Properties, Reason, RetainHandling, SubAck, Subscribe, SubscribeOptions, UnsubAck, Unsubscribe,
     Version, check_filter, shared,
 };
-use metadata::{Change, Done, Refused};
+use metadata::{BindingRecord, Change, Done, Refused};
 use std::collections::{BTreeMap, VecDeque};
 use topics::Subscription;
 
@@ -113,30 +113,28 @@ impl Link {
 
     /// What the filters change about the bindings of the session's queue.
     fn bindings(&mut self, wanted: &mut [Wanted], cx: &mut Cx<'_>) -> VecDeque<(u64, Change)> {
+        let fence = self.fence(cx);
         let mut changes = VecDeque::new();
-        let mut earlier: BTreeMap<&str, Subscription> = BTreeMap::new();
+        let mut earlier: BTreeMap<&str, BindingRecord> = BTreeMap::new();
         for (at, want) in wanted.iter_mut().enumerate() {
             if want.reason.is_error() {
                 continue;
             }
-            let Some(binding) = self.binding(&want.filter, want.subscription) else {
+            let Some(binding) = self.binding(&want.filter, want.subscription, fence) else {
                 want.reason = Reason::ImplementationSpecificError;
                 continue;
             };
-            let before = match (self.subscriber.known(), cx.broker.topics()) {
-                (Some(subscriber), Some(hub)) => hub.subscription(subscriber, &want.filter),
-                _ => None,
+            let before = match earlier.insert(&want.filter, binding.clone()) {
+                Some(earlier) => vec![earlier],
+                None => self.bindings_of(&want.filter, cx),
             };
-            let before = earlier.get(&*want.filter).copied().or(before);
-            earlier.insert(&want.filter, want.subscription);
-            if before == Some(want.subscription) {
-                continue;
-            }
             let token = at as u64 + 1;
+            let there = before.iter().any(|old| is_same(old, &binding));
+            let old = before.into_iter().filter(|old| !is_same(old, &binding));
+            let old = old.map(|old| (token, Change::Unbind(old)));
             // The new one first: a message that comes in between is for both.
-            changes.push_back((token, Change::Bind(binding)));
-            let old = before.and_then(|old| self.binding(&want.filter, old));
-            changes.extend(old.map(|old| (token, Change::Unbind(old))));
+            changes.extend((!there).then(|| (token, Change::Bind(binding.clone()))));
+            changes.extend(old);
         }
         if self.queue().is_none()
             && !changes.is_empty()
@@ -194,6 +192,7 @@ impl Link {
             Ok(Done::Queue { record, .. }) => self.queue_made(record.id, cx),
             Ok(_) => {}
             Err(refused) => {
+                let unknown = matches!(refused, Refused::Unavailable(_));
                 tracing::warn!(client, why = %refused, "a subscription was not made or ended");
                 let reason = reason_of(&refused);
                 match place.and_then(|at| pending.wanted.get_mut(at)) {
@@ -204,6 +203,9 @@ impl Link {
                         let all = pending.wanted.iter_mut();
                         all.for_each(|one| one.reason = reason);
                     }
+                }
+                if unknown {
+                    self.doubt();
                 }
             }
         }
@@ -320,14 +322,8 @@ impl Link {
         let mut wanted = Vec::new();
         let mut changes = VecDeque::new();
         for (at, filter) in unsubscribe.filters.iter().enumerate() {
-            let there = match (self.subscriber.known(), cx.broker.topics()) {
-                (Some(subscriber), Some(hub)) => hub.subscription(subscriber, filter),
-                _ => None,
-            };
-            if self.queue().is_some() {
-                let binding = there.and_then(|there| self.binding(filter, there));
-                changes.extend(binding.map(|b| (at as u64 + 1, Change::Unbind(b))));
-            }
+            let bindings = self.bindings_of(filter, cx).into_iter();
+            changes.extend(bindings.map(|b| (at as u64 + 1, Change::Unbind(b))));
             wanted.push(Wanted {
                 filter: filter.into(),
                 subscription: Subscription::default(),

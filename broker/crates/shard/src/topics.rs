@@ -83,8 +83,24 @@ impl Core {
             return;
         };
         let found = session_mqtt::shared_subscription(binding);
-        if let (Some((filter, _)), Some(client)) = (found, session_mqtt::client_of(name)) {
-            self.topics.disown((&binding.vhost, client), &filter);
+        let (Some((filter, _)), Some(client)) = (found, session_mqtt::client_of(name)) else {
+            return;
+        };
+        let client = (&*binding.vhost, client);
+        let Some(queue) = self.tree.queue(&binding.vhost, name).map(|q| q.id) else {
+            return self.topics.disown(client, &filter);
+        };
+        // The subscription may have been changed: then it has another binding by now.
+        let (source, key) = (&binding.source, &binding.routing_key);
+        let mut others = self.tree.bindings_of_queue_under(queue, source, key);
+        let other = others.find_map(|b| {
+            let found = session_mqtt::shared_subscription(b);
+            found.filter(|(other, _)| *other == filter)
+        });
+        drop(others);
+        match other {
+            Some((filter, now)) => self.topics.adopt(client, queue.0, &filter, now),
+            None => self.topics.disown(client, &filter),
         }
     }
 
