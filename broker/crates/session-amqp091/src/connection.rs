@@ -196,9 +196,9 @@ impl AmqpSession {
                     self.link.weigh(cx.out);
                 }
                 Err(error) => {
-                    // Where the next frame starts nobody knows: say so, then be silent.
+                    // Where the next frame starts nobody knows: say so (to who has logged in), then be silent.
                     let failure = Failure::new(Code::FrameError, error.to_string());
-                    self.fail_connection(&failure, (0, 0), cx);
+                    self.refuse(&failure, (0, 0), cx);
                     self.die(cx);
                 }
             }

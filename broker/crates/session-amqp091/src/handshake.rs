@@ -125,18 +125,14 @@ impl AmqpSession {
                 "invalid authentication mechanism '{mechanism}'"
             ),
         };
+        // No login that could be refused, so that the client hears nothing at all.
+        let credentials =
+            credentials.map_err(|error| Failure::new(Code::FrameError, error.to_string()))?;
         let login = Login {
             mechanism: known.name(),
-            user: match &credentials {
-                Ok(credentials) => credentials.user.clone(),
-                Err(_) => String::new(),
-            },
+            user: credentials.user.clone(),
         };
-        let verdict = match &credentials {
-            Ok(credentials) => self.verify(credentials, cx),
-            Err(error) => Err(error.to_string()),
-        };
-        match verdict {
+        match self.verify(&credentials, cx) {
             Ok(Verdict::Right) => self.welcome(&login, cx),
             Ok(Verdict::Wrong) => self.turn_away(&login, &login.wrong_password()),
             Ok(Verdict::Later) => {

@@ -382,5 +382,5 @@ impl Link {
 /// As metrics call it.
 pub(crate) const PROTOCOL: &str = "amqp091";
 
-/// Before tune-ok. Larger than the protocol's minimum: client properties and tokens are long.
-pub(crate) const HANDSHAKE_FRAME_MAX: u32 = 8192;
+/// Before tune-ok frames are of the protocol's minimum (section 4.2.3), as in RabbitMQ 4.0; of the payload, as after it.
+pub(crate) const HANDSHAKE_FRAME_MAX: u32 = codec_amqp091::FRAME_MIN_SIZE;

@@ -48,7 +48,9 @@ impl Channel {
             "" => names::generated("amq.ctag-", cx.broker).into(),
             given => given.into(),
         };
-        let name: Name = names::generated(PREFIX, cx.broker).into();
+        // In two parts, as RabbitMQ's, by which clients' tests tell such a name.
+        let name = names::generated(PREFIX, cx.broker) + ".";
+        let name: Name = (names::generated(&name, cx.broker) + "==").into();
         let record = QueueRecord {
             id: QueueId::default(),
             vhost: link.vhost.clone(),

@@ -163,6 +163,54 @@ fn a_wrong_password_is_refused_with_403_if_the_client_can_hear_it() {
 }
 
 #[test]
+fn who_does_not_answer_the_refusal_is_cut_off_three_seconds_later() {
+    let mut conn = started();
+    conn.send(0, start_ok("PLAIN", b"\0guest\0wrong", capabilities()));
+    conn.next_frame();
+    conn.pass(Duration::from_millis(2_999));
+    assert_eq!(conn.standing, Standing::Open);
+    conn.pass(Duration::from_millis(1));
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
+fn a_response_that_is_none_is_answered_in_silence_whoever_asks() {
+    for (mechanism, response) in [
+        ("PLAIN", &b""[..]),
+        ("PLAIN", b"\0guest"),
+        ("AMQPLAIN", b"\x05LOGINS"),
+        ("AMQPLAIN", b"\x05LOGINS\0\0\0\x05guest"),
+    ] {
+        let mut conn = started();
+        conn.send(0, start_ok(mechanism, response, capabilities()));
+        conn.expect_nothing();
+        conn.pass(Duration::from_secs(3));
+        assert_eq!(conn.standing, Standing::Closing);
+    }
+}
+
+#[test]
+fn frames_before_the_limits_are_agreed_on_are_small() {
+    let start_ok = |long: usize| {
+        let mut properties = capabilities();
+        properties.set("long", Value::String("x".repeat(long).into()));
+        start_ok("PLAIN", b"\0guest\0guest", properties)
+    };
+    let mut conn = started();
+    conn.send(0, start_ok(3800));
+    let (_, _, payload) = conn.next_frame().unwrap();
+    assert!(matches!(
+        Method::decode(&payload),
+        Ok(Method::ConnectionTune { .. })
+    ));
+    let mut conn = started();
+    conn.send(0, start_ok(4096));
+    conn.expect_nothing();
+    conn.pass(Duration::from_secs(3));
+    assert_eq!(conn.standing, Standing::Closing);
+}
+
+#[test]
 fn otherwise_in_silence_and_late() {
     for (mechanism, response) in [
         ("PLAIN", &b"\0guest\0wrong"[..]),

@@ -31,9 +31,10 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
     conn.consume(1, REPLY_TO, "replies", true);
     let reply_to = request(&mut conn);
     assert!(
-        reply_to.starts_with("amq.rabbitmq.reply-to.") && reply_to.len() == 44,
+        reply_to.starts_with("amq.rabbitmq.reply-to.") && reply_to.len() == 69,
         "{reply_to}"
     );
+    assert!(reply_to.ends_with("==") && reply_to.split('.').count() == 5);
     // Another connection answers, and may ask first whether anybody waits.
     conn.broker.id = SessionId {
         number: 8,

@@ -137,12 +137,11 @@ impl AmqpSession {
             }
             _ => true,
         };
-        let ids = match self.phase {
-            // A login that is refused is about no method: RabbitMQ's ids.
-            Phase::Starting | Phase::Verifying => (0, 0),
-            _ => ids,
-        };
-        if told {
+        if matches!(self.phase, Phase::Starting | Phase::Verifying) && told {
+            // A login that is refused is about no method: RabbitMQ's ids. Nor does it wait long for an answer.
+            self.fail_connection(failure, (0, 0), cx);
+            self.deadline = Some(cx.broker.now() + SILENT_CLOSE_DELAY);
+        } else if told {
             self.fail_connection(failure, ids, cx);
         } else {
             tracing::info!(peer = %self.config.peer, error = %failure.reply_text(), "handshake failed");
