@@ -103,6 +103,8 @@ enum Fate {
 struct Letter {
     queue: usize,
     sent: Time,
+    /// When its publisher heard that it is safe.
+    confirmed: Option<Time>,
     outcome: Outcome,
     fate: Fate,
     deliveries: u32,
@@ -256,6 +258,7 @@ impl Ledger {
         let letter = Letter {
             queue,
             sent: now,
+            confirmed: None,
             outcome: Outcome::Open,
             fate: Fate::Waits,
             deliveries: 0,
@@ -276,10 +279,11 @@ impl Ledger {
         letter.ok_or_else(|| format!("message {id:?} was never published"))
     }
 
-    pub fn confirmed(&mut self, id: LetterId) -> Result<(), String> {
+    pub fn confirmed(&mut self, now: Time, id: LetterId) -> Result<(), String> {
         self.confirmed += 1;
         tracing::debug!(letter = id.0, "confirmed");
         let letter = self.letter(id)?;
+        letter.confirmed.get_or_insert(now);
         match letter.outcome {
             Outcome::Open => letter.outcome = Outcome::Confirmed,
             // A returned message is confirmed after that.
@@ -398,10 +402,15 @@ impl Ledger {
                 _ => continue,
             };
             let (queue, last) = (letter.queue, letter.last);
+            let (published, confirmed) = (letter.sent, letter.confirmed);
             // A queue that gave up this node for a while took the message back, and the settling came too late. The delivery may
             // have been on its way then.
             let sent = last.map(|last| self.sent_at_earliest(machine, last));
-            let too_late = sent.is_some_and(|sent| given_up >= Some(sent));
+            // Or that stood in the log already, behind a message that was not confirmed yet: whoever comes to lead a queue that nobody
+            // led for a while sends the message first, and then takes it back.
+            let in_log =
+                given_up.is_some_and(|at| at >= published && confirmed.is_none_or(|c| c > at));
+            let too_late = in_log || sent.is_some_and(|sent| given_up >= Some(sent));
             // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
             // was on its way there went with it. Who answers is the next life.
             let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
