@@ -1,7 +1,7 @@
 //! Method, header, body, body...: a publish is put together from its frames (section 2.3.5.2).
 
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, refuse};
+use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::unknown::Again;
 use bytes::BytesMut;
@@ -72,7 +72,7 @@ impl Assembly {
         self.names.get(self.exchange_len..).unwrap_or("")
     }
 
-    fn header(&mut self, frame: Frame<'_>, link: &mut Link) -> Outcome<bool> {
+    fn header(&mut self, frame: Frame<'_>) -> Outcome<bool> {
         let header = match (frame.kind, ContentHeader::decode(frame.payload)) {
             (FrameKind::Header, Ok(header)) => header,
             (FrameKind::Header, Err(_)) => {
@@ -98,15 +98,17 @@ impl Assembly {
         self.stage = Stage::Body {
             missing: header.body_size,
         };
-        if header.body_size > link.limits.message {
-            refuse!(
-                PreconditionFailed,
-                "message size {} is larger than configured max size {}",
-                header.body_size,
-                link.limits.message
-            );
-        }
         Ok(header.body_size == 0)
+    }
+
+    /// Said when all of the message has come, as in RabbitMQ: a client that writes on hears of it when it has written.
+    fn too_large(&self, link: &Link) -> Option<Failure> {
+        let most = link.limits.message;
+        (self.body_size > most).then(|| {
+            let size = self.body_size;
+            let text = format!("message size {size} is larger than configured max size {most}");
+            Failure::new(Code::PreconditionFailed, text)
+        })
     }
 
     /// The whole body, when this frame was the last one.
@@ -128,6 +130,11 @@ impl Assembly {
                 "expected content body, got non content body frame instead"
             );
         };
+        if let Some(failure) = self.too_large(link) {
+            // Nothing of it is kept.
+            self.stage = Stage::Body { missing };
+            return if missing == 0 { Err(failure) } else { Ok(None) };
+        }
         if missing == 0 && self.body.is_empty() {
             return Ok(Some(Body::Whole(frame.payload)));
         }
@@ -186,7 +193,7 @@ pub(crate) fn frame(
             channel.assembly = Some(assembly);
             return not_awaited();
         }
-        Stage::Header => match assembly.header(frame, link) {
+        Stage::Header => match assembly.header(frame) {
             Ok(complete) => {
                 if link.alarm.is_some() {
                     link.blocked = true;

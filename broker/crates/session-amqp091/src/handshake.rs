@@ -314,6 +314,9 @@ impl Login {
     }
 }
 
+/// The version of RabbitMQ that clients find here, as in the HTTP API: what they do depends on it.
+const SPEAKS_LIKE: &str = "4.1.0";
+
 /// Characters of `connection_name` that are kept.
 const MAX_CLIENT_NAME: usize = 255;
 
@@ -358,6 +361,7 @@ fn server_properties(server_name: &str) -> Table {
     );
     properties.set("platform", "Rust".into());
     properties.set("product", "Posthorn".into());
-    properties.set("version", env!("CARGO_PKG_VERSION").into());
+    properties.set("product_version", env!("CARGO_PKG_VERSION").into());
+    properties.set("version", SPEAKS_LIKE.into());
     properties
 }

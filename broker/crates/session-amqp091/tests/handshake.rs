@@ -57,6 +57,15 @@ fn the_server_introduces_itself() {
         server_properties.get("product").and_then(Value::as_str),
         Some("Posthorn")
     );
+    let version = server_properties.get("version").and_then(Value::as_str);
+    // Clients compare it with RabbitMQ's.
+    assert!(version.is_some_and(|v| v.starts_with("4.")), "{version:?}");
+    assert_eq!(
+        server_properties
+            .get("product_version")
+            .and_then(Value::as_str),
+        Some(env!("CARGO_PKG_VERSION"))
+    );
     let Some(Value::Table(capabilities)) = server_properties.get("capabilities") else {
         panic!("no capabilities")
     };

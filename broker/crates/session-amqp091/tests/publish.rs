@@ -622,3 +622,36 @@ fn take_acks(conn: &mut Conn, open: &mut std::collections::BTreeSet<u64>) {
         }
     }
 }
+
+#[test]
+fn a_message_that_is_too_large_is_refused_when_all_of_it_has_come() {
+    let config = SessionConfig {
+        limits: Arc::new(Limits {
+            message: 100,
+            ..Limits::default()
+        }),
+        ..SessionConfig::default()
+    };
+    let mut conn = Conn::open_as(config, "guest");
+    conn.open_channel(1);
+    let mut bytes = BytesMut::new();
+    let publish = Method::BasicPublish {
+        exchange: "",
+        routing_key: "q",
+        mandatory: false,
+        immediate: false,
+    };
+    encode_method(&mut bytes, 1, &publish);
+    let mut none = BytesMut::new();
+    Properties::default().encode(&mut none);
+    encode_content_header(&mut bytes, 1, 120, &none);
+    codec_amqp091::encode_body(&mut bytes, 1, &[0; 70], 131_072);
+    codec_amqp091::encode_body(&mut bytes, 1, &[0; 49], 131_072);
+    conn.raw(&bytes);
+    conn.expect_nothing();
+    bytes.clear();
+    codec_amqp091::encode_body(&mut bytes, 1, &[0; 1], 131_072);
+    conn.raw(&bytes);
+    let text = "PRECONDITION_FAILED - message size 120 is larger than configured max size 100";
+    conn.expect_channel_close(1, 406, text, (60, 40));
+}
