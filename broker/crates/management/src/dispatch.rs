@@ -351,6 +351,7 @@ async fn node_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
         ("GET", [name, "log-levels"]) => nodes::show_log_levels(api, name).await,
         ("PUT", [name, "log-levels"]) => nodes::set_log_level(api, call, name).await,
         ("PUT", [name, "memory-watermark"]) => nodes::memory_watermark(api, call, name).await,
+        ("PUT", [name, "disk-free-limit"]) => nodes::disk_free_limit(api, call, name).await,
         _ => nothing(),
     }
 }

@@ -68,6 +68,16 @@ impl std::fmt::Debug for SetWatermark {
     }
 }
 
+/// Sets the free disk space in bytes below which publishers are blocked, until the node ends.
+#[derive(Clone)]
+pub struct SetDiskLimit(pub Arc<dyn Fn(u64) + Send + Sync>);
+
+impl std::fmt::Debug for SetDiskLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SetDiskLimit")
+    }
+}
+
 /// When the certificates of client listeners end, in seconds since 1970; None without TLS.
 #[derive(Clone)]
 pub struct Expiry(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
@@ -140,6 +150,8 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// None: the watermark stays as configured.
     pub memory_watermark: Option<SetWatermark>,
+    /// None: so does the limit of free disk space.
+    pub disk_free_limit: Option<SetDiskLimit>,
     /// None: they stay as configured.
     pub log_levels: Option<LogLevels>,
     /// None: no certificates.
@@ -173,6 +185,7 @@ impl Config {
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
             memory_watermark: None,
+            disk_free_limit: None,
             log_levels: None,
             certificates_expire: None,
             resources: None,

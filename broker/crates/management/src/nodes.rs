@@ -189,6 +189,21 @@ pub(crate) async fn memory_watermark(api: &Api, call: &Call, name: &str) -> Answ
     no_content()
 }
 
+/// `{"absolute": 50000000}`: below so many bytes of free disk space the alarm is on, until the node ends.
+pub(crate) async fn disk_free_limit(api: &Api, call: &Call, name: &str) -> Answer {
+    call.administrator()?;
+    this_one(api, name).await?;
+    let Some(set) = &api.config().disk_free_limit else {
+        return Err(ApiError::not_found());
+    };
+    let body = call.object()?;
+    let Some(bytes) = body.get("absolute").and_then(Json::as_u64) else {
+        return Err(ApiError::bad_request("absolute must be a number of bytes"));
+    };
+    (set.0)(bytes);
+    no_content()
+}
+
 async fn log_levels<'a>(api: &'a Api, name: &str) -> Result<&'a LogLevels, ApiError> {
     this_one(api, name).await?;
     api.config()

@@ -71,6 +71,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("PUT", "nodes/{node}/maintenance", Administrator, "Drains a node"),
     ("DELETE", "nodes/{node}/maintenance", Administrator, "Takes a node back"),
     ("PUT", "nodes/{node}/memory-watermark", Administrator, "Share of memory from which on publishers wait"),
+    ("PUT", "nodes/{node}/disk-free-limit", Administrator, "Free disk space below which publishers wait"),
     ("GET", "nodes/{node}/log-levels", Monitor, "What the node logs, by category"),
     ("PUT", "nodes/{node}/log-levels", Administrator, "Level of one category of the log, or of all, until the node ends"),
     ("POST", "rebalance/queues", Administrator, "Moves queue leaders so that each node has its share"),

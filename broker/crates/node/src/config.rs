@@ -13,7 +13,7 @@ mod web_mqtt_keys;
 pub use keys::{Key, keys, reference};
 pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
 pub use mqtt_keys::MqttConfig;
-pub use values::{Listen, PeerAddress};
+pub use values::{Listen, PeerAddress, parse_bytes};
 pub use web_mqtt_keys::WebMqttConfig;
 
 use auth::Mechanism;

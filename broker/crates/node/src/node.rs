@@ -73,6 +73,8 @@ pub struct ControlParts {
     pub resources: Arc<dyn Fn() -> Resources + Send + Sync>,
     /// Sets the share of memory from which on the alarm is on (`vm_memory_high_watermark.relative`), until the node ends.
     pub set_memory_watermark: Arc<dyn Fn(f64) + Send + Sync>,
+    /// Sets the free disk space below which the alarm is on (`disk_free_limit.absolute`), until the node ends.
+    pub set_disk_free_limit: Arc<dyn Fn(u64) + Send + Sync>,
 }
 
 pub struct NodeParts {
@@ -267,6 +269,7 @@ impl Node {
             }
             Notice::DiskFull(_)
             | Notice::MemoryWatermark(_)
+            | Notice::DiskFreeLimit(_)
             | Notice::Ready
             | Notice::Adopted
             | Notice::Stop
@@ -450,6 +453,7 @@ impl Node {
                 }
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
                 Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
+                Ok(Notice::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
                 Ok(notice) => self.ordinary(notice)?,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -623,7 +627,7 @@ fn start_control(
         }
     }
     let door = door.clone();
-    let watermark = notices.clone();
+    let (watermark, limit) = (notices.clone(), notices.clone());
     let listeners = [
         ("http", listening_port(management.as_ref())),
         ("https", listening_port(secure.as_ref())),
@@ -651,6 +655,9 @@ fn start_control(
         set_memory_watermark: Arc::new(move |share| {
             // No receiver: the node is ending.
             let _ = watermark.send(Notice::MemoryWatermark(share));
+        }),
+        set_disk_free_limit: Arc::new(move |bytes| {
+            let _ = limit.send(Notice::DiskFreeLimit(bytes));
         }),
     };
     let notices = notices.clone();

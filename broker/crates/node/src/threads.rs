@@ -36,6 +36,8 @@ pub enum Notice {
     DiskFull(bool),
     /// From outside: the share of memory from which on the alarm is on, until the node ends.
     MemoryWatermark(f64),
+    /// From outside: the free disk space in bytes below which the alarm is on, until the node ends.
+    DiskFreeLimit(u64),
     Report(u16, Report),
     /// A thread that must not end has ended, with this text.
     Died(String),

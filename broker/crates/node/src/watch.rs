@@ -73,6 +73,12 @@ impl Watch {
         self.memory_watermark = share;
     }
 
+    /// From the next look on.
+    pub fn set_disk_free_limit(&mut self, bytes: u64) {
+        tracing::info!(event = "disk.free_limit_set", bytes);
+        self.disk_free_limit = bytes.max(KEEP_FREE);
+    }
+
     /// Where they must be counted one by one that is done now and then.
     fn descriptors_used(&mut self) -> Option<u64> {
         if let Some(told) = machine::descriptors() {

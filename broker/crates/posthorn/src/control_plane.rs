@@ -1,6 +1,6 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
-use management::{Config, Expiry, LogLevels, Measure, Node, SetWatermark};
+use management::{Config, Expiry, LogLevels, Measure, Node, SetDiskLimit, SetWatermark};
 use node::ControlParts;
 use node::logging::Levels;
 use std::future::pending;
@@ -28,6 +28,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     config.listeners = parts.listeners;
     config.loopback_users = parts.loopback_users;
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
+    config.disk_free_limit = Some(SetDiskLimit(parts.set_disk_free_limit));
     config.default_queue_type = parts.default_queue_type;
     config.log_levels = Some(log_levels(levels));
     config.certificates_expire = Some(Expiry(parts.certificates_expire));

@@ -127,6 +127,12 @@ pub enum Command {
         name: String,
         #[arg(long, default_value = "")]
         description: String,
+        /// Words to find it by, with commas between them
+        #[arg(long)]
+        tags: Option<String>,
+        /// Of queues whose clients do not say one: classic or quorum
+        #[arg(long = "default-queue-type")]
+        default_queue_type: Option<String>,
     },
     /// Copies what is published and delivered in a vhost to its exchange amq.rabbitmq.trace
     TraceOn(At),
@@ -207,6 +213,10 @@ pub enum Command {
     #[command(name = "set_vm_memory_high_watermark")]
     SetMemoryWatermark {
         fraction: f64,
+    },
+    /// Free disk space (bytes, or with a unit: 2GB, 512MiB) below which the node that answers stops publishers, until it ends
+    SetDiskFreeLimit {
+        limit: String,
     },
     /// What the node that answers logs from now on, until it ends: of one category (connection, queue, cluster, storage, http)
     /// or of all

@@ -13,7 +13,7 @@ fn the_reference_is_complete() -> Result<()> {
     let found = format!(
         "# Configuration\n\nLines `key = value` of a file and of `conf.d/*.conf` beside it (`posthorn serve --config FILE`); the environment, \
          `POSTHORN_` and the key with `_` for `.` and `__` for `_`; `--set key=value`. Later ones win, in this order. `posthorn config check FILE` names \
-         what is wrong. A change takes a restart, but for the contents of certificate files, and log levels and the memory watermark, \
+         what is wrong. A change takes a restart, but for the contents of certificate files, log levels, the memory watermark and the limit of free disk space, \
          which `posthorn ctl` sets until then. Made by the program: `UPDATE=1 cargo test -p posthorn --test configuration`.\n\n{}",
         String::from_utf8(output.stdout)?
     );

@@ -20,6 +20,7 @@ struct Fake {
     readiness: Option<String>,
     maintenance: bool,
     watermark: Option<f64>,
+    disk_free_limit: Option<u64>,
     log_level: Option<(Option<String>, String)>,
     changed: Vec<MemberChange>,
     /// A second node, which is down.
@@ -216,6 +217,7 @@ impl Node {
         let fake = Arc::new(Mutex::new(fake));
         let shared = fake.clone();
         let (watched, levelled) = (fake.clone(), fake.clone());
+        let limited = fake.clone();
         let node: management::Node = Arc::new(move |r| shared.lock().unwrap().serve(r));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -228,6 +230,8 @@ impl Node {
             let mut config = management::Config::new(NodeId(1), "c-0");
             let set = move |share| watched.lock().unwrap().watermark = Some(share);
             config.memory_watermark = Some(management::SetWatermark(Arc::new(set)));
+            let set = move |bytes| limited.lock().unwrap().disk_free_limit = Some(bytes);
+            config.disk_free_limit = Some(management::SetDiskLimit(Arc::new(set)));
             config.log_levels = Some(log_levels(levelled));
             runtime.block_on(async {
                 let app = management::router(node, config.clone()).unwrap();
@@ -490,6 +494,45 @@ fn the_memory_watermark_of_the_node_that_answers() {
         assert_ne!(set(fraction).0, 0, "{fraction}");
     }
     assert_eq!(node.fake.lock().unwrap().watermark, Some(0.4));
+}
+
+#[test]
+fn the_limit_of_free_disk_space_of_the_node_that_answers() {
+    let node = Node::start();
+    let set = |limit| node.ctl(&["set_disk_free_limit", limit]);
+    set("2GB").ok();
+    assert_eq!(
+        node.fake.lock().unwrap().disk_free_limit,
+        Some(2 * 1000 * 1000 * 1000)
+    );
+    set("1234").ok();
+    for limit in ["-1", "much", "1.5", "2 GiBs"] {
+        assert_ne!(set(limit).0, 0, "{limit}");
+    }
+    assert_eq!(node.fake.lock().unwrap().disk_free_limit, Some(1234));
+}
+
+#[test]
+fn a_vhost_is_made_with_a_type_for_its_queues() {
+    let node = Node::start();
+    node.ctl(&[
+        "add_vhost",
+        "q",
+        "--default-queue-type",
+        "quorum",
+        "--tags",
+        "a,b",
+    ])
+    .ok();
+    assert_ne!(
+        node.ctl(&["add_vhost", "s", "--default-queue-type", "heap"])
+            .0,
+        0
+    );
+    let fake = node.fake.lock().unwrap();
+    let made = fake.tree.vhost("q").unwrap();
+    assert_eq!(made.default_queue_type, Some(metadata::QueueKind::Quorum));
+    assert!(!fake.tree.vhost_exists("s"));
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl std::fmt::Display for PeerAddress {
 }
 
 /// Bytes: a number, or one with RabbitMQ's units (kB, MB, GB by 1000; KiB, MiB, GiB by 1024).
-pub(super) fn parse_bytes(text: &str) -> Option<u64> {
+pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());

@@ -15,8 +15,20 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
         | Command::SetUserTags { .. }
         | Command::SetPermissions { .. }
         | Command::ClearPermissions { .. } => user(client, command),
-        Command::AddVhost { name, description } => {
-            let answered = client.put(&["vhosts", name], &json!({"description": description}))?;
+        Command::AddVhost {
+            name,
+            description,
+            tags,
+            default_queue_type,
+        } => {
+            let mut body = json!({"description": description});
+            if let Some(tags) = tags {
+                body["tags"] = json!(tags);
+            }
+            if let Some(kind) = default_queue_type {
+                body["default_queue_type"] = json!(kind);
+            }
+            let answered = client.put(&["vhosts", name], &body)?;
             Ok(format!("{} vhost '{name}'", made(answered.status)))
         }
         Command::TraceOn(at) => trace(client, &at.vhost, true),
@@ -43,6 +55,16 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
             client.put(&["nodes", &node, "memory-watermark"], &body)?;
             Ok(format!(
                 "Node '{node}' stops publishers from {fraction} of its memory on"
+            ))
+        }
+        Command::SetDiskFreeLimit { limit } => {
+            let bytes = node::config::parse_bytes(limit)
+                .ok_or_else(|| Failure::Usage(format!("'{limit}' is no number of bytes")))?;
+            let name = answering(client)?;
+            let body = json!({"absolute": bytes});
+            client.put(&["nodes", &name, "disk-free-limit"], &body)?;
+            Ok(format!(
+                "Node '{name}' stops publishers when less than {bytes} bytes of disk space are free"
             ))
         }
         queues => queue(client, queues),
