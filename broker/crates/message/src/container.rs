@@ -242,11 +242,17 @@ impl Message {
         Deaths::decode(section).ok()
     }
 
-    /// The keys that may be told: without BCC's.
-    pub fn open_routing_keys(&self) -> impl Iterator<Item = &str> {
-        let count = usize::from(self.raw[self.keys as usize - 1]);
-        let open = count.saturating_sub(self.blind_keys());
-        self.routing_keys().take(open)
+    /// The keys that may be told: without BCC's. One of BCC's that is there twice is told once, in its later place, as RabbitMQ does.
+    pub fn open_routing_keys(&self) -> Vec<&str> {
+        let mut keys: Vec<&str> = self.routing_keys().collect();
+        let blind = keys.split_off(keys.len().saturating_sub(self.blind_keys()));
+        for key in blind {
+            // What is taken away of all keys is the first of its kind.
+            if let Some(at) = keys.iter().position(|open| *open == key) {
+                keys[at..].rotate_left(1);
+            }
+        }
+        keys
     }
 
     /// The same message on its way through a dead letter exchange: without a time to live, with its history, and with
@@ -365,7 +371,11 @@ mod tests {
             prop_assert_eq!(read.properties(), &properties[..]);
             prop_assert_eq!(read.body(), &body[..]);
             let open = keys.len() - blind.min(keys.len());
-            prop_assert_eq!(read.open_routing_keys().collect::<Vec<_>>(), &keys[..open]);
+            let mut told: Vec<&str> = keys.clone();
+            for key in &keys[open..] {
+                told.remove(told.iter().position(|k| k == key).unwrap());
+            }
+            prop_assert_eq!(read.open_routing_keys(), told.clone());
             prop_assert_eq!(read.deaths(), None);
             if !died {
                 return Ok(());
@@ -373,7 +383,8 @@ mod tests {
             let mut deaths = Deaths::default();
             deaths.record(&Dying {
                 queue: "q", reason: DeadReason::Expired, exchange: &exchange, ttl_ms,
-                routing_keys: read.open_routing_keys().collect(), at: WallTime(received),
+                routing_keys: read.open_routing_keys(), at: WallTime(received),
+                failed: true,
             });
             let key = key.map(|_| "other");
             let dead = read.dead_lettered("dlx", key, &deaths).unwrap();
@@ -381,8 +392,8 @@ mod tests {
             prop_assert_eq!(&read, &dead);
             prop_assert_eq!(read.deaths(), Some(deaths));
             prop_assert_eq!((read.exchange(), read.durable(), read.ttl_ms()), ("dlx", durable, None));
-            let told = if key.is_some() { vec!["other"] } else { keys[..open].to_vec() };
-            prop_assert_eq!(read.open_routing_keys().collect::<Vec<_>>(), told);
+            let told = if key.is_some() { vec!["other"] } else { told };
+            prop_assert_eq!(read.open_routing_keys(), told);
             let all = if key.is_some() { vec!["other"] } else { keys };
             prop_assert_eq!(read.routing_keys().collect::<Vec<_>>(), all);
             prop_assert_eq!((read.properties(), read.body()), (&properties[..], &body[..]));
@@ -392,7 +403,7 @@ mod tests {
         fn no_bytes_make_it_panic(raw: Vec<u8>) {
             if let Ok(m) = Message::decode(Bytes::from(raw)) {
                 let _ = (m.exchange().len(), m.routing_keys().count(), m.properties(), m.body(), m.ttl_ms());
-                let _ = (m.open_routing_keys().count(), m.deaths());
+                let _ = (m.open_routing_keys().len(), m.deaths());
             }
         }
     }

@@ -19,6 +19,8 @@ pub const MAX_RECORDS: usize = 64;
 pub const MAX_KEY_BYTES: usize = 512;
 
 const HAS_TTL: u8 = 1;
+/// Programs before it do not look at it.
+const FAILED: u8 = 2;
 
 /// Why a message left a queue without having been accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +68,8 @@ pub struct Death {
     pub last: WallTime,
     /// The time to live it was published with, which dead lettering takes away.
     pub ttl_ms: Option<u64>,
+    /// Each was a failed attempt to deliver: a quorum queue's rejections.
+    pub failed: bool,
 }
 
 /// What is recorded of one death.
@@ -76,6 +80,8 @@ pub struct Dying<'a> {
     pub exchange: &'a str,
     pub routing_keys: Vec<&'a str>,
     pub ttl_ms: Option<u64>,
+    /// See [`Death::failed`].
+    pub failed: bool,
     pub at: WallTime,
 }
 
@@ -108,6 +114,12 @@ impl Deaths {
         &self.last_exchange
     }
 
+    /// How many of them were failed attempts to deliver it.
+    pub fn failed_attempts(&self) -> u64 {
+        let failed = self.records.iter().filter(|death| death.failed);
+        failed.fold(0, |sum, death| sum.saturating_add(death.count))
+    }
+
     /// Adds a death, which becomes the most recent.
     pub fn record(&mut self, dying: &Dying<'_>) {
         self.last_exchange = dying.exchange.into();
@@ -124,6 +136,7 @@ impl Deaths {
             if let Some(death) = self.records.first_mut() {
                 death.count = death.count.saturating_add(1);
                 death.last = dying.at;
+                death.failed = dying.failed;
             }
             return;
         }
@@ -176,7 +189,8 @@ impl Deaths {
             out.put_u64(death.count);
             out.put_u64(death.first.0);
             out.put_u64(death.last.0);
-            out.put_u8(if death.ttl_ms.is_some() { HAS_TTL } else { 0 });
+            let ttl = if death.ttl_ms.is_some() { HAS_TTL } else { 0 };
+            out.put_u8(ttl | if death.failed { FAILED } else { 0 });
             if let Some(ttl) = death.ttl_ms {
                 out.put_u64(ttl);
             }
@@ -222,26 +236,31 @@ fn new_record(dying: &Dying<'_>) -> Death {
         first: dying.at,
         last: dying.at,
         ttl_ms: dying.ttl_ms,
+        failed: dying.failed,
     }
 }
 
 fn take_record(from: &mut Cursor<'_>) -> Result<Death, DecodeError> {
+    let queue = from.name()?.into();
+    let reason = DeadReason::from_byte(from.u8()?).ok_or(DecodeError::Deaths)?;
+    let exchange = from.name()?.into();
+    let (count, first, last) = (from.u64()?, WallTime(from.u64()?), WallTime(from.u64()?));
+    let flags = from.u8()?;
+    let ttl_ms = match flags & HAS_TTL {
+        0 => None,
+        _ => Some(from.u64()?),
+    };
+    let keys = (0..from.u8()?).map(|_| Ok(Arc::from(from.name()?)));
     Ok(Death {
-        queue: from.name()?.into(),
-        reason: DeadReason::from_byte(from.u8()?).ok_or(DecodeError::Deaths)?,
-        exchange: from.name()?.into(),
-        count: from.u64()?,
-        first: WallTime(from.u64()?),
-        last: WallTime(from.u64()?),
-        ttl_ms: match from.u8()? & HAS_TTL {
-            0 => None,
-            _ => Some(from.u64()?),
-        },
-        routing_keys: {
-            let count = from.u8()?;
-            let keys = (0..count).map(|_| Ok(Arc::from(from.name()?)));
-            keys.collect::<Result<_, DecodeError>>()?
-        },
+        queue,
+        reason,
+        exchange,
+        routing_keys: keys.collect::<Result<_, DecodeError>>()?,
+        count,
+        first,
+        last,
+        ttl_ms,
+        failed: flags & FAILED != 0,
     })
 }
 
@@ -266,6 +285,7 @@ mod tests {
             exchange: &format!("x{at}"),
             routing_keys: vec!["k"],
             ttl_ms: None,
+            failed: queue == "a" && reason == DeadReason::Rejected,
             at: WallTime(at),
         });
     }
@@ -291,6 +311,11 @@ mod tests {
         assert_eq!((&*first.queue, &*first.exchange), ("a", "x1"));
         assert_eq!((first.first, first.last), (WallTime(1), WallTime(4)));
         assert_eq!(deaths.last_exchange(), "x4");
+        assert_eq!(deaths.failed_attempts(), 1);
+        die(&mut deaths, "a", Rejected, 5);
+        let mut out = BytesMut::new();
+        deaths.encode(&mut out);
+        assert_eq!(Deaths::decode(&out).unwrap().failed_attempts(), 2);
     }
 
     #[test]

@@ -33,12 +33,28 @@ pub(crate) fn send_body(out: &mut Outbox, channel: u16, message: &Message, frame
     }
 }
 
+/// Failed attempts to deliver as RabbitMQ's quorum queues tell them: until it has some of its own, a dead letter has those of the
+/// quorum queues where it was rejected.
+fn failed_attempts(delivery: &Delivery) -> Option<i64> {
+    let own = delivery.attempts?;
+    if own > 0 || !delivery.message.has_died() {
+        return (own > 0).then_some(own.into());
+    }
+    let before = delivery.message.deaths()?.failed_attempts();
+    (before > 0).then(|| i64::try_from(before).unwrap_or(i64::MAX))
+}
+
 /// Appends header and body of a delivery. Failed attempts go into the headers, where RabbitMQ's clients look.
-fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Outbox) {
+fn send_content(
+    channel: u16,
+    delivery: &Delivery,
+    attempts: Option<i64>,
+    link: &mut Link,
+    out: &mut Outbox,
+) {
     let message = &delivery.message;
     let size = message.body_len() as u64;
     let properties = mqtt::properties(message);
-    let attempts = delivery.attempts.filter(|&n| n > 0);
     let changed = attempts.is_some() || message.has_died();
     let edited = changed.then(|| Properties::received(&properties).ok());
     if let Some(mut decoded) = edited.flatten() {
@@ -49,7 +65,7 @@ fn send_content(channel: u16, delivery: &Delivery, link: &mut Link, out: &mut Ou
         }
         edits.extend(attempts.map(|attempts| HeaderEdit {
             key: "x-delivery-count",
-            value: Some(Value::I64(attempts.into())),
+            value: Some(Value::I64(attempts)),
         }));
         link.scratch.clear();
         decoded.encode_edited(&edits, &mut link.scratch);
@@ -134,15 +150,17 @@ impl Channel {
     ) {
         self.next_delivery += 1;
         self.served_last = consumer;
+        let attempts = failed_attempts(delivery);
+        let redelivered = delivery.redelivered || attempts.is_some();
         let method = Method::BasicDeliver {
             consumer_tag: &to.tag,
             delivery_tag: self.next_delivery,
-            redelivered: delivery.redelivered,
+            redelivered,
             exchange: delivery.message.exchange(),
             routing_key: delivery.message.routing_key(),
         };
         cx.send(self.number, &method);
-        send_content(self.number, delivery, link, cx.out);
+        send_content(self.number, delivery, attempts, link, cx.out);
         if cx.broker.tree().traces() {
             link.trace_delivery(self.number, queue, delivery, cx);
         }
@@ -151,7 +169,7 @@ impl Channel {
             consumer,
             id: delivery.id,
         };
-        let redelivered = u64::from(delivery.redelivered);
+        let redelivered = u64::from(redelivered);
         let no_ack = to.no_ack;
         let add = |d: &mut Deliveries| {
             d.redeliver += redelivered;
@@ -224,16 +242,18 @@ impl Channel {
         cx: &mut Cx<'_>,
     ) {
         self.next_delivery += 1;
+        let attempts = failed_attempts(delivery);
+        let redelivered = delivery.redelivered || attempts.is_some();
         let method = Method::BasicGetOk {
             delivery_tag: self.next_delivery,
-            redelivered: delivery.redelivered,
+            redelivered,
             exchange: delivery.message.exchange(),
             routing_key: delivery.message.routing_key(),
             message_count: u32::try_from(delivery.left).unwrap_or(u32::MAX),
         };
         cx.send(self.number, &method);
-        send_content(self.number, delivery, link, cx.out);
-        self.count_got(origin.queue, no_ack, delivery.redelivered, link, cx);
+        send_content(self.number, delivery, attempts, link, cx.out);
+        self.count_got(origin.queue, no_ack, redelivered, link, cx);
         if cx.broker.tree().traces() {
             link.trace_delivery(self.number, origin.queue, delivery, cx);
         }

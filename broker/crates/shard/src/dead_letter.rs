@@ -12,7 +12,7 @@ use env::Time;
 use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::{DeadReason, Deaths, Dying, Message};
-use metadata::{Name, QueueId, QueueRecord, QueueSettings, RouteResult, Tree};
+use metadata::{Name, QueueId, QueueKind, QueueRecord, QueueSettings, RouteResult, Tree};
 use queue::Output;
 use queue::client::Told;
 use session::PublishTag;
@@ -37,6 +37,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 struct Way {
     vhost: Name,
     queue: Name,
+    kind: QueueKind,
     exchange: Name,
     routing_key: Option<Name>,
 }
@@ -101,6 +102,7 @@ impl DeadLetters {
         let way = Way {
             vhost: record.vhost.clone(),
             queue: record.name.clone(),
+            kind: record.kind,
             exchange: exchange.clone(),
             routing_key: settings.dead_letter_routing_key.clone(),
         };
@@ -231,8 +233,9 @@ fn route(
         queue: &way.queue,
         reason,
         exchange: message.exchange(),
-        routing_keys: message.open_routing_keys().collect(),
+        routing_keys: message.open_routing_keys(),
         ttl_ms: message.ttl_ms(),
+        failed: way.kind == QueueKind::Quorum && reason == DeadReason::Rejected,
         at,
     });
     let key = way.routing_key.as_deref();

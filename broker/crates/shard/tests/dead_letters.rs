@@ -277,6 +277,44 @@ fn limits_and_deliveries_kill_too() {
     assert_eq!(got.headers().get("x-delivery-count"), None);
 }
 
+/// And `redelivered` with it, until the queue that it is in has attempts of its own.
+#[test]
+fn a_quorum_queue_shows_how_often_quorum_queues_before_it_had_a_message_rejected() {
+    let (mut c, mut client) = alone();
+    let queue = |kind, to| {
+        [
+            ("x-queue-type", text(kind)),
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text(to)),
+        ]
+    };
+    client.declare(&mut c, "first", &queue("quorum", "second"));
+    client.declare(&mut c, "second", &queue("quorum", "third"));
+    client.declare(&mut c, "third", &queue("classic", "fourth"));
+    client.declare(&mut c, "fourth", &queue("quorum", "fifth"));
+    client.publish(&mut c, "", "first", &none(), b"m");
+    for (from, requeue, shown) in [
+        ("first", true, None),
+        ("first", false, Some(1)),
+        ("second", true, Some(1)),
+        ("second", true, Some(1)),
+        ("second", false, Some(2)),
+        ("third", false, None),
+        ("fourth", true, Some(2)),
+        ("fourth", true, Some(1)),
+    ] {
+        let got = client.must_get(&mut c, from);
+        let count = got.headers().get("x-delivery-count").cloned();
+        assert_eq!(count, shown.map(Value::I64), "{from}");
+        let delivery_tag = got.tag;
+        let method = Method::BasicReject {
+            delivery_tag,
+            requeue,
+        };
+        client.send(&mut c, 1, method);
+    }
+}
+
 #[test]
 fn policies_name_the_way_and_the_queues_own_arguments_come_first() {
     let (mut c, mut client) = alone();
