@@ -17,7 +17,7 @@ use env::Time;
 use metadata::Name;
 use queue::{ConsumerId, Delivery, QueueId, RequestBody};
 use session::{ChannelDetails, Deliveries, PublishTag, Publishes, Stamp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -64,6 +64,8 @@ pub(crate) struct Channel {
     pub waiting: Option<Box<Waiting>>,
     /// Frames that came while `waiting` or `holding`.
     pub held_frames: BytesMut,
+    /// Tags of cancelled consumers that may hold something still; no more of them than what is held.
+    cancelled: BTreeMap<ConsumerId, Name>,
     /// A publish is held back because queues are behind, and so is what came after it, except acknowledgements.
     pub holding: bool,
     /// Nothing but publishes is held.
@@ -132,6 +134,7 @@ impl Channel {
             confirms: Confirms::default(),
             confirm_base: None,
             last_ack: None,
+            cancelled: BTreeMap::new(),
             replies: None,
             transaction: None,
             counts: None,
@@ -484,23 +487,15 @@ impl Channel {
         for assembly in waiting.into_iter().chain(self.assembly.take()) {
             link.partial = link.partial.saturating_sub(assembly.collected());
         }
-        // Held deliveries have not been seen by the client; like the rest they go back.
-        let mut out: Vec<(QueueId, ConsumerId)> = self
-            .unacked
-            .take_all()
-            .into_iter()
-            .chain(
-                self.transaction
-                    .take()
-                    .into_iter()
-                    .flat_map(|t| t.abandon()),
-            )
-            .map(|o| (o.origin.queue, o.origin.consumer))
-            .chain(
-                self.held_deliveries
-                    .drain(..)
-                    .map(|h| (h.queue, h.consumer)),
-            )
+        // Held deliveries have not been seen by the client; like the rest they go back. Of each queue in RabbitMQ's order: consumer by
+        // consumer, cancelled ones too, as they came, and then what was got.
+        let abandoned = self.transaction.take().into_iter();
+        let owed = self.unacked.take_all().into_iter();
+        let held = self.held_deliveries.drain(..);
+        let mut out: Vec<(QueueId, bool, ConsumerId)> = owed
+            .chain(abandoned.flat_map(|t| t.abandon()))
+            .map(|o| (o.origin.queue, o.got, o.origin.consumer))
+            .chain(held.map(|h| (h.queue, false, h.consumer)))
             .collect();
         let number = self.number;
         let gone = link.subscriptions.extract_if(|_, s| s.channel == number);
@@ -508,14 +503,33 @@ impl Channel {
             gone.map(|(id, s)| (s.queue, ConsumerId(id))).collect();
         // The map's order is nobody's business.
         ended.sort_unstable();
-        for &(queue, consumer) in &ended {
-            link.tell(cx, queue, RequestBody::Leave { consumer });
-        }
+        out.extend(
+            ended
+                .iter()
+                .map(|&(queue, consumer)| (queue, false, consumer)),
+        );
         out.sort_unstable();
         out.dedup();
-        out.retain(|held| ended.binary_search(held).is_err());
-        for (queue, consumer) in out {
-            link.tell(cx, queue, RequestBody::Recover { consumer });
+        let has_ended = |queue, consumer| ended.binary_search(&(queue, consumer)).is_ok();
+        for of_one_queue in out.chunk_by(|a, b| a.0 == b.0) {
+            // More than one has been stopped before; a single one is to get nothing of what goes back in front of it either.
+            let one = of_one_queue
+                .iter()
+                .filter(|(q, _, c)| has_ended(*q, *c))
+                .count()
+                == 1;
+            for &(queue, _, consumer) in of_one_queue.iter().skip(1).filter(|_| one) {
+                if has_ended(queue, consumer) {
+                    link.tell(cx, queue, RequestBody::Cancel { consumer });
+                }
+            }
+            for &(queue, _, consumer) in of_one_queue {
+                let body = match has_ended(queue, consumer) {
+                    true => RequestBody::Leave { consumer },
+                    false => RequestBody::Recover { consumer },
+                };
+                link.tell(cx, queue, body);
+            }
         }
         self.uncount(link);
         for size in self.confirms.in_flight() {
@@ -540,7 +554,25 @@ impl Channel {
     pub(crate) fn forget_consumer(&mut self, tag: &str, link: &mut Link) -> Option<ConsumerId> {
         let consumer = self.consumers.remove(tag)?;
         link.count(|t| t.consumers -= 1);
+        if self.unacked.len() == 0 {
+            self.cancelled.clear();
+        } else {
+            self.cancelled.insert(consumer, tag.into());
+        }
+        if self.cancelled.len() > self.unacked.len() {
+            let holding: BTreeSet<ConsumerId> =
+                self.unacked.iter().map(|o| o.origin.consumer).collect();
+            self.cancelled
+                .retain(|consumer, _| holding.contains(consumer));
+        }
         Some(consumer)
+    }
+
+    /// The tag that a consumer of this channel has, or had.
+    pub(crate) fn tag_of<'a>(&'a self, consumer: ConsumerId, link: &'a Link) -> &'a str {
+        let subscription = link.subscriptions.get(&consumer.0).map(|s| &*s.tag);
+        let before = || self.cancelled.get(&consumer).map(|tag| &**tag);
+        subscription.or_else(before).unwrap_or("")
     }
 }
 

@@ -88,7 +88,7 @@ impl Channel {
     /// Everything unacknowledged goes back.
     fn recover(&mut self, link: &mut Link, cx: &mut Cx<'_>) {
         let mut all = self.unacked.take_all();
-        consumer_by_consumer(&mut all, link);
+        self.consumer_by_consumer(&mut all, link);
         for owed in all {
             link.settle(owed.origin, queue::Outcome::Requeue);
         }
@@ -329,7 +329,7 @@ impl Channel {
         if multiple {
             all = self.unacked.take_up_to(tag);
             if outcome != queue::Outcome::Accepted {
-                consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
+                self.consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
             }
         }
         let mut tx = self.transaction.as_deref_mut();
@@ -369,28 +369,27 @@ impl Channel {
     }
 }
 
-/// What goes back to queues goes consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag.
-/// A queue serves between them.
-fn consumer_by_consumer(all: &mut [Owed], link: &Link) {
-    let one = |pair: &[Owed]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
-    if all.windows(2).all(one) {
-        return;
+impl Channel {
+    /// What goes back to queues goes consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag,
+    /// that of a cancelled consumer too. A queue serves between them.
+    fn consumer_by_consumer(&self, all: &mut [Owed], link: &Link) {
+        let one = |pair: &[Owed]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);
+        if all.windows(2).all(one) {
+            return;
+        }
+        let tag = |owed: &Owed| self.tag_of(owed.origin.consumer, link);
+        // Stable: each consumer's stay in their order.
+        all.sort_by(|a, b| {
+            let by_tag = match a.got && b.got {
+                true => a.tag.cmp(&b.tag),
+                false => tag(a).cmp(tag(b)),
+            };
+            b.got
+                .cmp(&a.got)
+                .then(by_tag)
+                .then(a.origin.consumer.cmp(&b.origin.consumer))
+        });
     }
-    let tag = |owed: &Owed| {
-        let subscription = link.subscriptions.get(&owed.origin.consumer.0);
-        subscription.map_or("", |s| &*s.tag)
-    };
-    // Stable: each consumer's stay in their order.
-    all.sort_by(|a, b| {
-        let by_tag = match a.got && b.got {
-            true => a.tag.cmp(&b.tag),
-            false => tag(a).cmp(tag(b)),
-        };
-        b.got
-            .cmp(&a.got)
-            .then(by_tag)
-            .then(a.origin.consumer.cmp(&b.origin.consumer))
-    });
 }
 
 /// A basic.cancel.

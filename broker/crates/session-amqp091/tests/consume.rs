@@ -510,7 +510,14 @@ fn what_goes_back_goes_consumer_by_consumer() {
         conn.drain();
         conn.send(1, consume("q", "b", false));
         conn.send(1, consume("q", "a", false));
-        (3..=6).for_each(|n| conn.publish(1, "", "q", n.to_string().as_bytes()));
+        (3..=4).for_each(|n| conn.publish(1, "", "q", n.to_string().as_bytes()));
+        conn.drain();
+        // One that is cancelled keeps its place.
+        let cancel = Method::BasicCancel {
+            consumer_tag: "b",
+            no_wait: false,
+        };
+        conn.send(1, cancel);
         conn.drain();
         let before = conn.broker.requests.len();
         conn.send(1, back);
@@ -587,6 +594,54 @@ fn consumers_that_end_together_get_nothing_of_each_other() {
         assert_eq!(asked.iter().filter(|r| gives_back(&r.1)).count(), 3);
         assert_eq!(ready(&conn), ["1", "2", "3", "4", "5", "6"]);
     }
+}
+
+/// As a quorum queue of RabbitMQ takes it back: consumers as they came, also one that was cancelled and still holds something, and then
+/// what was got. None of it goes to the consumer that ends with them.
+#[test]
+fn what_a_channel_held_goes_back_consumer_by_consumer_and_then_what_was_got() {
+    let mut conn = with_queue(1);
+    conn.consume(1, "q", "first", false);
+    conn.drain();
+    conn.publish(1, "", "q", b"2");
+    conn.drain();
+    let cancel = Method::BasicCancel {
+        consumer_tag: "first",
+        no_wait: false,
+    };
+    conn.send(1, cancel);
+    conn.publish(1, "", "q", b"3");
+    let get = Method::BasicGet {
+        queue: "q",
+        no_ack: false,
+    };
+    conn.send(1, get);
+    conn.drain();
+    conn.send(1, consume("q", "last", false));
+    conn.publish(1, "", "q", b"4");
+    conn.drain();
+    let before = conn.broker.requests.len();
+    let close = Method::ChannelClose {
+        reply_code: 200,
+        reply_text: "",
+        class_id: 0,
+        method_id: 0,
+    };
+    conn.send(1, close);
+    let asked = conn.broker.requests.get(before..).unwrap();
+    let told: Vec<(&str, u32)> = asked
+        .iter()
+        .filter_map(|r| match &r.1 {
+            RequestBody::Cancel { consumer } => Some(("cancel", consumer.0)),
+            RequestBody::Recover { consumer } => Some(("recover", consumer.0)),
+            RequestBody::Leave { consumer } => Some(("leave", consumer.0)),
+            _ => None,
+        })
+        .collect();
+    // The first consumer, what was got, the last consumer: 1, 2, 3.
+    let order = [("cancel", 3), ("recover", 1), ("leave", 3), ("recover", 2)];
+    assert_eq!(told, order);
+    assert_eq!(ready(&conn).len(), 4);
 }
 
 #[test]
