@@ -521,7 +521,13 @@ impl Naive {
                 consumer,
                 outcome,
                 ids,
-            } => self.settle((by, consumer.0), *outcome, ids),
+            } => {
+                self.settle((by, consumer.0), *outcome, ids);
+                if self.kind == QueueKind::Classic && *outcome == Outcome::Unseen {
+                    self.refresh();
+                    self.dispatch();
+                }
+            }
             RequestBody::Credit { consumer, up_to } => {
                 self.consumer((by, consumer.0)).credit = *up_to;
             }

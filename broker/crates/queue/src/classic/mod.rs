@@ -31,7 +31,7 @@ pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, Store, begins_anew};
 use crate::{
-    ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Output, Overflow, Queue,
+    ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Outcome, Output, Overflow, Queue,
     QueueCounters, QueueId, QueueKind, QueueSettings, QueueStats, Reject, Request, RequestBody,
     SessionId, ToQueue,
 };
@@ -248,8 +248,13 @@ impl ClassicQueue {
             body => {
                 let clock = self.uptime_ms();
                 let delete = matches!(body, RequestBody::Delete { .. });
+                let unseen = unseen(&body);
                 self.checkout
                     .apply(&mut self.shelf, session, seq, body, clock);
+                if unseen {
+                    // A limit is not to drop what somebody else would have been given in the first place.
+                    self.checkout.dispatch(&mut self.shelf);
+                }
                 if delete && self.checkout.deleted {
                     self.shelf.destroy();
                 }
@@ -420,6 +425,17 @@ fn ends(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Recover { .. } | RequestBody::Cancel { .. } | RequestBody::Leave { .. }
+    )
+}
+
+/// Gives back what never reached its client.
+fn unseen(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Settle {
+            outcome: Outcome::Unseen,
+            ..
+        }
     )
 }
 

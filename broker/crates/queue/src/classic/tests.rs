@@ -369,6 +369,32 @@ fn what_is_too_much_of_what_a_channel_held_goes_before_anybody_is_served() {
 }
 
 #[test]
+fn what_never_reached_its_client_goes_to_who_has_room_before_a_limit_drops_it() {
+    let mut rig = Rig::new(QueueSettings {
+        max_length: Some(2),
+        ..settings()
+    });
+    rig.consume(1, 1, 0);
+    (1..=3).for_each(|n| drop(rig.publish(n, false, 10)));
+    rig.ask(
+        1,
+        RequestBody::Cancel {
+            consumer: ConsumerId(1),
+        },
+    );
+    rig.consume(2, 1, 1);
+    let unseen = RequestBody::Settle {
+        consumer: ConsumerId(1),
+        outcome: Outcome::Unseen,
+        ids: vec![(1, 3)],
+    };
+    let out = rig.ask(1, unseen);
+    assert_eq!(numbers(&out), [1]);
+    assert!(out.dead.is_empty());
+    assert_eq!(rig.queue.stats().ready, 2);
+}
+
+#[test]
 fn a_full_disk_stops_publishers_only() {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {
