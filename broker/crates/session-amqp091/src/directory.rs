@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Outcome, refuse};
 use crate::link::Link;
+use crate::replies::is_reply_queue;
 use metadata::{ExchangeRecord, QueueRecord, Right, SessionId, Tree};
 use session::Broker;
 use std::sync::Arc;
@@ -82,7 +83,9 @@ pub(crate) fn queue_for<'t>(
     link: &Link,
     name: &str,
 ) -> Outcome<&'t Arc<QueueRecord>> {
-    let Some(record) = queue(broker.tree(), link, name) else {
+    let there = queue(broker.tree(), link, name);
+    // Behind a reply address is no queue that anybody could see.
+    let Some(record) = there.filter(|_| !is_reply_queue(name)) else {
         return Err(Failure::unknown("queue", name, &link.vhost));
     };
     check_owner(record, broker.id())?;

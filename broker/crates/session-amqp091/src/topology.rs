@@ -287,8 +287,13 @@ impl Channel {
         }
         if let Destination::Queue(name) = &binding.destination
             && let Some(queue) = directory::queue(tree, link, name)
+            && let Err(locked) = directory::check_owner(queue, cx.broker.id())
         {
-            directory::check_owner(queue, cx.broker.id())?;
+            // Nobody minds who takes away what is not there.
+            let there = || tree.bindings_of_queue(queue.id);
+            if add || there().iter().any(|b| ***b == binding) {
+                return Err(locked);
+            }
         }
         let change = if add {
             Change::Bind(binding)
@@ -418,7 +423,8 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) -> Outcome {
-        let Some(record) = directory::queue(cx.broker.tree(), link, &deletion.name).cloned() else {
+        let there = directory::queue(cx.broker.tree(), link, &deletion.name);
+        let Some(record) = there.filter(|r| !is_reply_queue(&r.name)).cloned() else {
             let reply = Method::QueueDeleteOk { message_count: 0 };
             self.reply((!deletion.no_wait).then_some(reply), cx);
             return Ok(());

@@ -50,6 +50,23 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
             consumer_count: 1,
         },
     );
+    // To anything else there is no such queue.
+    let delete = Method::QueueDelete {
+        queue: &reply_to,
+        if_unused: false,
+        if_empty: false,
+        no_wait: false,
+    };
+    conn.send(2, delete);
+    conn.expect(2, Method::QueueDeleteOk { message_count: 0 });
+    let get = Method::BasicGet {
+        queue: &reply_to,
+        no_ack: true,
+    };
+    conn.send(2, get);
+    let none = format!("NOT_FOUND - no queue '{reply_to}' in vhost '/'");
+    conn.expect_channel_close(2, 404, &none, (60, 70));
+    conn.open_channel(2);
     conn.publish(2, "", &reply_to, b"answer");
     conn.expect_deliver(1, "replies", 1, &reply_to, b"answer");
     conn.broker.id = fake::ME;

@@ -759,6 +759,16 @@ fn what_another_connection_owns_is_locked() {
         other.send(1, method);
         other.expect_channel_close(1, 405, text, ids);
     }
+    // A binding that is not there is nobody's.
+    other.open_channel(1);
+    let unbind = Method::QueueUnbind {
+        queue: "own",
+        exchange: "amq.direct",
+        routing_key: "none",
+        arguments: Table::default(),
+    };
+    other.send(1, unbind);
+    other.expect(1, Method::QueueUnbindOk {});
 }
 
 #[test]
