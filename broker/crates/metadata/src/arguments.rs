@@ -67,7 +67,14 @@ const CHECKS: &[(&str, Check)] = &[
     ("x-quorum-target-group-size", |v, _| positive(v)),
     ("x-delivery-limit", |v, _| integer(v).map(|_| ())),
     ("x-queue-leader-locator", |v, _| {
-        let locators = ["client-local", "balanced", "random", "least-leaders"];
+        // Those after the second are old names of it.
+        let locators = [
+            "client-local",
+            "balanced",
+            "random",
+            "least-leaders",
+            "min-masters",
+        ];
         one_of(v, &locators, "invalid_queue_locator_arg")
     }),
 ];

@@ -101,7 +101,13 @@ const KEYS: &[Key] = &[
     key(
         "queue-leader-locator",
         "queue leader locator value",
-        OneOf(&["client-local", "balanced", "random", "least-leaders"]),
+        OneOf(&[
+            "client-local",
+            "balanced",
+            "random",
+            "least-leaders",
+            "min-masters",
+        ]),
     ),
     key(
         "queue-mode",
