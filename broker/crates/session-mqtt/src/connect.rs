@@ -177,8 +177,8 @@ impl MqttSession {
         self.version = match error {
             // As where it is seen before the version is: what began wrong is no CONNECT.
             DecodeError::Flags(..) => return self.end_silently(&error.to_string(), cx),
-            DecodeError::ProtocolLevel(level) if level & 0x7F < 5 => Version::V311,
-            DecodeError::ProtocolLevel(_) => Version::V5,
+            // 3.1.1 wants its return code 0x01 for whatever level, 5.0 allows an answer of its own: 3.1.1 [MQTT-3.1.2-2].
+            DecodeError::ProtocolLevel(_) => Version::V311,
             _ if body.starts_with(&five) => Version::V5,
             _ => return self.end_silently(&error.to_string(), cx),
         };

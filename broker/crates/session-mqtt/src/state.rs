@@ -4,6 +4,7 @@ use crate::packet_ids::PacketIds;
 use crate::{Limits, Settings};
 use codec_mqtt::Qos;
 use env::planted::{self, Bug};
+use message::Message;
 use metadata::QueueId;
 use queue::Settled;
 use std::any::Any;
@@ -161,10 +162,10 @@ impl ClientState {
     }
 
     /// The queue gives a message again. Whether it is one that has a packet identifier.
-    pub fn returned(&mut self, delivery: &Delivery, id: u64) -> bool {
+    pub fn returned(&mut self, message: &Message, id: u64) -> bool {
         let same = |i: &&mut Inflight| {
             let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
-            i.awaits_return() && known == Some(delivery.message.as_bytes())
+            i.awaits_return() && known == Some(message.as_bytes())
         };
         let found = self.inflight.iter_mut().find(same);
         if let Some(inflight) = found {

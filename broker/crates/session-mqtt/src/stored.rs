@@ -381,8 +381,10 @@ impl Link {
                 // All that had been given to earlier connections has come.
                 self.state.inflight.retain(|i| !i.awaits_return());
             }
+            if again && self.is_under_way(&given.message, id) {
+                continue;
+            }
             match self.understood(given.message, cx) {
-                Some(delivery) if again && self.state.returned(&delivery, id) => {}
                 Some(delivery) => {
                     let unknown = self.extras.stored.as_ref().is_some_and(|s| s.unknown_past);
                     self.count(true, cx, |d| d.redeliver += u64::from(again));
@@ -396,6 +398,21 @@ impl Link {
             }
         }
         self.send_waiting(cx);
+    }
+
+    /// The queue gives a message again that has a packet identifier: it is sent again whatever the client has subscribed to
+    /// since [MQTT-4.4.0-1], [MQTT-3.10.4-3].
+    fn is_under_way(&mut self, message: &Message, id: u64) -> bool {
+        if self.state.inflight.is_empty() {
+            return false;
+        }
+        match message.protocol() {
+            Protocol::Mqtt => self.state.returned(message, id),
+            _ => message.routing_keys().any(|key| {
+                let ours = crate::from_amqp091(message, key);
+                ours.is_some_and(|ours| self.state.returned(&ours, id))
+            }),
+        }
     }
 
     /// A message from the queue as the client is to see it. None: it is not for the client (any more), or of QoS 0, and then the

@@ -263,7 +263,7 @@ impl Link {
         for want in wanted {
             reasons.push(self.told(want.reason));
             if want.retained {
-                complete &= self.find_retained(&want.filter, &mut retained, cx);
+                complete &= self.find_retained(want, &mut retained, cx);
             }
         }
         let ack = SubAck {
@@ -297,7 +297,7 @@ impl Link {
 
     fn find_retained(
         &self,
-        filter: &str,
+        want: &Wanted,
         found: &mut Vec<topics::Delivery>,
         cx: &mut Cx<'_>,
     ) -> bool {
@@ -305,7 +305,9 @@ impl Link {
         let limit = self.settings.limits.retained;
         match (self.subscriber.known(), cx.broker.topics()) {
             (Some(subscriber), Some(hub)) => {
-                hub.retained_for(subscriber, filter, now, limit, found)
+                // Each filter as if it had come alone [MQTT-3.8.4-5].
+                let asked = (&*want.filter, want.subscription);
+                hub.retained_for(subscriber, asked, now, limit, found)
             }
             _ => true,
         }

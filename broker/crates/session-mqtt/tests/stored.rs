@@ -372,6 +372,61 @@ fn who_shares_a_subscription_may_have_a_queue() {
 }
 
 #[test]
+fn what_is_started_is_finished_though_the_client_unsubscribed_before_it_was_cut_off() {
+    // 3.1.1: [MQTT-4.4.0-1], [MQTT-3.10.4-3]
+    // [MQTT-4.4.0-1], [MQTT-3.10.4-3]
+    for from_amqp in [false, true] {
+        let mut w = World::default();
+        let (c, _) = keeper(&mut w, "k", 60);
+        w.subscribe(c, "a", Qos::AtLeastOnce);
+        w.subscribe(c, "b", Qos::AtLeastOnce);
+        if from_amqp {
+            let queue = w.node.stored("k").unwrap().id;
+            w.node.amqp(queue, amqp("a", true));
+            w.node.amqp(queue, amqp("b", true));
+            w.settle();
+        } else {
+            let p = w.client(Version::V5, "p");
+            w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+            w.publish(p, "b", Qos::AtLeastOnce, 2, "x");
+        }
+        let text = if from_amqp { "amqp" } else { "x" };
+        let first = [
+            format!("PUBLISH a {text} q1 #1"),
+            format!("PUBLISH b {text} q1 #2"),
+        ];
+        assert_eq!(w.said(c), first);
+        w.unsubscribe(c, &["a"]);
+        w.subscribe_with(c, "b", options(Qos::AtMostOnce), None);
+        assert_eq!(w.said(c), ["UNSUBACK 2 [0]", "SUBACK 1 [0]"]);
+        w.cut(c);
+        let (c, said) = keeper(&mut w, "k", 60);
+        assert_eq!(said[1..], first.map(|said| said + " dup"));
+        for id in [1, 2] {
+            w.ack(c, AckKind::PubAck, id, Reason::Success);
+        }
+        w.cut(c);
+        let (_, said) = keeper(&mut w, "k", 60);
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+}
+
+#[test]
+fn what_a_group_gives_a_client_is_kept_though_another_subscription_of_it_matches_with_qos_0() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.subscribe(c, "$share/g/a", Qos::AtLeastOnce);
+    w.subscribe(c, "+", Qos::AtMostOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
+    assert_eq!(w.said(c), ["PUBLISH a 1 q1 #1"]);
+    // For QoS 0 it has nothing of its own in the queue.
+    w.publish(p, "b", Qos::AtLeastOnce, 2, "2");
+    assert_eq!(w.said(c), ["PUBLISH b 2 q0"]);
+    assert_eq!(w.said(p), ["PUBACK 1", "PUBACK 2"]);
+}
+
+#[test]
 fn the_answer_waits_for_the_cluster_to_retain_the_message() {
     let mut w = World::default();
     let c = w.client(Version::V5, "c");

@@ -91,6 +91,38 @@ fn what_is_started_is_finished_after_an_unsubscribe() {
 }
 
 #[test]
+fn filters_of_one_packet_count_one_after_the_other() {
+    // 3.1.1: [MQTT-3.8.4-4]
+    // [MQTT-3.8.4-5]
+    for version in [Version::V31, Version::V311, Version::V5] {
+        let mut w = World::default();
+        let p = w.client(version, "p");
+        w.publish_with(p, "a", Qos::ExactlyOnce, 1, "x", |publish| {
+            publish.retain = true
+        });
+        w.said(p);
+        let c = w.client(version, "c");
+        let filters = [
+            ("a", Qos::AtMostOnce),
+            ("a", Qos::ExactlyOnce),
+            ("a", Qos::AtLeastOnce),
+        ];
+        subscribe_all(&mut w, c, version, &filters);
+        // The last one stays.
+        w.publish(p, "a", Qos::ExactlyOnce, 2, "y");
+        let mut said = w.said(c);
+        said.sort();
+        let retained = [
+            "PUBLISH a x q0 retain",
+            "PUBLISH a x q1 #2 retain",
+            "PUBLISH a x q2 #1 retain",
+        ];
+        assert_eq!(said[..3], retained);
+        assert_eq!(said[3..], ["PUBLISH a y q1 #3", "SUBACK 300 [0, 2, 1]"]);
+    }
+}
+
+#[test]
 fn a_filter_that_is_none_ends_the_connection() {
     // 3.1.1: [MQTT-4.7.1-2], [MQTT-4.7.1-3]
     // [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1], [MQTT-4.8.2-1], [MQTT-4.8.2-2]

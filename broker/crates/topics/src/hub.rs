@@ -565,11 +565,12 @@ impl Hub {
         }
     }
 
-    /// Appends what is retained for a client's filter, until there are `limit`, and what the server says under it. False: there is more.
+    /// Appends what is retained for a client's filter, until there are `limit`, and what the server says under it. False: there is
+    /// more. `asked`: as it was subscribed to, though the same packet may have changed that since.
     pub fn retained_for(
         &mut self,
         subscriber: SubscriberId,
-        filter: &str,
+        (filter, asked): (&str, Subscription),
         now: WallTime,
         limit: usize,
         found: &mut Vec<Delivery>,
@@ -578,9 +579,9 @@ impl Hub {
         let Some(entry) = self.subscribers.get(subscriber.0 as usize) else {
             return true;
         };
-        let Some(subscription) = entry.filters().get(filter) else {
+        if entry.filters().get(filter).is_none() {
             return true;
-        };
+        }
         let Some(vhost) = self.vhosts.get(entry.vhost()) else {
             return true;
         };
@@ -589,7 +590,7 @@ impl Hub {
             if room {
                 found.push(Delivery {
                     message: message.clone(),
-                    hits: SmallVec::from_buf([subscription.hit()]),
+                    hits: SmallVec::from_buf([asked.hit()]),
                     retained: true,
                 });
             }

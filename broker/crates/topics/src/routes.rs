@@ -26,6 +26,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Whether what it matches goes into the queue of a client that has one.
+    pub(crate) fn keeps(&self) -> bool {
+        self.qos != Qos::AtMostOnce
+    }
+
     /// What of it matters for a message that belongs to it.
     pub fn hit(self) -> Hit {
         Hit {
@@ -298,12 +303,12 @@ impl Routes {
         }
     }
 
-    /// Appends the subscriptions of one client; those that are shared only when there are no others. Nobody's turn passes.
+    /// Appends the subscriptions of one client; those that are shared only when no other keeps messages. Nobody's turn passes.
     pub fn find_of(&mut self, topic: &str, who: SubscriberId, found: &mut Vec<Subscription>) {
         self.look_up(topic);
         let own = self.scratch.iter().filter(|r| r.to == Target::One(who));
         found.extend(own.map(|route| route.subscription));
-        if !found.is_empty() {
+        if found.iter().any(Subscription::keeps) {
             return;
         }
         for route in &self.scratch {

@@ -89,7 +89,8 @@ impl Hub {
         entry.filters().get(filter)
     }
 
-    /// Appends a client's subscriptions that a topic belongs to; those that are shared only when there are no others.
+    /// Appends a client's subscriptions that a topic belongs to; those that are shared only when no other puts messages in its
+    /// queue: then it was chosen for one of these.
     pub fn matching(
         &mut self,
         subscriber: SubscriberId,
@@ -114,7 +115,7 @@ impl Hub {
                 })
                 .map(|(_, subscription)| subscription),
             );
-            if !found.is_empty() {
+            if found.iter().any(Subscription::keeps) {
                 return;
             }
         }
