@@ -268,6 +268,11 @@ impl<'a> Reader<'a> {
 
     /// The last file's end: clean, torn by a power cut, or damage of something durable.
     fn end_without_seal(mut self, bad: Option<&'static str>) -> Result<FileEnd, WalError> {
+        let repeated = self.header.repeated;
+        if self.sequence - self.header.first_sequence < repeated {
+            let what = bad.unwrap_or("a record is missing");
+            return Err(self.corrupt(&format!("{what}, in what the file repeats of each group")));
+        }
         let mut end_of_torn = match bad {
             Some(_) => self.position + self.nonzero_extent()?,
             None => self.position,

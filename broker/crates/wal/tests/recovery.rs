@@ -189,6 +189,57 @@ fn deleting_old_files_keeps_the_newest_state_of_idle_groups() {
     assert_eq!(indexes(&recovered, 1), [0; 0]);
 }
 
+/// A file that begins with the states of ten groups, and has nothing else.
+fn file_of_states() -> (SimDisk, String) {
+    let disk = SimDisk::new();
+    let (mut wal, _) = open(&disk, 1).expect("open");
+    let states: Vec<_> = (1..=10).map(|g| hard_state(g, 3, 4, 5)).collect();
+    wal.append(&states).expect("append");
+    wal.sync().expect("sync");
+    drop(wal);
+    let (mut wal, recovered) = open(&disk, 2).expect("open");
+    let newest = *recovered.files.last().expect("a file");
+    wal.delete_through(newest).expect("delete");
+    let path = last_file(&disk).0;
+    (disk, path)
+}
+
+/// No crash makes such a file: it has its name only once they are durable. Without them a node would have forgotten its votes.
+#[test]
+fn a_file_that_lost_the_states_it_begins_with_is_refused() {
+    let (disk, path) = file_of_states();
+    let (_, recovered) = open(&disk, 3).expect("whole");
+    assert_eq!(recovered.groups.len(), 10);
+    let record = 20 + 1 + 4 * 8;
+    for lost in 0..10 {
+        for cut_off in [true, false] {
+            let (disk, path) = file_of_states();
+            let at = 4096 + lost * record;
+            match cut_off {
+                true => disk.open(&path).expect("open").truncate(at).expect("cuts"),
+                false => assert!(disk.flip(&path, at + 30, 1)),
+            }
+            let error = open(&disk, 3).map(drop).expect_err("refused").to_string();
+            assert!(
+                error.contains(&path) && error.contains("repeats"),
+                "{error}"
+            );
+        }
+    }
+    // Programs of before did not say how many there are.
+    let file = disk.open(&path).expect("open");
+    let mut header = vec![0; 4096];
+    file.read_at(0, &mut header).expect("reads");
+    assert_eq!(header[48..56], 10_u64.to_le_bytes());
+    header[48..56].fill(0);
+    let crc = crc32fast::hash(&header[..4092]);
+    header[4092..].copy_from_slice(&crc.to_le_bytes());
+    file.write_at(0, &header).expect("writes");
+    file.truncate(4096 + record).expect("cuts");
+    let (_, recovered) = open(&disk, 4).expect("as before");
+    assert_eq!(recovered.groups.len(), 1);
+}
+
 #[test]
 fn damage_in_the_middle_is_refused() {
     let build = || {

@@ -1,6 +1,6 @@
 //! Starting, completing, deleting and using again the log's files.
 
-use super::{Active, Rolled, Wal};
+use super::{Active, Carried, Rolled, Wal};
 use crate::error::WalError;
 use crate::format::{self, Encoder, HEADER_BYTES, Header, NEW_FILE, SEAL_BYTES, TERMINATOR};
 use crate::{Record, RecordBody};
@@ -61,6 +61,7 @@ impl Wal {
             number,
             first_sequence,
             nonce: nonce(self.config.salt, number),
+            repeated: self.repeated(),
         };
         let mut bytes = Vec::new();
         let sequence = self.encode_start(&header, &mut bytes);
@@ -93,6 +94,13 @@ impl Wal {
                 Err(error)
             }
         }
+    }
+
+    /// Records of [`Wal::encode_start`].
+    fn repeated(&self) -> u64 {
+        let of =
+            |c: &Carried| u64::from(c.hard_state.is_some()) + u64::from(c.checkpointed.is_some());
+        self.carried.values().map(of).sum()
     }
 
     /// The header and the newest state of every group.
