@@ -11,6 +11,10 @@ use segment::{LiveSet, Segment, SegmentError};
 use std::sync::Arc;
 use wal::{Entry, RecoveredGroup};
 
+/// Live entries that may be in a segment with holes are looked up one by one up to this many, and ever fewer of more: a file that is gone takes
+/// many with it, and a start is not to read all that there is.
+const LOOKED_UP: u64 = 10_000;
+
 /// Why a group cannot be trusted any more. Fatal to the node: with a hole in its log it may not vote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
@@ -136,6 +140,13 @@ fn restore_live(
     live: &LiveSet,
     wal: &RecoveredGroup,
 ) -> Result<(), RecoveryError> {
+    let commit = store.checkpoint().position.index;
+    let missing = |index| RecoveryError::Missing {
+        group,
+        index,
+        commit,
+    };
+    let (mut unsure, mut look_at) = (0, 0);
     for index in live.iter() {
         if store.segments().surely_hold(index) {
             continue;
@@ -143,15 +154,18 @@ fn restore_live(
         let found = wal.entries.binary_search_by_key(&index, |e| e.index);
         match found.ok().and_then(|at| wal.entries.get(at)) {
             Some(entry) => store.retain(entry.clone()),
-            // A segment with holes. Whether it is in one shows when it is read.
-            None if store.segments().span(index) => {}
-            None => {
-                return Err(RecoveryError::Missing {
-                    group,
-                    index,
-                    commit: store.checkpoint().position.index,
-                });
+            // A segment with holes. What of it is damaged shows when it is read.
+            None if store.segments().span(index) => {
+                let look = unsure == look_at;
+                unsure += 1;
+                if look {
+                    look_at = unsure + unsure / LOOKED_UP;
+                }
+                if look && store.segments().hold(index) == Ok(false) {
+                    return Err(missing(index));
+                }
             }
+            None => return Err(missing(index)),
         }
     }
     Ok(())
@@ -310,5 +324,42 @@ mod tests {
         for index in [2, 4, 7] {
             assert_eq!(store.read(index).map(|e| e.index), Ok(index));
         }
+    }
+
+    /// A file that is gone, with entries that another one goes past.
+    #[test]
+    fn a_segment_that_is_gone_from_among_others_is_missed() {
+        let group = GroupId(7);
+        let entry = |index| Entry {
+            index,
+            term: 2,
+            kind: entry::NORMAL,
+            data: Bytes::from(format!("command {index}")),
+        };
+        let checkpoint = Checkpoint {
+            position: crate::entry::Position { index: 9, term: 2 },
+            membership: Membership {
+                voters: vec![NodeId(1)],
+                learners: Vec::new(),
+            },
+            on_disk: true,
+        };
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        segment::write_segments(&*disk, group, [entry(2), entry(9)]).expect("writes");
+        segment::write_segments(&*disk, group, [entry(4)]).expect("writes");
+        let file = checkpoint.to_file(LiveSet::from_sorted([2, 4, 9]), Bytes::new());
+        segment::write_checkpoint(&*disk, group, &file).expect("writes");
+        let log = RecoveredGroup {
+            checkpointed: Some((9, 2)),
+            ..RecoveredGroup::default()
+        };
+        restore(&disk, group, log.clone()).expect("whole");
+        let files = segment::list_group(&*disk, group).expect("lists");
+        segment::delete_segment(&*disk, group, files.segments[1]).expect("removes");
+        let error = restore(&disk, group, log).expect_err("one is missing");
+        assert!(
+            matches!(error, RecoveryError::Missing { index: 4, .. }),
+            "{error}"
+        );
     }
 }

@@ -66,17 +66,27 @@ pub fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, (GroupI
             continue;
         };
         let stone = read(disk, group).map_err(|e| fail(group, e))?;
-        let stone = stone.ok_or_else(|| (group, format!("{} is damaged", path(group))))?;
+        let stone = stone.map_err(|what| (group, format!("{}{what}", path(group))))?;
         all.insert(group, stone);
     }
     Ok(all)
 }
 
-fn read(disk: &dyn Disk, group: GroupId) -> io::Result<Option<Tombstone>> {
+/// The inner error says what is wrong with the file.
+fn read(disk: &dyn Disk, group: GroupId) -> io::Result<Result<Tombstone, String>> {
     let file = disk.open(&path(group))?;
     let mut bytes = [0; BYTES + 1];
     let n = file.read_at(0, &mut bytes)?;
-    Ok(decode(group, bytes.get(..n).unwrap_or_default()))
+    let bytes = bytes.get(..n).unwrap_or_default();
+    // Before the checksum: a newer format may keep it elsewhere.
+    let newer = bytes.get(MAGIC.len()).filter(|v| **v > VERSION);
+    if let Some(version) = newer.filter(|_| bytes.starts_with(&MAGIC)) {
+        return Ok(Err(format!(
+            " has format version {version}, this program knows up to {VERSION}: it was written by a newer one and is left untouched"
+        )));
+    }
+    let stone = decode(group, bytes);
+    Ok(stone.ok_or_else(|| " is damaged, or of another group".to_owned()))
 }
 
 fn encode(group: GroupId, stone: &Tombstone) -> Vec<u8> {
@@ -155,6 +165,17 @@ mod tests {
         let error = read_all(&disk).unwrap_err();
         assert_eq!(error.0, GroupId(5));
         assert!(error.1.contains("departed/0000000000000005"), "{}", error.1);
+        Ok(())
+    }
+
+    #[test]
+    fn a_newer_format_is_named_as_such() -> io::Result<()> {
+        let disk = SimDisk::new();
+        write(&disk, GroupId(5), &STONE)?;
+        disk.open(&path(GroupId(5)))?.write_at(8, &[9])?;
+        let error = read_all(&disk).unwrap_err().1;
+        assert!(error.contains("departed/0000000000000005"), "{error}");
+        assert!(error.contains("version 9"), "{error}");
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ mod node;
 
 pub use machine::Machine;
 pub use network::Network;
-pub use node::Node;
+pub use node::{Node, Start};
 
 use bytes::Bytes;
 use consensus::{GroupId, Limits, Membership, Output, ProposeError, RaftHost};
