@@ -13,6 +13,10 @@ const ACKS: &str = "classic/0000000000000005/00000001.ack";
 
 /// Ten messages on the disk, of which the first two are settled on record.
 fn killed() -> SimDisk {
+    killed_rig().disk
+}
+
+fn killed_rig() -> Rig {
     let mut rig = Rig::new(settings());
     for n in 1..=10 {
         let publish = RequestBody::Publish(message(n, None, None, 100));
@@ -24,7 +28,7 @@ fn killed() -> SimDisk {
         rig.settle(1, 1, Outcome::Accepted, id);
     }
     rig.queue.write_all(&mut Output::default()).unwrap();
-    rig.disk
+    rig
 }
 
 fn read(disk: &SimDisk, path: &str) -> Vec<u8> {
@@ -134,4 +138,50 @@ fn a_file_of_nothing_but_damage_is_kept() {
     let aside = format!("{SEGMENT}.damaged");
     assert!(faults.iter().any(|f| f.contains(&aside)), "{faults:?}");
     assert_eq!(read(&disk, &aside), bytes);
+}
+
+/// The messages that are left, which are what they were; and whether it was told of which file something is lost.
+fn left(mut rig: Rig, path: &str, what: &str) -> (Vec<u64>, bool) {
+    rig.restart(false);
+    let (left, faults) = rig.drain();
+    assert!(left.is_sorted() && left.iter().all(|n| (1..=10).contains(n)));
+    let told = faults.iter().any(|f| f.contains(path));
+    assert_eq!(told, !faults.is_empty(), "{path} {what}: {faults:?}");
+    (left, told)
+}
+
+#[test]
+fn a_bent_byte_anywhere_is_told_or_changes_nothing() {
+    for path in [SEGMENT, ACKS] {
+        let len = read(&killed(), path).len() as u64;
+        // The version is another matter, see above.
+        for at in (0..len).filter(|at| *at != 8) {
+            let rig = killed_rig();
+            assert!(rig.disk.flip(path, at, 0x81));
+            let (left, told) = left(rig, path, &format!("bent at {at}"));
+            assert!(
+                told || left == (3..=10).collect::<Vec<_>>(),
+                "at {at}: {left:?}"
+            );
+        }
+    }
+}
+
+/// Nothing is synced, so a file may end after any of its records; anywhere else it is damage.
+#[test]
+fn a_segment_that_is_cut_off_in_a_record_is_told() {
+    let whole = read(&killed(), SEGMENT);
+    let mut untold = Vec::new();
+    for len in 0..whole.len() {
+        let rig = killed_rig();
+        replace(&rig.disk, SEGMENT, &whole[..len]);
+        let (left, told) = left(rig, SEGMENT, &format!("cut off at {len}"));
+        assert_eq!(left, (3..3 + left.len() as u64).collect::<Vec<_>>());
+        if !told {
+            untold.push(len);
+        }
+    }
+    let record = (whole.len() - preamble::LEN) / 10;
+    let ends = (0..10).map(|n| preamble::LEN + n * record);
+    assert_eq!(untold, std::iter::once(0).chain(ends).collect::<Vec<_>>());
 }
