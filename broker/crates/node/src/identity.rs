@@ -1,4 +1,7 @@
 //! Who this node is: `identity.json`, the first thing written into a data directory and the first thing read.
+//!
+//! Behind the object stands its CRC-32 in 32 characters of white space, high bit first, a space for 0 and a tab for 1: programs of before,
+//! which know no such field, pass over it. A file without it (theirs, or one that people wrote) is read as it is.
 
 use env::{Disk, Incarnation, NodeId, Rng};
 use metadata::Name;
@@ -13,6 +16,9 @@ const FORMAT: u32 = 1;
 
 /// Largest identity file; 101 founders take 40 KiB.
 const MAX_FILE: u64 = 1 << 20;
+
+/// Characters of the checksum.
+const CHECKSUM: usize = 32;
 
 /// Founders of one cluster at the most.
 pub const MAX_FOUNDERS: usize = 101;
@@ -136,6 +142,8 @@ impl Identity {
             cluster: self.cluster.as_ref().map(stored_cluster),
         };
         let mut text = serde_json::to_vec_pretty(&stored).map_err(io::Error::other)?;
+        let sum = checksum(&text);
+        text.extend_from_slice(&sum);
         text.push(b'\n');
         match disk.remove(TEMPORARY) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
@@ -150,8 +158,24 @@ impl Identity {
     }
 }
 
+fn checksum(object: &[u8]) -> [u8; CHECKSUM] {
+    let sum = crc32fast::hash(object);
+    std::array::from_fn(|bit| match sum << bit >> 31 {
+        0 => b' ',
+        _ => b'\t',
+    })
+}
+
+/// Whether what stands behind the object is its checksum, or nothing.
+fn is_whole(text: &[u8]) -> bool {
+    let end = text.iter().rposition(|b| *b == b'}').map_or(0, |at| at + 1);
+    let (object, rest) = text.split_at(end);
+    let rest = rest.strip_suffix(b"\n").unwrap_or(rest);
+    rest.is_empty() || rest == checksum(object)
+}
+
 fn fresh(disk: &dyn Disk, rng: &mut dyn Rng) -> Result<Identity, IdentityError> {
-    for found in ["wal", "segments"] {
+    for found in ["wal", "segments", "departed", "classic"] {
         if !disk.list(found)?.is_empty() {
             return Err(IdentityError::Lost { found });
         }
@@ -220,6 +244,9 @@ fn read(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     if format.format > FORMAT {
         let found = format.format;
         return Err(IdentityError::Newer { found });
+    }
+    if !is_whole(&bytes) {
+        return Err(damaged("its checksum does not match"));
     }
     let stored: Stored = serde_json::from_slice(&bytes).map_err(damaged)?;
     let cluster = stored.cluster.map(read_cluster).transpose()?;
@@ -339,6 +366,56 @@ mod tests {
             let mut left = vec![0; text.len()];
             disk.open(FILE)?.read_at(0, &mut left)?;
             assert_eq!(left, text.as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Another id, an earlier life or another cluster would be as good JSON as the right one.
+    #[test]
+    fn a_bent_bit_never_makes_another_node() -> Result {
+        let disk = SimDisk::new();
+        let mut rng = SeededRng::new(3);
+        let mut first = Identity::start(&disk, "a", &mut rng)?;
+        first.cluster = Some(ClusterRecord {
+            id: 7,
+            founders: vec![Founder {
+                id: first.node,
+                name: "a".into(),
+                address: "a:1".into(),
+            }],
+            features: Vec::new(),
+        });
+        first.store(&disk)?;
+        let file = disk.open(FILE)?;
+        let mut whole = vec![0; usize::try_from(file.len()?)?];
+        file.read_at(0, &mut whole)?;
+        assert_eq!(read(&disk)?, Some(first.clone()));
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                file.write_at(at as u64, &[whole[at] ^ 1 << bit])?;
+                if let Ok(found) = read(&disk) {
+                    assert_eq!(found, Some(first.clone()), "bit {bit} of byte {at}");
+                }
+            }
+            file.write_at(at as u64, &[whole[at]])?;
+        }
+        // Of a program of before, which wrote no checksum.
+        let end = whole.len() - 1 - CHECKSUM;
+        file.truncate(end as u64)?;
+        assert_eq!(read(&disk)?, Some(first.clone()));
+        file.write_at(end as u64, b"\n")?;
+        assert_eq!(read(&disk)?, Some(first));
+        Ok(())
+    }
+
+    #[test]
+    fn data_without_an_identity_is_refused() -> Result {
+        for found in ["departed", "classic"] {
+            let disk = SimDisk::new();
+            disk.create_dir(found)?;
+            put(&disk, &format!("{found}/0000000000000005"), b"x")?;
+            let error = Identity::start(&disk, "a", &mut SeededRng::new(1));
+            assert!(matches!(error, Err(IdentityError::Lost { .. })), "{found}");
         }
         Ok(())
     }
