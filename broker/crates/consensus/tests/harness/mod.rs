@@ -8,7 +8,9 @@ mod node;
 
 pub use machine::Machine;
 pub use network::Network;
-pub use node::{Node, Start};
+pub use node::Node;
+#[allow(unused_imports, reason = "not every test starts nodes by itself")]
+pub use node::Start;
 
 use bytes::Bytes;
 use consensus::{GroupId, Limits, Membership, Output, ProposeError, RaftHost};
