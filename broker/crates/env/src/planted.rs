@@ -76,6 +76,8 @@ bugs! {
         ForgottenUnasked "forgotten-unasked" "a node is forgotten although a queue came to it since the queues were asked",
         RemovedReturns "removed-returns" "a node that was removed is taken in again",
         PubackEarly "puback-early" "PUBACK and PUBREC do not wait for the queues of sessions",
+        MisfitGoesOn "misfit-goes-on" "a program goes on when a feature flag comes on that it does not know",
+        ProgramOfBefore "program-of-before" "a node counts as what it ran in an earlier life",
         DeadHubKept "dead-hub-kept" "hubs keep the routes of a node's earlier life when it is back",
         PacketIdForgotten "packet-id-forgotten" "packet identifiers of QoS 2 do not outlive the connection",
         PredecessorStays "predecessor-stays" "what a lasting session's last connection held does not go back before the next one is served",

@@ -1,6 +1,7 @@
 //! Other nodes as this shard knows them, and the cluster-wide alarms.
 
 use crate::frame::AlarmReason;
+use env::planted::{self, Bug};
 use env::{Incarnation, NodeId};
 use metadata::features::ProgramFacts;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,9 @@ impl Peers {
 
     /// What a node tells of its program when it comes up; one that does not tell may be any.
     pub fn told(&mut self, node: NodeId, program: Option<ProgramFacts>) {
+        if planted::is(Bug::ProgramOfBefore) && self.programs.contains_key(&node) {
+            return;
+        }
         match program {
             Some(program) => drop(self.programs.insert(node, program)),
             None => drop(self.programs.remove(&node)),
@@ -45,7 +49,9 @@ impl Peers {
     }
 
     pub fn down(&mut self, node: NodeId) {
-        self.programs.remove(&node);
+        if !planted::is(Bug::ProgramOfBefore) {
+            self.programs.remove(&node);
+        }
         if let Some(peer) = self.lives.get_mut(&node) {
             peer.up = false;
         }

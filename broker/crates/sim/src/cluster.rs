@@ -16,6 +16,7 @@ mod publisher;
 mod run;
 mod seat;
 mod touched;
+mod versions;
 
 pub use node::{Node, Note, Reply, Request};
 pub use run::{Options, Report, run};

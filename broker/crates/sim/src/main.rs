@@ -204,7 +204,7 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
     let tell = |report: &cluster::Report| {
         format!(
             "hash {:016x}, {} events, {} faults, {} published, {} confirmed, {} delivered ({} again), {} known settled, \
-             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, MQTT: {} posted, {} acknowledged, {} received ({} again), {:.1} s",
+             {} connections, {} starts, {} nodes damaged, {} replaced, {} operations, {} flags turned on ({} nodes did not know one), MQTT: {} posted, {} acknowledged, {} received ({} again), {:.1} s",
             report.hash,
             report.events,
             report.faults,
@@ -218,6 +218,8 @@ fn run_cluster(seed: u64, arguments: &Arguments, once: bool) -> Result<String, S
             report.damaged,
             report.replaced,
             report.operations,
+            report.flags.0,
+            report.flags.1,
             report.posts[0],
             report.posts[1],
             report.posts[2],

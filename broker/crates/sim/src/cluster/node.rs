@@ -10,9 +10,10 @@ use crate::process::{Action, Process};
 use crate::world::Start;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
-use control::{ControlRequest, MemberChange, MembershipRequest};
+use control::{ControlRequest, MemberChange, MembershipRequest, NodeFacts};
 use env::{Disk, Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
-use metadata::{Change, Done, NodeRecord, QueueId, Refused};
+use metadata::features::Program;
+use metadata::{Change, Done, Name, NodeRecord, QueueId, Refused};
 use shard::{
     ClientProtocol, Effect, RecoveredShard, Route, Shard, ShardConfig, ShardDriver, shard_of,
 };
@@ -76,6 +77,8 @@ pub enum Operation {
     Rebalance,
     /// Of the node that is asked.
     Maintenance(bool),
+    /// A feature flag, if all nodes know it.
+    Enable(Name),
 }
 
 /// For the scenario.
@@ -96,10 +99,22 @@ pub struct Identity {
     pub member: bool,
     /// What its name is made of: a machine in the place of another one has that one's name.
     pub place: u64,
+    /// That it runs.
+    pub program: Program,
+}
+
+/// Whether two programs can be of one cluster.
+enum Fit {
+    Both,
+    NotThem,
+    NotMe,
 }
 
 /// By machine.
 pub type Identities = Rc<RefCell<BTreeMap<NodeId, Identity>>>;
+
+/// The flags that each machine's node holds to be on, as a link's handshake tells.
+pub type Flags = Rc<RefCell<BTreeMap<NodeId, Vec<Name>>>>;
 
 /// What all nodes of a run have in common.
 #[derive(Clone)]
@@ -107,6 +122,7 @@ pub struct Plan {
     pub shards: u16,
     pub founding: shard::Founding,
     pub limits: consensus::Limits,
+    pub flags: Flags,
 }
 
 /// Between two shards of a node a frame takes this long at the most.
@@ -139,6 +155,8 @@ pub struct Node {
     freed: Vec<u64>,
     deleted: u64,
     answers: Vec<(u64, u64, mpsc::Receiver<bool>)>,
+    /// Flags that are to be turned on, and who knows them.
+    enabling: Vec<(Name, mpsc::Receiver<Vec<NodeFacts>>)>,
     shutting_down: bool,
     drained: bool,
     actions: Vec<Action<Node>>,
@@ -177,6 +195,7 @@ impl Node {
             freed: vec![0; usize::from(plan.shards)],
             deleted: 0,
             answers: Vec::new(),
+            enabling: Vec::new(),
             shutting_down: false,
             drained: false,
             actions: Vec::new(),
@@ -189,6 +208,10 @@ impl Node {
 
     pub fn id(&self) -> NodeId {
         self.identity.node
+    }
+
+    pub fn program(&self) -> Program {
+        self.identity.program
     }
 
     pub fn incarnation(&self) -> Incarnation {
@@ -243,7 +266,7 @@ impl Node {
                 ..shard::ShardLimits::default()
             },
             placement: shard::Placement::default(),
-            program: metadata::features::Program::default(),
+            program: self.identity.program,
             mqtt: session_mqtt::Settings {
                 loopback_users: Vec::new(),
                 ..Default::default()
@@ -280,16 +303,38 @@ impl Node {
                 .collect()
         };
         for (machine, identity) in news {
+            match self.fits(machine, &identity) {
+                Fit::Both => {}
+                Fit::NotThem => continue,
+                Fit::NotMe => return,
+            }
             if !self.identity.member && !self.adopt() {
                 return;
             }
             let (node, incarnation) = (identity.node, identity.incarnation);
             self.told.insert(machine, (node, incarnation));
+            if let Some(first) = self.seats.first_mut() {
+                first.put(Inbound::PeerProgram(node, identity.program.facts()));
+            }
             self.put_all(|| Inbound::PeerUp(node, incarnation));
             let record = Node::record_of(&identity);
             if let Some(first) = self.seats.first_mut() {
                 first.put(Inbound::Join(record));
             }
+        }
+    }
+
+    /// What the handshake finds: a program that does not know a flag which the other's cluster has on is not linked, and ends.
+    fn fits(&mut self, machine: NodeId, other: &Identity) -> Fit {
+        let flags = self.plan.flags.borrow();
+        let on = |m: NodeId| flags.get(&m).into_iter().flatten().map(|f| &**f);
+        if let Some(why) = self.identity.program.misfit(on(machine)) {
+            self.actions.push(Action::Fatal(why));
+            return Fit::NotMe;
+        }
+        match other.program.misfit(on(self.machine)) {
+            Some(_) => Fit::NotThem,
+            None => Fit::Both,
         }
     }
 
@@ -392,7 +437,11 @@ impl Node {
             }
             Effect::WalFree { up_to } => self.free(index, up_to),
             // Links are made to every machine.
-            Effect::Nodes(_) => {}
+            Effect::Nodes(view) => {
+                if let Some(enabled) = view.enabled {
+                    self.plan.flags.borrow_mut().insert(self.machine, enabled);
+                }
+            }
         }
     }
 
@@ -426,6 +475,28 @@ impl Node {
         self.answers.append(&mut waiting);
     }
 
+    /// What the management API does with a flag: each node must be known to know it, and those are named.
+    fn enable(&mut self) {
+        let waiting = std::mem::take(&mut self.enabling);
+        for (name, answer) in waiting {
+            match answer.try_recv() {
+                Err(mpsc::TryRecvError::Empty) => self.enabling.push((name, answer)),
+                Err(mpsc::TryRecvError::Disconnected) => {}
+                Ok(nodes) => {
+                    let knows = |n: &NodeFacts| n.program.as_ref().is_some_and(|p| p.knows(&name));
+                    // A cluster without its first contents has no nodes, and nobody who knows anything.
+                    if !nodes.is_empty() && nodes.iter().all(knows) {
+                        let known_by = nodes.iter().map(|n| n.id).collect();
+                        self.operate(Operation::Change(Change::EnableKnownFeature {
+                            name,
+                            known_by,
+                        }));
+                    }
+                }
+            }
+        }
+    }
+
     /// The shard that accepts a connection.
     fn seat_of(&mut self, connection: u64) -> Option<&mut Seat> {
         let shards = self.seats.len().max(1) as u64;
@@ -453,6 +524,13 @@ impl Node {
             Operation::Rebalance => ControlRequest::RebalanceQueues {
                 reply: Box::new(|_| {}),
             },
+            Operation::Enable(name) => {
+                let (tell, answer) = mpsc::channel();
+                self.enabling.push((name, answer));
+                // Nobody listens any more when the node has ended.
+                let reply = Box::new(move |nodes| drop(tell.send(nodes)));
+                ControlRequest::Nodes { reply }
+            }
             Operation::Maintenance(on) => ControlRequest::Maintenance {
                 on,
                 reply: Box::new(|_| {}),
@@ -604,6 +682,7 @@ impl Process for Node {
             }
         }
         self.answer();
+        self.enable();
         if self.shutting_down && !self.drained {
             self.drained = self.seats.iter().all(|s| s.shard.drained_fully());
             if self.drained {

@@ -256,13 +256,13 @@ impl Operator {
 }
 
 /// The node has applied what was decided when it came, and belongs to the cluster.
-fn is_ready<S: Scenario<Process = Node>>(world: &World<S>, node: NodeId) -> bool {
+pub fn is_ready<S: Scenario<Process = Node>>(world: &World<S>, node: NodeId) -> bool {
     let process = world.process(node);
     process.is_some_and(|p| p.shards().next().is_some() && p.is_listening())
 }
 
 /// Of some node that is up.
-fn ask<S: Scenario<Process = Node>>(
+pub fn ask<S: Scenario<Process = Node>>(
     world: &mut World<S>,
     rng: &mut SeededRng,
     operation: Operation,
@@ -277,7 +277,7 @@ fn ask<S: Scenario<Process = Node>>(
 }
 
 /// The tree of whoever has applied most.
-fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tree> {
+pub fn newest_tree<S: Scenario<Process = Node>>(world: &World<S>) -> Option<&Tree> {
     let nodes = world.nodes().into_iter();
     let shards = nodes.filter_map(|n| world.process(n)?.shards().next());
     let newest = shards.max_by_key(|s| s.core().applied)?;

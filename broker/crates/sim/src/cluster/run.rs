@@ -9,8 +9,9 @@ use super::client::{Client, Context, Link, Part};
 use super::lane::Piece;
 use super::ledger::Ledger;
 use super::mqtt::{self, Crowd};
-use super::node::{Identities, Identity, Node, Note, Plan, Reply, Request};
+use super::node::{Flags, Identities, Identity, Node, Note, Plan, Reply, Request};
 use super::operator::{self, Operator};
+use super::versions::{MISFIT, Versions};
 use super::{account, amqp};
 use crate::faults::{self, Kind, calm};
 use crate::world::{Scenario, Start, Stop, Violation, World, WorldConfig};
@@ -73,6 +74,7 @@ struct Run {
     wild: faults::Plan,
     faults: u64,
     operator: Operator,
+    versions: Versions,
     founders: account::Founders,
     lying_disks: bool,
     /// Machines found damage on their disks.
@@ -123,6 +125,13 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
 
 impl Run {
     fn new(world: &World<Run>, rng: &mut SeededRng, options: &Options) -> Result<Run, String> {
+        let weather = match rng.below(8) {
+            0 => Weather::Fair,
+            1..3 => Weather::Restarts,
+            _ => Weather::Foul,
+        };
+        let versions = Versions::new(rng, weather == Weather::Fair);
+        let program = versions.founders();
         let identities = Identities::default();
         for machine in world.nodes() {
             let identity = Identity {
@@ -130,17 +139,13 @@ impl Run {
                 incarnation: env::Incarnation(0),
                 member: true,
                 place: machine.0,
+                program,
             };
             identities.borrow_mut().insert(machine, identity);
             if let Some(disk) = world.disk(machine) {
                 disk.set_lying(options.lying_disks);
             }
         }
-        let weather = match rng.below(8) {
-            0 => Weather::Fair,
-            1..3 => Weather::Restarts,
-            _ => Weather::Foul,
-        };
         let mut without = options.without.clone();
         without.extend(NEVER);
         let shrinks = rng.chance(1, 2);
@@ -151,8 +156,9 @@ impl Run {
         Ok(Run {
             plan: Plan {
                 shards,
-                founding: founding(&identities)?,
+                founding: founding(&identities, program)?,
                 limits: limits(),
+                flags: Flags::default(),
             },
             identities,
             clients: clients(rng),
@@ -163,6 +169,7 @@ impl Run {
             wild: faults::Plan::new(rng, &without),
             faults: 0,
             operator: Operator::new(shrinks),
+            versions,
             founders: account::Founders::default(),
             lying_disks: options.lying_disks,
             damaged: 0,
@@ -309,6 +316,7 @@ impl Run {
         account::replicas_agree(all_of(world))?;
         self.founders.votes_are_earned(all_of(world))?;
         account::removed_stay_out(all_of(world))?;
+        Versions::all_fit(all_of(world))?;
         account::left_with_nothing(all_of(world), &self.operator.seen_off)?;
         self.ledger.doubled(now)?;
         self.crowd.book.disturbed = self.ledger.disturbed();
@@ -344,6 +352,7 @@ impl Run {
     /// Nothing is left to do, and nobody is owed anything.
     fn is_settled(&mut self, world: &World<Run>) -> bool {
         !self.operator.is_leaving()
+            && Versions::all_are_newest(all_of(world))
             && self.crowd.waits_for(world.now()).is_empty()
             && self.crowd.book.owes().0 == 0
             && world.nodes().iter().all(|n| world.process(*n).is_some())
@@ -367,6 +376,11 @@ impl Scenario for Run {
 
     fn start(&mut self, start: Start) -> Result<Node, String> {
         self.starts += 1;
+        if let Some(identity) = self.identities.borrow_mut().get_mut(&start.node) {
+            let (versions, rng) = (&self.versions, &mut self.rng);
+            identity.program = versions.next(identity.program, self.quiet, rng);
+        }
+        self.versions.started(start.now, start.node);
         Node::start(start, &self.plan, &self.identities)
     }
 
@@ -465,6 +479,10 @@ impl Scenario for Run {
     }
 
     fn removed(&mut self, node: NodeId, error: &str) -> bool {
+        if error.contains(MISFIT) {
+            let identity = self.identities.borrow().get(&node).copied();
+            return identity.is_some_and(|i| self.versions.may_be_misfit(node, i));
+        }
         error.contains("was removed from its cluster") && self.operator.was_removed(node)
     }
 

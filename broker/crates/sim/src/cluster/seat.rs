@@ -8,6 +8,7 @@ use consensus::{JobId, JobResult, WalToken};
 use control::ControlRequest;
 use env::{Incarnation, NodeId, Time};
 use metadata::NodeRecord;
+use metadata::features::ProgramFacts;
 use session::Standing;
 use shard::{ClientProtocol, ConnectionInfo, ConnectionKey, Shard, ShardDriver};
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +20,8 @@ pub enum Inbound {
     Durable(WalToken),
     WalRolled(u64),
     JobDone(JobId, JobResult),
+    /// Before the next; shard 0 only.
+    PeerProgram(NodeId, ProgramFacts),
     PeerUp(NodeId, Incarnation),
     PeerDown(NodeId),
     PeerFrame(NodeId, Bytes),
@@ -118,6 +121,7 @@ impl Seat {
             Inbound::Durable(token) => shard.durable(token),
             Inbound::WalRolled(file) => shard.wal_rolled(file),
             Inbound::JobDone(id, result) => shard.job_done(id, result),
+            Inbound::PeerProgram(node, program) => shard.peer_program(node, Some(program)),
             Inbound::PeerUp(node, incarnation) => shard.peer_up(node, incarnation),
             Inbound::PeerDown(node) => shard.peer_down(node),
             Inbound::PeerFrame(from, frame) => shard.peer_frame(from, frame),

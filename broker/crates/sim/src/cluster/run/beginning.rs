@@ -8,6 +8,7 @@ use super::super::ledger::{Character, GRAVE, QueuePlan, STEADY};
 use super::super::node::{Identities, Identity, name_of};
 use super::super::publisher::Publisher;
 use env::{Rng, SeededRng};
+use metadata::features::Program;
 use metadata::{NodeRecord, QueueKind, UserRecord};
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub fn limits() -> consensus::Limits {
 }
 
 /// The cluster's beginning, with a node on every machine.
-pub fn founding(identities: &Identities) -> Result<shard::Founding, String> {
+pub fn founding(identities: &Identities, program: Program) -> Result<shard::Founding, String> {
     let algorithm = auth::HashAlgorithm::Sha256;
     let password = auth::hash_with(algorithm, amqp::PASSWORD.as_bytes(), b"salt")
         .map_err(|e| e.to_string())?;
@@ -84,7 +85,7 @@ pub fn founding(identities: &Identities) -> Result<shard::Founding, String> {
         },
         // Of the queues that sessions of MQTT have.
         default_queue_type: Some(QueueKind::Quorum),
-        features: metadata::features::Program::default().facts().features,
+        features: program.facts().features,
     })
 }
 

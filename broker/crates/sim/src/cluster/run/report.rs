@@ -53,6 +53,8 @@ pub struct Report {
     pub damaged: u64,
     /// Machines in whose place there are others.
     pub replaced: u64,
+    /// Feature flags that came on, and nodes that ended because they did not know one.
+    pub flags: (u64, u64),
     /// Changes of members and leaders that were asked for.
     pub operations: u64,
     /// Of MQTT: messages published, acknowledged, received, received again.
@@ -76,6 +78,7 @@ impl Run {
             damaged: self.damaged,
             replaced: self.operator.replaced,
             operations: self.operator.asked,
+            flags: self.versions.told(),
             posts: {
                 let book = &self.crowd.book;
                 [

@@ -1,7 +1,7 @@
 //! What goes wrong in a run, and what whoever runs the cluster does.
 
 use super::super::client::{Client, Part};
-use super::super::node::{Identity, Node, Request};
+use super::super::node::{Identity, Node, Operation, Request};
 use super::super::operator::{self, Wish};
 use super::{BEAR_A_LOSS, DRAINING, Run, Timer, Weather};
 use crate::faults::Fault;
@@ -73,6 +73,7 @@ impl Run {
             incarnation: env::Incarnation(0),
             member: false,
             place: identity.place,
+            program: identity.program,
         };
         self.identities.borrow_mut().insert(new, identity);
         if let Some(disk) = world.disk(new) {
@@ -100,7 +101,16 @@ impl Run {
         if let Some(machine) = self.operator.has_left() {
             self.replace(world, machine);
         }
+        if self.quiet || self.rng.chance(1, 3) {
+            let flag = (self.versions).wanted(world, &self.identities, &mut self.rng);
+            if let Some(flag) = flag {
+                operator::ask(world, &mut self.rng, Operation::Enable(flag));
+            }
+        }
         if self.quiet {
+            if let Some(node) = self.versions.behind(world) {
+                self.shut_down(world, node);
+            }
             return self.operator.finish(world);
         }
         if self.weather == Weather::Fair || !self.rng.chance(1, 2) {
