@@ -390,14 +390,14 @@ mod tests {
         let mut whole = vec![0; usize::try_from(file.len()?)?];
         file.read_at(0, &mut whole)?;
         assert_eq!(read(&disk)?, Some(first.clone()));
-        for at in 0..whole.len() {
+        for (at, byte) in whole.iter().enumerate() {
             for bit in 0..8 {
-                file.write_at(at as u64, &[whole[at] ^ 1 << bit])?;
+                file.write_at(at as u64, &[byte ^ (1 << bit)])?;
                 if let Ok(found) = read(&disk) {
                     assert_eq!(found, Some(first.clone()), "bit {bit} of byte {at}");
                 }
             }
-            file.write_at(at as u64, &[whole[at]])?;
+            file.write_at(at as u64, &[*byte])?;
         }
         // Of a program of before, which wrote no checksum.
         let end = whole.len() - 1 - CHECKSUM;
