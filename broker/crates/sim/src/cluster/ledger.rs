@@ -103,8 +103,8 @@ enum Fate {
 struct Letter {
     queue: usize,
     sent: Time,
-    /// When its publisher heard that it is safe.
-    confirmed: Option<Time>,
+    /// What was [`done`](Ledger::done) in its queue before it reached a client last.
+    done: Option<Time>,
     outcome: Outcome,
     fate: Fate,
     deliveries: u32,
@@ -195,6 +195,8 @@ pub struct Ledger {
     ended: BTreeMap<NodeId, Time>,
     /// When a machine was last given up by another one: queues took back what clients there had.
     given_up: BTreeMap<NodeId, Time>,
+    /// By queue: when the newest message was sent that is known to have got through its log, for it was confirmed or delivered.
+    done: BTreeMap<usize, Time>,
     /// Machines that stood still.
     still: Vec<Stillness>,
     /// When a machine last lost power: classic queues write before they confirm, and do not sync.
@@ -258,7 +260,7 @@ impl Ledger {
         let letter = Letter {
             queue,
             sent: now,
-            confirmed: None,
+            done: None,
             outcome: Outcome::Open,
             fate: Fate::Waits,
             deliveries: 0,
@@ -279,18 +281,25 @@ impl Ledger {
         letter.ok_or_else(|| format!("message {id:?} was never published"))
     }
 
-    pub fn confirmed(&mut self, now: Time, id: LetterId) -> Result<(), String> {
+    pub fn confirmed(&mut self, id: LetterId) -> Result<(), String> {
         self.confirmed += 1;
         tracing::debug!(letter = id.0, "confirmed");
         let letter = self.letter(id)?;
-        letter.confirmed.get_or_insert(now);
         match letter.outcome {
             Outcome::Open => letter.outcome = Outcome::Confirmed,
             // A returned message is confirmed after that.
-            Outcome::Returned => {}
+            Outcome::Returned => return Ok(()),
             other => return Err(format!("message {id:?} was confirmed and is {other:?}")),
         }
+        let (queue, sent) = (letter.queue, letter.sent);
+        self.has_done(queue, sent);
         Ok(())
+    }
+
+    /// A message of this queue, sent then, has got through its log.
+    fn has_done(&mut self, queue: usize, sent: Time) {
+        let done = self.done.entry(queue).or_insert(sent);
+        *done = sent.max(*done);
     }
 
     pub fn returned(&mut self, id: LetterId) -> Result<(), String> {
@@ -401,15 +410,13 @@ impl Ledger {
                 // Delivered once more meanwhile: that is what the queue took the old settling for.
                 _ => continue,
             };
-            let (queue, last) = (letter.queue, letter.last);
-            let (published, confirmed) = (letter.sent, letter.confirmed);
+            let (queue, last, done) = (letter.queue, letter.last, letter.done);
             // A queue that gave up this node for a while took the message back, and the settling came too late. The delivery may
             // have been on its way then.
             let sent = last.map(|last| self.sent_at_earliest(machine, last));
-            // Or that stood in the log already, behind a message that was not confirmed yet: whoever comes to lead a queue that nobody
-            // led for a while sends the message first, and then takes it back.
-            let in_log =
-                given_up.is_some_and(|at| at >= published && confirmed.is_none_or(|c| c > at));
+            // Or that stood in the log already, behind what made the queue send the message (its publishing, or somebody's consume), and
+            // nobody had heard of either: whoever comes to lead a queue that nobody led for a while sends it first, and then takes it back.
+            let in_log = given_up.is_some_and(|at| done.is_none_or(|done| done <= at));
             let too_late = in_log || sent.is_some_and(|sent| given_up >= Some(sent));
             // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
             // was on its way there went with it. Who answers is the next life.

@@ -132,7 +132,7 @@ impl Publisher {
                 continue;
             };
             if taken {
-                cx.ledger.confirmed(cx.now, id)?;
+                cx.ledger.confirmed(id)?;
                 self.left.remove(&queue);
             } else {
                 cx.ledger.unknown(id)?;

@@ -33,6 +33,7 @@ impl Ledger {
         }
         let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
         let (disturbed, last_end) = (self.disturbed, self.ended.values().copied().max());
+        let done = self.done.get(&queue).copied();
         let mut taken = None;
         let letter = self.letter(id)?;
         if letter.queue != queue {
@@ -83,6 +84,9 @@ impl Ledger {
         letter.deliveries += 1;
         letter.attempts = attempts;
         letter.last = Some(now);
+        letter.done = done;
+        let sent = letter.sent;
+        self.has_done(queue, sent);
         self.taken.extend(taken);
         self.delivered += 1;
         self.redelivered += u64::from(redelivered);
