@@ -523,19 +523,26 @@ fn a_connection_that_says_nothing_times_out_as_well() {
     assert_eq!(conn.standing, Standing::Closing);
 }
 
+const CLOSE: Method<'static> = Method::ConnectionClose {
+    reply_code: 200,
+    reply_text: "bye",
+    class_id: 0,
+    method_id: 0,
+};
+
+/// 1.4.2.10: close-ok "confirms"; who asked for it closes the socket, and has as long for it as for an answer.
 #[test]
-fn close_is_answered() {
+fn close_is_answered_and_the_client_closes_the_socket() {
     let mut conn = Conn::with_channel();
-    conn.send(
-        0,
-        Method::ConnectionClose {
-            reply_code: 200,
-            reply_text: "bye",
-            class_id: 0,
-            method_id: 0,
-        },
-    );
+    conn.send(0, CLOSE);
     conn.expect(0, Method::ConnectionCloseOk {});
+    assert_eq!(conn.standing, Standing::Open);
+    conn.send(1, Method::BasicRecover { requeue: true });
+    conn.send(0, CLOSE);
+    conn.expect_nothing();
+    conn.pass(Duration::from_secs(29));
+    assert_eq!(conn.standing, Standing::Open);
+    conn.pass(Duration::from_secs(1));
     assert_eq!(conn.standing, Standing::Closing);
 }
 
@@ -638,6 +645,17 @@ fn operators_and_shutdown_close_with_320() {
         conn.send(0, Method::ConnectionCloseOk {});
         assert_eq!(conn.standing, Standing::Closing);
     }
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_who_has_been_told_close_ok() {
+    let mut conn = Conn::open();
+    conn.send(0, CLOSE);
+    conn.expect(0, Method::ConnectionCloseOk {});
+    conn.broker.notices.push_back(Notice::Shutdown);
+    conn.settle();
+    conn.expect_nothing();
+    assert_eq!(conn.standing, Standing::Closing);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use codec_amqp091::{Frame, Method, Shown, encode_method};
 use metadata::Change;
 use std::time::Duration;
 
-/// A client that closes its end gets this long to answer connection.close (`closing timeout`).
+/// A client gets this long to answer connection.close, or to close the socket after close-ok (`closing timeout`).
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AmqpSession {
@@ -166,10 +166,12 @@ impl AmqpSession {
         }
     }
 
-    /// close-ok, and the end.
+    /// close-ok. Who asked for it closes the socket, as with RabbitMQ: a client that finds the end of the stream right behind close-ok may
+    /// take it for a connection that broke.
     pub(super) fn finish(&mut self, cx: &mut Cx<'_>) {
         cx.send(0, &Method::ConnectionCloseOk {});
-        self.phase = Phase::Ended;
+        self.phase = Phase::Dying;
+        self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
     }
 
     pub(super) fn force(&mut self, text: &str, cx: &mut Cx<'_>) {
@@ -178,7 +180,7 @@ impl AmqpSession {
                 let failure = Failure::new(Code::ConnectionForced, text);
                 self.fail_connection(&failure, (0, 0), cx);
             }
-            Phase::Closing | Phase::Dying | Phase::Ended => {}
+            Phase::Closing | Phase::Ended => {}
             _ => self.phase = Phase::Ended,
         }
     }

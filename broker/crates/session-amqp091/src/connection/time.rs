@@ -13,7 +13,7 @@ impl AmqpSession {
         if self.deadline.is_some_and(|at| at <= now) && !self.say_farewell(cx) {
             self.deadline = None;
             if self.phase == Phase::Leaving {
-                cx.send(0, &Method::ConnectionCloseOk {});
+                return self.finish(cx);
             }
             if self.phase != Phase::Running {
                 self.phase = Phase::Ended;
