@@ -337,7 +337,10 @@ fn quorum_state(script: &mut Script<'_>) {
             command.clear();
         }
         command.extend_from_slice(script.bytes());
-        machine.apply(index, &Bytes::from(command), &mut effects);
+        if (machine.apply(index, &Bytes::from(command), &mut effects)).is_err() {
+            // The node ends.
+            break;
+        }
         let live = machine.live_indexes();
         assert!(live.is_sorted());
     }

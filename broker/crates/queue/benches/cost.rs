@@ -147,7 +147,9 @@ impl Kind {
                     // As the log has it: its bytes alone, not the room they were written in.
                     let command = Bytes::copy_from_slice(&command);
                     log.push_back(command.clone());
-                    queue.applied(*first + log.len() as u64 - 1, 1, &command);
+                    queue
+                        .applied(*first + log.len() as u64 - 1, 1, &command)
+                        .expect("a command of this program");
                 }
                 let from = *first;
                 let mut read = |index: u64| log.get((index - from) as usize).cloned();

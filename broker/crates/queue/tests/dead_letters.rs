@@ -182,7 +182,10 @@ impl World {
                 return;
             };
             member.applied += 1;
-            member.queue.applied(member.applied as u64, *term, command);
+            member
+                .queue
+                .applied(member.applied as u64, *term, command)
+                .expect("a command of this program");
         }
     }
 

@@ -173,7 +173,10 @@ impl World {
             let member = &mut self.members[at];
             let (term, command) = &self.log.committed[member.applied];
             member.applied += 1;
-            member.queue.applied(member.applied as u64, *term, command);
+            member
+                .queue
+                .applied(member.applied as u64, *term, command)
+                .expect("a command of this program");
         }
         let member = &mut self.members[at];
         let committed = &self.log.committed;

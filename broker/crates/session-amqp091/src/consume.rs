@@ -130,6 +130,14 @@ impl Channel {
                 link.vhost
             );
         }
+        if !queue::codec::is_shallow(&wish.arguments) {
+            refuse!(
+                PreconditionFailed,
+                "arguments of consumer '{}' are nested deeper than {}",
+                wish.consumer_tag,
+                queue::codec::MAX_DEPTH
+            );
+        }
         let priority = consumer_priority(&wish.arguments, &name, record.kind, link)?;
         let (queue, kind) = (record.id, record.kind);
         let tag: Name = match wish.consumer_tag {

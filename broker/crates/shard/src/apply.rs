@@ -11,8 +11,11 @@ use bytes::Bytes;
 use consensus::Committed;
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
-use metadata::{Change, Done, NodeRecord, QueueKind, QueueRecord, Refused, Tree, TreeEvent};
+use metadata::{
+    Change, Done, NodeRecord, QueueId, QueueKind, QueueRecord, Refused, Tree, TreeEvent,
+};
 use queue::GoneNode;
+use queue::quorum::Unreadable;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -288,6 +291,17 @@ impl Core {
         self.features_changed();
         self.nodes_changed();
         self.topics.set_applied(index);
+    }
+
+    /// A member that went on without the command would differ from the others, and tell clients so: this node ends, and they go on.
+    pub fn unreadable(&mut self, queue: QueueId, unreadable: &Unreadable) {
+        let program = self.config.program.version;
+        let record = self.tree.queue_by_id(queue);
+        let label = record.map_or_else(|| "a queue".into(), |record| crate::owners::label(record));
+        self.effects.push(Effect::Fatal(format!(
+            "{label} (group {:016x}): {unreadable}: version {program} does not understand what a newer one wrote, run that one",
+            queue.0
+        )));
     }
 
     fn fatal_checkpoint(&mut self, error: &str) {

@@ -24,7 +24,7 @@ use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use owned::{Classic, Counted, Owned, Quorum};
 use queue::classic::ClassicQueue;
-use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue};
+use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue, Unreadable};
 use queue::{
     DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings,
     RequestBody, SessionId, ToQueue,
@@ -67,6 +67,11 @@ pub enum ForShard {
         up_to: u64,
     },
     Fatal(String),
+    /// A queue's log has a command that this program does not understand.
+    Unreadable {
+        queue: QueueId,
+        unreadable: Unreadable,
+    },
     /// This node's replica of a queue has heard of a leader.
     QueueLeader {
         queue: QueueId,
@@ -440,7 +445,10 @@ impl Owners {
         match output {
             HostOutput::Committed { entries, .. } => {
                 for entry in entries {
-                    quorum.applied(entry.index, entry.term, &entry.command);
+                    if let Err(unreadable) = quorum.applied(entry.index, entry.term, &entry.command)
+                    {
+                        return shard.push(ForShard::Unreadable { queue, unreadable });
+                    }
                 }
             }
             HostOutput::Restore { index, state, .. } => {
@@ -742,6 +750,6 @@ fn group_of(output: &HostOutput) -> Option<GroupId> {
 }
 
 /// What people call a queue, as RabbitMQ's texts do.
-fn label(record: &QueueRecord) -> metadata::Name {
+pub fn label(record: &QueueRecord) -> metadata::Name {
     format!("queue '{}' in vhost '{}'", record.name, record.vhost).into()
 }

@@ -199,6 +199,7 @@ impl Core {
             ForShard::Job { id, job } => self.effects.push(Effect::Job { id, job }),
             ForShard::WalFree { up_to } => self.effects.push(Effect::WalFree { up_to }),
             ForShard::Fatal(text) => self.effects.push(Effect::Fatal(text)),
+            ForShard::Unreadable { queue, unreadable } => self.unreadable(queue, &unreadable),
             ForShard::Send { to, frame } => {
                 let route = same_shard(self);
                 self.send_to_peer(to, route, &Frame::Raft(frame));

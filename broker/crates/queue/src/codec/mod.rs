@@ -19,7 +19,7 @@ pub use requests::{
     decode_to_queue, encode_to_queue, put_body, put_session, put_settings, put_to_queue, take_body,
     take_session, take_settings, take_to_queue,
 };
-pub use table::{decode_table, encode_table, put_table, take_table};
+pub use table::{decode_table, encode_table, is_shallow, put_table, take_table};
 
 pub(crate) use events::{put_answer, put_refusal, take_answer, take_refusal};
 pub(crate) use reader::put_varint;
@@ -35,6 +35,8 @@ pub const MAX_DEPTH: usize = 16;
 pub enum CodecError {
     #[error("queue frame ends early")]
     Short,
+    #[error("queue frame goes on where it should end")]
+    Trailing,
     #[error("queue frame version {0} is not known to this program")]
     Version(u8),
     #[error("queue frame holds {found} where a kind of {what} should be")]

@@ -21,6 +21,25 @@ pub fn decode_table(bytes: Bytes) -> Result<Table, CodecError> {
     }
 }
 
+/// Whether [`take_table`] can read it: nobody may put one that is deeper into a queue's log.
+pub fn is_shallow(table: &Table) -> bool {
+    is_shallow_at(table, 0)
+}
+
+fn is_shallow_at(table: &Table, depth: usize) -> bool {
+    depth < MAX_DEPTH && table.0.iter().all(|(_, v)| is_shallow_value(v, depth + 1))
+}
+
+fn is_shallow_value(value: &Value, depth: usize) -> bool {
+    match value {
+        Value::Table(table) => is_shallow_at(table, depth),
+        Value::Array(items) => {
+            depth < MAX_DEPTH && items.iter().all(|v| is_shallow_value(v, depth + 1))
+        }
+        _ => true,
+    }
+}
+
 pub fn put_table(out: &mut BytesMut, table: &Table) {
     put_varint(out, table.0.len() as u64);
     for (key, value) in &table.0 {

@@ -324,3 +324,21 @@ fn messages_are_slices_of_the_frame() {
     };
     assert!(within.contains(&message.body().as_ptr()));
 }
+
+#[test]
+fn what_is_said_to_be_shallow_can_be_read() {
+    for tables in 1..40 {
+        for array in [false, true] {
+            let mut table = Table::default();
+            for _ in 1..tables {
+                let inner = match array {
+                    true => Value::Array(vec![Value::Table(table)]),
+                    false => Value::Table(table),
+                };
+                table = Table(vec![("k".into(), inner)]);
+            }
+            let read = decode_table(encode_table(&table));
+            assert_eq!(is_shallow(&table), read.is_ok(), "{tables} {array}");
+        }
+    }
+}

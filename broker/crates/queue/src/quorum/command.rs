@@ -202,6 +202,9 @@ pub(super) fn decode(command: &Bytes) -> Result<Decoded, CodecError> {
             });
         }
     };
+    if !reader.is_empty() {
+        return Err(CodecError::Trailing);
+    }
     Ok(Decoded::Other(other))
 }
 

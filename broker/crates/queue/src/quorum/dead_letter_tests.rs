@@ -81,8 +81,8 @@ fn checkpoints_carry_what_is_kept_and_plain_ones_are_as_before() {
     let command = rig.log.last().unwrap().clone();
     let index = rig.log.len() as u64;
     let mut effects = super::Effects::unwanted();
-    twin.apply(index, &command, &mut effects);
-    twin.apply(index + 1, &late, &mut effects);
+    twin.apply(index, &command, &mut effects).unwrap();
+    twin.apply(index + 1, &late, &mut effects).unwrap();
     assert_eq!(twin.stats().dead, 1);
 }
 
@@ -129,7 +129,9 @@ impl Leader {
     fn apply(&mut self, command: Bytes) {
         self.log.push(command);
         let index = self.log.len() as u64;
-        self.queue.applied(index, 1, &self.log[index as usize - 1]);
+        self.queue
+            .applied(index, 1, &self.log[index as usize - 1])
+            .unwrap();
     }
 
     fn take(&mut self, most: usize, most_bytes: usize) -> Output {

@@ -6,7 +6,7 @@
 use super::command::{Batch, Command, judged};
 use super::dead_letter::Passing;
 use super::effects::Effects;
-use super::machine::Machine;
+use super::machine::{Machine, Unreadable};
 use super::snapshot::RestoreError;
 use crate::checkout::{Admission, begins_anew};
 use crate::{
@@ -169,11 +169,15 @@ impl QuorumQueue {
         }
     }
 
-    /// Applies a committed entry. On a leader call [`resolve`](Self::resolve) before the turn ends.
-    pub fn applied(&mut self, index: u64, term: u64, command: &Bytes) {
-        self.machine.apply(index, command, &mut self.effects);
+    /// Applies a committed entry. On a leader call [`resolve`](Self::resolve) before the turn ends. After an error this member has nothing
+    /// more to say, and the node must end.
+    pub fn applied(&mut self, index: u64, term: u64, command: &Bytes) -> Result<(), Unreadable> {
+        if let Err(unreadable) = self.machine.apply(index, command, &mut self.effects) {
+            self.effects = Effects::unwanted();
+            return Err(unreadable);
+        }
         if !self.leads {
-            return;
+            return Ok(());
         }
         let clock = self.machine.clock;
         if self.time_proposed.is_some_and(|at| at.0 <= clock) {
@@ -205,6 +209,7 @@ impl QuorumQueue {
             }
             open
         });
+        Ok(())
     }
 
     /// Turns what was applied into events; `read` gives the command of an entry.

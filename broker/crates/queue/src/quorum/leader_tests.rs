@@ -66,7 +66,7 @@ impl Leader {
     fn apply(&mut self, command: Option<Bytes>) {
         let command = command.expect("something was proposed");
         self.applied += 1;
-        self.queue.applied(self.applied, TERM, &command);
+        self.queue.applied(self.applied, TERM, &command).unwrap();
     }
 
     /// Applies what is proposed until nothing is.

@@ -39,8 +39,18 @@ pub struct Machine {
     pub(super) dead: DeadLetters,
     /// The request that is being applied.
     at: Place,
-    /// Commands that could not be read (written by no program of ours).
+    /// Commands whose tables are nested too deeply to be read: sessions of earlier programs let them through, and every program passes
+    /// them over.
     pub(super) unreadable: u64,
+}
+
+/// A committed command that this program does not understand: most likely a newer one wrote it. Whatever it does on other members it
+/// cannot do here, so that nothing more may be applied and nothing of this state be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("entry {index} of its log cannot be read: {error}")]
+pub struct Unreadable {
+    pub index: u64,
+    pub error: CodecError,
 }
 
 impl Body for Held {
@@ -167,12 +177,17 @@ impl Machine {
         (&mut self.checkout, shelf)
     }
 
-    /// Applies a committed command. Commands at or below the last applied index are passed over.
-    pub fn apply(&mut self, index: u64, command: &Bytes, effects: &mut Effects) {
+    /// Applies a committed command. Commands at or below the last applied index are passed over. After an error the machine is of no
+    /// more use: what came before the part that cannot be read may be applied.
+    pub fn apply(
+        &mut self,
+        index: u64,
+        command: &Bytes,
+        effects: &mut Effects,
+    ) -> Result<(), Unreadable> {
         if index <= self.applied {
-            return;
+            return Ok(());
         }
-        self.applied = index;
         self.at = Place { index, offset: 0 };
         let done = match decode(command) {
             Ok(Decoded::Batch { wall, runs }) => {
@@ -185,14 +200,18 @@ impl Machine {
             }
             Err(error) => Err(error),
         };
-        if done.is_err() {
-            // Every member reads the same bytes and leaves off at the same request.
-            self.unreadable += 1;
+        match done {
+            Ok(()) => {}
+            // Every member leaves off at the same request.
+            Err(CodecError::TooDeep) => self.unreadable += 1,
+            Err(error) => return Err(Unreadable { index, error }),
         }
+        self.applied = index;
         self.serve(effects);
         if self.checkout.deleted {
             self.dead.clear();
         }
+        Ok(())
     }
 
     /// Hands out what is ready; of what is left goes what has expired and what is too much.
@@ -460,7 +479,7 @@ impl Machine {
         self.checkout.deleted
     }
 
-    /// Commands that could not be read.
+    /// Commands that were passed over.
     pub fn unreadable(&self) -> u64 {
         self.unreadable
     }

@@ -32,7 +32,7 @@ pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
 pub use dead_letter::{MAX_PASSING, MAX_PASSING_BYTES};
 pub use effects::{Effect, Effects, Place};
 pub use leader::{Checkpoint, QuorumQueue};
-pub use machine::Machine;
+pub use machine::{Machine, Unreadable};
 pub use snapshot::RestoreError;
 
 /// `x-delivery-limit` when nothing says otherwise (Q9).

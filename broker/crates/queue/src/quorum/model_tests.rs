@@ -264,7 +264,9 @@ impl Model {
         self.rig.command(command.clone());
         prop_assert_eq!(before, self.rig.machine.stats());
         let index = self.rig.log.len() as u64;
-        self.twin.apply(index, &command, &mut Effects::unwanted());
+        self.twin
+            .apply(index, &command, &mut Effects::unwanted())
+            .unwrap();
         Ok(())
     }
 
@@ -379,7 +381,9 @@ impl Model {
     fn check_twin(&mut self) -> Result<(), TestCaseError> {
         let index = self.rig.log.len() as u64;
         let command = self.rig.log.last().unwrap().clone();
-        self.twin.apply(index, &command, &mut Effects::unwanted());
+        self.twin
+            .apply(index, &command, &mut Effects::unwanted())
+            .unwrap();
         prop_assert_eq!(self.twin.digest(), self.rig.machine.digest());
         prop_assert_eq!(self.twin.live_indexes(), self.rig.machine.live_indexes());
         Ok(())
@@ -415,7 +419,7 @@ fn refused_of(rig: &Rig) -> u64 {
     let mut refused: BTreeMap<(SessionId, u64), u64> = BTreeMap::new();
     for (n, command) in rig.log.iter().enumerate() {
         let mut effects = Effects::wanted();
-        machine.apply(n as u64 + 1, command, &mut effects);
+        machine.apply(n as u64 + 1, command, &mut effects).unwrap();
         for effect in effects.list {
             if let Effect::Event {
                 session,

@@ -1,8 +1,9 @@
 use super::command::{Batch, Command};
 use super::machine::Machine;
 use super::ready::{Held, Ready};
-use super::{Effect, Effects, QuorumQueue};
+use super::{Effect, Effects, QuorumQueue, Unreadable};
 use crate::checkout::{Admission, CLOSED_MS};
+use crate::codec::CodecError;
 use crate::naive::BODY;
 pub(super) use crate::naive::{number, spec};
 use crate::{
@@ -64,7 +65,8 @@ impl Rig {
         self.log.push(command.clone());
         let mut effects = Effects::wanted();
         self.machine
-            .apply(self.log.len() as u64, &command, &mut effects);
+            .apply(self.log.len() as u64, &command, &mut effects)
+            .unwrap();
         self.resolve(effects)
     }
 
@@ -442,7 +444,7 @@ fn suspected_and_gone_nodes_give_back_what_they_hold() {
         body: RequestBody::Publish(message(7, None, None)),
     });
     let command = batch.take(WallTime(1)).unwrap();
-    other.apply(99, &command, &mut Effects::unwanted());
+    other.apply(99, &command, &mut Effects::unwanted()).unwrap();
     assert_eq!(other.stats(), rig.machine.stats());
 }
 
@@ -457,17 +459,19 @@ fn a_new_leader_suspects_nodes_whose_sessions_it_has_yet_to_apply() {
     queue.peer_down(NodeId(2));
     queue.peer_down(NodeId(3));
     assert_eq!(queue.take_proposal(), None);
-    queue.applied(1, 1, &rig.log[0]);
+    queue.applied(1, 1, &rig.log[0]).unwrap();
     assert_eq!(
         queue.take_proposal(),
         None,
         "there may be more of its predecessors"
     );
-    queue.applied(2, 2, &Command::Time(WallTime(1000)).encode());
+    queue
+        .applied(2, 2, &Command::Time(WallTime(1000)).encode())
+        .unwrap();
     let suspects = Command::NodeSuspected(NodeId(2)).encode();
     assert_eq!(queue.take_proposal(), Some(suspects.clone()));
     assert_eq!(queue.take_proposal(), None, "node 3 has no sessions here");
-    queue.applied(3, 2, &suspects);
+    queue.applied(3, 2, &suspects).unwrap();
     queue.peer_up(NodeId(2));
     assert_eq!(
         queue.take_proposal(),
@@ -578,25 +582,74 @@ fn a_ready_message_costs_at_most_nine_bytes() {
     assert_eq!((ready.len(), ready.bytes()), (0, 0));
 }
 
+/// A checkpoint and what is appended to it: a machine of its own.
+fn restored(rig: &Rig) -> Machine {
+    Machine::restore("queue 'q' in vhost '/'".into(), rig.machine.snapshot()).unwrap()
+}
+
 #[test]
 fn damaged_commands_and_checkpoints_never_panic() {
     let mut rig = Rig::new(settings());
     rig.publish(1..=3);
     rig.consume(1, 1, spec(2, 0));
     let whole = rig.log[0].clone();
+    let mut effects = Effects::wanted();
     for at in 0..whole.len() {
-        rig.command(whole.slice(..at));
+        let refused = restored(&rig).apply(9, &whole.slice(..at), &mut effects);
+        // A batch that ends where a run does is whole.
+        assert_eq!(refused.is_err(), at != 10, "{at}");
         let mut raw = whole.to_vec();
         raw[at] ^= 0x55;
-        rig.command(Bytes::from(raw));
+        let _ = restored(&rig).apply(9, &Bytes::from(raw), &mut effects);
     }
-    assert!(rig.machine.unreadable() > 0);
     let state = rig.machine.snapshot();
     for at in 0..state.len() {
         assert!(Machine::restore("q".into(), state.slice(..at)).is_err());
         let mut raw = state.to_vec();
         raw[at] ^= 0x55;
         let _ = Machine::restore("q".into(), Bytes::from(raw));
+    }
+}
+
+/// A rolling upgrade in the wrong order: a leader of a newer program writes what this one cannot read.
+#[test]
+fn a_command_of_a_newer_program_is_never_passed_over() {
+    let mut rig = Rig::new(settings());
+    rig.publish(1..=3);
+    let known = rig.log[0].clone();
+    let version = known[0] + 1;
+    let newer = [&[version], &known[1..]].concat();
+    let kind = [&[known[0], 200], &known[2..]].concat();
+    // A purge that asks for more than a purge does today.
+    let request = [&Command::Time(WallTime(1)).encode()[..], &[1]].concat();
+    for (command, why) in [
+        (newer, CodecError::Version(version)),
+        (
+            kind,
+            CodecError::Kind {
+                what: "command",
+                found: 200,
+            },
+        ),
+        (request, CodecError::Trailing),
+    ] {
+        let mut queue = QuorumQueue::new("q".into(), settings());
+        let mut out = Output::default();
+        queue.leadership(1, Some(NodeId(1)), true, &mut out);
+        queue.applied(1, 1, &known).unwrap();
+        let told = queue.applied(2, 1, &Bytes::from(command)).unwrap_err();
+        assert_eq!(
+            told,
+            Unreadable {
+                index: 2,
+                error: why
+            }
+        );
+        // Nothing of what it may have done is told, and it does not count as applied.
+        out = Output::default();
+        queue.resolve(&mut |_| Some(known.clone()), &mut out);
+        assert!(out.events.is_empty(), "{:?}", out.events);
+        assert_eq!(queue.checkpoint().index, 1);
     }
 }
 

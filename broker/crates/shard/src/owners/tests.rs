@@ -3,6 +3,7 @@ use consensus::{HostConfig, Limits};
 use env::sim::SimDisk;
 use message::Table;
 use metadata::QueueKind;
+use queue::quorum::Command;
 use queue::{Request, RequestBody};
 
 fn owners() -> Owners {
@@ -161,4 +162,40 @@ fn the_totals_are_those_of_the_queues() {
     owners.remove(classic.id);
     assert_eq!(owners.totals(), QueueTotals::default());
     assert_eq!(owners.totals(), owners.recount());
+}
+
+/// What a newer program wrote ends the node, as an entry of the metadata log does. The queue's other members are served by newer programs.
+#[test]
+fn a_command_that_is_not_understood_is_told_and_nothing_behind_it_is_applied() {
+    let mut owners = owners();
+    let record = record(QueueKind::Quorum);
+    owners.open_quorum(&record, true);
+    let time = Command::Time(env::WallTime(1)).encode();
+    let newer = [&[time[0] + 1], &time[1..]].concat().into();
+    let entries = [time.clone(), newer, time].into_iter().zip(1..);
+    owners.queue_out.push(HostOutput::Committed {
+        group: GroupId(7),
+        entries: entries
+            .map(|(command, index)| Committed {
+                index,
+                term: 1,
+                command,
+            })
+            .collect(),
+    });
+    let mut told = Vec::new();
+    owners.turn(&mut told);
+    let told = told.iter().filter_map(|item| match item {
+        ForShard::Unreadable { queue, unreadable } => Some((*queue, unreadable.to_string())),
+        _ => None,
+    });
+    let text =
+        "entry 2 of its log cannot be read: queue frame version 2 is not known to this program";
+    assert_eq!(told.collect::<Vec<_>>(), [(record.id, text.to_owned())]);
+    let applied: Vec<u64> = owners
+        .digests()
+        .into_iter()
+        .map(|(_, index, _)| index)
+        .collect();
+    assert_eq!(applied, [1]);
 }
