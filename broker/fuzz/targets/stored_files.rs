@@ -300,6 +300,7 @@ fn open_classic(disk: &SimDisk) {
         QueueId(5),
         "queue 'q' in vhost '/'".into(),
         settings(),
+        Incarnation(2),
     );
     let Ok(mut queue) = opened else { return };
     let mut out = Output::default();

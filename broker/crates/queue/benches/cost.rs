@@ -120,7 +120,13 @@ impl Kind {
 
     fn classic(max_priority: Option<u8>) -> Kind {
         let disk = Arc::new(SimDisk::new());
-        let queue = ClassicQueue::open(disk, QueueId(1), "cost".into(), settings(max_priority));
+        let queue = ClassicQueue::open(
+            disk,
+            QueueId(1),
+            "cost".into(),
+            settings(max_priority),
+            Incarnation(1),
+        );
         Kind::Classic(Box::new(queue.unwrap()))
     }
 

@@ -7,6 +7,7 @@ use crate::{
 };
 use message::{Message, MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// Bytes of every body that does not ask for more.
 pub(crate) const BODY: usize = 8;
@@ -81,6 +82,8 @@ pub(crate) struct Naive {
     /// Those that can be served, the one served last at the end.
     line: Vec<(u64, u32)>,
     active: Option<(u64, u32)>,
+    /// Classic: by priority, the last message that was ever sent to somebody.
+    delivered: BTreeMap<u8, u64>,
     pub handed: Vec<Handed>,
     pub dead: Vec<(DeadReason, u64)>,
     pub refused: Vec<u64>,
@@ -100,6 +103,7 @@ impl Naive {
             consumers: Vec::new(),
             line: Vec::new(),
             active: None,
+            delivered: BTreeMap::new(),
             handed: Vec::new(),
             dead: Vec::new(),
             refused: Vec::new(),
@@ -355,6 +359,8 @@ impl Naive {
                 return;
             }
             c.sent = id;
+            let last = self.delivered.entry(self.lane(&message)).or_default();
+            *last = message.n.max(*last);
             self.handed.push(Handed {
                 by: key.0,
                 consumer: key.1,
@@ -579,9 +585,12 @@ impl Naive {
         for c in std::mem::take(&mut self.consumers) {
             self.waiting.extend(c.out.into_iter().map(|(_, w)| w));
         }
-        for waiting in &mut self.waiting {
-            waiting.redelivered = true;
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for message in &mut waiting {
+            let last = self.delivered.get(&self.lane(message));
+            message.redelivered = last.is_some_and(|last| message.n <= *last);
         }
+        self.waiting = waiting;
         self.line.clear();
         self.active = None;
         self.keep_limits();

@@ -80,7 +80,8 @@ impl World {
             rng: SeededRng::new(seed),
             loss: 15,
             at,
-            queue: ClassicQueue::open(disk, QueueId(1), "q".into(), settings).unwrap(),
+            queue: ClassicQueue::open(disk, QueueId(1), "q".into(), settings, Incarnation(1))
+                .unwrap(),
             clients: (0..3).map(client).collect(),
             up: vec![VecDeque::new(); 3],
             down: vec![VecDeque::new(); 3],

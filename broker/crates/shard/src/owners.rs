@@ -96,6 +96,7 @@ pub enum ForMetadata {
 
 pub struct Owners {
     me: NodeId,
+    incarnation: Incarnation,
     host: Host,
     disk: Arc<dyn Disk>,
     queues: HashMap<QueueId, Owned, FixedState>,
@@ -125,9 +126,10 @@ pub struct Owners {
 }
 
 impl Owners {
-    pub fn new(me: NodeId, host: Host, disk: Arc<dyn Disk>) -> Owners {
+    pub fn new(me: NodeId, incarnation: Incarnation, host: Host, disk: Arc<dyn Disk>) -> Owners {
         Owners {
             me,
+            incarnation,
             host,
             disk,
             queues: HashMap::default(),
@@ -218,6 +220,7 @@ impl Owners {
             record.id,
             label(record),
             settings.clone(),
+            self.incarnation,
         );
         match opened {
             Ok(queue) => {

@@ -49,7 +49,7 @@ impl Shard {
             limits: config.groups.clone(),
         };
         let host = Host::new(host_config, Arc::clone(&disk), recovered.groups)?;
-        let mut owners = Owners::new(config.node, host, disk);
+        let mut owners = Owners::new(config.node, config.incarnation, host, disk);
         owners.set_time(Moment { now, wall });
         let directory =
             (config.index == 0).then(|| Directory::new(config.node, config.incarnation));

@@ -45,7 +45,13 @@ fn replace(disk: &SimDisk, path: &str, bytes: &[u8]) {
 
 fn open(disk: &SimDisk, id: u64) -> io::Result<ClassicQueue> {
     let label = "queue 'q' in vhost '/'".into();
-    ClassicQueue::open(Arc::new(disk.clone()), QueueId(id), label, settings())
+    ClassicQueue::open(
+        Arc::new(disk.clone()),
+        QueueId(id),
+        label,
+        settings(),
+        Incarnation(2),
+    )
 }
 
 /// What is ready and what was told.

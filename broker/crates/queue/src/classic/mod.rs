@@ -2,8 +2,8 @@
 //!
 //! A message goes to a small buffer that is written when it is full or after a few milliseconds; one that is delivered
 //! and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
-//! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages and delivers
-//! them as redelivered: which of them were out before is not kept.
+//! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
+//! out before is kept by a clean stop only ([`stopped`]); otherwise all are delivered as redelivered.
 //!
 //! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
 //! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
@@ -23,6 +23,7 @@ mod record;
 mod scan;
 mod segments;
 mod shelf;
+mod stopped;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +36,7 @@ use crate::{
     QueueCounters, QueueId, QueueKind, QueueSettings, QueueStats, Reject, Request, RequestBody,
     SessionId, ToQueue,
 };
-use env::{Disk, NodeId, Time, WallTime};
+use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
 use shelf::{Item, Shelf};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -81,20 +82,22 @@ impl ClassicQueue {
         id: QueueId,
         label: Name,
         settings: QueueSettings,
+        incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
-        let mut queue = ClassicQueue::around(disk, id, label, settings);
+        let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
         queue.shelf.segments.destroy()?;
         Ok(queue)
     }
 
-    /// The queue as its files say. Damage is told in the first output.
+    /// The queue as its files say, in this life of the node. Damage is told in the first output.
     pub fn open(
         disk: Arc<dyn Disk>,
         id: QueueId,
         label: Name,
         settings: QueueSettings,
+        incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
-        let mut queue = ClassicQueue::around(disk, id, label, settings);
+        let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
         queue.shelf.recover()?;
         if queue.shelf.may_expire {
             // Heads may have expired meanwhile.
@@ -110,8 +113,9 @@ impl ClassicQueue {
         id: QueueId,
         label: Name,
         settings: QueueSettings,
+        incarnation: Incarnation,
     ) -> ClassicQueue {
-        let mut shelf = Shelf::new(disk, id, settings.max_priority.unwrap_or(0));
+        let mut shelf = Shelf::new(disk, id, settings.max_priority.unwrap_or(0), incarnation);
         shelf.message_ttl_ms = settings.message_ttl_ms;
         shelf.graveyard.open = settings.dead_letter != DeadLettering::Off;
         ClassicQueue {
@@ -163,6 +167,7 @@ impl ClassicQueue {
     fn write_rest(&mut self) -> io::Result<()> {
         self.shelf.write()?;
         self.shelf.segments.flush_acks()?;
+        self.shelf.leave_stopped()?;
         self.shelf.segments.rest();
         self.write_at = None;
         self.acks_at = None;

@@ -114,7 +114,6 @@ impl Part {
 pub(super) struct Loaded {
     pub seq: u64,
     pub persistent: bool,
-    pub recovered: bool,
     /// Wall clock in milliseconds; 0 is never.
     pub expires: u64,
     pub body: u32,

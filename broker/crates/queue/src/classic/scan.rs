@@ -24,18 +24,16 @@ pub(super) struct Reading {
     at: usize,
     number: Number,
     offset: u64,
-    recovered: bool,
     path: String,
 }
 
 impl Reading {
-    pub fn new(raw: Bytes, number: Number, offset: u64, recovered: bool, path: String) -> Reading {
+    pub fn new(raw: Bytes, number: Number, offset: u64, path: String) -> Reading {
         Reading {
             raw,
             at: 0,
             number,
             offset,
-            recovered,
             path,
         }
     }
@@ -84,7 +82,6 @@ impl Reading {
         into.push(Loaded {
             seq: h.seq,
             persistent: h.persistent,
-            recovered: self.recovered,
             expires,
             body: h.body,
             place: Place {

@@ -12,9 +12,10 @@ use super::record::{
     ACK_LEN, FOOTER_LEN, Footer, HEADER, Header, parse_ack, parse_footer, put_ack, put_footer,
 };
 use super::scan::{Reading, SCAN_BLOCK, Source, read_exactly};
+use super::stopped::{self, Undelivered};
 use crate::ranges::Ranges;
 use bytes::BytesMut;
-use env::{Disk, File};
+use env::{Disk, File, Incarnation};
 use message::Message;
 use metadata::QueueId;
 use std::collections::BTreeMap;
@@ -90,6 +91,8 @@ pub(super) struct Recovered {
     pub last_seq: u64,
     /// Some of them may have a time to live.
     pub may_expire: bool,
+    /// As the last life said when it stopped; empty when it did not.
+    pub undelivered: Undelivered,
     pub faults: Vec<String>,
 }
 
@@ -126,10 +129,14 @@ impl Segments {
     }
 
     /// Finds what an earlier process left. Reads headers and lengths, not bodies.
-    pub fn recover(&mut self) -> io::Result<Recovered> {
+    pub fn recover(&mut self, incarnation: Incarnation) -> io::Result<Recovered> {
         let mut found = Recovered::default();
         let names = self.disk.list(&self.dir)?;
         self.made_dir = !names.is_empty();
+        if names.iter().any(|name| name == stopped::NAME) {
+            let left = stopped::take(&*self.disk, &self.stopped(), self.queue, incarnation)?;
+            found.undelivered = left.unwrap_or_default();
+        }
         let number = |name: &str, kind: &str| Number::parse(name.strip_suffix(kind)?);
         let numbers: Vec<Number> = names.iter().filter_map(|n| number(n, ".seg")).collect();
         for acks in names.iter().filter_map(|n| number(n, ".ack")) {
@@ -144,6 +151,30 @@ impl Segments {
             self.recover_segment(number, acks, &mut found)?;
         }
         Ok(found)
+    }
+
+    fn stopped(&self) -> String {
+        format!("{}/{}", self.dir, stopped::NAME)
+    }
+
+    /// For the next life.
+    pub fn leave_stopped(
+        &self,
+        incarnation: Incarnation,
+        undelivered: &Undelivered,
+    ) -> io::Result<()> {
+        if !self.made_dir {
+            return Ok(());
+        }
+        let path = self.stopped();
+        stopped::write(&*self.disk, &path, self.queue, incarnation, undelivered)
+    }
+
+    pub fn revoke_stopped(&self) -> io::Result<()> {
+        match stopped::revoke(&*self.disk, &self.stopped()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
     /// `acks`: it has an ack file.
@@ -435,7 +466,7 @@ impl Segments {
                 || recovered && !h.persistent
                 || settled.is_some_and(|(n, r)| *n == number && r.contains(h.seq))
         };
-        let mut reading = Reading::new(raw, number, offset, recovered, path);
+        let mut reading = Reading::new(raw, number, offset, path);
         let loaded = reading.run(whole, &passed, faults);
         let next = offset + reading.at() as u64;
         Ok((loaded, (next < len && !cut).then_some(next)))

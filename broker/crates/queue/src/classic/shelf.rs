@@ -12,7 +12,7 @@ use super::segments::Segments;
 use crate::checkout::{Back, Body, Handed, Store, Taken};
 use crate::{DeadReason, Delivery, Event, Output, SessionId};
 use env::planted::{self, Bug};
-use env::{Disk, WallTime};
+use env::{Disk, Incarnation, WallTime};
 use lanes::Lane;
 use message::Message;
 use metadata::QueueId;
@@ -30,7 +30,6 @@ pub(super) struct Item {
     pub seq: u64,
     pub body: u32,
     pub persistent: bool,
-    pub recovered: bool,
     /// Its priority, as far as the queue has that many.
     pub lane: u8,
     /// Wall clock in milliseconds; 0 is never.
@@ -66,6 +65,10 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub segments: Segments,
+    /// The node's life.
+    incarnation: Incarnation,
+    /// A clean stop has left word of what was never delivered.
+    stopped: bool,
     /// Not written yet, by consecutive number from `base`.
     slots: VecDeque<Slot>,
     base: u64,
@@ -95,11 +98,18 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    pub fn new(disk: Arc<dyn Disk>, queue: QueueId, max_priority: u8) -> Shelf {
+    pub fn new(
+        disk: Arc<dyn Disk>,
+        queue: QueueId,
+        max_priority: u8,
+        incarnation: Incarnation,
+    ) -> Shelf {
         let mut lanes = Vec::new();
         lanes.resize_with(usize::from(max_priority) + 1, Lane::default);
         Shelf {
             segments: Segments::new(disk, queue),
+            incarnation,
+            stopped: false,
             slots: VecDeque::new(),
             base: 1,
             buffered: 0,
@@ -121,7 +131,8 @@ impl Shelf {
     }
 
     pub fn recover(&mut self) -> io::Result<()> {
-        let found = self.segments.recover()?;
+        let mut found = self.segments.recover(self.incarnation)?;
+        self.base = found.last_seq.saturating_add(1).max(1);
         for (lane, messages) in found.messages {
             let at = usize::from(lane);
             if at >= self.lanes.len() {
@@ -129,17 +140,20 @@ impl Shelf {
                 self.lanes.resize_with(at + 1, Lane::default);
             }
             let cursor = self.first_place(lane);
+            // Whatever is said of numbers that are given anew counts for nothing.
+            let undelivered = found.undelivered.remove(&lane);
+            let undelivered = undelivered.map_or(self.base, |from| from.min(self.base));
             if let Some(lane) = self.lanes.get_mut(at) {
                 lane.backlog = messages;
                 lane.ready = messages;
                 lane.cursor = cursor;
+                lane.undelivered = undelivered;
                 self.top = self.top.max(at);
             }
             self.ready = self.ready.saturating_add(messages);
         }
         self.ready_bytes = found.bytes;
         self.may_expire = found.may_expire;
-        self.base = found.last_seq.saturating_add(1).max(1);
         self.output.faults.extend(found.faults);
         Ok(())
     }
@@ -171,7 +185,6 @@ impl Shelf {
             seq,
             body,
             persistent: message.durable(),
-            recovered: false,
             lane: u8::try_from(lane).unwrap_or(u8::MAX),
             expires: self.expires(&message),
         };
@@ -256,6 +269,28 @@ impl Shelf {
             }
         }
         Ok(())
+    }
+
+    /// A clean stop: leaves word of what was never delivered, if there is anything on the disk that was not.
+    pub fn leave_stopped(&mut self) -> io::Result<()> {
+        let new = |lane: &Lane| lane.ready > lane.returned.len() as u64;
+        if !self.lanes.iter().any(new) {
+            return self.revoke_stopped();
+        }
+        let lanes = (0..=u8::MAX).zip(&self.lanes);
+        let lanes = lanes.map(|(number, lane)| (number, lane.undelivered));
+        self.segments
+            .leave_stopped(self.incarnation, &lanes.collect())?;
+        self.stopped = true;
+        Ok(())
+    }
+
+    /// Something is delivered after that.
+    fn revoke_stopped(&mut self) -> io::Result<()> {
+        match std::mem::take(&mut self.stopped) {
+            true => self.segments.revoke_stopped(),
+            false => Ok(()),
+        }
     }
 
     /// Messages cannot be read or written. Files that are gone do not come back.
@@ -423,6 +458,13 @@ impl Store for Shelf {
     }
 
     fn deliver(&mut self, handed: Handed, item: &Item) {
+        if self.stopped {
+            let revoked = self.revoke_stopped();
+            self.note(revoked);
+        }
+        if let Some(lane) = self.lane(item.lane) {
+            lane.undelivered = lane.undelivered.max(item.seq.saturating_add(1));
+        }
         match self.message(item.seq) {
             Ok(message) => self.output.deliver(
                 handed.session,
@@ -463,7 +505,10 @@ impl Store for Shelf {
                 }
                 self.held.remove(&seq);
             }
-            self.lanes.push(Lane::default());
+            self.lanes.push(Lane {
+                undelivered: lane.undelivered,
+                ..Lane::default()
+            });
         }
         for slot in self.slots.iter_mut().filter(|s| s.state == State::Fresh) {
             slot.state = State::Gone;

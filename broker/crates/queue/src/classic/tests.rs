@@ -53,6 +53,7 @@ pub(super) fn number(message: &Message) -> u64 {
 pub(super) struct Rig {
     pub disk: SimDisk,
     pub queue: ClassicQueue,
+    pub life: Incarnation,
     seqs: BTreeMap<u64, u64>,
     pub at: Moment,
 }
@@ -60,10 +61,11 @@ pub(super) struct Rig {
 impl Rig {
     pub fn new(settings: QueueSettings) -> Rig {
         let disk = SimDisk::new();
-        let queue = open(&disk, settings);
+        let queue = open(&disk, settings, Incarnation(1));
         Rig {
             disk,
             queue,
+            life: Incarnation(1),
             seqs: BTreeMap::new(),
             at: Moment {
                 now: Time(1),
@@ -171,7 +173,8 @@ impl Rig {
         if stops {
             self.queue.write_all(&mut Output::default()).unwrap();
         }
-        self.queue = open(&self.disk, self.queue.settings.clone());
+        self.life.0 += 1;
+        self.queue = open(&self.disk, self.queue.settings.clone(), self.life);
         self.seqs.clear();
     }
 
@@ -199,9 +202,10 @@ impl Rig {
     }
 }
 
-fn open(disk: &SimDisk, settings: QueueSettings) -> ClassicQueue {
+fn open(disk: &SimDisk, settings: QueueSettings, life: Incarnation) -> ClassicQueue {
     let label = "queue 'q' in vhost '/'".into();
-    ClassicQueue::open(Arc::new(disk.clone()), QueueId(5), label, settings).unwrap()
+    let disk = Arc::new(disk.clone());
+    ClassicQueue::open(disk, QueueId(5), label, settings, life).unwrap()
 }
 
 fn deliveries(out: &Output) -> Vec<Delivery> {
@@ -282,6 +286,71 @@ fn a_restart_finds_exactly_the_unsettled_persistent_messages() {
     assert_eq!(rig.drain(), (left, vec![]));
     rig.restart(true);
     assert_eq!(rig.queue.stats().ready, 0);
+}
+
+/// Of what is left, which is said to be delivered before.
+fn redelivered(rig: &mut Rig) -> Vec<(u64, bool)> {
+    let out = rig.consume(3, 1, 0);
+    let all = deliveries(&out).into_iter();
+    all.map(|d| (number(&d.message), d.redelivered)).collect()
+}
+
+#[test]
+fn a_clean_stop_knows_what_was_never_delivered_and_a_crash_does_not() {
+    let left = |seen: u64| (1..=6).map(|n| (n, n <= seen)).collect::<Vec<_>>();
+    // Two are out when the node stops, and one more is given out after that.
+    for (late, lives, seen) in [(false, 1, 2), (true, 1, 6), (false, 2, 6)] {
+        let mut rig = Rig::new(settings());
+        (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
+        rig.consume(1, 1, 2);
+        rig.queue.write_all(&mut Output::default()).unwrap();
+        if late {
+            rig.consume(1, 2, 1);
+        }
+        // A life that ends without a stop, whatever it has done.
+        (0..lives).for_each(|_| rig.restart(false));
+        assert_eq!(redelivered(&mut rig), left(seen), "{late} {lives}");
+    }
+    // Given out late, and stopped after that.
+    let mut rig = Rig::new(settings());
+    (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
+    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig.consume(1, 1, 3);
+    rig.restart(true);
+    rig.publish(7, true, 50);
+    rig.restart(true);
+    let mut all = left(3);
+    all.push((7, false));
+    assert_eq!(redelivered(&mut rig), all);
+}
+
+#[test]
+fn a_clean_stop_knows_what_was_never_delivered_of_each_priority() {
+    let mut settings = settings();
+    settings.max_priority = Some(9);
+    let mut rig = Rig::new(settings);
+    for n in 1..=6 {
+        let priority = Some(if n % 2 == 0 { 7 } else { 1 });
+        let publish = RequestBody::Publish(crate::naive::message(n, priority, None, 8));
+        rig.ask(9, publish);
+    }
+    rig.consume(1, 1, 2);
+    rig.restart(true);
+    let all = [2, 4, 6, 1, 3, 5].map(|n| (n, n == 2 || n == 4));
+    assert_eq!(redelivered(&mut rig), all);
+}
+
+/// What was out when all else was purged.
+#[test]
+fn a_purge_forgets_no_delivery() {
+    let mut rig = Rig::new(settings());
+    (1..=6).for_each(|n| drop(rig.publish(n, true, 50)));
+    rig.consume(1, 1, 2);
+    rig.ask(8, RequestBody::Purge);
+    rig.ask(1, RequestBody::Close);
+    rig.publish(7, true, 50);
+    rig.restart(true);
+    assert_eq!(redelivered(&mut rig), [(1, true), (2, true), (7, false)]);
 }
 
 #[test]
@@ -680,6 +749,8 @@ struct Model {
     queue: BTreeMap<u64, (bool, bool)>,
     late_settled: BTreeSet<u64>,
     safe: BTreeMap<u64, u64>,
+    /// Delivered before, as far as the queue may know.
+    seen: BTreeSet<u64>,
 }
 
 impl Model {
@@ -691,6 +762,7 @@ impl Model {
             queue: BTreeMap::new(),
             late_settled: BTreeSet::new(),
             safe: BTreeMap::new(),
+            seen: BTreeSet::new(),
         }
     }
 
@@ -788,6 +860,8 @@ impl Model {
             let first = self.queue.keys().next().copied();
             prop_assert_eq!(numbers(&out).first().copied(), first);
             let Some(first) = first else { return Ok(()) };
+            let redelivered = deliveries(&out).first().map(|d| d.redelivered);
+            prop_assert_eq!(redelivered, Some(!self.seen.insert(first)));
             let outcome = match settle {
                 0 => Outcome::Requeue,
                 1 => Outcome::Rejected,
@@ -807,7 +881,8 @@ impl Model {
         self.safe.clear();
         let mut probe = Rig {
             disk: self.rig.disk.clone(),
-            queue: open(&self.rig.disk, settings()),
+            queue: open(&self.rig.disk, settings(), self.rig.life),
+            life: self.rig.life,
             seqs: BTreeMap::new(),
             at: self.rig.at,
         };
@@ -832,6 +907,9 @@ impl Model {
         for n in &found {
             let late = !stops && self.late_settled.contains(n);
             prop_assert!(late || self.queue.contains_key(n), "{} came back", n);
+        }
+        if !stops {
+            self.seen.extend(&found);
         }
         self.queue = found.into_iter().map(|n| (n, (true, true))).collect();
         Ok(())

@@ -15,7 +15,7 @@ fn owners() -> Owners {
         limits: Limits::default(),
     };
     let host = Host::new(config, Arc::clone(&disk), BTreeMap::new()).expect("an empty disk");
-    Owners::new(NodeId(1), host, disk)
+    Owners::new(NodeId(1), Incarnation(1), host, disk)
 }
 
 fn record(kind: QueueKind) -> QueueRecord {
@@ -114,7 +114,7 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
     };
     let recovered = BTreeMap::from([(GroupId(record.id.0), deleted)]);
     let host = Host::new(config, Arc::clone(&disk), recovered).expect("a good log");
-    let mut owners = Owners::new(NodeId(1), host, disk);
+    let mut owners = Owners::new(NodeId(1), Incarnation(2), host, disk);
     owners.open_quorum(&record, true);
     assert!(!owners.has(record.id) && !owners.has_replica(record.id));
     // Another queue is.

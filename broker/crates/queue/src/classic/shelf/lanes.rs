@@ -24,6 +24,8 @@ pub(super) struct Lane {
     /// Not written and never taken, by number.
     pub fresh: VecDeque<u64>,
     pub ready: u64,
+    /// The first number that was never delivered: of those before it, as far as is known, all were.
+    pub undelivered: u64,
 }
 
 impl Shelf {
@@ -62,7 +64,6 @@ impl Shelf {
             lane.window.push_back(Loaded {
                 seq: item.seq,
                 persistent: item.persistent,
-                recovered: false,
                 expires: item.expires,
                 body: item.body,
                 place,
@@ -227,6 +228,7 @@ impl Shelf {
     fn take_window(&mut self, at: usize) -> Option<Taken<Item>> {
         let lane = self.lanes.get_mut(at)?;
         let loaded = lane.window.pop_front()?;
+        let undelivered = lane.undelivered;
         let len = loaded.message.as_bytes().len();
         lane.window_bytes = lane.window_bytes.saturating_sub(len);
         self.held.insert(loaded.seq, loaded.place);
@@ -236,12 +238,12 @@ impl Shelf {
                 seq: loaded.seq,
                 body: loaded.body,
                 persistent: loaded.persistent,
-                recovered: loaded.recovered,
                 lane: loaded.place.segment.lane(),
                 expires: loaded.expires,
             },
             attempts: 0,
-            redelivered: loaded.recovered,
+            // What was out in this life, and not settled, was given back: only an earlier life's are here.
+            redelivered: loaded.seq < undelivered,
         })
     }
 
