@@ -22,10 +22,11 @@ pub use deaths::DeathCounts;
 pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
 
 use bytes::Bytes;
-use env::{Incarnation, NodeId};
+use env::{Incarnation, NodeId, WallTime};
 pub use message::DeadReason;
 use message::{Message, Table};
 pub use metadata::{Name, QueueId, QueueKind, SessionId};
+use std::num::NonZeroU64;
 
 /// A consumer's number within its session, chosen by the session, never used twice there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -223,9 +224,27 @@ pub struct Delivery {
     pub redelivered: bool,
     /// Earlier attempts that failed (quorum: `x-delivery-count`); None where the type does not count.
     pub attempts: Option<u32>,
-    /// For `Get`: messages left.
+    /// For `Get`: messages left. For a [`Succession`]'s consumer: see [`Delivery::mark`].
     pub left: u64,
     pub message: Message,
+}
+
+/// Which message of its queue one is, however often and by whichever consumer it comes: a number that no other one there has,
+/// and when it was published, for a queue whose last messages went with its node's power counts on from an earlier number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    number: NonZeroU64,
+    received: WallTime,
+}
+
+impl Delivery {
+    /// For deliveries to a [`Succession`]'s consumer. None: the owner does not say, for its program is older.
+    pub fn mark(&self) -> Option<Mark> {
+        Some(Mark {
+            number: NonZeroU64::new(self.left)?,
+            received: self.message.received(),
+        })
+    }
 }
 
 /// After a new owner is known: deliver again what is out for this consumer from `next` on.

@@ -155,16 +155,16 @@ impl Link {
     /// The client is done with a message, for good or not.
     pub(crate) fn done(&mut self, at: usize) {
         let done = self.state.inflight.remove(at);
-        if let Some(Owed::Queue(id)) = done.map(|inflight| inflight.owed) {
-            self.settle(id);
+        if let Some(Owed::Queue(given)) = done.map(|inflight| inflight.owed) {
+            self.settle(given);
         }
     }
 
     fn send_first(&mut self, next: Waiting, cx: &mut Cx<'_>) -> bool {
         let owed = next.owed;
         let sent = self.send_new(next, cx);
-        if let (false, Some(id)) = (sent, owed) {
-            self.settle(id);
+        if let (false, Some(given)) = (sent, owed) {
+            self.settle(given);
         }
         sent
     }

@@ -11,6 +11,7 @@
 
 mod acknowledge;
 mod aliases;
+mod completed;
 mod connect;
 mod deliver;
 mod ending;

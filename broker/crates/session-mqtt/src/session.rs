@@ -263,6 +263,7 @@ impl MqttSession {
             Packet::PingReq => {
                 encode_pingresp(cx.packet());
                 // Whoever pings has nothing else to do.
+                link.forget_completed(cx);
                 link.rest();
                 Ok(())
             }

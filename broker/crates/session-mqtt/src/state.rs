@@ -1,5 +1,6 @@
 //! What of a client's session outlives its connection (section 4.1), but for its subscriptions, which the hub has.
 
+use crate::completed::{Completed, Given};
 use crate::packet_ids::PacketIds;
 use crate::{Limits, Settings};
 use codec_mqtt::Qos;
@@ -18,8 +19,8 @@ use topics::{Delivery, Envelope, Parked};
 pub(crate) enum Owed {
     /// This session's alone.
     Nobody,
-    /// The session's queue's, which knows it by this number.
-    Queue(u64),
+    /// The session's queue's.
+    Queue(Given),
     /// The queue's, which will give it again.
     Return,
 }
@@ -48,8 +49,8 @@ impl Inflight {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub delivery: Delivery,
-    /// The number that the session's queue knows it by.
-    pub owed: Option<u64>,
+    /// It is from the session's queue.
+    pub owed: Option<Given>,
     /// An earlier connection may have sent it.
     pub dup: bool,
 }
@@ -71,6 +72,8 @@ pub(crate) struct UnderWay {
     pub inflight: VecDeque<Inflight>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
+    /// Messages of the session's queue that the client is done with.
+    pub completed: Completed,
 }
 
 static NOTHING: UnderWay = UnderWay {
@@ -79,6 +82,7 @@ static NOTHING: UnderWay = UnderWay {
     inflight: VecDeque::new(),
     waiting: VecDeque::new(),
     waiting_bytes: 0,
+    completed: Completed::NONE,
 };
 
 impl UnderWay {
@@ -88,6 +92,7 @@ impl UnderWay {
             && self.received.is_empty()
             && self.inflight.is_empty()
             && self.waiting.is_empty()
+            && self.completed.is_empty()
     }
 
     /// Whether a packet identifier is not to be used now.
@@ -162,14 +167,14 @@ impl ClientState {
     }
 
     /// The queue gives a message again. Whether it is one that has a packet identifier.
-    pub fn returned(&mut self, message: &Message, id: u64) -> bool {
+    pub fn returned(&mut self, message: &Message, given: Given) -> bool {
         let same = |i: &&mut Inflight| {
             let known = i.delivery.as_ref().map(|d| d.message.as_bytes());
             i.awaits_return() && known == Some(message.as_bytes())
         };
         let found = self.inflight.iter_mut().find(same);
         if let Some(inflight) = found {
-            inflight.owed = Owed::Queue(id);
+            inflight.owed = Owed::Queue(given);
             return true;
         }
         false

@@ -4,6 +4,7 @@
 //! What a subscription asks for is in the binding's arguments, as in RabbitMQ. Subscriptions of QoS 0 and shared ones are bindings
 //! too, under a key that no message has: the hub serves those, and the binding keeps them.
 
+use crate::completed::{Completed, Given};
 use crate::link::{Cx, Link, MAKING};
 use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
@@ -375,42 +376,59 @@ impl Link {
         if self.queue() != Some(queue) {
             return;
         }
-        for given in all {
-            let (id, again) = (given.id, given.redelivered);
+        for delivery in all {
+            let again = delivery.redelivered;
+            let given = Given {
+                id: delivery.id,
+                mark: delivery.mark(),
+            };
             if !again {
                 // All that had been given to earlier connections has come.
                 self.state.inflight.retain(|i| !i.awaits_return());
             }
-            if again && self.is_under_way(&given.message, id) {
+            if again && self.is_completed(given) {
+                self.settle(given);
                 continue;
             }
-            match self.understood(given.message, cx) {
+            if again && self.is_under_way(&delivery.message, given) {
+                continue;
+            }
+            match self.understood(delivery.message, cx) {
                 Some(delivery) => {
                     let unknown = self.extras.stored.as_ref().is_some_and(|s| s.unknown_past);
                     self.count(true, cx, |d| d.redeliver += u64::from(again));
                     self.state.wait_given(Waiting {
                         delivery,
-                        owed: Some(id),
+                        owed: Some(given),
                         dup: again && unknown,
                     });
                 }
-                None => self.settle(id),
+                None => self.settle(given),
             }
         }
         self.send_waiting(cx);
     }
 
+    /// The queue gives a message again that the client is done with: it is not sent again [MQTT-4.3.3-6].
+    fn is_completed(&mut self, given: Given) -> bool {
+        let known = !self.state.completed.is_empty();
+        known
+            && given
+                .mark
+                .is_some_and(|mark| self.state.completed.take(mark))
+    }
+
     /// The queue gives a message again that has a packet identifier: it is sent again whatever the client has subscribed to
     /// since [MQTT-4.4.0-1], [MQTT-3.10.4-3].
-    fn is_under_way(&mut self, message: &Message, id: u64) -> bool {
+    fn is_under_way(&mut self, message: &Message, given: Given) -> bool {
         if self.state.inflight.is_empty() {
             return false;
         }
         match message.protocol() {
-            Protocol::Mqtt => self.state.returned(message, id),
+            Protocol::Mqtt => self.state.returned(message, given),
             _ => message.routing_keys().any(|key| {
                 let ours = crate::from_amqp091(message, key);
-                ours.is_some_and(|ours| self.state.returned(&ours, id))
+                ours.is_some_and(|ours| self.state.returned(&ours, given))
             }),
         }
     }
@@ -429,13 +447,25 @@ impl Link {
     }
 
     /// The client is done with a delivery of the queue.
-    pub(crate) fn settle(&mut self, id: u64) {
+    pub(crate) fn settle(&mut self, given: Given) {
         let Some(stored) = self.extras.stored_mut() else {
             return;
         };
+        let id = given.id;
         match stored.settled.last_mut() {
             Some((_, to)) if to.checked_add(1) == Some(id) => *to = id,
             _ => stored.settled.push((id, id)),
+        }
+        if let Some(mark) = given.mark {
+            self.state.completed.add(mark, self.quota);
+        }
+    }
+
+    /// The client does nothing: what the queue has heard of need not be remembered.
+    pub(crate) fn forget_completed(&mut self, cx: &Cx<'_>) {
+        let heard = |queue| cx.broker.settling(queue, CONSUMER).is_empty();
+        if !self.state.completed.is_empty() && self.queue().is_none_or(heard) {
+            self.state.completed = Completed::NONE;
         }
     }
 

@@ -21,6 +21,8 @@ enum Step {
     /// From now on its queue hears of its connection late; and now it does.
     Delay,
     Hear,
+    /// A request of an earlier connection to its queue was on its way for long, and comes now.
+    Usurp,
     /// The node is killed.
     Kill,
 }
@@ -34,6 +36,7 @@ fn steps(kills: bool) -> impl Strategy<Value = Step> {
         1 => Just(Step::TakeOver),
         1 => Just(Step::Delay),
         1 => Just(Step::Hear),
+        1 => Just(Step::Usurp),
         u32::from(kills) => Just(Step::Kill),
     ]
 }
@@ -154,6 +157,10 @@ fn play(version: Version, script: Vec<Step>) -> (BTreeMap<u32, Qos>, Vec<u32>, u
             }
             Step::Delay => w.delay(s.connection),
             Step::Hear => w.hear(),
+            Step::Usurp => {
+                s.read(&mut w);
+                w.usurp("keeper");
+            }
             Step::Kill => {
                 s.read(&mut w);
                 w.kill();

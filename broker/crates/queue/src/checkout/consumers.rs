@@ -140,7 +140,8 @@ impl<I: Body> Consumer<I> {
             if !self.get && !self.flow.has_room(window) {
                 return;
             }
-            store.deliver(handed(self.session, self.id, id, out), &out.item);
+            let to = (self.session, self.id, self.lasting);
+            store.deliver(handed(to, id, out), &out.item);
             self.flow.send(id, out.item.body());
         }
         // What came after that was given back.
@@ -159,11 +160,15 @@ impl<I: Body> Consumer<I> {
     }
 
     fn handed(&self, id: u64, out: &Out<I>) -> Handed {
-        handed(self.session, self.id, id, out)
+        handed((self.session, self.id, self.lasting), id, out)
     }
 }
 
-fn handed<I>(session: SessionId, consumer: ConsumerId, id: u64, out: &Out<I>) -> Handed {
+fn handed<I>(
+    (session, consumer, numbered): (SessionId, ConsumerId, bool),
+    id: u64,
+    out: &Out<I>,
+) -> Handed {
     Handed {
         session,
         consumer,
@@ -171,6 +176,7 @@ fn handed<I>(session: SessionId, consumer: ConsumerId, id: u64, out: &Out<I>) ->
         attempts: out.attempts,
         redelivered: out.redelivered,
         left: out.left,
+        numbered,
     }
 }
 

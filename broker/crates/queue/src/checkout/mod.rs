@@ -52,6 +52,8 @@ pub(crate) struct Handed {
     pub attempts: u32,
     pub redelivered: bool,
     pub left: u64,
+    /// The message's number is said in place of `left` ([`Delivery::mark`](crate::Delivery::mark)).
+    pub numbered: bool,
 }
 
 /// Why a message comes back that was out.

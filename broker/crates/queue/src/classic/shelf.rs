@@ -473,7 +473,10 @@ impl Store for Shelf {
                     id: handed.id,
                     redelivered: handed.redelivered,
                     attempts: None,
-                    left: handed.left,
+                    left: match handed.numbered {
+                        true => item.seq,
+                        false => handed.left,
+                    },
                     message,
                 },
             ),

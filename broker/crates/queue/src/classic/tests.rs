@@ -981,3 +981,35 @@ impl Rig {
         self.ask(66, RequestBody::Close);
     }
 }
+
+#[test]
+fn a_session_that_lasts_is_told_which_message_one_is() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=2 {
+        rig.publish(n, true, 10);
+    }
+    let connect = |rig: &mut Rig, by| {
+        let spec = ConsumerSpec {
+            tag: "keeper".into(),
+            channel: 0,
+            prefetch: 2,
+            no_ack: false,
+            exclusive: false,
+            priority: 0,
+            arguments: Table::default(),
+        };
+        let next = crate::Succession {
+            consumer: ConsumerId(1),
+            spec,
+            settled: None,
+        };
+        let out = rig.ask(by, RequestBody::Succeed(Box::new(next)));
+        let marks = deliveries(&out).iter().map(|d| d.mark()).collect();
+        let marks: Vec<Option<crate::Mark>> = marks;
+        marks
+    };
+    let first = connect(&mut rig, 1);
+    assert_eq!(first.len(), 2);
+    assert!(first[0].is_some() && first[0] != first[1]);
+    assert_eq!(connect(&mut rig, 2), first);
+}

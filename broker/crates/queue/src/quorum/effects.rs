@@ -1,5 +1,6 @@
 //! What applying a command does outside the machine. Members that do not lead throw it away.
 
+use super::command::MAX_BATCH_BYTES;
 use crate::{
     ConsumerId, DeadLettering, DeadReason, DeathCounts, Delivery, Event, Output, QueueKind,
     SessionId,
@@ -13,6 +14,22 @@ use std::collections::VecDeque;
 pub struct Place {
     pub index: u64,
     pub offset: u32,
+}
+
+/// Bits of an offset in [`Place::number`].
+const OFFSET_BITS: u32 = 21;
+// A command that has so much takes no further message.
+const _: () = assert!(MAX_BATCH_BYTES < 1 << OFFSET_BITS);
+
+impl Place {
+    /// A number of its own in the queue; 0: there is none for a place like this.
+    pub fn number(self) -> u64 {
+        let fits = self.index >> (u64::BITS - OFFSET_BITS) == 0 && self.offset >> OFFSET_BITS == 0;
+        match fits {
+            true => self.index << OFFSET_BITS | u64::from(self.offset),
+            false => 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -112,7 +112,10 @@ impl Store for Shelf<'_> {
             id: handed.id,
             redelivered: handed.redelivered,
             attempts: handed.attempts,
-            left: handed.left,
+            left: match handed.numbered {
+                true => item.place().number(),
+                false => handed.left,
+            },
             at: item.place(),
         });
     }

@@ -174,3 +174,31 @@ fn what_it_holds_stays_while_its_node_cannot_be_reached() {
     let out = connect(&mut rig, 3, 2, None);
     assert_eq!(handed(&out), [(3, 2, true), (3, 3, true)]);
 }
+
+#[test]
+fn a_message_has_one_number_whichever_connection_gets_it() {
+    let mut rig = rig();
+    connect(&mut rig, 1, 2, None);
+    let out = rig.publish(1..=3);
+    let marks = |out: &Output| -> Vec<_> {
+        let all = deliveries(out);
+        let each = all.iter().map(|d| (number(&d.2.message), d.2.mark()));
+        each.collect()
+    };
+    let first = marks(&out);
+    assert!(first[0].1.is_some() && first[0].1 != first[1].1);
+    assert_eq!(marks(&connect(&mut rig, 2, 2, None)), first);
+    // Whoever takes turns with others is told none.
+    leave(&mut rig, 2);
+    let out = rig.consume(3, 1, spec(3, 0));
+    assert!(marks(&out).iter().all(|(_, mark)| mark.is_none()));
+}
+
+#[test]
+fn a_place_beyond_what_a_number_holds_has_none() {
+    let place = |index, offset| super::effects::Place { index, offset }.number();
+    assert_eq!(place(0, 0), 0);
+    assert_ne!(place(1, 0), place(0, 1));
+    assert_ne!(place(1, (1 << 21) - 1), 0);
+    assert_eq!((place(1, 1 << 21), place(1 << 43, 0)), (0, 0));
+}

@@ -608,6 +608,16 @@ impl World {
         self.settle();
     }
 
+    /// An earlier connection of a client takes the queue of its session from the one that is there, and leaves it.
+    pub fn usurp(&mut self, client: &str) {
+        let queue = self.node.stored(client).expect("the session's queue").id;
+        let store = self.node.stores.get_mut(&queue);
+        let ended = store.and_then(|store| store.end_consumer(self.node.now));
+        let told = ended.map(|number| (number, store::cancelled(queue)));
+        self.node.notices.extend(told);
+        self.settle();
+    }
+
     /// The process is killed and starts again: what was in memory is gone.
     pub fn kill(&mut self) {
         for seat in &mut self.seats {

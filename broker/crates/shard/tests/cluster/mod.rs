@@ -20,14 +20,15 @@ use shard::{
     ClientProtocol, ConnectionInfo, ConnectionKey, Effect, Founding, RecoveredShard, Shard,
     ShardConfig, ShardDriver, ShardLimits,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The first byte of frames between Raft hosts.
+/// The first byte of frames between Raft hosts, and of those with requests to queues.
 const RAFT: u8 = 1;
+const TO_QUEUE: u8 = 2;
 /// Time moves in steps of this.
 const STEP: Duration = Duration::from_millis(10);
 /// Steps that a condition is waited for.
@@ -52,6 +53,8 @@ pub struct Cluster {
     /// This node gets no frames of Raft for the time being.
     behind: Option<usize>,
     held: VecDeque<(usize, NodeId, Bytes)>,
+    /// Queues elsewhere hear nothing from the sessions of these nodes for the time being.
+    unheard: BTreeMap<usize, Vec<(NodeId, Bytes)>>,
     now: Time,
     pub wall: WallTime,
     connections: usize,
@@ -125,6 +128,7 @@ impl Cluster {
             frames: VecDeque::new(),
             behind: None,
             held: VecDeque::new(),
+            unheard: BTreeMap::new(),
             now: Time(1),
             wall,
             connections: 0,
@@ -159,6 +163,19 @@ impl Cluster {
     pub fn hold_back(&mut self, at: Option<usize>) {
         self.behind = at;
         self.frames.append(&mut self.held);
+    }
+
+    /// What this node's sessions say to queues elsewhere is on its way, until [`Cluster::let_through`].
+    pub fn delay_requests(&mut self, at: usize) {
+        self.unheard.entry(at).or_default();
+    }
+
+    /// It arrives, in its order.
+    pub fn let_through(&mut self, at: usize) {
+        let unheard = self.unheard.remove(&at).unwrap_or_default();
+        let all = unheard.into_iter().map(|(to, frame)| (at, to, frame));
+        self.frames.extend(all);
+        self.settle();
     }
 
     /// Its links break; it and its clients live on.
@@ -255,6 +272,12 @@ impl Cluster {
             while let Some((from, to, frame)) = self.frames.pop_front() {
                 if self.behind == Some(to.0 as usize - 1) && frame.first() == Some(&RAFT) {
                     self.held.push_back((from, to, frame));
+                    continue;
+                }
+                if let Some(unheard) = self.unheard.get_mut(&from)
+                    && frame.first() == Some(&TO_QUEUE)
+                {
+                    unheard.push((to, frame));
                     continue;
                 }
                 let from_node = NodeId(from as u64 + 1);

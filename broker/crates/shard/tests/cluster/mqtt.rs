@@ -3,8 +3,8 @@
 use super::Cluster;
 use bytes::BytesMut;
 use codec_mqtt::{
-    Connect, Filters, Packet, Properties, Publish, Qos, Subscribe, SubscribeOptions, Version, Will,
-    parse_frame,
+    Ack, AckKind, Connect, Filters, Packet, Properties, Publish, Qos, Reason, Subscribe,
+    SubscribeOptions, Version, Will, parse_frame,
 };
 use shard::{ClientProtocol, ConnectionKey, ShardDriver};
 
@@ -13,6 +13,8 @@ pub struct MqttClient {
     key: ConnectionKey,
     input: BytesMut,
     got: BytesMut,
+    /// Under which packet identifiers which payloads came.
+    ids: Vec<(String, u16)>,
 }
 
 impl Cluster {
@@ -162,6 +164,7 @@ impl MqttClient {
             key: cluster.connect(at, ClientProtocol::Mqtt),
             input: BytesMut::new(),
             got: BytesMut::new(),
+            ids: Vec::new(),
         };
         client.send(cluster, &Packet::Connect(connect));
         client
@@ -224,6 +227,18 @@ impl MqttClient {
         self.send(cluster, &Packet::Publish(publish));
     }
 
+    /// The packet identifier that a message came with last.
+    pub fn packet_id_of(&self, payload: &str) -> u16 {
+        let known = self.ids.iter().rev().find(|(known, _)| known == payload);
+        known.expect("it came").1
+    }
+
+    /// An answer to the message with this packet identifier.
+    pub fn answer(&mut self, cluster: &mut Cluster, kind: AckKind, packet_id: u16) {
+        let ack = Ack::new(kind, packet_id, Reason::Success);
+        self.send(cluster, &Packet::Ack(ack));
+    }
+
     /// A message of QoS 1 that is to be retained.
     pub fn retain(&mut self, cluster: &mut Cluster, topic: &str, payload: &[u8]) {
         let publish = Publish {
@@ -263,6 +278,7 @@ impl MqttClient {
                 Ok(Packet::Publish(p)) => {
                     let users: Vec<_> = p.properties.user_properties().collect();
                     let payload = String::from_utf8_lossy(p.payload);
+                    self.ids.push((payload.to_string(), p.packet_id));
                     format!("{} {payload} q{} {users:?}", p.topic, p.qos as u8)
                 }
                 Ok(Packet::ConnAck(p)) => format!("CONNACK {:?} {}", p.reason, p.session_present),

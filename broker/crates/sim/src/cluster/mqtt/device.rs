@@ -81,7 +81,7 @@ pub struct Device {
     pub ghosts: Vec<Ghost>,
     /// Where the last connection went.
     pub place: Option<Place>,
-    /// How often that was another place than before, or the session's queue was taken from the connection there.
+    /// How often that was another place than before.
     epoch: u64,
     /// It wants a session of its own beginning.
     anew: bool,
@@ -292,12 +292,7 @@ impl Device {
         match heard {
             Heard::Accepted { present } => self.accepted(present, cx),
             Heard::Refused(reason) => may_refuse(reason),
-            Heard::Ended(reason) => {
-                // A late request of an earlier connection took the queue away: what it had not heard of comes again.
-                let late = reason == Reason::ImplementationSpecificError;
-                self.epoch += u64::from(late && !cx.book.calm_since(cx.now));
-                may_end(reason)
-            }
+            Heard::Ended(reason) => may_end(reason),
             Heard::Message(arrival) => {
                 if !self.inbound.arrived(&arrival) {
                     return Ok(());
