@@ -134,7 +134,7 @@ impl Segments {
         let names = self.disk.list(&self.dir)?;
         self.made_dir = !names.is_empty();
         if names.iter().any(|name| name == stopped::NAME) {
-            let left = stopped::take(&*self.disk, &self.stopped(), self.queue, incarnation)?;
+            let left = stopped::read(&*self.disk, &self.stopped(), self.queue, incarnation)?;
             found.undelivered = left.unwrap_or_default();
         }
         let number = |name: &str, kind: &str| Number::parse(name.strip_suffix(kind)?);

@@ -80,21 +80,18 @@ pub(super) fn revoke(disk: &dyn Disk, path: &str) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Takes what the life before this one has left, if it has. No later one is to find it.
-pub(super) fn take(
+/// What the life before this one has left, if it has. It stays: to later lives it is not of the one before theirs.
+pub(super) fn read(
     disk: &dyn Disk,
     path: &str,
     queue: QueueId,
     incarnation: Incarnation,
 ) -> io::Result<Option<Undelivered>> {
-    let file = disk.open(path)?;
-    let mut raw = vec![0; file.len()?.min(MOST as u64 + 1) as usize];
-    let read = file.read_at(0, &mut raw)?;
-    raw.truncate(read);
-    drop(file);
-    disk.remove(path)?;
+    let mut raw = [0; MOST + 1];
+    let read = disk.open(path)?.read_at(0, &mut raw)?;
     let before = incarnation.0.checked_sub(1).map(Incarnation);
-    Ok(before.and_then(|before| decode(&raw, queue, before)))
+    let raw = raw.get(..read).unwrap_or(&[]);
+    Ok(before.and_then(|before| decode(raw, queue, before)))
 }
 
 #[cfg(test)]
@@ -107,9 +104,7 @@ mod tests {
     fn found(raw: &[u8], queue: QueueId, life: u64) -> Option<Undelivered> {
         let disk = SimDisk::new();
         disk.create(NAME).unwrap().write_at(0, raw).unwrap();
-        let found = take(&disk, NAME, queue, Incarnation(life)).unwrap();
-        assert_eq!(disk.list("").unwrap(), Vec::<String>::new());
-        found
+        read(&disk, NAME, queue, Incarnation(life)).unwrap()
     }
 
     #[test]
@@ -140,7 +135,7 @@ mod tests {
             revoke(&disk, NAME).unwrap();
             disk.crash(&mut env::rng::SeededRng::new(seed));
             disk.restart();
-            let found = take(&disk, NAME, QUEUE, Incarnation(4)).unwrap();
+            let found = read(&disk, NAME, QUEUE, Incarnation(4)).unwrap();
             assert_eq!(found, None);
         }
     }
