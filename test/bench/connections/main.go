@@ -87,7 +87,7 @@ func run(names []string, together, nodes int) error {
 		return fmt.Errorf("POSTHORN (the program) is not set")
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "kind\tconnections\tMB resident\tbytes each, since the line before\tCPU ms per thousand\tconnects/s\ton each other node: bytes\tCPU ms per thousand")
+	fmt.Fprintln(out, "kind\tconnections\tMB resident\tbytes each, since the line before\tof them no file\tsince the first line\tCPU ms per thousand\tconnects/s\ton each other node: bytes\tCPU ms per thousand")
 	for _, k := range kinds {
 		if len(names) > 0 && !contains(names, k.name) {
 			continue
@@ -141,6 +141,7 @@ func (k kind) measure(program string, together, nodes int, out io.Writer) error 
 	if err != nil {
 		return err
 	}
+	var first process.Usage
 	for _, count := range counts {
 		from := len(open)
 		began := time.Now()
@@ -154,8 +155,14 @@ func (k kind) measure(program string, together, nodes int, out io.Writer) error 
 			return err
 		}
 		n := float64(count - from)
-		fmt.Fprintf(out, "%s\t%d\t%.1f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\n", k.name, count, float64(after.Resident)/1e6,
-			(float64(after.Resident)-float64(before.Resident))/n,
+		sinceFirst := "-"
+		if from == 0 {
+			first = after
+		} else {
+			sinceFirst = fmt.Sprintf("%.0f", (float64(after.Resident)-float64(first.Resident))/float64(count-counts[0]))
+		}
+		fmt.Fprintf(out, "%s\t%d\t%.1f\t%.0f\t%.0f\t%s\t%.0f\t%.0f\t%.0f\t%.0f\n", k.name, count, float64(after.Resident)/1e6,
+			(float64(after.Resident)-float64(before.Resident))/n, (float64(after.Anonymous)-float64(before.Anonymous))/n, sinceFirst,
 			(after.CPU-before.CPU).Seconds()*1e6/n, n/took.Seconds(), (awayAfter.bytes-away.bytes)/n, (awayAfter.seconds-away.seconds)*1e6/n)
 		before, away = after, awayAfter
 	}

@@ -20,6 +20,8 @@ type Usage struct {
 	Peak uint64
 	// Resident bytes now.
 	Resident uint64
+	// Of these what is no file: not the program's pages, which it reads when it needs them first.
+	Anonymous uint64
 }
 
 // USER_HZ: what /proc counts processor time in, the same on every Linux.
@@ -40,6 +42,7 @@ func (b *Broker) Usage() (Usage, error) {
 		sum.Written += one.Written
 		sum.Peak += one.Peak
 		sum.Resident += one.Resident
+		sum.Anonymous += one.Anonymous
 	}
 	return sum, nil
 }
@@ -82,6 +85,7 @@ func usage(pid string) (Usage, error) {
 	u.Written = counter(filepath.Join(proc, "io"), "write_bytes:")
 	u.Peak = counter(filepath.Join(proc, "status"), "VmHWM:") << 10
 	u.Resident = counter(filepath.Join(proc, "status"), "VmRSS:") << 10
+	u.Anonymous = counter(filepath.Join(proc, "status"), "RssAnon:") << 10
 	return u, nil
 }
 

@@ -85,7 +85,7 @@ impl Link {
             true => Reason::Success,
             false => self.unknown(),
         };
-        self.owed = self.owed.saturating_sub(1);
+        self.owe_less();
         Ack::new(AckKind::PubComp, ack.packet_id, reason).encode(self.version, cx.packet());
     }
 }

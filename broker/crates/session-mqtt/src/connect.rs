@@ -2,8 +2,9 @@
 
 use crate::extras::{Extras, MaybeExtras};
 use crate::link::{Cx, DelayedWill, LEARNING, Link};
+use crate::packet_ids::PacketIds;
 use crate::publish;
-use crate::session::{Client, Failure, MqttSession, Outcome, Phase, Unknown};
+use crate::session::{Client, Failure, Moment, MqttSession, Outcome, Phase, Unknown};
 use crate::settings::Settings;
 use crate::state::{ClientState, Kept};
 use crate::stored::queue_name;
@@ -164,7 +165,7 @@ impl MqttSession {
     /// The session is the connection's.
     pub(crate) fn run(&mut self, cx: &mut Cx<'_>) {
         self.phase = Phase::Running;
-        self.since = cx.broker.now();
+        self.since = Moment::of(cx.broker.now());
         let accepted = self.client.known_mut();
         if accepted.is_some_and(|link| !link.accept(cx)) {
             self.end_silently("CONNACK is larger than the client takes", cx);
@@ -284,9 +285,9 @@ fn new_link(
         extras,
         subscriber: SubscriberId::NOBODY,
         state: ClientState::default(),
+        ids: PacketIds::default(),
         keep_alive: agree_on_keep_alive(settings, connect)?,
         open: false,
-        no_local: false,
         quota: properties
             .receive_maximum
             .map_or(limits.prefetch, |n| n.get().min(limits.prefetch)),
@@ -294,13 +295,11 @@ fn new_link(
             .topic_alias_maximum
             .unwrap_or(0)
             .min(limits.topic_aliases),
-        owed: 0,
         next_seq: 1,
         traffic: None,
         published: false,
         consumes: false,
         alarm: cx.broker.publishers_blocked().is_some(),
-        behind: false,
         busy: false,
         unread: 0,
     })

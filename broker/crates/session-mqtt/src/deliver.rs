@@ -80,7 +80,7 @@ impl Link {
             outstanding += usize::from(self.send_again(at, cx));
         }
         while outstanding < quota && self.state.has_waiting() && self.has_room(cx) {
-            if !self.state.has_id() {
+            if !self.state.has_id(&self.ids) {
                 return;
             }
             let Some(next) = self.state.next_waiting() else {
@@ -180,7 +180,7 @@ impl Link {
             return false;
         };
         let qos = quality(&delivery, &envelope);
-        let Some(packet_id) = self.state.new_id() else {
+        let Some(packet_id) = self.state.new_id(&mut self.ids) else {
             return false;
         };
         let sending = Sending {

@@ -169,6 +169,7 @@ impl Link {
             seconds => Leave {
                 state: Some(Box::new(Kept {
                     state: self.state,
+                    ids: self.ids,
                     queue,
                     settled,
                     fence,

@@ -4,6 +4,7 @@ use crate::link::{DelayedWill, Link};
 use crate::stored::Stored;
 use crate::subscribe::Pending;
 use std::ops::{Deref, DerefMut};
+use topics::Subscription;
 
 #[derive(Debug)]
 pub(crate) struct Extras {
@@ -14,6 +15,8 @@ pub(crate) struct Extras {
     pub clean_start: bool,
     /// The client is another broker: its subscriptions do not want what it publishes, and tell what was retained.
     pub bridge: bool,
+    /// A subscription does not want what this client publishes.
+    pub no_local: bool,
     /// The client asked for more.
     pub expiry_cut: bool,
     /// The session was there before.
@@ -35,6 +38,7 @@ impl Extras {
         assigned: false,
         clean_start: false,
         bridge: false,
+        no_local: false,
         expiry_cut: false,
         present: false,
         session_expiry: 0,
@@ -48,6 +52,7 @@ impl Extras {
     fn is_over(&self) -> bool {
         self.client_id.is_none()
             && !self.bridge
+            && !self.no_local
             && !self.present
             && self.session_expiry == 0
             && self.packet == u32::MAX
@@ -84,6 +89,13 @@ impl MaybeExtras {
 
     pub fn pending_mut(&mut self) -> Option<&mut Pending> {
         self.0.as_mut()?.pending.as_deref_mut()
+    }
+
+    /// One more subscription.
+    pub fn note_no_local(&mut self, subscription: &Subscription) {
+        if subscription.no_local {
+            self.no_local = true;
+        }
     }
 
     pub fn take_stored(&mut self) -> Option<Box<Stored>> {

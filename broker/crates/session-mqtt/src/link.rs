@@ -3,6 +3,7 @@
 use crate::Settings;
 use crate::deliver::Sending;
 use crate::extras::MaybeExtras;
+use crate::packet_ids::PacketIds;
 use crate::session::Failure;
 use crate::state::{ClientState, Kept};
 use crate::stored::queue_name;
@@ -91,16 +92,13 @@ pub(crate) struct Link {
     /// Once the client id is its own.
     pub subscriber: SubscriberId,
     pub state: ClientState,
+    pub ids: PacketIds,
     /// Seconds; 0: none.
     pub keep_alive: u16,
     /// CONNACK is out.
     pub open: bool,
-    /// A subscription does not want what this client publishes.
-    pub no_local: bool,
     /// Unacknowledged messages at most.
     pub quota: u16,
-    /// Publishes of QoS 1 and 2 of this connection that await their last answer (5.0).
-    pub owed: u16,
     /// Topic aliases that the client takes.
     pub aliases: u16,
     /// Of the next publish that queues or other hubs answer. Never used twice: an answer that comes late must not pass for another's.
@@ -112,8 +110,6 @@ pub(crate) struct Link {
     pub consumes: bool,
     /// An alarm is in force.
     pub alarm: bool,
-    /// A queue asked for no more publishes.
-    pub behind: bool,
     /// The last flush left bytes behind: the client does not keep up.
     pub busy: bool,
     /// Messages of QoS 0 written since the client kept up.
@@ -274,7 +270,7 @@ impl Link {
         self.extras.present = !unknown_past;
         let mut before = None;
         if let Some(kept) = kept {
-            self.state = kept.state;
+            (self.state, self.ids) = (kept.state, kept.ids);
             before = kept.settled;
             // In a cluster the session may have been elsewhere since.
             if let Some(stored) = self.extras.stored_mut()
@@ -284,7 +280,7 @@ impl Link {
             }
         }
         if self.extras.stored.is_some() || record.is_some() {
-            self.state.ids.keep_low(self.settings.limits.prefetch);
+            self.ids.keep_low(self.settings.limits.prefetch);
         }
         let Some(record) = record else {
             return Ok(!self.make_queue(cx));

@@ -270,7 +270,7 @@ impl Link {
             Qos::ExactlyOnce => AckKind::PubRec,
         };
         if reason.is_error() || qos == Qos::AtLeastOnce {
-            self.owed = self.owed.saturating_sub(1);
+            self.owe_less();
         }
         if reason.is_error() {
             // [MQTT-4.3.3-9]

@@ -65,6 +65,23 @@ impl Client {
     }
 }
 
+/// A time in units of 67 ms, of which nine years have fewer than 2^32: wake-ups are no more exact (`shard::wakes`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(u32);
+
+impl Moment {
+    const BITS: u32 = 26;
+
+    /// The first that is not before `time`: nobody is found silent too early.
+    pub fn of(time: Time) -> Moment {
+        Moment(u32::try_from(time.0.div_ceil(1 << Self::BITS)).unwrap_or(u32::MAX))
+    }
+
+    pub fn time(self) -> Time {
+        Time(u64::from(self.0) << Self::BITS)
+    }
+}
+
 /// An MQTT connection as a state machine. In one piece, and small while it is idle: there may be millions.
 #[derive(Debug)]
 pub struct MqttSession {
@@ -73,12 +90,12 @@ pub struct MqttSession {
     /// A large CONNECT is on its way ([`Broker::hold_unknown`]).
     holds: bool,
     /// While it runs: when bytes came last. Before: when CONNECT must have been accepted.
-    pub(crate) since: Time,
+    pub(crate) since: Moment,
     pub(crate) client: Client,
 }
 
 // The allocator has this size.
-const _: () = assert!(size_of::<MqttSession>() <= 96);
+const _: () = assert!(size_of::<MqttSession>() <= 80);
 
 /// A packet could not go on: the connection ends for this reason.
 pub(crate) struct Failure {
@@ -111,7 +128,7 @@ impl MqttSession {
             phase: Phase::Connecting,
             version: Version::V311,
             holds: false,
-            since: now + login,
+            since: Moment::of(now + login),
             client: Client::Unknown(Box::new(Unknown {
                 tls: config.tls.filter(|_| config.settings.by_certificate),
                 settings: config.settings,
@@ -309,7 +326,7 @@ impl MqttSession {
             Notice::Verified { right } => self.verified(right, cx),
             Notice::Relieved => {
                 if let Some(link) = self.client.known_mut() {
-                    link.behind = false;
+                    link.catch_up();
                 }
             }
             Notice::Blocked(alarm) => {
@@ -417,7 +434,7 @@ impl MqttSession {
     fn on_time(&mut self, cx: &mut Cx<'_>) {
         let now = cx.broker.now();
         let running = self.phase == Phase::Running;
-        let late = !running && self.since <= now;
+        let late = !running && self.since.time() <= now;
         if late && matches!(self.phase, Phase::Learning | Phase::Opening) {
             let text = match self.phase {
                 Phase::Learning => "the cluster does not answer",
@@ -430,7 +447,7 @@ impl MqttSession {
         }
         // A connection that we do not read cannot be heard.
         if running && self.is_paused() {
-            self.since = now;
+            self.since = Moment::of(now);
         }
         // [MQTT-3.1.2-22]
         if self.silent_at().is_some_and(|at| at <= now) {
@@ -443,7 +460,7 @@ impl MqttSession {
     fn silent_at(&self) -> Option<Time> {
         let link = self.client.known().filter(|link| link.keep_alive > 0)?;
         let patience = Duration::from_millis(1500) * link.keep_alive.into();
-        (self.phase == Phase::Running).then(|| self.since + patience)
+        (self.phase == Phase::Running).then(|| self.since.time() + patience)
     }
 }
 
@@ -462,7 +479,7 @@ impl Session for MqttSession {
         out: &mut Outbox,
     ) -> Standing {
         if self.phase == Phase::Running {
-            self.since = broker.now();
+            self.since = Moment::of(broker.now());
         }
         let cx = &mut Cx::new(broker, out);
         self.read(input, cx);
@@ -493,7 +510,7 @@ impl Session for MqttSession {
         match self.phase {
             Phase::Ended => None,
             Phase::Running => self.silent_at(),
-            _ => Some(self.since),
+            _ => Some(self.since.time()),
         }
     }
 

@@ -57,10 +57,7 @@ pub(crate) struct Waiting {
 
 /// It derefs to what is there only while messages are under way.
 #[derive(Debug, Default)]
-pub(crate) struct ClientState {
-    pub ids: PacketIds,
-    under_way: Option<Box<UnderWay>>,
-}
+pub(crate) struct ClientState(Option<Box<UnderWay>>);
 
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
@@ -105,13 +102,13 @@ impl Deref for ClientState {
     type Target = UnderWay;
 
     fn deref(&self) -> &UnderWay {
-        self.under_way.as_deref().unwrap_or(&NOTHING)
+        self.0.as_deref().unwrap_or(&NOTHING)
     }
 }
 
 impl DerefMut for ClientState {
     fn deref_mut(&mut self) -> &mut UnderWay {
-        self.under_way.get_or_insert_default()
+        self.0.get_or_insert_default()
     }
 }
 
@@ -119,6 +116,7 @@ impl DerefMut for ClientState {
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub state: ClientState,
+    pub ids: PacketIds,
     /// The queue that the session had when its connection ended.
     pub queue: Option<QueueId>,
     /// What that may not have heard of.
@@ -141,7 +139,7 @@ pub(crate) fn quality(delivery: &Delivery, envelope: &Envelope<'_>) -> Qos {
 impl ClientState {
     /// Gives back what is not needed while nothing is under way.
     pub fn rest(&mut self) {
-        self.under_way.take_if(|under_way| under_way.is_over());
+        self.0.take_if(|under_way| under_way.is_over());
     }
 
     /// Puts a message of QoS 1 or 2 behind the others. False: there is no room.
@@ -194,20 +192,19 @@ impl ClientState {
     }
 
     /// Whether a message can be sent: a packet identifier is free.
-    pub fn has_id(&self) -> bool {
-        let all = self.ids.all();
+    pub fn has_id(&self, ids: &PacketIds) -> bool {
+        let all = ids.all();
         let few = self.inflight.len() < usize::from(*all.end());
         few && self.releasing.is_empty() || all.into_iter().any(|id| !self.has(id))
     }
 
-    pub fn new_id(&mut self) -> Option<u16> {
-        let under_way = self.under_way.as_deref().unwrap_or(&NOTHING);
-        self.ids.next(|id| under_way.has(id))
+    pub fn new_id(&self, ids: &mut PacketIds) -> Option<u16> {
+        ids.next(|id| self.has(id))
     }
 
     /// What another life of the node may have used is not used again before it is released.
-    pub fn release_all(&mut self) {
-        self.releasing = self.ids.all().collect();
+    pub fn release_all(&mut self, ids: &PacketIds) {
+        self.releasing = ids.all().collect();
     }
 
     /// Those that PUBREL has to go out for.
@@ -217,7 +214,7 @@ impl ClientState {
 
     /// PUBCOMP has come. Whether it is for one of [`ClientState::releasing`].
     pub fn was_released(&mut self, id: u16) -> bool {
-        let under_way = self.under_way.as_mut();
+        let under_way = self.0.as_mut();
         under_way.is_some_and(|under_way| under_way.releasing.remove(&id))
     }
 
@@ -233,7 +230,7 @@ impl ClientState {
 
     /// The connection is over: everything will have to be sent again, and what is the queue's has gone back there.
     pub fn rewind(&mut self) {
-        let Some(under_way) = self.under_way.as_deref_mut() else {
+        let Some(under_way) = self.0.as_deref_mut() else {
             return;
         };
         if planted::is(Bug::PacketIdForgotten) {
@@ -280,20 +277,20 @@ mod tests {
 
     #[test]
     fn what_is_released_for_an_earlier_life_is_not_used_before() {
-        let mut state = ClientState::default();
-        state.ids.keep_low(10);
-        assert!(state.has_id() && state.under_way.is_none());
-        state.release_all();
+        let (mut state, mut ids) = (ClientState::default(), PacketIds::default());
+        ids.keep_low(10);
+        assert!(state.has_id(&ids) && state.0.is_none());
+        state.release_all(&ids);
         assert_eq!(state.releasing().count(), 64);
-        assert_eq!((state.has_id(), state.new_id()), (false, None));
+        assert_eq!((state.has_id(&ids), state.new_id(&mut ids)), (false, None));
         assert!(state.was_released(7) && !state.was_released(7));
-        assert!(state.has_id());
+        assert!(state.has_id(&ids));
         state.rest();
-        assert_eq!(state.new_id(), Some(7));
+        assert_eq!(state.new_id(&mut ids), Some(7));
         for id in 1..=64 {
             state.was_released(id);
         }
         state.rest();
-        assert!(state.under_way.is_none());
+        assert!(state.0.is_none());
     }
 }

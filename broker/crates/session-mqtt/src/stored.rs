@@ -223,7 +223,7 @@ impl Link {
         hub.unsubscribe_all(subscriber);
         hub.store_in(subscriber, queue.0);
         for (filter, subscription) in kept {
-            self.no_local |= subscription.no_local;
+            self.extras.note_no_local(&subscription);
             if let Some(stored) = self.extras.stored_mut() {
                 stored.exactly_once |= subscription.qos == Qos::ExactlyOnce;
             }
@@ -252,7 +252,7 @@ impl Link {
         // Now: this connection may end before it is told, and the next one knows no more of what was before.
         let stored = self.extras.stored.as_ref();
         if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
-            self.state.release_all();
+            self.state.release_all(&self.ids);
         }
         self.set_expiry(record, cx);
         self.consume(cx);
@@ -534,7 +534,7 @@ impl Link {
         let (Some(queue), Some(subscriber)) = (self.queue(), self.subscriber.known()) else {
             return;
         };
-        if !self.no_local || !routes.contains(&queue) {
+        if !self.extras.no_local || !routes.contains(&queue) {
             return;
         }
         if let Some(hub) = cx.broker.topics() {

@@ -220,7 +220,7 @@ impl Link {
         };
         for want in wanted.iter_mut().filter(|want| !want.reason.is_error()) {
             let was_there = hub.subscribe(subscriber, &want.filter, want.subscription);
-            self.no_local |= want.subscription.no_local;
+            self.extras.note_no_local(&want.subscription);
             let sends = match want.handling {
                 RetainHandling::Send => true,
                 RetainHandling::SendIfNew => !was_there,

@@ -11,6 +11,10 @@ pub(crate) struct Traffic {
     pub aliases_in: aliases::Inbound,
     pub aliases_out: aliases::Outbound,
     pub unconfirmed: VecDeque<Unconfirmed>,
+    /// Publishes of QoS 1 and 2 of this connection that await their last answer (5.0).
+    pub owed: u16,
+    /// A queue asked for no more publishes.
+    pub behind: bool,
     /// Retained messages on their way to the cluster.
     pub retaining: u16,
     /// The state of the tree in which the user was found to have the right to publish.
@@ -24,6 +28,8 @@ impl Traffic {
         aliases_in: aliases::Inbound::NONE,
         aliases_out: aliases::Outbound::NONE,
         unconfirmed: VecDeque::new(),
+        owed: 0,
+        behind: false,
         retaining: 0,
         writable: None,
         routes: Vec::new(),
@@ -32,6 +38,8 @@ impl Traffic {
     /// Whether it could as well not be there.
     fn is_over(&self) -> bool {
         self.unconfirmed.is_empty()
+            && self.owed == 0
+            && !self.behind
             && self.retaining == 0
             && self.aliases_in.is_empty()
             && self.aliases_out.is_empty()
@@ -55,6 +63,20 @@ impl DerefMut for Link {
 }
 
 impl Link {
+    /// A publish of QoS 1 or 2 has its last answer.
+    pub fn owe_less(&mut self) {
+        if let Some(traffic) = &mut self.traffic {
+            traffic.owed = traffic.owed.saturating_sub(1);
+        }
+    }
+
+    /// Queues take publishes again.
+    pub fn catch_up(&mut self) {
+        if let Some(traffic) = &mut self.traffic {
+            traffic.behind = false;
+        }
+    }
+
     /// Nothing moves now: gives back what is not needed meanwhile.
     pub fn rest(&mut self) {
         self.traffic.take_if(|traffic| traffic.is_over());

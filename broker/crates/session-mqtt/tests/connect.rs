@@ -337,14 +337,15 @@ fn a_client_that_is_silent_is_disconnected() {
             w.send(c, &Packet::PingReq);
             assert_eq!(w.said(c), ["PINGRESP"]);
         }
-        w.after(Duration::from_secs(15));
+        // To within a unit of wake-ups.
+        w.after(Duration::from_millis(15_068));
         assert_eq!(w.said(c), said);
     }
     // Without a keep alive for ever; without CONNECT not.
     let mut w = World::default();
     let c = w.client(Version::V311, "c");
     let idle = w.open(Version::V311);
-    w.after(Duration::from_secs(10));
+    w.after(Duration::from_millis(10_068));
     assert_eq!(w.said(idle), ["END"]);
     w.after(Duration::from_secs(1_000_000));
     assert!(!w.is_closed(c));
@@ -372,7 +373,8 @@ fn keep_alives_have_a_longest() {
         if told.is_some() {
             w.after(Duration::from_millis(89_900));
             assert_eq!(w.said(c), [""; 0], "{asked}");
-            w.after(Duration::from_millis(100));
+            // To within a unit of wake-ups.
+            w.after(Duration::from_millis(168));
             assert_eq!(w.said(c), ["DISCONNECT 0x8d", "END"], "{asked}");
         }
     }

@@ -4,6 +4,7 @@ mod claims;
 mod clients;
 mod elsewhere;
 mod filters;
+mod name;
 mod owner;
 mod publish;
 mod queues;

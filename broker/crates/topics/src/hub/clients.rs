@@ -9,12 +9,13 @@ use std::hash::BuildHasher;
 #[derive(Default)]
 pub(super) struct Clients(HashTable<SubscriberId>);
 
-fn hash(client: &str) -> u64 {
+fn hash(client: &[u8]) -> u64 {
     foldhash::fast::FixedState::default().hash_one(client)
 }
 
-fn name_of(all: &Slab<Subscriber>, who: SubscriberId) -> &str {
-    all.get(who.0 as usize).map_or("", |entry| entry.client())
+fn name_of(all: &Slab<Subscriber>, who: SubscriberId) -> &[u8] {
+    all.get(who.0 as usize)
+        .map_or(&[], |entry| entry.client_bytes())
 }
 
 impl Clients {
@@ -23,6 +24,7 @@ impl Clients {
     }
 
     pub fn find(&self, client: &str, all: &Slab<Subscriber>) -> Option<SubscriberId> {
+        let client = client.as_bytes();
         let found = self
             .0
             .find(hash(client), |who| name_of(all, *who) == client);
@@ -36,7 +38,10 @@ impl Clients {
     }
 
     pub fn remove(&mut self, client: &str, gone: SubscriberId) {
-        if let Ok(entry) = self.0.find_entry(hash(client), |who| *who == gone) {
+        if let Ok(entry) = self
+            .0
+            .find_entry(hash(client.as_bytes()), |who| *who == gone)
+        {
             entry.remove();
         }
     }

@@ -1,6 +1,7 @@
 //! A client of the hub in few bytes: there may be millions of them, and most are connected, with a subscription or none.
 
 use super::filters::Filters;
+use super::name::Name;
 use super::{Parked, Will};
 use crate::Subscription;
 use crate::claims::word::ClientId;
@@ -35,7 +36,7 @@ struct Rest {
 
 pub(super) struct Subscriber {
     vhost: Arc<VhostName>,
-    client: Box<str>,
+    client: Name,
     /// [`NOBODY`]: it is away, and [`Rest`] says how.
     session: u64,
     /// The number of the queue that has its messages of QoS 1 and 2; 0: none has.
@@ -55,7 +56,7 @@ impl Subscriber {
     pub fn new(vhost: Arc<VhostName>, client: &str, session: u64, stamp: u64) -> Subscriber {
         Subscriber {
             vhost,
-            client: client.into(),
+            client: Name::new(client),
             session,
             queue: 0,
             stamp,
@@ -68,7 +69,12 @@ impl Subscriber {
     }
 
     pub fn client(&self) -> &str {
-        &self.client
+        self.client.as_str()
+    }
+
+    /// The same, to be compared.
+    pub fn client_bytes(&self) -> &[u8] {
+        self.client.as_bytes()
     }
 
     pub fn id(&self) -> ClientId {
