@@ -341,13 +341,10 @@ fn hear(
     }
 }
 
-/// Queues of sessions that share a subscription, and were chosen.
+/// Queues of sessions that share a subscription, and were chosen. One that is there for other subscriptions has the message twice
+/// (section 4.8.2).
 fn add_picked(picked: Vec<u64>, routes: &mut Vec<QueueId>) {
-    for queue in picked.into_iter().map(QueueId) {
-        if !routes.contains(&queue) {
-            routes.push(queue);
-        }
-    }
+    routes.extend(picked.into_iter().map(QueueId));
 }
 
 /// Leaves out queues that a message is not for. Of QoS 0 the hub hands out what sessions get, and a key beyond 255 bytes is

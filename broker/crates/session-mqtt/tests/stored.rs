@@ -372,6 +372,26 @@ fn who_shares_a_subscription_may_have_a_queue() {
 }
 
 #[test]
+fn a_queue_has_a_copy_for_what_its_client_shares() {
+    // Section 4.8.2
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 60);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    w.subscribe(c, "$share/g/a", Qos::AtLeastOnce);
+    w.subscribe(c, "b", Qos::AtMostOnce);
+    w.subscribe(c, "$share/g/b", Qos::AtLeastOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    assert_eq!(w.said(p), ["PUBACK 1"]);
+    assert_eq!(w.said(c), ["PUBLISH a x q1 #1", "PUBLISH a x q1 #2"]);
+    w.publish(p, "b", Qos::AtLeastOnce, 2, "y");
+    assert_eq!(w.said(p), ["PUBACK 2"]);
+    let mut said = w.said(c);
+    said.sort();
+    assert_eq!(said, ["PUBLISH b y q0", "PUBLISH b y q1 #3"]);
+}
+
+#[test]
 fn what_is_started_is_finished_though_the_client_unsubscribed_before_it_was_cut_off() {
     // 3.1.1: [MQTT-4.4.0-1], [MQTT-3.10.4-3]
     // [MQTT-4.4.0-1], [MQTT-3.10.4-3]
@@ -413,13 +433,14 @@ fn what_is_started_is_finished_though_the_client_unsubscribed_before_it_was_cut_
 
 #[test]
 fn what_a_group_gives_a_client_is_kept_though_another_subscription_of_it_matches_with_qos_0() {
+    // Two copies: section 4.8.2.
     let mut w = World::default();
     let (c, _) = keeper(&mut w, "k", 60);
     w.subscribe(c, "$share/g/a", Qos::AtLeastOnce);
     w.subscribe(c, "+", Qos::AtMostOnce);
     let p = w.client(Version::V5, "p");
     w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
-    assert_eq!(w.said(c), ["PUBLISH a 1 q1 #1"]);
+    assert_eq!(w.said(c), ["PUBLISH a 1 q0", "PUBLISH a 1 q1 #1"]);
     // For QoS 0 it has nothing of its own in the queue.
     w.publish(p, "b", Qos::AtLeastOnce, 2, "2");
     assert_eq!(w.said(c), ["PUBLISH b 2 q0"]);

@@ -320,6 +320,32 @@ fn a_shared_subscription_serves_one_member_each_time() {
 }
 
 #[test]
+fn what_a_client_shares_is_independent_of_its_other_subscriptions() {
+    // [MQTT-3.3.4-5], section 4.8.2: a copy for those of its own together, and one for each group in which it is chosen.
+    let mut w = World::default();
+    let c = w.client(Version::V5, "c");
+    for (filter, qos, identifier) in [
+        ("a", Qos::AtLeastOnce, 1),
+        ("+", Qos::AtMostOnce, 2),
+        ("$share/g/a", Qos::AtMostOnce, 3),
+        ("$share/h/#", Qos::AtLeastOnce, 4),
+    ] {
+        w.subscribe_with(c, filter, options(qos), Some(identifier));
+    }
+    w.said(c);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "x");
+    let mut said = w.said(c);
+    said.sort();
+    let wanted = [
+        "PUBLISH a x q0 ids[3]",
+        "PUBLISH a x q1 #1 ids[2, 1]",
+        "PUBLISH a x q1 #2 ids[4]",
+    ];
+    assert_eq!(said, wanted);
+}
+
+#[test]
 fn who_may_subscribe_to_what() {
     // [MQTT-3.9.3-2]; M5
     let mut w = World::default();

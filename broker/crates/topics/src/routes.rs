@@ -90,8 +90,9 @@ impl Default for Routes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Found {
     pub who: SubscriberId,
-    pub subscription: Subscription,
+    /// Before the subscription, so that those of a client that are not shared stand together.
     pub shared: bool,
+    pub subscription: Subscription,
 }
 
 /// A hub that is to have a message.
@@ -303,12 +304,15 @@ impl Routes {
         }
     }
 
-    /// Appends the subscriptions of one client; those that are shared only when no other keeps messages. Nobody's turn passes.
+    /// Appends the subscriptions of one client: those that are shared in the place of others only when none of these keeps messages.
+    /// Nobody's turn passes.
     pub fn find_of(&mut self, topic: &str, who: SubscriberId, found: &mut Vec<Subscription>) {
         self.look_up(topic);
+        let before = found.len();
         let own = self.scratch.iter().filter(|r| r.to == Target::One(who));
         found.extend(own.map(|route| route.subscription));
-        if found.iter().any(Subscription::keeps) {
+        let own = found.len();
+        if found.iter().skip(before).any(Subscription::keeps) {
             return;
         }
         for route in &self.scratch {
@@ -317,6 +321,9 @@ impl Routes {
             {
                 found.extend(group.subscriptions_of(who));
             }
+        }
+        if found.len() > own {
+            found.drain(before..own);
         }
     }
 }

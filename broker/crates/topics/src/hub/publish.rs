@@ -89,7 +89,8 @@ impl Hub {
         }
     }
 
-    /// To clients of this hub; how many they are.
+    /// To clients of this hub; how many copies. A client has one for all its own subscriptions, and one for each that it shares
+    /// and was chosen for: those are independent of any other (section 4.8.2).
     pub(super) fn hand_out(
         &mut self,
         found: &[Found],
@@ -97,7 +98,8 @@ impl Hub {
         queues: &mut Vec<u64>,
     ) -> usize {
         let mut receivers = 0;
-        for matched in found.chunk_by(|a, b| a.who == b.who) {
+        let together = |a: &Found, b: &Found| a.who == b.who && !a.shared && !b.shared;
+        for matched in found.chunk_by(together) {
             let Some(first) = matched.first() else {
                 continue;
             };

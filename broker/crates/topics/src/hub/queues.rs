@@ -89,8 +89,8 @@ impl Hub {
         entry.filters().get(filter)
     }
 
-    /// Appends a client's subscriptions that a topic belongs to; those that are shared only when no other puts messages in its
-    /// queue: then it was chosen for one of these.
+    /// Appends a client's subscriptions for which its queue gave it a message: if none that is not shared puts such messages there, it was
+    /// chosen for one that is.
     pub fn matching(
         &mut self,
         subscriber: SubscriberId,
@@ -106,7 +106,9 @@ impl Hub {
             }
             return;
         }
+        let before = found.len();
         for shared in [false, true] {
+            let own = found.len();
             let all = entry.filters().iter();
             found.extend(
                 all.filter(|(filter, _)| match codec_mqtt::shared(filter) {
@@ -115,7 +117,9 @@ impl Hub {
                 })
                 .map(|(_, subscription)| subscription),
             );
-            if found.iter().any(Subscription::keeps) {
+            if shared && found.len() > own {
+                found.drain(before..own);
+            } else if found.iter().skip(before).any(Subscription::keeps) {
                 return;
             }
         }
