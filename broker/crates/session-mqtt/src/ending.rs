@@ -13,6 +13,12 @@ use topics::Leave;
 impl MqttSession {
     /// The client says goodbye.
     pub(crate) fn disconnected(&mut self, disconnect: &Disconnect<'_>, cx: &mut Cx<'_>) -> Outcome {
+        if !may_come_from_client(disconnect.reason)
+            || disconnect.properties.server_reference.is_some()
+        {
+            let text = "only a server disconnects like this";
+            return Err(Failure::new(Reason::ProtocolError, text));
+        }
         let expiry = disconnect.properties.session_expiry;
         if let (Some(link), Some(expiry)) = (self.client.known_mut(), expiry) {
             // Section 3.14.2.2.2
@@ -183,6 +189,27 @@ impl Link {
             hub.leave(subscriber, leave);
         }
     }
+}
+
+/// Of the reasons of a DISCONNECT those that clients give (section 3.14.2.1).
+fn may_come_from_client(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Success
+            | Reason::DisconnectWithWill
+            | Reason::UnspecifiedError
+            | Reason::MalformedPacket
+            | Reason::ProtocolError
+            | Reason::ImplementationSpecificError
+            | Reason::TopicNameInvalid
+            | Reason::ReceiveMaximumExceeded
+            | Reason::TopicAliasInvalid
+            | Reason::PacketTooLarge
+            | Reason::MessageRateTooHigh
+            | Reason::QuotaExceeded
+            | Reason::AdministrativeAction
+            | Reason::PayloadFormatInvalid
+    )
 }
 
 fn after(now: Time, seconds: u32) -> Time {

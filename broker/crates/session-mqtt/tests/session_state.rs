@@ -333,6 +333,35 @@ fn a_will_may_wait() {
 }
 
 #[test]
+fn a_client_disconnects_for_its_own_reasons_only() {
+    // [MQTT-3.14.2-1]; sections 3.14.2.1 and 3.14.2.2.5
+    let ours = [
+        0, 4, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99,
+    ];
+    let mut w = World::default();
+    for reason in 0..=255 {
+        let c = w.client(Version::V5, "c");
+        w.send_raw(c, &[0xE0, 1, reason]);
+        let said = w.said(c);
+        match ours.contains(&reason) {
+            true => assert_eq!(said, ["END"], "{reason:#x}"),
+            // Some are known, and some are no reasons of any DISCONNECT.
+            false => {
+                assert!(
+                    said[0].starts_with("DISCONNECT 0x8"),
+                    "{reason:#x}: {said:?}"
+                );
+                assert_eq!(said[1..], ["END"], "{reason:#x}");
+            }
+        }
+    }
+    // To another server only a server sends.
+    let c = w.client(Version::V5, "c");
+    w.send_raw(c, &[0xE0, 6, 0, 4, 0x1C, 0, 1, b's']);
+    assert_eq!(w.said(c), ["DISCONNECT 0x82", "END"]);
+}
+
+#[test]
 fn after_disconnect_nothing_is_read() {
     // [MQTT-3.14.4-1], [MQTT-3.14.4-2]
     let mut w = World::default();
