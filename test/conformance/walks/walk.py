@@ -295,8 +295,6 @@ class Walk:
         draw = self.random
         self.consumers += 1
         no_ack, queue = draw.random() < 0.15, self.queue()
-        # A RabbitMQ's quorum queue gives such a consumer no more than its prefetch at a time, which others may get instead.
-        no_ack = no_ack and not (self.quorum and state["prefetch"])
         tag = f"{'n' if no_ack else 'c'}{self.consumers}"
         arguments = {"x-priority": draw.choice((-1, 1, 2))} if draw.random() < 0.3 else {}
         exclusive = draw.random() < 0.05

@@ -39,28 +39,28 @@ impl Call {
         if self.is_monitor() || self.is_policymaker() || self.has("management") {
             return Ok(());
         }
-        Err(ApiError::not_authorized("Not management user"))
+        Err(ApiError::not_authorised("Not management user"))
     }
 
     pub(crate) fn administrator(&self) -> Result<(), ApiError> {
         if self.is_administrator() {
             return Ok(());
         }
-        Err(ApiError::not_authorized("Not administrator user"))
+        Err(ApiError::not_authorised("Not administrator user"))
     }
 
     pub(crate) fn monitor(&self) -> Result<(), ApiError> {
         if self.is_monitor() {
             return Ok(());
         }
-        Err(ApiError::not_authorized("Not monitor user"))
+        Err(ApiError::not_authorised("Not monitor user"))
     }
 
     pub(crate) fn policymaker(&self) -> Result<(), ApiError> {
         if self.is_policymaker() {
             return Ok(());
         }
-        Err(ApiError::not_authorized("Not policymaker user"))
+        Err(ApiError::not_authorised("Not policymaker user"))
     }
 
     /// The body as a JSON object; an empty one is an empty object.
@@ -91,7 +91,7 @@ impl Api {
         match found {
             None => Err(ApiError::not_found()),
             Some(access) if access || call.is_monitor() => Ok(()),
-            Some(_) => Err(ApiError::not_authorized(
+            Some(_) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",
             )),
         }
@@ -109,7 +109,7 @@ impl Api {
         match found {
             None => Err(ApiError::not_found()),
             Some(true) => Ok(()),
-            Some(false) => Err(ApiError::not_authorized(
+            Some(false) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",
             )),
         }
@@ -132,7 +132,7 @@ impl Api {
             .await?;
         match missing {
             None => Ok(()),
-            Some((_, thing)) => Err(ApiError::not_authorized(format!(
+            Some((_, thing)) => Err(ApiError::not_authorised(format!(
                 "access to {} '{}' in vhost '{vhost}' refused for user '{}'",
                 thing.kind(),
                 thing.name(),

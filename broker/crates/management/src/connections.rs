@@ -110,7 +110,7 @@ fn own_or(call: &Call, user: &str, may: bool) -> Result<(), ApiError> {
     if may || *user == *call.user.name {
         return Ok(());
     }
-    Err(ApiError::not_authorized(
+    Err(ApiError::not_authorised(
         "User not authorised for connections of others",
     ))
 }

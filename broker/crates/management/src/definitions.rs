@@ -8,6 +8,7 @@ use crate::json::Members;
 use crate::{
     bindings, exchanges, overview, parameters, permissions, policies, queues, users, vhosts,
 };
+use axum::http::StatusCode;
 use metadata::{Change, PolicyScope, Tree};
 use serde_json::{Map, Value as Json, json as object};
 
@@ -132,8 +133,8 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
     json(Json::Object(whole))
 }
 
-/// Imports what the document holds, in the order in which things need each other; into one vhost where one is named. What is
-/// there and the same stays; the first refusal ends the import and names the entry. Entries before it remain: importing
+/// Imports what the document holds, in the order in which things need each other; into one vhost where one is named. Queues and
+/// exchanges that are there stay as they are, as in RabbitMQ; the first refusal ends the import and names the entry. Entries before it remain: importing
 /// again goes on.
 pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     if let Some(vhost) = vhost {
@@ -172,13 +173,27 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
                 entry.insert("vhost".to_owned(), object!(vhost));
             }
             let done = import_one(api, call, kind, &Members(&entry)).await;
-            done.map_err(|e| ApiError {
-                reason: format!("{kind}[{at}]: {}", e.reason),
-                ..e
+            done.map_err(|e| {
+                let reason = format!("{kind}[{at}]: {}", e.reason);
+                match e.status {
+                    // What an entry needs: the path that was asked for is there.
+                    StatusCode::NOT_FOUND => ApiError::bad_request(reason),
+                    _ => ApiError { reason, ..e },
+                }
             })?;
         }
     }
     no_content()
+}
+
+async fn is_there(
+    api: &Api,
+    vhost: &str,
+    name: &str,
+    found: fn(&Tree, &str, &str) -> bool,
+) -> Result<bool, ApiError> {
+    let (vhost, name) = (vhost.to_owned(), name.to_owned());
+    api.read(move |tree| found(tree, &vhost, &name)).await
 }
 
 async fn import_one(
@@ -218,10 +233,22 @@ async fn import_one(
             Change::PutPolicy(record)
         }
         "queues" => {
+            let (vhost, name) = (vhost()?, named()?);
+            if is_there(api, vhost, name, |tree, v, n| tree.queue(v, n).is_some()).await? {
+                return Ok(());
+            }
             let mut entry = entry.0.clone();
             // RabbitMQ's files say the type beside the arguments.
             let kind = entry.get("type").and_then(Json::as_str);
             let kind = kind.filter(|k| *k != "classic").map(|k| object!(k));
+            // And old ones that it is not known.
+            if let Some(arguments) = entry.get_mut("arguments").and_then(Json::as_object_mut)
+                && arguments
+                    .get("x-queue-type")
+                    .is_some_and(|t| t == "undefined")
+            {
+                arguments.remove("x-queue-type");
+            }
             if let Some(kind) = kind {
                 let arguments = entry.entry("arguments").or_insert_with(|| object!({}));
                 if arguments.is_null() || arguments.as_array().is_some_and(Vec::is_empty) {
@@ -232,9 +259,15 @@ async fn import_one(
                 }
             }
             let entry = Members(&entry);
-            Change::DeclareQueue(queues::record(api, call, vhost()?, named()?, &entry).await?)
+            Change::DeclareQueue(queues::record(api, call, vhost, name, &entry).await?)
         }
-        "exchanges" => Change::DeclareExchange(exchanges::record(vhost()?, named()?, entry)?),
+        "exchanges" => {
+            let (vhost, name) = (vhost()?, named()?);
+            if is_there(api, vhost, name, |tree, v, n| tree.exchange(v, n).is_some()).await? {
+                return Ok(());
+            }
+            Change::DeclareExchange(exchanges::record(vhost, name, entry)?)
+        }
         _ => Change::Bind(bindings::record(vhost()?, entry)?),
     };
     api.change(change).await.map(|_| ())

@@ -36,6 +36,23 @@ impl ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "not_authorized", reason)
     }
 
+    /// Logged in, and not permitted: RabbitMQ spells this one in its own way.
+    pub(crate) fn not_authorised(reason: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::UNAUTHORIZED, "not_authorised", reason)
+    }
+
+    pub(crate) fn pagination(reason: impl Into<String>) -> ApiError {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_pagination_parameters",
+            reason,
+        )
+    }
+
+    pub(crate) fn page_out_of_range(reason: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "page_out_of_range", reason)
+    }
+
     pub(crate) fn method() -> ApiError {
         ApiError::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -81,7 +98,7 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> ApiError {
         match refused {
             Refused::NotFound(text) => ApiError::new(StatusCode::NOT_FOUND, OBJECT_NOT_FOUND, text),
-            Refused::AccessRefused(text) => ApiError::not_authorized(text),
+            Refused::AccessRefused(text) => ApiError::not_authorised(text),
             Refused::Unavailable(text) => ApiError::unavailable(text),
             Refused::PreconditionFailed(text)
             | Refused::ResourceLocked(text)

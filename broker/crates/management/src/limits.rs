@@ -5,7 +5,7 @@ use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::json::Members;
-use metadata::{Change, Name, VhostRecord};
+use metadata::{Change, Name, Tree, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
 
 pub(crate) fn values(limits: &[(Name, i64)]) -> Map<String, Json> {
@@ -42,8 +42,20 @@ pub(crate) async fn set(api: &Api, call: &Call, vhost: &str, limit: &str) -> Ans
     change(api, vhost, limit, value).await
 }
 
+/// A limit that nobody knows is not set.
 pub(crate) async fn clear(api: &Api, vhost: &str, limit: &str) -> Answer {
+    if !matches!(limit, "max-connections" | "max-queues") {
+        return match api.read(known(vhost)).await? {
+            true => no_content(),
+            false => Err(ApiError::not_found()),
+        };
+    }
     change(api, vhost, limit, None).await
+}
+
+fn known(vhost: &str) -> impl FnOnce(&Tree) -> bool + Send + 'static {
+    let vhost = vhost.to_owned();
+    move |tree| tree.vhost_exists(&vhost)
 }
 
 async fn change(api: &Api, vhost: &str, limit: &str, value: Option<i64>) -> Answer {

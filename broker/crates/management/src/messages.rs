@@ -227,7 +227,7 @@ async fn may_publish(
                 "write access to topic '{}' in exchange '{}' refused for user '{}'",
                 wanted.key, wanted.exchange, call.user.name
             );
-            return Err(ApiError::not_authorized(why));
+            return Err(ApiError::not_authorised(why));
         }
         Some((false, true)) => {}
     }

@@ -55,9 +55,13 @@ impl Query {
     fn number(&self, key: &str, default: usize) -> Result<usize, ApiError> {
         match self.get(key) {
             None => Ok(default),
-            Some(text) => text.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
-                ApiError::bad_request(format!("{key} is no number above 0: '{text}'"))
-            }),
+            Some(text) => match text.parse() {
+                Ok(0) => Err(ApiError::pagination(format!("{key} is 1 at the least"))),
+                Ok(number) => Ok(number),
+                Err(_) => Err(ApiError::bad_request(format!(
+                    "{key} is no number above 0: '{text}'"
+                ))),
+            },
         }
     }
 }
@@ -173,7 +177,7 @@ impl Window {
                 let size = query.number("page_size", PAGE)?;
                 if size > MAX_PAGE {
                     let why = format!("page_size is {MAX_PAGE} at the most");
-                    return Err(ApiError::bad_request(why));
+                    return Err(ApiError::pagination(why));
                 }
                 Some((query.number("page", 1)?, size))
             }
@@ -212,7 +216,7 @@ impl Window {
         };
         let pages = filtered.div_ceil(size);
         if page > pages.max(1) {
-            return Err(ApiError::bad_request(format!(
+            return Err(ApiError::page_out_of_range(format!(
                 "Page out of range, page: {page} page size: {size}, len: {filtered}"
             )));
         }
@@ -315,14 +319,14 @@ mod unit {
             cut("page=1&page_size=10&name=^q0&use_regex=true").unwrap(),
             (10, Some(json!(1)))
         );
-        for bad in [
-            "page=4&page_size=10",
-            "page=0",
-            "page=x",
-            "page_size=501",
-            "name=(&use_regex=true",
+        for (bad, error) in [
+            ("page=4&page_size=10", "page_out_of_range"),
+            ("page=0", "invalid_pagination_parameters"),
+            ("page=x", "bad_request"),
+            ("page_size=501", "invalid_pagination_parameters"),
+            ("name=(&use_regex=true", "bad_request"),
         ] {
-            assert!(cut(bad).is_err(), "{bad}");
+            assert_eq!(cut(bad).unwrap_err().error, error, "{bad}");
         }
     }
 

@@ -203,7 +203,14 @@ pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -
     no_content()
 }
 
+/// A limit that nobody knows is not set.
 pub(crate) async fn clear_limit(api: &Api, name: &str, limit: &str) -> Answer {
+    if !matches!(limit, "max-connections" | "max-channels") {
+        return match find(api, name).await? {
+            Some(_) => no_content(),
+            None => Err(ApiError::not_found()),
+        };
+    }
     let change = Change::SetUserLimit {
         user: name.into(),
         limit: limit.into(),

@@ -79,6 +79,8 @@ pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result
         .try_for_each(|key| match *key {
             // A queue may or may not say so.
             "x-queue-type" => same(&thing, key, wanted.kind.name(), current.kind.name()),
+            // RabbitMQ does not look at it.
+            "x-consumer-timeout" => Ok(()),
             key => same_argument(&thing, key, &wanted.arguments, &current.arguments),
         })
 }

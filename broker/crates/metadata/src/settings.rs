@@ -141,8 +141,9 @@ impl Tree {
     }
 }
 
-/// An argument only: a policy cannot say it. Its range was checked when the queue was declared.
+/// An argument only: a policy cannot say it. Its range was checked when the queue was declared. A queue with priorities has two at
+/// least, as in RabbitMQ.
 fn max_priority(queue: &QueueRecord) -> Option<u8> {
     let said = queue.arguments.get("x-max-priority")?.as_integer()?;
-    u8::try_from(said.clamp(0, u8::MAX.into())).ok()
+    u8::try_from(said.clamp(1, u8::MAX.into())).ok()
 }

@@ -147,7 +147,12 @@ impl Channel {
         let spec = ConsumerSpec {
             tag,
             channel: self.number,
-            prefetch: window(wish.no_ack, self.prefetch, self.channel_prefetch),
+            // A quorum queue gives no more at a time than that to a consumer that does not acknowledge either, as in RabbitMQ.
+            prefetch: window(
+                wish.no_ack && kind == QueueKind::Classic,
+                self.prefetch,
+                self.channel_prefetch,
+            ),
             // Without acknowledgement this session settles, when a delivery is in the outbox: were it settled when it
             // leaves the queue, a client that does not read would draw the whole queue into this session's memory.
             no_ack: false,

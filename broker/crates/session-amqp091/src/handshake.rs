@@ -273,7 +273,7 @@ impl AmqpSession {
         if let Err(limit) = cx.broker.admit(&user) {
             refuse!(
                 NotAllowed,
-                "Connection refused for user '{user}': user connection limit ({limit}) is reached"
+                "connection refused for user '{user}': user connection limit ({limit}) is reached"
             );
         }
         if let Err(limit) = cx.broker.admit_to(vhost) {

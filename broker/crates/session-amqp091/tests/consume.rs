@@ -844,6 +844,43 @@ fn no_ack_deliveries_are_settled_when_written() {
     );
 }
 
+/// Otherwise one consumer of a quorum queue would be given all that others could have had.
+#[test]
+fn a_consumer_without_acknowledgement_has_its_prefetch_in_quorum_queues_only() {
+    for (kind, window) in [("quorum", 2), ("classic", 0)] {
+        let mut conn = Conn::with_channel();
+        let kind = Table(vec![("x-queue-type".into(), Value::from(kind))]);
+        let declare = Method::QueueDeclare {
+            queue: "q",
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            no_wait: false,
+            arguments: kind,
+        };
+        conn.send(1, declare);
+        assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+        (1..=9).for_each(|n| conn.publish(1, "", "q", n.to_string().as_bytes()));
+        let qos = Method::BasicQos {
+            prefetch_size: 0,
+            prefetch_count: 2,
+            global: false,
+        };
+        conn.send(1, qos);
+        conn.expect(1, Method::BasicQosOk {});
+        conn.consume(1, "q", "c", true);
+        let asked = conn.broker.requests.iter().filter_map(|r| match &r.1 {
+            RequestBody::Consume { spec, .. } => Some(spec.prefetch),
+            _ => None,
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [window]);
+        for n in 1..=9u64 {
+            conn.expect_deliver(1, "c", n, "q", n.to_string().as_bytes());
+        }
+    }
+}
+
 #[test]
 fn a_client_that_does_not_read_gets_no_more_than_the_outbox_holds() {
     let limits = Limits {

@@ -479,7 +479,7 @@ fn vhosts_are_checked() {
     );
     opening("guest", "/", |b| b.admits = false).expect_connection_close(
         530,
-        "NOT_ALLOWED - Connection refused for user 'guest': user connection limit (3) is reached",
+        "NOT_ALLOWED - connection refused for user 'guest': user connection limit (3) is reached",
         (10, 40),
     );
     opening("guest", "/", |b| b.vhost_is_full = true).expect_connection_close(

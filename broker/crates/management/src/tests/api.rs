@@ -326,6 +326,14 @@ fn users_their_passwords_rights_and_limits() {
         json!({"max-connections": 5})
     );
     assert_eq!(server.delete("/api/user-limits/app/max-connections"), 204);
+    for (path, status) in [
+        ("user-limits/app/max-dreams", 204),
+        ("user-limits/nobody/max-dreams", 404),
+        ("vhost-limits/%2F/max-dreams", 204),
+        ("vhost-limits/nowhere/max-dreams", 404),
+    ] {
+        assert_eq!(server.delete(&format!("/api/{path}")), status, "{path}");
+    }
     assert_eq!(
         server.put("/api/user-limits/app/max-dreams", json!({"value": 5})),
         400

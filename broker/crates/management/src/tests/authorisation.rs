@@ -83,7 +83,8 @@ fn tags_decide_what_is_open() {
         ("GET", "/api/users", None, [401, 401, 401, 401, 200]),
         ("GET", "/api/users/guest", None, [401, 401, 401, 401, 200]),
         ("GET", "/api/permissions", None, [401, 401, 401, 401, 200]),
-        ("GET", "/api/policies", None, [401, 401, 200, 200, 200]),
+        ("GET", "/api/policies", None, [401, 200, 200, 200, 200]),
+        ("GET", "/api/feature-flags", None, [401, 200, 200, 200, 200]),
         ("GET", "/api/connections", None, [401, 200, 200, 200, 200]),
         (
             "PUT",
@@ -157,6 +158,10 @@ fn tags_decide_what_is_open() {
                 got.status, want[at],
                 "{method} {path} with tag '{tag}': {got:?}"
             );
+            if got.status == 401 {
+                // The user is who it says it is.
+                assert_eq!(got.body["error"], "not_authorised", "{method} {path}");
+            }
         }
     }
 }

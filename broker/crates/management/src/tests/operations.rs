@@ -358,7 +358,19 @@ fn definitions_go_from_one_cluster_to_another() {
             .starts_with("queues[1]: invalid arg 'x-max-length'"),
         "{got:?}"
     );
+    // What is there stays as it is, and what is not there is the document's fault.
+    let other = json!({
+        "queues": [{"name": "ok", "vhost": "/", "durable": false, "arguments": {"x-queue-type": "undefined"}},
+            {"name": "old", "vhost": "/", "arguments": {"x-queue-type": "undefined"}}],
+        "exchanges": [{"name": "amq.direct", "vhost": "/", "type": "topic"}],
+    });
+    assert_eq!(to.ask("POST", "/api/definitions", Some(other)).status, 204);
+    assert_eq!(to.get("/api/queues/%2F/ok")["durable"], true);
+    assert_eq!(to.get("/api/queues/%2F/old")["type"], "classic");
+    assert_eq!(to.get("/api/exchanges/%2F/amq.direct")["type"], "direct");
     for bad in [
+        json!({"queues": [{"name": "q", "vhost": "nowhere"}]}),
+        json!({"bindings": [{"vhost": "/", "source": "amq.direct", "destination": "none", "destination_type": "queue"}]}),
         json!({"users": 5}),
         json!({"users": [5]}),
         json!({"bindings": [{"vhost": "/"}]}),

@@ -29,6 +29,13 @@ fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
         ..queue("c")
     };
     log.declare(said);
+    // Nor is it another queue for another timeout.
+    for timeout in [5, 6] {
+        log.declare(QueueRecord {
+            arguments: table(&[("x-consumer-timeout", Value::I32(timeout))]),
+            ..queue("t")
+        });
+    }
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn overflow_goes_by_the_argument_in_a_classic_queue_and_by_the_policy_in_a_quoru
 #[test]
 fn priorities_are_an_argument_of_classic_queues() {
     let mut log = Log::new();
-    for (said, want) in [(0, Some(0)), (9, Some(9)), (255, Some(255))] {
+    for (said, want) in [(0, Some(1)), (9, Some(9)), (255, Some(255))] {
         let called = format!("p{said}");
         log.declare(QueueRecord {
             arguments: table(&[("x-max-priority", Value::I32(said))]),
