@@ -64,8 +64,11 @@ func (c closer) Close() error { c.Conn.Close(); return nil }
 // Connections after which memory is looked at. A process has 20,000 descriptors on many machines.
 var counts = []int{1_000, 5_000, 10_000, 19_000}
 
+var warm time.Duration
+
 func main() {
 	together := flag.Int("together", 64, "connections that are opened at a time")
+	flag.DurationVar(&warm, "warm", 15*time.Second, "how long a node runs first: what it does every few seconds brings in pages of its program")
 	nodes := flag.Int("nodes", 1, "of a cluster; all connections are to the first, the others are looked at too")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: connections [FLAGS] [KIND...]   all of them when none is named; kinds:")
@@ -137,6 +140,7 @@ func (k kind) measure(program string, together, nodes int, out io.Writer) error 
 			c.Close()
 		}
 	}()
+	time.Sleep(warm)
 	before, away, err := look(brokers)
 	if err != nil {
 		return err
