@@ -31,6 +31,13 @@ pub(super) fn number<T: std::str::FromStr + PartialOrd>(text: &str, min: T, max:
     text.parse().ok().filter(|n| *n >= min && *n <= max)
 }
 
+/// Of RabbitMQ's deprecated features those that are not here, so that nobody need be refused them.
+const MISSING_FEATURES: [&str; 3] = [
+    "classic_queue_mirroring",
+    "ram_node_type",
+    "queue_master_locator",
+];
+
 /// Names go into listings, addresses and file names.
 fn name(text: &str) -> Option<String> {
     let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '@');
@@ -306,6 +313,13 @@ const KEYS: &[Key] = &[
         set: |c, _, v| number(v, 1024, 16 << 20).map(|n| c.limits.max_message_size = n),
     },
     Key {
+        name: "deprecated_features.permit.*",
+        accepts: "true; for `classic_queue_mirroring`, `ram_node_type` and `queue_master_locator` also false",
+        default: "",
+        doc: "RabbitMQ's. What is deprecated there and exists here is always permitted.",
+        set: |_, feature, v| (parse_bool(v)? || MISSING_FEATURES.contains(&feature)).then_some(()),
+    },
+    Key {
         name: "handshake_timeout",
         accepts: "milliseconds, 100 to 600000",
         default: "10000",
@@ -501,6 +515,21 @@ mod tests {
                 key.name
             );
             assert!(reference().contains(&format!("| `{}` |", key.name)));
+        }
+    }
+
+    #[test]
+    fn what_is_deprecated_elsewhere_is_permitted_and_cannot_be_forbidden() {
+        for (name, value, taken) in [
+            ("transient_nonexcl_queues", "true", true),
+            ("transient_nonexcl_queues", "false", false),
+            ("ram_node_type", "false", true),
+            ("global_qos", "perhaps", false),
+        ] {
+            let written = format!("deprecated_features.permit.{name}");
+            let (key, rest) = find(&written).expect("a key");
+            let set = (key.set)(&mut Config::default(), rest, value);
+            assert_eq!(set.is_some(), taken, "{name} {value}");
         }
     }
 
