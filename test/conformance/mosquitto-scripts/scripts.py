@@ -51,9 +51,13 @@ def main():
     wants = [listed.get(os.path.basename(path), 1) for path in paths]
     failed = passed = excused = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for path, wrong in zip(paths, pool.map(run, range(len(paths)), paths, wants)):
+        first = list(pool.map(run, range(len(paths)), paths, wants))
+        for number, (path, wrong) in enumerate(zip(paths, first)):
             name = os.path.basename(path)
             why = exceptions.get(name)
+            if wrong is not None and why is None:
+                # They give a node some seconds for an answer: once more, alone.
+                wrong = run(number, path, wants[number])
             if wrong is None and why is None:
                 passed += 1
             elif wrong is None:
