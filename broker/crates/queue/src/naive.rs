@@ -252,12 +252,16 @@ impl Naive {
     fn keep_limits(&mut self) {
         if self.settings.overflow == Overflow::DropHead {
             self.blocked = false;
+            let before = self.dead.len();
             while self.ready() > 0 && self.over(0, 0) {
                 let gone = self.pop().unwrap();
                 self.dead.push((DeadReason::MaxLength, gone.n));
                 if self.kind == QueueKind::Quorum {
                     self.expire(true);
                 }
+            }
+            if self.kind == QueueKind::Quorum {
+                self.dead[before..].reverse();
             }
         } else if self.kind == QueueKind::Quorum {
             let below = |limit: Option<u64>, is: u64| limit.is_none_or(|l| is * 10 <= l * 8);

@@ -84,6 +84,18 @@ impl Effects {
         }
     }
 
+    /// How many dead messages wait to be passed on once.
+    pub(super) fn dead_len(&self) -> usize {
+        self.dead.len()
+    }
+
+    /// Those that died since there were so many: the last one first.
+    pub(super) fn reverse_dead_from(&mut self, len: usize) {
+        if let Some(since) = self.dead.make_contiguous().get_mut(len..) {
+            since.reverse();
+        }
+    }
+
     /// A message died; only who leads counts it.
     pub(super) fn died(&mut self, way: DeadLettering, reason: DeadReason) {
         if self.wanted {

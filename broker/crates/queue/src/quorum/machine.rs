@@ -360,13 +360,18 @@ impl Machine {
             }
             Overflow::DropHead => {
                 self.blocked = false;
-                while self.over_limits() {
-                    let Some(taken) = self.ready.pop() else {
-                        return;
-                    };
+                let before = effects.dead_len();
+                while self.over_limits()
+                    && let Some(taken) = self.ready.pop()
+                {
                     let (_, mut shelf) = self.parts(effects);
                     shelf.bury(&taken.item, DeadReason::MaxLength);
                     shelf.drop_expired();
+                }
+                // What goes at once, as for a limit that is new, is passed on the last one first: so RabbitMQ's quorum queues do. Of no
+                // effect on the state.
+                if effects.dead_len() > before + 1 {
+                    effects.reverse_dead_from(before);
                 }
             }
         }

@@ -184,7 +184,7 @@ fn new_limits_hold_for_a_queue_that_is_full_already() {
     assert_eq!(refused(&rig.batch(vec![publish(7, 0, None)])), [7]);
     let out = rig.command(limited(Some(3), Overflow::DropHead));
     let dropped = |n| (DeadReason::MaxLength, n);
-    assert_eq!(dead(&out), [dropped(1), dropped(2), dropped(3)]);
+    assert_eq!(dead(&out), [dropped(3), dropped(2), dropped(1)]);
     rig.command(limited(Some(2), Overflow::RejectPublish));
     assert_eq!(refused(&rig.batch(vec![publish(8, 0, None)])), [7, 8]);
     rig.command(limited(None, Overflow::RejectPublish));
