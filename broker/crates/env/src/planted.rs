@@ -86,6 +86,7 @@ bugs! {
         TakeoverIgnored "takeover-ignored" "a connection does not end when another one claims its client id",
         WillKeptOn "will-kept-on" "whoever keeps a will does not hear that its client said goodbye",
         WillOfTheDead "will-of-the-dead" "wills of clients whose node dies are not published",
+        BoundUnasked "bound-unasked" "PUBACK and PUBREC do not wait for queues that clients of AMQP bound",
         SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",
     }
 }

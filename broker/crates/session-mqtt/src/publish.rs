@@ -178,16 +178,22 @@ impl Link {
             channel: 0,
             tag: seq,
         };
+        let mut left = routes.len();
         for &queue in &routes {
+            let unasked = planted::is(Bug::BoundUnasked) && !of_session(cx.broker.tree(), queue);
+            left -= usize::from(unasked);
+            let tag = match unasked {
+                true => PublishTag { tag: 0, ..tag },
+                false => tag,
+            };
             self.behind |= cx.broker.publish(queue, tag, message.to_keep()) == Pace::Behind;
         }
-        let left = routes.len();
         if cx.broker.tree().traces() {
             let what = Trace::Published { routes: &routes };
             self.trace(&message, what, cx);
         }
         self.routes = routes;
-        let reached = (heard.receivers + left) as u64;
+        let reached = (heard.receivers + self.routes.len()) as u64;
         cx.count(|t| {
             t.publishes.routed += reached;
             t.publishes.unroutable_dropped += u64::from(reached == 0 && !heard.refused);

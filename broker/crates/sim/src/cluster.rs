@@ -3,6 +3,7 @@
 
 mod account;
 mod amqp;
+mod bridge;
 mod client;
 mod consumer;
 mod keeper;

@@ -109,13 +109,13 @@ impl Wire {
     pub fn publish(
         &mut self,
         channel: u16,
-        routing_key: &str,
+        (exchange, routing_key): (&str, &str),
         mandatory: bool,
         properties: &[u8],
         body: &[u8],
     ) {
         let method = Method::BasicPublish {
-            exchange: "",
+            exchange,
             routing_key,
             mandatory,
             immediate: false,

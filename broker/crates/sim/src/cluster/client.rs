@@ -1,10 +1,12 @@
 //! A client: a connection to some node, and what it does there.
 
 use super::amqp::{Heard, Wire};
+use super::bridge::{Tap, Teller};
 use super::consumer::Consumer;
 use super::keeper::Keeper;
 use super::lane::{Lane, Piece};
 use super::ledger::Ledger;
+use super::mqtt::{Book, Knows};
 use super::publisher::Publisher;
 use bytes::Bytes;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time};
@@ -16,6 +18,9 @@ pub struct Context<'a> {
     pub now: Time,
     pub rng: &'a mut SeededRng,
     pub ledger: &'a mut Ledger,
+    /// The account of what goes through `amq.topic`, and what the node knows of who listens there.
+    pub book: &'a mut Book,
+    pub knows: Knows<'a>,
     /// No more faults: everything is to come to its end.
     pub quiet: bool,
     pub connection: u64,
@@ -48,6 +53,8 @@ pub enum Part {
     Publisher(Publisher),
     Consumer(Consumer),
     Keeper(Keeper),
+    Teller(Teller),
+    Tap(Tap),
 }
 
 impl Part {
@@ -56,6 +63,8 @@ impl Part {
             Part::Publisher(p) => p,
             Part::Consumer(c) => c,
             Part::Keeper(k) => k,
+            Part::Teller(t) => t,
+            Part::Tap(t) => t,
         }
     }
 
@@ -64,6 +73,8 @@ impl Part {
             Part::Publisher(p) => p,
             Part::Consumer(c) => c,
             Part::Keeper(k) => k,
+            Part::Teller(t) => t,
+            Part::Tap(t) => t,
         }
     }
 }

@@ -11,4 +11,8 @@ mod retained;
 mod routes;
 mod wire;
 
+pub use book::{Book, Knows};
 pub use crowd::{Crowd, FIRST};
+pub use post::PostId;
+pub use routes::{Place, knows};
+pub use wire::Arrival;

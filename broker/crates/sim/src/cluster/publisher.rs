@@ -105,7 +105,7 @@ impl Publisher {
         let mandatory = plan.character == Character::Recreated || cx.rng.chance(1, 4);
         wire.publish(
             number,
-            &plan.name,
+            ("", &plan.name),
             mandatory,
             &id.properties(None),
             &id.body(),

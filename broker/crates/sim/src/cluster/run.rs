@@ -8,7 +8,7 @@ mod trouble;
 use super::client::{Client, Context, Link, Part};
 use super::lane::Piece;
 use super::ledger::Ledger;
-use super::mqtt::{self, Crowd};
+use super::mqtt::{self, Crowd, Place};
 use super::node::{Flags, Identities, Identity, Node, Note, Plan, Reply, Request};
 use super::operator::{self, Operator};
 use super::versions::{MISFIT, Versions};
@@ -192,10 +192,22 @@ impl Run {
             return Ok(None);
         };
         let mut rng = client.rng.fork();
+        let place = client.link.as_ref().map(|link| Place {
+            node: link.node,
+            life: link.life,
+            shard: link.connection % u64::from(self.plan.shards),
+        });
+        let process = place.and_then(|place| world.process(place.node));
+        let knows = |queue: &str, filter: &str| {
+            place.and_then(|place| mqtt::knows(process, place, queue, filter))
+        };
+        self.crowd.book.disturbed = self.ledger.disturbed();
         let mut cx = Context {
             now: world.now(),
             rng: &mut rng,
             ledger: &mut self.ledger,
+            book: &mut self.crowd.book,
+            knows: &knows,
             quiet: self.quiet,
             connection: client.link.as_ref().map_or(0, |l| l.connection),
             node: client.link.as_ref().map_or(NodeId(0), |l| l.node),

@@ -102,6 +102,13 @@ impl Book {
         self.listeners.insert(device, Listener::new(queue));
     }
 
+    /// A client of AMQP that binds a queue of this name.
+    pub fn join_bound(&mut self, device: usize, queue: &str) {
+        let mut listener = Listener::new(Some(queue.to_owned()));
+        listener.bound = true;
+        self.listeners.insert(device, listener);
+    }
+
     fn listener(&mut self, device: usize) -> Result<&mut Listener, String> {
         let listener = self.listeners.get_mut(&device);
         listener.ok_or_else(|| format!("device {device} is nobody"))
@@ -129,7 +136,8 @@ impl Book {
                     loose.insert(filter.clone());
                     continue;
                 };
-                let calm = sub.since.is_some() && self.calm_since(sub.asked);
+                // Who binds a queue is not told that every node knows of it, as SUBACK tells.
+                let calm = !listener.bound && sub.since.is_some() && self.calm_since(sub.asked);
                 let known = sub.queue.is_some() && knows(queue, filter) == sub.queue;
                 if sub.since.is_none() || !(calm || known) {
                     continue;
@@ -374,6 +382,22 @@ impl Book {
         let before = listener.map(|l| l.takes(&receipt)).transpose()?;
         self.received_again += u64::from(before == Some(true));
         self.shared(device, id)
+    }
+
+    /// A message has reached a client of AMQP. What it had before must be marked, unless there may be two of it.
+    pub fn tapped(
+        &mut self,
+        device: usize,
+        arrival: &Arrival,
+        redelivered: bool,
+    ) -> Result<(), String> {
+        let id = PostId::read(&arrival.payload)?;
+        let twice = self.posts.get(&id).is_some_and(|post| post.again);
+        let came = self.listeners.get(&device).is_some_and(|l| l.has(id));
+        if came && !redelivered && !twice {
+            return Err(format!("{id:?} came to a queue twice, and is not marked"));
+        }
+        self.arrived(device, arrival, 0)
     }
 
     /// One of each group gets it, unless its client published it twice.

@@ -1,5 +1,6 @@
 //! All MQTT clients of a run, and how their connections run through the world.
 
+use super::super::bridge::{TAP, TAPS_QUEUE};
 use super::super::client::{Client, Link};
 use super::super::lane::Piece;
 use super::super::node::{Node, Reply, Request};
@@ -92,6 +93,7 @@ impl Crowd {
         for plan in plans(rng) {
             crowd.join(plan);
         }
+        crowd.book.join_bound(TAP, TAPS_QUEUE);
         crowd
     }
 

@@ -22,9 +22,14 @@ pub fn knows(process: Option<&Node>, place: Place, queue: &str, filter: &str) ->
     let tree = shard.map(|s| &s.core().tree)?;
     let record = tree.queue("/", queue)?;
     let all = tree.bindings_of_queue(record.id);
+    let key = filter.replace('/', ".").replace('+', "*");
     let bound = all.iter().any(|binding| {
         let named = binding.arguments.get("x-mqtt-filter");
-        named.and_then(Value::as_str) == Some(filter)
+        match named.and_then(Value::as_str) {
+            Some(named) => named == filter,
+            // It was not a client of MQTT that bound it.
+            None => *binding.routing_key == *key,
+        }
     });
     bound.then_some(record.id)
 }

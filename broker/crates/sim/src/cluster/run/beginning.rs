@@ -1,6 +1,7 @@
 //! What there is when a run begins: the cluster, queues, clients.
 
 use super::super::amqp;
+use super::super::bridge::{Tap, Teller};
 use super::super::client::{Client, Part};
 use super::super::consumer::Consumer;
 use super::super::keeper::Keeper;
@@ -106,5 +107,7 @@ pub fn clients(rng: &mut SeededRng) -> Vec<Client> {
     }
     add(Part::Keeper(Keeper::new(0)));
     add(Part::Consumer(Consumer::staying()));
+    add(Part::Teller(Teller::default()));
+    add(Part::Tap(Tap::default()));
     clients
 }

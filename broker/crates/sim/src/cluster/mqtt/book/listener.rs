@@ -38,6 +38,8 @@ pub struct Receipt<'a> {
 pub struct Listener {
     /// Of a session that outlives its connections.
     pub queue: Option<String>,
+    /// That queue is one that a client of AMQP has bound. What comes back to it keeps no order with what it holds.
+    pub bound: bool,
     subs: BTreeMap<String, Sub>,
     /// Shared subscriptions of a clean session on a connection that its client has left: it may be served on until it has ended,
     /// and what comes to it then comes to nobody else. With when that was.
@@ -58,6 +60,7 @@ impl Listener {
     pub fn new(queue: Option<String>) -> Listener {
         Listener {
             queue,
+            bound: false,
             subs: BTreeMap::new(),
             left: BTreeMap::new(),
             ever: BTreeSet::new(),
@@ -141,6 +144,11 @@ impl Listener {
         all.clone().all(|f| is_shared(f)).then(|| all.next())?
     }
 
+    /// Whether it came.
+    pub fn has(&self, id: PostId) -> bool {
+        self.got.contains_key(&id)
+    }
+
     pub fn heard(&mut self, filter: &str, sent: Time) {
         if let Some(newest) = self.newest.get_mut(filter) {
             *newest = sent.max(*newest);
@@ -186,7 +194,7 @@ impl Listener {
             Some(_) => receipt.missed,
             None => again,
         };
-        if late || self.group_of(topic).is_some() {
+        if late || self.bound || self.group_of(topic).is_some() {
             return Ok(false);
         }
         let order = (id.stream(), topic.to_owned(), receipt.qos, receipt.left);

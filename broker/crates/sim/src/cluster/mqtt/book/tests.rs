@@ -239,3 +239,33 @@ fn a_will_of_a_dead_node_may_come_to_who_subscribes_later_and_never_after_goodby
     book.disturbed = at(8);
     assert!(comes_with(&mut book, CLEAN, id(6), one).is_err());
 }
+
+#[test]
+fn a_queue_that_is_bound_is_owed_what_its_nodes_know_and_marks_what_it_gives_again() {
+    const BOUND: usize = 3;
+    let arrival = |id: PostId| Arrival {
+        topic: "t/1".to_owned(),
+        payload: id.payload(),
+        qos: Qos::AtLeastOnce,
+        packet_id: 0,
+        retained: false,
+    };
+    let mut book = Book::default();
+    book.join_bound(BOUND, "queue");
+    book.asked(at(1), BOUND, "t/+", Qos::AtLeastOnce);
+    book.subscribed(at(1), BOUND, "t/+", ALL);
+    // Its answer does not say that other nodes know.
+    book.disturbed = Time::ZERO;
+    post(&mut book, 2, NOBODY);
+    assert_eq!(book.owes().0, 0);
+    let (three, four) = (post(&mut book, 3, ALL), post(&mut book, 4, ALL));
+    assert_eq!(book.owes().0, 2);
+    let mut comes = |id, marked| book.tapped(BOUND, &arrival(id), marked);
+    assert_eq!((comes(four, false), comes(three, false)), (Ok(()), Ok(())));
+    assert_eq!(comes(four, true), Ok(()));
+    assert!(comes(four, false).is_err_and(|e| e.contains("not marked")));
+    assert_eq!(book.owes().0, 0);
+    // Of what its client published twice there may be two.
+    book.sent_again(at(10), three, ALL);
+    assert_eq!(book.tapped(BOUND, &arrival(three), false), Ok(()));
+}
