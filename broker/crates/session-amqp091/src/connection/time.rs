@@ -4,7 +4,7 @@ use super::{AmqpSession, Phase};
 use crate::at::At;
 use crate::channel::Channel;
 use crate::link::Cx;
-use codec_amqp091::{Method, encode_heartbeat};
+use codec_amqp091::encode_heartbeat;
 use env::Time;
 
 impl AmqpSession {
