@@ -7,7 +7,7 @@ use super::super::ledger::STEADY;
 use super::Consumer;
 use env::Rng;
 
-/// Cancels on their way, of who comes and goes.
+/// Cancels on their way, of who comes and goes: as many as there may be, so that some are whenever a connection between nodes breaks.
 const MOST_CANCELS: usize = 8;
 
 impl Consumer {
@@ -28,15 +28,17 @@ impl Consumer {
         match (cx.rng.below(10), oldest) {
             (0..4, Some(tag)) => self.ack(tag, wire, cx)?,
             (4..6, Some(tag)) => self.nack(tag, wire, cx)?,
-            _ if self.cancelling.len() < MOST_CANCELS => {
+            _ => {
                 let steady = cx.ledger.queues.iter().position(|q| q.name == STEADY);
-                let before = self.next;
-                self.consume(steady.unwrap_or_default(), wire, cx);
-                if self.next != before {
+                while self.cancelling.len() < MOST_CANCELS {
+                    let before = self.next;
+                    self.consume(steady.unwrap_or_default(), wire, cx);
+                    if self.next == before {
+                        break;
+                    }
                     self.cancel(self.next, wire);
                 }
             }
-            _ => {}
         }
         Ok(())
     }
