@@ -37,10 +37,10 @@ install_packages() {
   [ -n "$missing" ] || return 0
   command -v apt-get >/dev/null || die "missing: $missing(Debian's names). There is no apt-get here; install them with this system's package manager."
   say "installing from Debian: $missing"
-  # RUNLEVEL=1 keeps the packages from starting services of their own.
+  # RUNLEVEL=1 keeps the packages from starting services of their own. Others may be installing something at the moment.
   if ! {
-    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get update &&
-      DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y --no-install-recommends $missing
+    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 update &&
+      DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -o DPkg::Lock::Timeout=600 install -y --no-install-recommends $missing
   } >"$LAB_DIR/apt.log" 2>&1; then
     tail -5 "$LAB_DIR/apt.log" >&2
     die "apt-get could not install: $missing. Is a Debian mirror reachable? Full log: $LAB_DIR/apt.log"
