@@ -72,6 +72,7 @@ pub enum FrameError {
 
 /// Reads the frame at the front of `input`; None while it is not all there. A peer may exceed frame-max by the
 /// size of an empty frame: some count the overhead differently.
+#[inline]
 pub fn parse_frame(input: &[u8], frame_max: u32) -> Result<Option<Frame<'_>>, FrameError> {
     let Some((head, rest)) = input.split_first_chunk::<7>() else {
         return Ok(None);
@@ -92,17 +93,24 @@ pub fn parse_frame(input: &[u8], frame_max: u32) -> Result<Option<Frame<'_>>, Fr
         return Ok(None);
     };
     if marker != FRAME_END {
-        return Err(FrameError::EndMarker {
-            octet,
-            payload: Shown::of(payload),
-            marker,
-        });
+        return Err(bad_end(octet, payload, marker));
     }
     Ok(Some(Frame {
         kind: FrameKind::from_octet(octet),
         channel: u16::from_be_bytes([c1, c0]),
         payload,
     }))
+}
+
+/// Apart from [`parse_frame`], which is small enough then to be part of the loop that calls it.
+#[cold]
+#[inline(never)]
+fn bad_end(octet: u8, payload: &[u8], marker: u8) -> FrameError {
+    FrameError::EndMarker {
+        octet,
+        payload: Shown::of(payload),
+        marker,
+    }
 }
 
 #[inline]
