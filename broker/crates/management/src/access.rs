@@ -79,7 +79,7 @@ impl Call {
 }
 
 impl Api {
-    /// 404 when there is no such vhost, 401 when the user may not look into it.
+    /// 404 when there is no such vhost, 401 when the user may not look into it: who has rights there, and administrators.
     pub(crate) async fn visible(&self, call: &Call, vhost: &str) -> Result<(), ApiError> {
         let (user, name) = (call.user.clone(), vhost.to_owned());
         let found = self
@@ -90,7 +90,7 @@ impl Api {
             .await?;
         match found {
             None => Err(ApiError::not_found()),
-            Some(access) if access || call.is_monitor() => Ok(()),
+            Some(access) if access || call.is_administrator() => Ok(()),
             Some(_) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",
             )),
@@ -146,7 +146,7 @@ impl Api {
         &self,
         call: &Call,
     ) -> Result<Option<std::collections::BTreeSet<String>>, ApiError> {
-        if call.is_monitor() {
+        if call.is_administrator() {
             return Ok(None);
         }
         let user = call.user.clone();

@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 /// What stays as it is in a properties key.
 const KEY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+/// Of a key within a path: what joins it to its arguments stays as it is.
+const LOCATION: &AsciiSet = &KEY.remove(b'~');
 
 /// Source and destination of a binding.
 #[derive(Clone)]
@@ -257,7 +259,8 @@ pub(crate) async fn bind(api: &Api, call: &Call, pair: &Pair) -> Answer {
         Destination::Queue(name) | Destination::Exchange(name) => name,
     };
     // As RabbitMQ's: destination and key, relative to nothing.
-    let location = [destination, key.as_str()].map(|e| utf8_percent_encode(e, KEY).to_string());
+    let location =
+        [destination, key.as_str()].map(|e| utf8_percent_encode(e, LOCATION).to_string());
     if let Ok(location) = HeaderValue::from_str(&location.join("/")) {
         response.headers_mut().insert(header::LOCATION, location);
     }

@@ -109,7 +109,8 @@ pub(crate) async fn get(api: &Api, call: &Call, wanted: &str) -> Answer {
     for connection in visible(api, call).await? {
         for channel in &connection.channels {
             if name(&connection, channel) == wanted {
-                return json(show(api, &connection, channel, &names, range.as_ref()));
+                let shown = show(api, &connection, channel, &names, range.as_ref());
+                return json(call.query.columns_of(shown));
             }
         }
     }

@@ -130,7 +130,8 @@ pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     let range = Range::of(&call.query, "data_rates")?;
     let found = find(api, call, name).await?;
     let names = api.read(node_names).await?;
-    json(show(api, &found, &names, range.as_ref()))
+    let shown = show(api, &found, &names, range.as_ref());
+    json(call.query.columns_of(shown))
 }
 
 /// Tells the client why and ends its connection; false when it has gone meanwhile.

@@ -117,13 +117,17 @@ fn show(
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
     let window = Window::of(&call.query)?;
     if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+        let name = vhost.to_owned();
+        if !api.read(move |tree| tree.vhost_exists(&name)).await? {
+            return Err(ApiError::not_found());
+        }
     }
-    let visible = api.visible_vhosts(call).await?;
+    let everything = call.is_monitor();
     let mut all = shown(api, None).await?;
+    // As connections and channels: one's own, and all for who monitors.
     all.retain(|c| {
-        let of = c["queue"]["vhost"].as_str().unwrap_or_default();
-        vhost.is_none_or(|v| v == of) && visible.as_ref().is_none_or(|set| set.contains(of))
+        let mine = || c["channel_details"]["user"] == *call.user.name;
+        vhost.is_none_or(|v| c["queue"]["vhost"] == v) && (everything || mine())
     });
     let tag = |c: &Json| c["consumer_tag"].as_str().unwrap_or_default().to_owned();
     let tagged = all.into_iter().map(|c| (tag(&c), c)).collect();

@@ -72,6 +72,11 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let Some(("api", path)) = path.split_first().map(|(f, r)| (*f, r)) else {
         return Err(ApiError::not_found());
     };
+    if method == "OPTIONS" {
+        // Nothing about anything but this program (RFC 9110, 9.3.7): asked without a password by browsers.
+        let allowed = routes::allowed(path).ok_or_else(ApiError::not_found)?;
+        return Ok(([(header::ALLOW, allowed)], ()).into_response());
+    }
     if method != "GET" && is_of_another_site(&parts.headers) {
         let why = "pages of other sites may not change anything here";
         return Err(ApiError::bad_request(why));
@@ -92,15 +97,28 @@ async fn answer(api: &Api, request: Request) -> Answer {
         body: body.map_err(|_| ApiError::too_large(limit))?,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
     };
-    let (_, _, needs, _) = routes::find(&method, path).inspect_err(|_| {
-        tracing::debug!(
-            event = "management_no_route",
-            method,
-            path = parts.uri.path()
-        );
-    })?;
+    let needs = match routes::find(&method, path) {
+        Ok((_, _, needs, _)) => needs,
+        Err(error) => {
+            tracing::debug!(
+                event = "management_no_route",
+                method,
+                path = parts.uri.path()
+            );
+            return Ok(no_route(error, path));
+        }
+    };
     needs.check(&call)?;
     dispatch(api, &call, &method, path).await
+}
+
+/// Which methods the path takes, where it takes others (RFC 9110, 15.5.6).
+fn no_route(error: ApiError, path: &[&str]) -> Response {
+    let response = error.into_response();
+    match routes::allowed(path) {
+        Some(allowed) => ([(header::ALLOW, allowed)], response).into_response(),
+        None => response,
+    }
 }
 
 /// Whether a browser says that another site's page makes it send this (Fetch Metadata, 2.4). A browser that has asked for a
@@ -173,9 +191,11 @@ fn nothing() -> Answer {
 async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", ["overview"]) => overview::overview(api, call).await,
+        ("GET", ["version"]) => json(Json::from(overview::SPEAKS_LIKE)),
         ("GET", ["whoami"]) => overview::whoami(call),
         ("GET", ["openapi.json"]) => json(routes::openapi(api.config().program.version)),
         ("GET", ["extensions"]) => auth_paths::extensions(),
+        ("GET", ["healthchecks", "node"]) => json(serde_json::json!({"status": "ok"})),
         ("GET", ["aliveness-test", vhost]) => health::aliveness(api, call, vhost).await,
         ("GET", ["feature-flags"]) => features::list(api).await,
         ("PUT", ["feature-flags", name, "enable"]) => features::enable(api, name).await,
@@ -250,7 +270,7 @@ async fn parameter_paths(api: &Api, call: &Call, method: &str, path: &[&str]) ->
 
 async fn queue_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
-        ("GET", []) => queues::list(api, call, None).await,
+        ("GET", [] | ["detailed"]) => queues::list(api, call, None).await,
         ("GET", [vhost]) => queues::list(api, call, Some(vhost)).await,
         ("GET", [vhost, name]) => queues::get(api, call, vhost, name).await,
         ("PUT", [vhost, name]) => queues::declare(api, call, vhost, name).await,
@@ -367,7 +387,9 @@ async fn definition_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -
 }
 
 async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answer {
-    call.administrator()?;
+    if !matches!((method, path), ("GET", ["user-limits", ..])) {
+        call.administrator()?;
+    }
     match (method, path) {
         ("GET", ["users"]) => users::list(api, call).await,
         ("GET", ["users", "without-permissions"]) => users::without_permissions(api).await,

@@ -96,7 +96,7 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     // By channel and by queue RabbitMQ counts only with detailed rates, which it says here that it has not.
     shown["incoming"] = object!([]);
     shown["outgoing"] = object!([]);
-    json(shown)
+    json(call.query.columns_of(shown))
 }
 
 /// As it stands in a definitions document.

@@ -52,11 +52,15 @@ impl Members<'_> {
     }
 
     pub(crate) fn flag(&self, key: &str, default: bool) -> Result<bool, ApiError> {
+        self.flag_if_any(key).map(|flag| flag.unwrap_or(default))
+    }
+
+    pub(crate) fn flag_if_any(&self, key: &str) -> Result<Option<bool>, ApiError> {
         match self.0.get(key) {
-            None | Some(Json::Null) => Ok(default),
-            Some(Json::Bool(v)) => Ok(*v),
-            Some(Json::String(v)) if v == "true" => Ok(true),
-            Some(Json::String(v)) if v == "false" => Ok(false),
+            None | Some(Json::Null) => Ok(None),
+            Some(Json::Bool(v)) => Ok(Some(*v)),
+            Some(Json::String(v)) if v == "true" => Ok(Some(true)),
+            Some(Json::String(v)) if v == "false" => Ok(Some(false)),
             Some(_) => Err(Self::bad(key, "true or false")),
         }
     }

@@ -14,10 +14,17 @@ pub(crate) fn values(limits: &[(Name, i64)]) -> Map<String, Json> {
 }
 
 pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer {
-    if let Some(vhost) = vhost {
-        api.visible(call, vhost).await?;
+    // Who monitors sees all of them, as virtual hosts.
+    let everything = call.is_monitor();
+    match vhost {
+        Some(vhost) if !everything => api.visible(call, vhost).await?,
+        Some(vhost) if !api.read(known(vhost)).await? => return Err(ApiError::not_found()),
+        _ => {}
     }
-    let visible = api.visible_vhosts(call).await?;
+    let visible = match everything {
+        true => None,
+        false => api.visible_vhosts(call).await?,
+    };
     let vhosts: Vec<VhostRecord> = api
         .read(|tree| tree.vhosts().into_iter().cloned().collect())
         .await?;

@@ -71,11 +71,8 @@ struct Encoded {
 
 fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
     let m = Members(given);
-    let expiration = match given.get("expiration") {
-        Some(Json::Number(n)) => Some(n.to_string()),
-        _ => short(&m, "expiration")?.map(str::to_owned),
-    };
-    let ttl_ms = match &expiration {
+    let expiration = short(&m, "expiration")?;
+    let ttl_ms = match expiration {
         None => None,
         Some(text) => {
             let ttl = text.parse().ok().filter(|ttl| *ttl <= MAX_TTL_MS);
@@ -91,7 +88,7 @@ fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
         priority: number(&m, "priority")?,
         correlation_id: short(&m, "correlation_id")?,
         reply_to: short(&m, "reply_to")?,
-        expiration: expiration.as_deref(),
+        expiration,
         message_id: short(&m, "message_id")?,
         timestamp: number(&m, "timestamp")?,
         kind: short(&m, "type")?,

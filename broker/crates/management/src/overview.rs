@@ -108,6 +108,9 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         "statistics_db_node": config.name,
         "statistics_level": "fine",
         "rates_mode": RATES_MODE,
+        "disable_stats": false,
+        "enable_queue_totals": false,
+        "is_op_policy_updating_enabled": true,
         // In seconds, as RabbitMQ names them; what is not the cluster's is kept for ten minutes.
         "sample_retention_policies": {
             "global": [600, 3600, 28800, 86400],
@@ -131,7 +134,7 @@ pub(crate) async fn overview(api: &Api, call: &Call) -> Answer {
         shown["listeners"] = listeners.collect();
         shown["contexts"] = object!([]);
     }
-    json(shown)
+    json(call.query.columns_of(shown))
 }
 
 pub(crate) fn whoami(call: &Call) -> Answer {

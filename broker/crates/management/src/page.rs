@@ -52,6 +52,15 @@ impl Query {
         self.get(key) == Some("true")
     }
 
+    /// What of a document is wanted: all of it unless `columns` says.
+    pub(crate) fn columns_of(&self, document: Json) -> Json {
+        let look = Look::of(self);
+        match look.columns.is_empty() {
+            true => document,
+            false => look.pick(&document),
+        }
+    }
+
     fn number(&self, key: &str, default: usize) -> Result<usize, ApiError> {
         match self.get(key) {
             None => Ok(default),
@@ -171,7 +180,7 @@ impl Window {
                 }
             }),
         };
-        let paged = match query.get("page").is_some() || query.get("page_size").is_some() {
+        let paged = match query.get("page").is_some() {
             false => None,
             true => {
                 let size = query.number("page_size", PAGE)?;
@@ -323,7 +332,7 @@ mod unit {
             ("page=4&page_size=10", "page_out_of_range"),
             ("page=0", "invalid_pagination_parameters"),
             ("page=x", "bad_request"),
-            ("page_size=501", "invalid_pagination_parameters"),
+            ("page=1&page_size=501", "invalid_pagination_parameters"),
             ("name=(&use_regex=true", "bad_request"),
         ] {
             assert_eq!(cut(bad).unwrap_err().error, error, "{bad}");

@@ -120,7 +120,7 @@ pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answ
 }
 
 /// A user or vhost that is not there is the request's fault: what its path names is to be made.
-async fn put_change(api: &Api, change: Change) -> Result<(), ApiError> {
+pub(crate) async fn put_change(api: &Api, change: Change) -> Result<(), ApiError> {
     match api.change(change).await {
         Err(error) if error.status == StatusCode::NOT_FOUND => {
             Err(ApiError::bad_request(error.reason))

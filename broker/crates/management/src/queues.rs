@@ -238,7 +238,7 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
         _ => Json::Null,
     };
     shown["consumer_details"] = Json::Array(consumers);
-    json(shown)
+    json(call.query.columns_of(shown))
 }
 
 /// The queue whose messages a request is to take, if it may.
@@ -252,12 +252,20 @@ pub(crate) async fn to_read(
     api.permitted(call, vhost, vec![(Right::Read, queue)])
         .await?;
     let record = find(api, vhost, name).await?.record;
-    if record.exclusive.is_some() {
-        return Err(ApiError::bad_request(format!(
-            "cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'"
-        )));
-    }
+    unlocked(&record)?;
     Ok(record.id)
+}
+
+/// No request here is of the connection that an exclusive queue belongs to.
+fn unlocked(record: &QueueRecord) -> Result<(), ApiError> {
+    if record.exclusive.is_none() {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "cannot obtain exclusive access to locked queue '{}' in vhost '{}'. It could be originally declared on \
+         another connection or the exclusive property value does not match that of the original declaration.",
+        record.name, record.vhost
+    )))
 }
 
 pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
@@ -347,6 +355,7 @@ pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> A
     api.permitted(call, vhost, vec![(Right::Configure, queue)])
         .await?;
     let record = find(api, vhost, name).await?.record;
+    unlocked(&record)?;
     let if_unused = call.query.is_true("if-unused");
     let if_empty = call.query.is_true("if-empty");
     if if_unused || if_empty {
@@ -372,6 +381,7 @@ pub(crate) async fn purge(api: &Api, call: &Call, vhost: &str, name: &str) -> An
     api.permitted(call, vhost, vec![(Right::Read, queue)])
         .await?;
     let record = find(api, vhost, name).await?.record;
+    unlocked(&record)?;
     request(api, record.id, RequestBody::Purge).await?;
     no_content()
 }

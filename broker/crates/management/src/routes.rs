@@ -3,7 +3,7 @@
 
 use crate::access::Call;
 use crate::error::ApiError;
-use Needs::{Administrator, Login, Management, Monitor, Policies, Policymaker};
+use Needs::{Administrator, Login, Management, Monitor, Policymaker};
 use serde_json::{Map, Value as Json, json};
 
 /// The tags that open a path. Rights in vhosts are looked at beyond that.
@@ -13,8 +13,6 @@ pub(crate) enum Needs {
     Login,
     /// One of the tags that open this API.
     Management,
-    /// `policymaker` or `monitoring`.
-    Policies,
     Policymaker,
     Monitor,
     Administrator,
@@ -27,7 +25,6 @@ impl Needs {
         }
         match self {
             Login | Management => Ok(()),
-            Policies => call.policymaker().or_else(|_| call.monitor()),
             Policymaker => call.policymaker(),
             Monitor => call.monitor(),
             Administrator => call.administrator(),
@@ -38,7 +35,6 @@ impl Needs {
         match self {
             Login => "any user",
             Management => "any management tag",
-            Policies => "tag policymaker, monitoring or administrator",
             Policymaker => "tag policymaker or administrator",
             Monitor => "tag monitoring or administrator",
             Administrator => "tag administrator",
@@ -52,6 +48,7 @@ pub(crate) type Route = (&'static str, &'static str, Needs, &'static str);
 #[rustfmt::skip]
 pub(crate) const ROUTES: &[Route] = &[
     ("GET", "overview", Management, "The cluster at a glance: totals, rates, listeners"),
+    ("GET", "version", Management, "The RabbitMQ version whose behaviour clients find here"),
     ("GET", "whoami", Login, "The user that asks"),
     ("GET", "openapi.json", Management, "This document"),
     ("GET", "cluster-name", Management, "What people call the cluster"),
@@ -81,14 +78,14 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "definitions/{vhost}", Administrator, "What was declared in a vhost"),
     ("POST", "definitions/{vhost}", Administrator, "Declares what a document says in a vhost"),
     ("PUT", "definitions/{vhost}", Administrator, "The same"),
-    ("GET", "parameters", Policies, "Parameters of vhosts"),
-    ("GET", "parameters/{component}", Policies, "Of one component"),
-    ("GET", "parameters/{component}/{vhost}", Policies, "Of one component in a vhost"),
-    ("GET", "parameters/{component}/{vhost}/{name}", Policies, "A parameter"),
+    ("GET", "parameters", Policymaker, "Parameters of vhosts"),
+    ("GET", "parameters/{component}", Policymaker, "Of one component"),
+    ("GET", "parameters/{component}/{vhost}", Policymaker, "Of one component in a vhost"),
+    ("GET", "parameters/{component}/{vhost}/{name}", Policymaker, "A parameter"),
     ("PUT", "parameters/{component}/{vhost}/{name}", Policymaker, "Sets a parameter"),
     ("DELETE", "parameters/{component}/{vhost}/{name}", Policymaker, "Clears a parameter"),
-    ("GET", "global-parameters", Policies, "Global parameters"),
-    ("GET", "global-parameters/{name}", Policies, "A global parameter"),
+    ("GET", "global-parameters", Policymaker, "Global parameters"),
+    ("GET", "global-parameters/{name}", Policymaker, "A global parameter"),
     ("PUT", "global-parameters/{name}", Administrator, "Sets a global parameter"),
     ("DELETE", "global-parameters/{name}", Administrator, "Clears a global parameter"),
     ("GET", "connections", Management, "Client connections"),
@@ -110,6 +107,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "exchanges/{vhost}/{exchange}/bindings/destination", Management, "Bindings that end here"),
     ("POST", "exchanges/{vhost}/{exchange}/publish", Management, "Publishes a message and waits until it is safe"),
     ("GET", "queues", Management, "Queues"),
+    ("GET", "queues/detailed", Management, "Queues, as RabbitMQ's clients ask for all that is known of them"),
     ("GET", "queues/{vhost}", Management, "Queues of a vhost"),
     ("GET", "queues/{vhost}/{queue}", Management, "A queue"),
     ("PUT", "queues/{vhost}/{queue}", Management, "Declares a queue"),
@@ -168,8 +166,8 @@ pub(crate) const ROUTES: &[Route] = &[
     ("DELETE", "users/{user}", Administrator, "Deletes a user"),
     ("GET", "users/{user}/permissions", Administrator, "A user's rights"),
     ("GET", "users/{user}/topic-permissions", Administrator, "A user's topic rights"),
-    ("GET", "user-limits", Administrator, "Limits of users"),
-    ("GET", "user-limits/{user}", Administrator, "Limits of a user"),
+    ("GET", "user-limits", Management, "Limits of users"),
+    ("GET", "user-limits/{user}", Management, "Limits of a user"),
     ("PUT", "user-limits/{user}/{limit}", Administrator, "Sets max-connections or max-channels"),
     ("DELETE", "user-limits/{user}/{limit}", Administrator, "Clears a limit"),
     ("GET", "permissions", Administrator, "Rights of all users"),
@@ -182,6 +180,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("DELETE", "topic-permissions/{vhost}/{user}", Administrator, "Takes all away"),
     ("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", Administrator, "Takes those for an exchange away"),
     ("GET", "aliveness-test/{vhost}", Management, "Whether the node serves"),
+    ("GET", "healthchecks/node", Management, "Whether the node answers; a check that RabbitMQ keeps for old clients"),
     ("GET", "health/checks/alarms", Management, "Alarms in the cluster"),
     ("GET", "health/checks/local-alarms", Management, "Alarms of this node"),
     ("GET", "health/checks/port-listener/{port}", Management, "Whether this node listens on a port"),
@@ -222,6 +221,24 @@ pub(crate) fn find(method: &str, path: &[&str]) -> Result<&'static Route, ApiErr
         None if there().next().is_some() => Err(ApiError::method()),
         None => Err(ApiError::not_found()),
     }
+}
+
+/// The methods of a path as `Allow` says them (RFC 9110, 10.2.1); None when there is no such path.
+pub(crate) fn allowed(path: &[&str]) -> Option<String> {
+    let mut methods: Vec<&str> = Vec::new();
+    for (method, ..) in ROUTES.iter().filter(|(_, pattern, ..)| fits(pattern, path)) {
+        if *method == "GET" && !methods.contains(&"HEAD") {
+            methods.push("HEAD");
+        }
+        if !methods.contains(method) {
+            methods.push(method);
+        }
+    }
+    if methods.is_empty() {
+        return None;
+    }
+    methods.push("OPTIONS");
+    Some(methods.join(", "))
 }
 
 /// The table as an OpenAPI 3.1 document.
@@ -317,6 +334,18 @@ mod unit {
         assert_eq!(of("POST", "whoami"), Err(ApiError::method()));
         assert_eq!(of("GET", "whoami/now"), Err(ApiError::not_found()));
         assert_eq!(of("GET", "nothing"), Err(ApiError::not_found()));
+    }
+
+    #[test]
+    fn a_path_says_which_methods_it_takes() {
+        let of = |path: &str| allowed(&path.split('/').collect::<Vec<_>>());
+        assert_eq!(of("overview").as_deref(), Some("HEAD, GET, OPTIONS"));
+        assert_eq!(
+            of("queues/a/b").as_deref(),
+            Some("HEAD, GET, PUT, DELETE, OPTIONS")
+        );
+        assert_eq!(of("queues/a/b/get").as_deref(), Some("POST, OPTIONS"));
+        assert_eq!(of("nothing"), None);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use crate::error::ApiError;
 use crate::json::Members;
 use crate::limits;
 use crate::page::Window;
+use crate::permissions;
 use auth::{HashAlgorithm, PasswordHash, SALT_LEN};
 use message::Value;
-use metadata::{Change, Name, UserRecord};
+use metadata::{Change, Name, PermissionRecord, UserRecord};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -57,9 +58,38 @@ pub(crate) async fn get(api: &Api, name: &str) -> Answer {
 pub(crate) async fn put(api: &Api, call: &Call, name: &str) -> Answer {
     let body = call.object()?;
     let existed = find(api, name).await?.is_some();
+    let rights = rights(api, name, body.get("permissions")).await?;
     let record = record(api, name, &Members(&body)).await?;
     api.change(Change::PutUser(record)).await?;
+    for right in rights {
+        permissions::put_change(api, Change::PutPermission(right)).await?;
+    }
     put_answer(existed)
+}
+
+/// Rights that are given together with a user: an object of virtual hosts.
+async fn rights(
+    api: &Api,
+    user: &str,
+    given: Option<&Json>,
+) -> Result<Vec<PermissionRecord>, ApiError> {
+    let given = match given {
+        None | Some(Json::Null) => return Ok(Vec::new()),
+        Some(Json::Object(given)) => given,
+        Some(_) => return Err(ApiError::bad_request("'permissions' should be an object")),
+    };
+    let mut rights = Vec::new();
+    for (vhost, of) in given {
+        let name = vhost.clone();
+        if !api.read(move |tree| tree.vhost_exists(&name)).await? {
+            return Err(ApiError::bad_request(format!("vhost '{vhost}' not found")));
+        }
+        let of = of
+            .as_object()
+            .ok_or_else(|| ApiError::bad_request(format!("'{vhost}' should be an object")))?;
+        rights.push(permissions::record(vhost, user, &Members(of))?);
+    }
+    Ok(rights)
 }
 
 /// The user that a request describes. Limits that it does not name stay as they are.
@@ -68,9 +98,15 @@ pub(crate) async fn record(
     name: &str,
     body: &Members<'_>,
 ) -> Result<UserRecord, ApiError> {
-    let tags = body
-        .words("tags")?
-        .ok_or_else(|| ApiError::bad_request("key_missing: tags"))?;
+    let tags = match body.words("tags")? {
+        Some(tags) => tags,
+        // As clients said it before there were tags.
+        None => match body.flag_if_any("administrator")? {
+            Some(true) => vec!["administrator".into()],
+            Some(false) => Vec::new(),
+            None => return Err(ApiError::bad_request("tags_not_present")),
+        },
+    };
     let password = password(api, body).await?;
     let limits = match body.table("limits")? {
         None => {
@@ -109,9 +145,10 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
     };
     match (body.text("password")?, body.text("password_hash")?) {
         (Some(_), Some(_)) => Err(ApiError::bad_request(
-            "give password or password_hash, not both",
+            "both_password_and_password_hash_are_provided",
         )),
-        (None, None | Some("")) => Ok(None),
+        // Nobody logs in with an empty password, with RabbitMQ either.
+        (Some(""), None) | (None, None | Some("")) => Ok(None),
         (None, Some(hash)) => {
             // RabbitMQ's files and clients may not say: by its length it is one of these two.
             let algorithm = algorithm.unwrap_or(match hash.len() {
@@ -123,9 +160,9 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
             Ok(Some(parsed))
         }
         (Some(password), None) => {
-            if password.is_empty() || password.len() > MAX_PASSWORD {
+            if password.len() > MAX_PASSWORD {
                 return Err(ApiError::bad_request(format!(
-                    "a password has 1 to {MAX_PASSWORD} bytes"
+                    "a password has {MAX_PASSWORD} bytes at the most"
                 )));
             }
             hashed(api, password, algorithm.unwrap_or(HashAlgorithm::Argon2id))

@@ -271,7 +271,6 @@ fn users_their_passwords_rights_and_limits() {
     }
     for bad in [
         json!({"password": "x"}),
-        json!({"password": "", "tags": ""}),
         json!({"password": "x", "password_hash": hash, "tags": ""}),
         json!({"password_hash": "???", "tags": ""}),
         json!({"password_hash": hash, "hashing_algorithm": "md5", "tags": ""}),
@@ -279,7 +278,24 @@ fn users_their_passwords_rights_and_limits() {
     ] {
         assert_eq!(server.put("/api/users/bad", bad.clone()), 400, "{bad}");
     }
+    // What RabbitMQ takes besides: no password at all, the old way to make administrators, rights in one go.
+    assert_eq!(
+        server.put("/api/users/empty", json!({"password": "", "tags": ""})),
+        201
+    );
+    assert_eq!(server.get("/api/users/empty")["password_hash"], "");
+    let old = json!({"password": "x", "administrator": "true"});
+    assert_eq!(server.put("/api/users/old", old), 201);
+    assert_eq!(
+        server.get("/api/users/old")["tags"],
+        json!(["administrator"])
+    );
     let rights = json!({"configure": "", "write": ".*", "read": ".*"});
+    let both = |vhost: &str| json!({"password": "x", "tags": "", "permissions": {vhost: rights}});
+    assert_eq!(server.put("/api/users/both", both("nowhere")), 400);
+    assert_eq!(server.ask("GET", "/api/users/both", None).status, 404);
+    assert_eq!(server.put("/api/users/both", both("/")), 201);
+    assert_eq!(server.get("/api/permissions/%2F/both")["write"], ".*");
     assert_eq!(server.put("/api/permissions/%2F/app", rights.clone()), 201);
     assert_eq!(server.put("/api/permissions/%2F/app", rights), 204);
     let want = json!({"user": "app", "vhost": "/", "configure": "", "write": ".*", "read": ".*"});

@@ -72,7 +72,15 @@ fn tags_decide_what_is_open() {
         ("GET", "/api/overview", None, [401, 200, 200, 200, 200]),
         ("GET", "/api/queues", None, [401, 200, 200, 200, 200]),
         ("GET", "/api/queues/%2F/q", None, [401, 200, 200, 200, 200]),
-        ("GET", "/api/queues/other", None, [401, 401, 401, 200, 200]),
+        ("GET", "/api/queues/other", None, [401, 401, 401, 401, 200]),
+        ("GET", "/api/user-limits", None, [401, 200, 200, 200, 200]),
+        ("GET", "/api/parameters", None, [401, 401, 200, 401, 200]),
+        (
+            "GET",
+            "/api/global-parameters",
+            None,
+            [401, 401, 200, 401, 200],
+        ),
         ("GET", "/api/nodes", None, [401, 401, 401, 200, 200]),
         (
             "GET",
@@ -281,7 +289,6 @@ fn every_path_is_closed_to_who_may_not() {
                 "administrator",
             ],
             Management => &["management", "policymaker", "monitoring", "administrator"],
-            Policies => &["policymaker", "monitoring", "administrator"],
             Policymaker => &["policymaker", "administrator"],
             Monitor => &["monitoring", "administrator"],
             Administrator => &["administrator"],
@@ -323,4 +330,20 @@ fn the_openapi_document_has_every_path() {
         }
     }
     assert_eq!(operations, crate::routes::ROUTES.len());
+}
+
+/// RFC 9110, 9.3.7 and 15.5.6: a browser asks before it knows who asks.
+#[test]
+fn a_path_tells_its_methods_to_anybody() {
+    let server = Server::start();
+    assert_eq!(
+        server
+            .ask_as(None, "OPTIONS", "/api/queues/%2F/q", None)
+            .status,
+        200
+    );
+    assert_eq!(
+        server.ask_as(None, "OPTIONS", "/api/nothing", None).status,
+        404
+    );
 }

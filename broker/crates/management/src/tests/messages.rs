@@ -133,6 +133,10 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
             "invalid expiration 'soon'",
         ),
         (with("expiration", json!("-1")), "invalid expiration '-1'"),
+        (
+            with("expiration", json!(1234)),
+            "'expiration' should be a string",
+        ),
         (with("headers", json!([1])), "'headers' should be an object"),
         (
             with("user_id", json!("eve")),

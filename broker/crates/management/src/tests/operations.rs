@@ -437,3 +437,56 @@ fn certificates_that_end_soon_are_a_failed_check() {
     assert_eq!(asked(None, "x/days").status, 400);
     assert_eq!(asked(None, "1/moons").status, 400);
 }
+
+/// A queue that belongs to a connection is nobody's here.
+#[test]
+fn an_exclusive_queue_is_locked() {
+    let server = Server::start();
+    {
+        let mut fake = server.fake.lock().unwrap();
+        fake.declare("its");
+        let mut record = (**fake.tree.queue("/", "its").unwrap()).clone();
+        record.name = "mine".into();
+        record.durable = false;
+        record.exclusive = Some(metadata::SessionId {
+            node: NodeId(1),
+            incarnation: env::Incarnation(1),
+            number: 1,
+        });
+        let _ = fake.apply(Change::DeclareQueue(record));
+    }
+    let get = json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"});
+    for (method, path, body) in [
+        ("DELETE", "/api/queues/%2F/mine", None),
+        ("DELETE", "/api/queues/%2F/mine/contents", None),
+        ("POST", "/api/queues/%2F/mine/get", Some(get)),
+        (
+            "PUT",
+            "/api/queues/%2F/mine",
+            Some(json!({"durable": false})),
+        ),
+    ] {
+        let got = server.ask(method, path, body);
+        assert_eq!(got.status, 400, "{method} {path}");
+        let why = "cannot obtain exclusive access to locked queue 'mine' in vhost '/'. ";
+        assert!(got.reason().starts_with(why), "{method} {path}: {got:?}");
+    }
+    assert_eq!(
+        server.get("/api/queues/%2F/mine?columns=name,exclusive"),
+        json!({"name": "mine", "exclusive": true})
+    );
+}
+
+#[test]
+fn paths_of_rabbitmq_that_only_answer() {
+    let server = Server::start();
+    assert_eq!(
+        server.get("/api/version"),
+        json!(crate::overview::SPEAKS_LIKE)
+    );
+    assert_eq!(
+        server.get("/api/healthchecks/node"),
+        json!({"status": "ok"})
+    );
+    assert_eq!(server.get("/api/queues/detailed"), json!([]));
+}

@@ -6,13 +6,15 @@ use crate::routes::{Needs, ROUTES};
 /// Beyond the tag that opens the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum There {
-    /// Rights of any kind, or a tag that shows every vhost.
+    /// Rights of any kind, or the administrator's tag.
     Any,
+    /// Rights of any kind, or a tag that shows every vhost.
+    OrMonitors,
     /// Rights on what is named, whatever the tags.
     OnIt,
     /// Rights of any kind; administrators need none.
     AnyButAdministrators,
-    /// Nothing: none but administrators get here.
+    /// Nothing: none but administrators get here, or it says nothing to others.
     Nothing,
 }
 
@@ -33,7 +35,6 @@ fn there(method: &str, path: &str) -> There {
             | "bindings/{vhost}/e/{source}/q/{destination}/{key}"
             | "bindings/{vhost}/e/{source}/e/{destination}"
             | "bindings/{vhost}/e/{source}/e/{destination}/{key}"
-            | "consumers/{vhost}"
             | "parameters/{component}/{vhost}"
             | "parameters/{component}/{vhost}/{name}"
             | "policies/{vhost}"
@@ -43,7 +44,6 @@ fn there(method: &str, path: &str) -> There {
             | "vhosts/{vhost}"
             | "vhosts/{vhost}/connections"
             | "vhosts/{vhost}/channels"
-            | "vhost-limits/{vhost}"
             | "aliveness-test/{vhost}",
         ) => There::Any,
         ("PUT" | "DELETE", "queues/{vhost}/{queue}" | "exchanges/{vhost}/{exchange}")
@@ -63,7 +63,10 @@ fn there(method: &str, path: &str) -> There {
         ("PUT" | "DELETE", "policies/{vhost}/{name}" | "parameters/{component}/{vhost}/{name}") => {
             There::AnyButAdministrators
         }
-        ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
+        ("GET", "vhost-limits/{vhost}") => There::OrMonitors,
+        // Who has no rights sees none of the consumers.
+        ("GET", "consumers/{vhost}")
+        | ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
         | ("GET" | "POST" | "PUT", "definitions/{vhost}")
         | ("POST", "queues/quorum/{vhost}/{queue}/replicas/add")
         | ("POST" | "DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete")
@@ -118,16 +121,15 @@ fn no_path_opens_a_vhost_to_who_has_no_rights_there() {
             let why = format!("{method} {path} by {tag}: {got:?}");
             let opened = match needs {
                 Needs::Login | Needs::Management => true,
-                Needs::Policies => tag != "management",
                 Needs::Policymaker => tag == "policymaker" || tag == "administrator",
                 Needs::Monitor => tag == "monitoring" || tag == "administrator",
                 Needs::Administrator => tag == "administrator",
             };
             let closed = match rule {
                 _ if !opened => true,
-                There::Any => tag == "management" || tag == "policymaker",
+                There::Any | There::AnyButAdministrators => tag != "administrator",
+                There::OrMonitors => tag == "management" || tag == "policymaker",
                 There::OnIt => true,
-                There::AnyButAdministrators => tag != "administrator",
                 There::Nothing => false,
             };
             assert_eq!(got.status == 401, closed, "{why}");
