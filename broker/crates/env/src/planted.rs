@@ -87,6 +87,8 @@ bugs! {
         WillKeptOn "will-kept-on" "whoever keeps a will does not hear that its client said goodbye",
         WillOfTheDead "will-of-the-dead" "wills of clients whose node dies are not published",
         BoundUnasked "bound-unasked" "PUBACK and PUBREC do not wait for queues that clients of AMQP bound",
+        ExpiryForgotten "expiry-forgotten" "the time of a session is not counted where another node comes to lead its queue",
+        WillInSpite "will-in-spite" "a will that waits comes although its client was back in time",
         SharedTwice "shared-twice" "a message for one of a group goes to the next member, too",
     }
 }

@@ -163,6 +163,7 @@ impl Tree {
         let vhost = Vhost {
             record: Arc::new(record),
             exchanges: Map::default(),
+            alternates: 0,
             default_exchange: Counter::default(),
             queues: Map::default(),
             policies: BTreeMap::new(),

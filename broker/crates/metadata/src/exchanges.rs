@@ -122,7 +122,9 @@ impl Tree {
             counter: Counter::default(),
         };
         exchange.set_effective(effective);
-        vhost.exchanges.insert(names.1.clone(), exchange);
+        vhost.alternates += usize::from(exchange.alternate.is_some());
+        let before = vhost.exchanges.insert(names.1.clone(), exchange);
+        vhost.alternates -= before.map_or(0, |e| usize::from(e.alternate.is_some()));
         self.exchange_names.insert(number, names);
         true
     }
@@ -157,13 +159,13 @@ impl Tree {
     fn remove_exchange(&mut self, vhost: &str, name: &str) {
         let mut doomed: Vec<Name> = vec![name.into()];
         while let Some(name) = doomed.pop() {
-            let Some(exchange) = self
-                .vhosts
-                .get_mut(vhost)
-                .and_then(|v| v.exchanges.remove(&name))
-            else {
+            let Some(there) = self.vhosts.get_mut(vhost) else {
+                return;
+            };
+            let Some(exchange) = there.exchanges.remove(&name) else {
                 continue;
             };
+            there.alternates -= usize::from(exchange.alternate.is_some());
             self.exchange_names.remove(&exchange.number);
             for key in exchange.bindings.into_keys() {
                 let target = key.target;

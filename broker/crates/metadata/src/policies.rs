@@ -207,6 +207,8 @@ impl Tree {
                 exchange.set_effective(effective);
             }
         }
+        let exchanges = vhost.exchanges.values();
+        vhost.alternates = exchanges.filter(|e| e.alternate.is_some()).count();
         let mut ids: Vec<QueueId> = vhost.queues.values().copied().collect();
         ids.sort_unstable();
         let mut changed = Vec::new();

@@ -55,6 +55,30 @@ impl Tree {
         }
     }
 
+    /// Whether a message that is published to one exchange comes by another one on its way, by bindings between exchanges or as
+    /// an alternate exchange.
+    pub fn comes_by(
+        &self,
+        vhost: &str,
+        (exchange, by): (&str, &str),
+        keys: &[&str],
+        message: &dyn Envelope,
+    ) -> bool {
+        let Some(vhost) = self.vhosts.get(vhost) else {
+            return false;
+        };
+        // Mostly nothing leads there.
+        let leads = |by: &&Exchange| !by.bound.is_empty() || vhost.alternates > 0;
+        let Some(by) = vhost.exchanges.get(by).filter(leads) else {
+            return false;
+        };
+        let Some(first) = vhost.exchanges.get(exchange) else {
+            return false;
+        };
+        let seen = self.follow(vhost, first, keys, message, &mut Vec::new());
+        seen.contains(&by.number)
+    }
+
     /// How many queues it goes to, and where the exchange is counted.
     #[inline]
     fn find_routes(
@@ -82,6 +106,7 @@ impl Tree {
         Some((out.len() - start, counter))
     }
 
+    /// The numbers of the exchanges that it came by.
     fn follow(
         &self,
         vhost: &Vhost,
@@ -89,7 +114,7 @@ impl Tree {
         keys: &[&str],
         message: &dyn Envelope,
         out: &mut Vec<QueueId>,
-    ) {
+    ) -> SmallVec<[u64; 4]> {
         let mut seen: SmallVec<[u64; 4]> = SmallVec::from_slice(&[first.number]);
         let mut next = 0;
         let mut found: Vec<Target> = Vec::new();
@@ -132,6 +157,7 @@ impl Tree {
                 }
             }
         }
+        seen
     }
 
     /// Of a local random exchange's destinations one on the publisher's node; none when none is there. To a message that

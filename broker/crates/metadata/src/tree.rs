@@ -74,6 +74,8 @@ pub struct VhostRecord {
 pub(crate) struct Vhost {
     pub(crate) record: Arc<VhostRecord>,
     pub(crate) exchanges: Map<Exchange>,
+    /// How many of them have an alternate exchange.
+    pub(crate) alternates: usize,
     /// What was published to the default exchange.
     pub(crate) default_exchange: Counter,
     pub(crate) queues: Map<QueueId>,

@@ -45,7 +45,7 @@ fn record(death: &Death) -> Value {
 }
 
 /// The headers that a message is routed by when it goes through a dead letter exchange: its own, and what it died of.
-pub fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
+pub(crate) fn routing_headers(message: &Message, deaths: &Deaths) -> Table {
     let properties = message.properties();
     let own = match message.protocol() {
         Protocol::Amqp091 => Properties::received(properties).and_then(|p| p.header_table()),

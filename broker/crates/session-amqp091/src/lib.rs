@@ -16,6 +16,7 @@ mod content;
 mod deaths;
 mod deliver;
 mod directory;
+mod envelope;
 mod failure;
 mod flow;
 mod handshake;
@@ -35,7 +36,7 @@ mod unknown;
 mod wait;
 
 pub use connection::AmqpSession;
-pub use deaths::routing_headers;
+pub use envelope::MessageEnvelope;
 pub use limits::{Limits, Logins, SessionConfig};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::channel::Channel;
 use crate::content::Assembly;
 use crate::directory;
+use crate::envelope::text_of;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
 use crate::replies::{REPLY_TO, Replies};
@@ -198,12 +199,7 @@ impl Envelope for Shown<'_> {
     }
 
     fn property(&self, property: Property) -> Option<String> {
-        let p = self.properties;
-        match property {
-            Property::CorrelationId => p.correlation_id.map(|id| id.lossy().into_owned()),
-            Property::MessageId => p.message_id.map(|id| id.lossy().into_owned()),
-            Property::Timestamp => p.timestamp.map(|t| t.to_string()),
-        }
+        text_of(self.properties, property)
     }
 
     fn origin(&self) -> Option<Origin> {

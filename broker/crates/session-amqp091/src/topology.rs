@@ -11,7 +11,7 @@ use crate::wait::Wait;
 use codec_amqp091::Method;
 use message::Table;
 use metadata::{
-    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueKind, QueueRecord, Right,
+    BindingRecord, Change, Destination, ExchangeRecord, Name, QueueKind, QueueRecord, Right, Tree,
 };
 use queue::{ConsumerId, QueueId, RequestBody};
 
@@ -369,17 +369,19 @@ impl Channel {
             members: Vec::new(),
             declared_by: link.user.clone(),
         };
-        if let Some(there) = directory::queue(tree, link, &record.name) {
-            directory::check_owner(there, session)?;
+        let there = directory::queue(tree, link, &record.name);
+        // Another connection's may be on its way out, ahead of us in the log: the log says whether it is locked.
+        let locked = there.and_then(|queue| directory::check_owner(queue, session).err());
+        if let Some(there) = there.filter(|_| locked.is_none()) {
             if is_same(there, &record) {
                 directory::check_home(cx.broker, there)?;
                 let (id, name) = (there.id, there.name.clone());
                 self.declared(id, name, wish.no_wait, (50, 10), link, cx);
                 return Ok(());
             }
-        } else if let Some(target) = record.dead_letter_exchange().map_err(Failure::of_change)? {
-            directory::check(tree, link, Right::Read, Kind::Queue, &record.name)?;
-            directory::check(tree, link, Right::Write, Kind::Exchange, target)?;
+        } else {
+            check_dead_lettering(tree, link, &record)
+                .map_err(|refused| locked.unwrap_or(refused))?;
         }
         record.members = cx.broker.place_queue(&record);
         link.owns_queues |= wish.exclusive;
@@ -500,6 +502,15 @@ fn binding(
         routing_key: routing_key.into(),
         arguments,
     }
+}
+
+/// A queue that dead-letters takes the right to read from it and to write to where that goes.
+fn check_dead_lettering(tree: &Tree, link: &Link, queue: &QueueRecord) -> Outcome {
+    let Some(target) = queue.dead_letter_exchange().map_err(Failure::of_change)? else {
+        return Ok(());
+    };
+    directory::check(tree, link, Right::Read, Kind::Queue, &queue.name)?;
+    directory::check(tree, link, Right::Write, Kind::Exchange, target)
 }
 
 fn refuse_default(exchange: &str) -> Outcome {

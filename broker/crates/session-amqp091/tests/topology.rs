@@ -7,7 +7,7 @@ use codec_amqp091::{FrameKind, Method, encode_content_header, encode_method, ope
 use fake::{Conn, FakeBroker, capabilities, consume, exchange_declare, queue_declare};
 use message::{Table, Value};
 use metadata::{Change, SessionId};
-use session::Standing;
+use session::{Session, Standing};
 use session_amqp091::SessionConfig;
 use std::time::Duration;
 
@@ -712,6 +712,41 @@ fn exclusive_queues_go_before_connection_close_comes() {
     }
 }
 
+/// The socket is closed before the log has ended the connection: who comes back meanwhile is behind that end in the log.
+#[test]
+fn a_name_is_free_for_who_comes_back_before_the_last_connection_has_ended() {
+    for its_owner_is_gone in [true, false] {
+        let mut conn = Conn::with_channel();
+        conn.send(1, own_queue());
+        assert_eq!(conn.next_method(), (1, "queue.declare-ok"));
+        conn.broker.slow_log = true;
+        if its_owner_is_gone {
+            conn.session.gone(&mut conn.broker);
+        }
+        let mut broker: FakeBroker = conn.broker;
+        broker.id = SessionId {
+            number: 8,
+            ..fake::ME
+        };
+        let mut other = Conn::on(broker, SessionConfig::default());
+        other.log_in("guest");
+        other.open_channel(1);
+        other.send(1, own_queue());
+        other.expect_nothing();
+        while other.broker.log_goes_on() {}
+        other.settle();
+        if its_owner_is_gone {
+            assert_eq!(other.next_method(), (1, "queue.declare-ok"));
+        } else {
+            other.expect_channel_close(1, 405, LOCKED, (50, 10));
+        }
+    }
+}
+
+const LOCKED: &str = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'own' in vhost '/'. It could be \
+                      originally declared on another connection or the exclusive property value does not match that of \
+                      the original declaration.";
+
 #[test]
 fn what_another_connection_owns_is_locked() {
     let mut conn = Conn::with_channel();
@@ -725,9 +760,6 @@ fn what_another_connection_owns_is_locked() {
     };
     let mut other = Conn::on(broker, SessionConfig::default());
     other.log_in("guest");
-    let text = "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'own' in vhost '/'. It could be \
-                originally declared on another connection or the exclusive property value does not match that of the \
-                original declaration.";
     let attempts = [
         own,
         consume("own", "c", true),
@@ -757,7 +789,7 @@ fn what_another_connection_owns_is_locked() {
         other.open_channel(1);
         let ids = method.ids();
         other.send(1, method);
-        other.expect_channel_close(1, 405, text, ids);
+        other.expect_channel_close(1, 405, LOCKED, ids);
     }
     // A binding that is not there is nobody's.
     other.open_channel(1);

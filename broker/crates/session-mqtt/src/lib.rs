@@ -16,7 +16,7 @@ mod connect;
 mod deliver;
 mod ending;
 mod extras;
-mod from_amqp;
+mod for_topic;
 mod link;
 mod packet_ids;
 mod publish;
@@ -27,7 +27,7 @@ mod stored;
 mod subscribe;
 mod traffic;
 
-pub use from_amqp::from_amqp091;
+pub use for_topic::for_topic;
 pub use publish::publish_will;
 pub use session::MqttSession;
 pub use settings::{Limits, SessionConfig, Settings};

@@ -334,6 +334,11 @@ impl Link {
         seq: RequestSeq,
         answer: Answer,
     ) -> Result<bool, Failure> {
+        // Section 3.14.2.1: a server that is not available says so in CONNACK alone.
+        let reason = match self.open {
+            true => Reason::ImplementationSpecificError,
+            false => Reason::ServerUnavailable,
+        };
         let Some(stored) = self.extras.stored_mut() else {
             return Ok(false);
         };
@@ -344,7 +349,7 @@ impl Link {
         match answer {
             Answer::Refused { text, .. } => {
                 stored.consuming = false;
-                Err(Failure::new(Reason::ServerUnavailable, text))
+                Err(Failure::new(reason, text))
             }
             _ => {
                 stored.before = None;
@@ -425,9 +430,9 @@ impl Link {
             return false;
         }
         match message.protocol() {
-            Protocol::Mqtt => self.state.returned(message, given),
+            Protocol::Mqtt if !message.has_died() => self.state.returned(message, given),
             _ => message.routing_keys().any(|key| {
-                let ours = crate::from_amqp091(message, key);
+                let ours = crate::for_topic(message, key);
                 ours.is_some_and(|ours| self.state.returned(&ours, given))
             }),
         }
@@ -566,7 +571,7 @@ fn understand(
     found: &mut Vec<Subscription>,
 ) -> Option<Delivery> {
     let message = match message.protocol() {
-        Protocol::Mqtt => {
+        Protocol::Mqtt if !message.has_died() => {
             let raw = message.properties();
             let topic = Envelope::read(raw).ok()?.topic;
             hub.matching(subscriber, topic, found);
@@ -580,7 +585,7 @@ fn understand(
             }
             hub.matching(subscriber, &topic, found);
             let of_client = !found.is_empty();
-            of_client.then(|| crate::from_amqp091(&message, key))?
+            of_client.then(|| crate::for_topic(&message, key))?
         })?,
     };
     let hits: SmallVec<[Hit; 1]> = found.iter().map(|s| s.hit()).collect();

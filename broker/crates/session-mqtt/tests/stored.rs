@@ -296,6 +296,31 @@ fn a_session_whose_queue_is_deleted_is_over() {
 }
 
 #[test]
+fn a_session_whose_queue_refuses_it_ends_for_a_reason_that_disconnect_has() {
+    // Section 3.14.2.1
+    let mut w = World::default();
+    let refused = "CONNACK 0x88 (the queue's node is down)";
+    // The queue of a new session need not have answered before CONNACK.
+    for told in [
+        &["CONNACK 0x00", "DISCONNECT 0x83", "END"][..],
+        &[refused, "END"],
+    ] {
+        let c = w.open(Version::V5);
+        w.delay(c);
+        w.connect(c, |connect| {
+            connect.client_id = "k";
+            connect.clean_start = false;
+            connect.properties.session_expiry = Some(60);
+        });
+        let mut said = w.said(c);
+        w.refuse();
+        said.extend(w.said(c));
+        assert_eq!(said, told);
+        w.hear();
+    }
+}
+
+#[test]
 fn subscriptions_end_in_the_queue_too() {
     // [MQTT-3.8.4-3], [MQTT-3.10.4-1], [MQTT-3.10.4-2]
     let mut w = World::default();

@@ -48,6 +48,33 @@ struct Pending {
     tag: u64,
     waiting: SmallVec<[QueueId; 2]>,
     confirmed: SmallVec<[QueueId; 2]>,
+    /// None: MQTT clients were not told.
+    topics: Option<ByTopics>,
+}
+
+impl Pending {
+    fn knows(&self, queue: QueueId) -> bool {
+        self.waiting.contains(&queue) || self.confirmed.contains(&queue)
+    }
+
+    /// Somebody has it.
+    fn reached(&self) -> bool {
+        !self.confirmed.is_empty() || self.topics.is_some_and(|t| t.matched)
+    }
+
+    /// Nobody has yet to answer.
+    fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.topics.is_none_or(|t| t.awaited == 0)
+    }
+}
+
+/// What became of a message among MQTT clients without a queue.
+#[derive(Clone, Copy, Debug)]
+struct ByTopics {
+    /// Somebody got it, or is to get it.
+    matched: bool,
+    /// Other nodes that have not said that they have it.
+    awaited: usize,
 }
 
 #[derive(Debug, Default)]
@@ -201,6 +228,18 @@ impl DeadLetters {
         }
     }
 
+    fn pending(&mut self, queue: QueueId, id: u64) -> Option<&mut Pending> {
+        self.sources.get_mut(&queue)?.pending.get_mut(&id)
+    }
+
+    /// Remembers what MQTT clients were told; true when they could not be.
+    fn told_topics(&mut self, queue: QueueId, id: u64, told: Option<ByTopics>) -> bool {
+        if let Some(pending) = self.pending(queue, id) {
+            pending.topics = told;
+        }
+        told.is_none()
+    }
+
     fn drop_pending(&mut self, queue: QueueId, id: u64) {
         let Some(source) = self.sources.get_mut(&queue) else {
             return;
@@ -242,8 +281,11 @@ fn route(
     let dead = message.dead_lettered(&way.exchange, key, &deaths).ok()?;
     let mut routes = Vec::new();
     let keys: SmallVec<[&str; 4]> = dead.routing_keys().collect();
-    let headers = || session_amqp091::routing_headers(&dead, &deaths);
-    let result = tree.route(&way.vhost, &way.exchange, &keys, &headers, &mut routes);
+    let envelope = session_amqp091::MessageEnvelope {
+        message: &dead,
+        deaths: &deaths,
+    };
+    let result = tree.route(&way.vhost, &way.exchange, &keys, &envelope, &mut routes);
     debug_assert!(result == RouteResult::Routed || routes.is_empty());
     let all = routes.len();
     // A client that rejects may well mean a cycle.
@@ -347,11 +389,16 @@ impl Core {
         }
     }
 
-    fn pass_on_once(&mut self, queue: QueueId, way: &Way, routed: Routed, blocked: usize) {
-        self.warn_of(queue, way, &routed);
+    fn pass_on_once(&mut self, queue: QueueId, way: &Way, mut routed: Routed, blocked: usize) {
+        let session = self.dead_letter_session();
+        let nobody = PublishTag { channel: 0, tag: 0 };
+        let published = (&*way.vhost, &routed.message);
+        let heard = self.announce(session, nobody, published, &mut routed.routes);
+        let reached = routed.routes.len() + heard.receivers;
+        self.warn_of(queue, way, routed.cycles, reached > 0);
         let counts = &mut self.dead_letters.counts;
         counts.overflowed += blocked as u64;
-        match routed.routes.len() {
+        match reached {
             0 => counts.unroutable += 1,
             all if all > blocked => counts.routed += 1,
             _ => {}
@@ -361,28 +408,23 @@ impl Core {
         {
             source.stalled_since = None;
         }
-        let session = self.dead_letter_session();
         for target in routed.routes {
             if blocked == 0 || !self.clients.is_full(session, target) {
-                let nobody = PublishTag { channel: 0, tag: 0 };
                 self.publish(session, target, nobody, routed.message.clone());
             }
         }
     }
 
     /// Once per queue and way: messages that die here go nowhere, or round in a circle.
-    fn warn_of(&mut self, queue: QueueId, way: &Way, routed: &Routed) {
+    fn warn_of(&mut self, queue: QueueId, way: &Way, cycles: usize, reached: bool) {
         let Some(source) = self.dead_letters.sources.get_mut(&queue) else {
             return;
         };
         let (name, vhost, exchange) = (&way.queue, &way.vhost, &way.exchange);
-        if routed.cycles > 0 && !std::mem::replace(&mut source.told_of_cycle, true) {
+        if cycles > 0 && !std::mem::replace(&mut source.told_of_cycle, true) {
             tracing::warn!(event = "dead_letter_cycle", queue = %name, %vhost, %exchange);
         }
-        if routed.routes.is_empty()
-            && routed.cycles == 0
-            && !std::mem::replace(&mut source.told_of_no_way, true)
-        {
+        if !reached && cycles == 0 && !std::mem::replace(&mut source.told_of_no_way, true) {
             tracing::warn!(event = "dead_letter_unroutable", queue = %name, %vhost, %exchange);
         }
     }
@@ -431,20 +473,32 @@ impl Core {
         let (Some(way), Some(mut routed)) = (way, routed) else {
             return self.dead_letters.try_again(queue, id, self.now);
         };
-        let nowhere = routed.routes.is_empty() && pending.confirmed.is_empty();
-        let known = |q: &QueueId| pending.waiting.contains(q) || pending.confirmed.contains(q);
-        routed.routes.retain(|q| !known(q));
+        let unrouted = routed.routes.is_empty();
+        routed.routes.retain(|q| !pending.knows(*q));
         let all = routed.routes.len();
         routed.routes.retain(|q| !self.clients.is_full(session, *q));
+        let room = routed.routes.len() == all;
+        let refused = room && pending.topics.is_none() && {
+            let published = (&*way.vhost, &routed.message);
+            let (told, picked) = self.tell_topics(session, tag, published);
+            routed.routes.extend(picked);
+            self.dead_letters.told_topics(queue, id, told)
+        };
+        let Some(pending) = self.dead_letters.pending(queue, id) else {
+            return;
+        };
+        // Once to each queue, also to one of a session that shares and subscribes: it is known by its id what has confirmed.
+        routed.routes.sort_unstable();
+        routed.routes.dedup();
+        routed.routes.retain(|q| !pending.knows(*q));
         pending.waiting.extend(routed.routes.iter().copied());
-        let done = pending.waiting.is_empty() && routed.routes.len() == all && !nowhere;
-        if nowhere {
-            self.warn_of(queue, &way, &routed);
-        }
+        let nowhere = unrouted && routed.routes.is_empty() && !pending.reached();
+        let done = pending.is_done() && room && !nowhere && !refused;
+        self.warn_of(queue, &way, routed.cycles, !nowhere);
         if done {
             return self.passed_on(queue, id);
         }
-        if nowhere || routed.routes.len() < all {
+        if nowhere || !room || refused {
             self.dead_letters.try_again(queue, id, self.now);
         }
         let early = planted::is(Bug::DeadLetterLost) && !routed.routes.is_empty();
@@ -460,6 +514,22 @@ impl Core {
         self.dead_letters.drop_pending(queue, id);
         self.dead_letters.counts.confirmed += 1;
         self.owners.passed_on(queue, id);
+    }
+
+    /// Tells MQTT clients; what to remember of that, and the queues of those who share a subscription. None: there was no room.
+    fn tell_topics(
+        &mut self,
+        session: u64,
+        tag: PublishTag,
+        published: (&str, &Message),
+    ) -> (Option<ByTopics>, Vec<QueueId>) {
+        let mut picked = Vec::new();
+        let heard = self.announce(session, tag, published, &mut picked);
+        let told = ByTopics {
+            matched: heard.receivers > 0,
+            awaited: heard.awaited,
+        };
+        ((!heard.refused).then_some(told), picked)
     }
 
     /// A queue behind a dead letter exchange tells what became of a message.
@@ -483,7 +553,25 @@ impl Core {
             return self.dead_letters.try_again(queue, id, self.now);
         }
         pending.confirmed.push(target);
-        if pending.waiting.is_empty() && !again {
+        if pending.is_done() && !again {
+            self.passed_on(queue, id);
+        }
+    }
+
+    /// Another node has a dead letter for its MQTT clients.
+    pub fn dead_letter_heard(&mut self, tag: u64) {
+        let Some(&(queue, id)) = self.dead_letters.tags.get(&tag) else {
+            return;
+        };
+        let again = |s: &Source| s.again.contains(&id);
+        let again = self.dead_letters.sources.get(&queue).is_some_and(again);
+        let Some(pending) = self.dead_letters.pending(queue, id) else {
+            return;
+        };
+        if let Some(topics) = &mut pending.topics {
+            topics.awaited = topics.awaited.saturating_sub(1);
+        }
+        if pending.is_done() && !again {
             self.passed_on(queue, id);
         }
     }

@@ -27,7 +27,7 @@ const PROTOCOL: &str = "amqp091";
 
 struct Publishing {
     vhost: Name,
-    /// Queues that have not answered.
+    /// Queues, and other nodes for their MQTT clients, that have not answered.
     left: usize,
     taken: bool,
     until: Time,
@@ -165,35 +165,43 @@ impl Core {
         let mut routes = Vec::new();
         let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
         let deaths = Deaths::default();
-        let headers = || session_amqp091::routing_headers(&message, &deaths);
-        let result = (self.tree).publish(vhost, message.exchange(), &keys, &headers, &mut routes);
+        let envelope = session_amqp091::MessageEnvelope {
+            message: &message,
+            deaths: &deaths,
+        };
+        let result = (self.tree).publish(vhost, message.exchange(), &keys, &envelope, &mut routes);
         drop(keys);
         if result == RouteResult::NoExchange {
             let exchange = message.exchange();
             let text = format!("no exchange '{exchange}' in vhost '{vhost}'");
             return reply(Err(Refused::NotFound(text)));
         }
-        self.count_published(vhost, routes.len());
+        let tag = PublishTag {
+            channel: 0,
+            tag: self.errands.tag(),
+        };
+        let session = self.errand_session();
+        let heard = self.announce(session, tag, (vhost, &message), &mut routes);
+        let routed = routes.len() + heard.receivers;
+        self.count_published(vhost, routed);
         let what = Trace::Published { routes: &routes };
         self.trace_errand(vhost, user, &message, what);
-        if result == RouteResult::Unroutable {
+        let left = routes.len() + heard.awaited;
+        if left == 0 {
             return reply(Ok(Published {
-                routed: false,
-                taken: true,
+                routed: routed > 0,
+                taken: !heard.refused,
             }));
         }
-        let tag = self.errands.tag();
         let publishing = Publishing {
             vhost: vhost.clone(),
-            left: routes.len(),
-            taken: true,
+            left,
+            taken: !heard.refused,
             until: self.now + WITHIN,
             reply,
         };
-        self.errands.publishing.insert(tag, publishing);
-        let session = self.errand_session();
+        self.errands.publishing.insert(tag.tag, publishing);
         for queue in routes {
-            let tag = PublishTag { channel: 0, tag };
             self.publish(session, queue, tag, message.clone());
         }
     }
@@ -294,7 +302,8 @@ impl Core {
         }
     }
 
-    fn errand_published(&mut self, tag: u64, taken: bool) {
+    /// A queue has answered, or another node for its MQTT clients.
+    pub fn errand_published(&mut self, tag: u64, taken: bool) {
         let Some(publishing) = self.errands.publishing.get_mut(&tag) else {
             return;
         };

@@ -345,8 +345,14 @@ impl Owners {
     }
 
     pub fn step(&mut self, queue: QueueId, message: ToQueue) {
+        // A consumer that comes and goes within a turn uses it, too.
         if let ToQueue::Request(request) = &message
-            && let RequestBody::Get { .. } | RequestBody::Stat = request.body
+            && let RequestBody::Get { .. }
+            | RequestBody::Stat
+            | RequestBody::Consume { .. }
+            | RequestBody::Succeed(_)
+            | RequestBody::Cancel { .. }
+            | RequestBody::Leave { .. } = request.body
         {
             self.leases.renew(queue, self.at.now);
         }

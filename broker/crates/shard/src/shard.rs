@@ -165,6 +165,9 @@ impl Shard {
                     channel,
                     tag,
                 } => {
+                    if self.core.heard(session, tag) {
+                        continue;
+                    }
                     let tag = PublishTag { channel, tag };
                     (session, Notice::Heard { tag })
                 }

@@ -7,11 +7,12 @@ use crate::view::View;
 use message::Message;
 use metadata::{BindingRecord, Destination, QueueId};
 use session::PublishTag;
+use smallvec::SmallVec;
 use topics::{Heard, Publisher};
 
 impl Core {
-    /// What an AMQP client published, to MQTT clients. Queues of those who share a subscription are added to
-    /// `routes`.
+    /// What comes by the exchange of MQTT and not from a client of MQTT, to MQTT clients. Queues of those who share a
+    /// subscription are added to `routes`.
     pub fn announce(
         &mut self,
         session: u64,
@@ -20,7 +21,7 @@ impl Core {
         routes: &mut Vec<QueueId>,
     ) -> Heard {
         let mut heard = Heard::default();
-        if *message.exchange() != *self.config.mqtt.exchange || !self.topics.is_listening(vhost) {
+        if !self.topics.is_listening(vhost) || !self.comes_by_topics(vhost, message) {
             return heard;
         }
         let publisher = Publisher {
@@ -29,24 +30,51 @@ impl Core {
             channel: tag.channel,
             tag: tag.tag,
         };
-        let mut picked = Vec::new();
+        let mut picked: Vec<u64> = Vec::new();
         for key in message.routing_keys() {
-            if let Some(translated) = session_mqtt::from_amqp091(message, key) {
+            if let Some(translated) = session_mqtt::for_topic(message, key) {
                 let topic = topics::topic_of(key);
                 // Only the server itself speaks there.
                 if topics::is_servers(&topic) {
                     continue;
                 }
+                let mut of_key = Vec::new();
                 let hub = &mut self.topics;
-                heard += hub.publish(vhost, &topic, &translated, publisher, &mut picked);
+                heard += hub.publish(vhost, &topic, &translated, publisher, &mut of_key);
+                // A queue gets a message once, whatever the number of its keys.
+                of_key.retain(|queue| !picked.contains(queue));
+                picked.extend(of_key);
             }
         }
-        for queue in picked.into_iter().map(QueueId) {
-            if !routes.contains(&queue) {
-                routes.push(queue);
-            }
-        }
+        // One that is there for other subscriptions, too, has it twice (section 4.8.2).
+        routes.extend(picked.into_iter().map(QueueId));
         heard
+    }
+
+    /// Another node has for its MQTT clients what this shard itself published. False: a session did.
+    pub fn heard(&mut self, session: u64, tag: u64) -> bool {
+        if self.is_errand_session(session) {
+            self.errand_published(tag, true);
+        } else if self.is_dead_letter_session(session) {
+            self.dead_letter_heard(tag);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn comes_by_topics(&self, vhost: &str, message: &Message) -> bool {
+        let (from, by) = (message.exchange(), &*self.config.mqtt.exchange);
+        if *from == *by {
+            return true;
+        }
+        let keys: SmallVec<[&str; 4]> = message.routing_keys().collect();
+        let deaths = message.deaths().unwrap_or_default();
+        let envelope = session_amqp091::MessageEnvelope {
+            message,
+            deaths: &deaths,
+        };
+        self.tree.comes_by(vhost, (from, by), &keys, &envelope)
     }
 
     /// A member of a group has left before its message came, and the next one has a queue.

@@ -20,6 +20,7 @@ use crate::tallies::Tallies;
 use crate::uses::Uses;
 use crate::{Effect, clients::Clients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
+use env::planted::{self, Bug};
 use env::rng::SeededRng;
 use env::{Disk, Incarnation, Rng, Time, WallTime};
 use hashbrown::HashMap;
@@ -144,7 +145,10 @@ impl Core {
         for item in shard {
             self.shard_output(item);
         }
-        for queue in self.owners.take_unused() {
+        // Some are unused because time went by: nothing else of this turn would carry their deletion on.
+        let unused = self.owners.take_unused();
+        worked |= !unused.is_empty();
+        for queue in unused {
             self.delete(queue);
         }
         let mut events = self.owners.take_events();
@@ -213,6 +217,11 @@ impl Core {
                     self.owners.tell_peers(queue, &self.peers);
                     self.members.review.queue(queue);
                     self.refresh_settings(queue);
+                    let led_before =
+                        |core: &Core| core.owners.led_status(queue).is_some_and(|s| s.term > 1);
+                    if planted::is(Bug::ExpiryForgotten) && led_before(self) {
+                        self.owners.set_expires(queue, None);
+                    }
                 }
                 self.queue_leader_known(queue, leader);
             }

@@ -502,6 +502,23 @@ fn unused_queues_expire_and_use_renews_their_lease() {
     }
 }
 
+/// Nothing else happens in the turn in which its time is over: it is no tick of the groups'.
+#[test]
+fn an_unused_queue_goes_when_its_time_is_over_and_not_at_the_next_occasion() {
+    for kind in ["classic", "quorum"] {
+        let (mut c, mut client) = alone();
+        let arguments = [
+            ("x-queue-type", text(kind)),
+            ("x-expires", Value::I32(1030)),
+        ];
+        client.declare(&mut c, "idle", &arguments);
+        c.pass(Duration::from_millis(1020));
+        assert!(c.queue(0, "idle").is_some(), "{kind}");
+        assert!(c.turn(0), "{kind}: its deletion is written");
+        assert!(c.queue(0, "idle").is_none(), "{kind}");
+    }
+}
+
 /// A queue of a random graph: its time to live if it has one, and the queues behind its dead letter exchange.
 #[derive(Clone, Debug)]
 struct Node {

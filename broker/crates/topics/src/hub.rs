@@ -20,6 +20,7 @@ use crate::routes::{Matches, Routes};
 use crate::wills::Wills;
 use crate::{Delivery, SubscriberId, Subscription};
 use clients::Clients;
+use env::planted::{self, Bug};
 use env::{Time, WallTime};
 use hashbrown::HashMap;
 use message::{Message, Room};
@@ -343,6 +344,7 @@ impl Hub {
         let Away { state, until, will } = *away;
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
+        self.spare(vhost, will);
         self.wills.drop(subscriber);
         Claim::Granted { subscriber, state }
     }
@@ -422,6 +424,14 @@ impl Hub {
         self.outputs
             .extend(waiting.map(|session| Output::Free { session }));
         self.left(subscriber, id);
+    }
+
+    /// A client has come back: its will is not published [MQTT-3.1.3-9].
+    fn spare(&mut self, vhost: &str, will: Option<(Time, Will)>) {
+        if let (true, Some((_, will))) = (planted::is(Bug::WillInSpite), will) {
+            let vhost = vhost.into();
+            self.outputs.push_back(Output::Will { vhost, will });
+        }
     }
 
     fn stop_timer(&mut self, subscriber: SubscriberId, at: Option<Time>) {

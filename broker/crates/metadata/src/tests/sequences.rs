@@ -16,6 +16,7 @@ fn binding() -> impl Strategy<Value = BindingRecord> {
     let end = prop_oneof![
         called("q").prop_map(|q| Destination::Queue(name(&q))),
         called("x").prop_map(|x| Destination::Exchange(name(&x))),
+        Just(Destination::Exchange(name("amq.topic"))),
     ];
     let arguments = prop_oneof![
         Just(Table::default()),
@@ -28,6 +29,15 @@ fn binding() -> impl Strategy<Value = BindingRecord> {
             arguments,
             ..to_queue(&source, "", &key)
         }
+    })
+}
+
+/// An alternate exchange as an argument or as a policy has it, or none.
+fn alternate() -> impl Strategy<Value = Table> {
+    let exchanges = prop_oneof![called("x"), Just("amq.topic".to_owned())];
+    proptest::option::of(exchanges).prop_map(|x| match x {
+        Some(x) => table(&[("alternate-exchange", Value::from(&*x))]),
+        None => Table::default(),
     })
 }
 
@@ -61,9 +71,11 @@ fn change() -> impl Strategy<Value = Change> {
         Just("topic"),
         Just("headers")
     ];
-    let make = (called("x"), kinds, any::<bool>()).prop_map(|(x, kind, auto_delete)| {
+    let make = (called("x"), kinds, any::<bool>(), alternate());
+    let make = make.prop_map(|(x, kind, auto_delete, arguments)| {
         Change::DeclareExchange(ExchangeRecord {
             auto_delete,
+            arguments,
             ..exchange(&x, kind)
         })
     });
@@ -96,6 +108,9 @@ fn change() -> impl Strategy<Value = Change> {
         1 => session.prop_map(|session| Change::EndSession { session }),
         1 => (1u64..3, 1u64..3).prop_map(|(n, i)| Change::EndIncarnation { node: NodeId(n), incarnation: Incarnation(i) }),
         2 => policies,
+        1 => (called("p"), "\\^?x[0-2]?", alternate()).prop_map(|(p, pattern, definition)| {
+            Change::PutPolicy(PolicyRecord { definition, ..policy(&p, &pattern, &[]) })
+        }),
         1 => called("p").prop_map(|p| Change::DeletePolicy { vhost: name("/"), name: name(&p), scope: PolicyScope::User }),
     ]
 }
@@ -126,8 +141,14 @@ proptest! {
                     prop_assert_eq!(other.route("/", source, &[key], &headers, &mut b), went);
                     prop_assert_eq!(&a, &b);
                     prop_assert!(a.iter().all(|id| log.tree.queue_by_id(*id).is_some()));
+                    let ways = (source, "amq.topic");
+                    let comes = log.tree.comes_by("/", ways, &[key], &headers);
+                    prop_assert_eq!(other.comes_by("/", ways, &[key], &headers), comes);
                 }
             }
+            let vhost = &log.tree.vhosts["/"];
+            let alternates = vhost.exchanges.values().filter(|e| e.alternate.is_some());
+            prop_assert_eq!(vhost.alternates, alternates.count());
         }
     }
 }

@@ -16,7 +16,7 @@ use metadata::{
     BindingRecord, Change, Destination, Done, NodeRecord, PermissionRecord, QueueId, QueueKind,
     QueueRecord, Refused, SessionId, Tree, TreeEvent, UserRecord,
 };
-use queue::{ConsumerId, Reject, RequestBody};
+use queue::{Answer, ConsumerId, Reject, RequestBody};
 use session::{
     Broker, Notice, Outbox, Pace, PublishTag, RequestSeq, Session, Standing, Tally, Verdict,
 };
@@ -593,6 +593,19 @@ impl World {
     /// From now on no queue hears what this client's session asks, until [`World::hear`].
     pub fn delay(&mut self, c: usize) {
         self.node.late.insert(c as u64 + 1);
+    }
+
+    /// A queue refuses what was asked last, instead of hearing it.
+    pub fn refuse(&mut self) {
+        let (number, queue, _) = self.node.held.pop().expect("something is late");
+        let answer = Answer::Refused {
+            code: 404,
+            text: "the queue's node is down".to_owned(),
+        };
+        let seq = RequestSeq(self.node.requests);
+        let notice = Notice::Answer { queue, seq, answer };
+        self.node.notices.push_back((number, notice));
+        self.settle();
     }
 
     /// Queues hear what was late.

@@ -5,6 +5,7 @@ use message::Table;
 use metadata::QueueKind;
 use queue::quorum::Command;
 use queue::{Request, RequestBody};
+use std::time::Duration;
 
 fn owners() -> Owners {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
@@ -124,6 +125,51 @@ fn a_queue_that_was_deleted_is_not_founded_once_more() {
     };
     owners.open_quorum(&other, true);
     assert!(owners.has_replica(other.id));
+}
+
+/// The session of a client that looks in for a moment lives for its whole time after that [MQTT-3.1.2-23]: both requests may wait for
+/// a leader, and come together.
+#[test]
+fn a_consumer_that_comes_and_goes_within_a_turn_renews_the_lease() {
+    let mut owners = owners();
+    let leased = record(QueueKind::Classic);
+    let at = |ms| Moment {
+        now: Time::ZERO + Duration::from_millis(ms),
+        wall: env::WallTime(1),
+    };
+    owners.set_time(at(0));
+    owners.open_classic(&leased, &FIRST_SETTINGS);
+    owners.set_expires(leased.id, Some(100));
+    owners.turn(&mut Vec::new());
+    owners.set_time(at(60));
+    let consumer = queue::ConsumerId(1);
+    let spec = queue::ConsumerSpec {
+        tag: "c".into(),
+        channel: 0,
+        prefetch: 1,
+        no_ack: false,
+        exclusive: false,
+        priority: 0,
+        arguments: Table::default(),
+    };
+    let session = SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number: 1,
+    };
+    let bodies = [
+        RequestBody::Consume { consumer, spec },
+        RequestBody::Leave { consumer },
+    ];
+    for (seq, body) in (1..).zip(bodies) {
+        owners.step(leased.id, ToQueue::Request(Request { session, seq, body }));
+    }
+    owners.turn(&mut Vec::new());
+    for (ms, ended) in [(159, vec![]), (160, vec![leased.id])] {
+        owners.set_time(at(ms));
+        owners.tick();
+        assert_eq!(owners.take_unused(), ended, "after {ms} ms");
+    }
 }
 
 #[test]

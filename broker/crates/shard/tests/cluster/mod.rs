@@ -337,6 +337,13 @@ impl Cluster {
         }
     }
 
+    /// One turn of a node, a step later. True when it gave anybody anything to do.
+    pub fn turn(&mut self, at: usize) -> bool {
+        self.now = self.now + STEP;
+        self.wall.0 += STEP.as_millis() as u64;
+        self.carry_on(at)
+    }
+
     /// Lets time pass until there is something.
     pub fn until<T>(&mut self, what: &str, mut f: impl FnMut(&mut Cluster) -> Option<T>) -> T {
         self.settle();
@@ -815,8 +822,17 @@ impl Client {
     }
 }
 
-/// What the control plane publishes.
+/// What the control plane publishes to the default exchange.
 pub fn persistent(
+    key: &'static str,
+    body: &'static [u8],
+) -> impl Fn(WallTime) -> Result<Message, String> {
+    persistent_to("", key, body)
+}
+
+/// What the control plane publishes.
+pub fn persistent_to(
+    exchange: &'static str,
     key: &'static str,
     body: &'static [u8],
 ) -> impl Fn(WallTime) -> Result<Message, String> {
@@ -827,7 +843,7 @@ pub fn persistent(
             priority: None,
             ttl_ms: None,
             received,
-            exchange: "",
+            exchange,
             routing_keys: &[key],
             properties: &[0, 0],
         };

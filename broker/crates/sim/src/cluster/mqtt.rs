@@ -4,6 +4,7 @@ mod book;
 mod crowd;
 mod device;
 mod dying;
+mod guest;
 mod inbound;
 mod outbound;
 mod post;

@@ -317,6 +317,7 @@ impl Hub {
         let nobody = Seat::Away(Box::default());
         if let Some(Seat::Away(was)) = self.change_seat(subscriber, nobody) {
             self.stop_timer(subscriber, super::due(was.until, &was.will));
+            self.spare(&id.vhost, was.will);
         }
         // Its queue may still be chosen for what it shares, from here as from everywhere.
         let shares = |filter: &str| matches!(codec_mqtt::shared(filter), Ok(Some(_)));

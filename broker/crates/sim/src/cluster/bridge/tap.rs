@@ -123,7 +123,7 @@ impl Role for Tap {
             } => {
                 self.held.insert(tag);
                 let arrival = arrival(&routing_key, &properties, body)?;
-                return cx.book.tapped(TAP, &arrival, redelivered);
+                return cx.book.tapped(cx.now, TAP, &arrival, redelivered);
             }
             // The queue cannot be reached.
             Heard::Cancelled { .. } => cx.hang_up = true,

@@ -5,6 +5,7 @@
 //! what its node knows: a node that is cut off cannot be waited for.
 
 mod listener;
+mod waiting;
 
 use super::post::PostId;
 use super::wire::Arrival;
@@ -28,10 +29,25 @@ enum Outcome {
     Due,
     /// Refused, or never answered, or of QoS 0: it may come or not.
     Unknown,
-    /// A will that is not to be published: its client said goodbye on a connection of then.
+    /// A will that is not to be published: its client, with a connection of then, said goodbye or came back in time.
     Cancelled(Time),
     /// The same, and nothing can have kept the goodbye from being heard.
     Forsworn,
+    /// A will of a connection of then that is not to be published before it is due, and that is to be when its client has left.
+    Waits {
+        since: Time,
+        due: Time,
+    },
+}
+
+impl Outcome {
+    /// The cluster answers for it, or will when its time has come.
+    fn is_open(self) -> bool {
+        matches!(
+            self,
+            Outcome::Acknowledged(_) | Outcome::Due | Outcome::Waits { .. }
+        )
+    }
 }
 
 /// A connection that its client has left for another one.
@@ -67,6 +83,8 @@ pub type Knows<'a> = &'a dyn Fn(&str, &str) -> Option<QueueId>;
 pub struct Book {
     posts: BTreeMap<PostId, Post>,
     listeners: BTreeMap<usize, Listener>,
+    /// Wills that clients have left and that are to come.
+    waiting: BTreeSet<PostId>,
     /// Until when something may be wrong with net or nodes, as the ledger has it.
     pub disturbed: Time,
     pub acknowledged: u64,
@@ -296,6 +314,13 @@ impl Book {
         }
     }
 
+    /// The session that is there may be the one before or another one.
+    pub fn session_is_unclear(&mut self, device: usize) {
+        if let Some(listener) = self.listeners.get_mut(&device) {
+            listener.unclear = true;
+        }
+    }
+
     /// The session is over.
     pub fn session_over(&mut self, device: usize) {
         tracing::debug!(device, "session over");
@@ -321,7 +346,13 @@ impl Book {
     }
 
     /// A message has reached the application. `epoch`: how often the session's connection came to another place.
-    pub fn arrived(&mut self, device: usize, arrival: &Arrival, epoch: u64) -> Result<(), String> {
+    pub fn arrived(
+        &mut self,
+        now: Time,
+        device: usize,
+        arrival: &Arrival,
+        epoch: u64,
+    ) -> Result<(), String> {
         let Arrival {
             topic,
             qos,
@@ -354,9 +385,18 @@ impl Book {
         };
         if forsworn {
             return Err(format!(
-                "{id:?} is the will of a client that had said goodbye"
+                "{id:?} is the will of a client that had said goodbye, or was back in time"
             ));
         }
+        // When nothing is wrong a will comes at its time, and once.
+        let surely = match post.outcome {
+            Outcome::Waits { since, due } if calm < since && now < due => {
+                return Err(format!("{id:?} is a will that is not due before {due:?}"));
+            }
+            Outcome::Waits { since, .. } => calm < since,
+            _ => false,
+        };
+        let again = post.again && !surely;
         if *retained {
             return Ok(());
         }
@@ -369,8 +409,8 @@ impl Book {
             qos: post.qos,
             given: *qos,
             sent: post.sent,
-            again: post.again,
-            missed: post.again && !post.first.contains(&device),
+            again,
+            missed: again && !post.first.contains(&device),
             left: left.map(|left| left.connection),
             acknowledged: match post.outcome {
                 Outcome::Acknowledged(at) => Some(at),
@@ -387,6 +427,7 @@ impl Book {
     /// A message has reached a client of AMQP. What it had before must be marked, unless there may be two of it.
     pub fn tapped(
         &mut self,
+        now: Time,
         device: usize,
         arrival: &Arrival,
         redelivered: bool,
@@ -397,7 +438,7 @@ impl Book {
         if came && !redelivered && !twice {
             return Err(format!("{id:?} came to a queue twice, and is not marked"));
         }
-        self.arrived(device, arrival, 0)
+        self.arrived(now, device, arrival, 0)
     }
 
     /// One of each group gets it, unless its client published it twice.
@@ -431,10 +472,8 @@ impl Book {
 
     /// Messages that the cluster still owes, and some of them.
     pub fn owes(&self) -> (u64, Vec<String>) {
-        let open = |p: &&Post| {
-            matches!(p.outcome, Outcome::Acknowledged(_) | Outcome::Due)
-                && !(p.owed.is_empty() && p.owed_groups.is_empty())
-        };
+        let open =
+            |p: &&Post| p.outcome.is_open() && !(p.owed.is_empty() && p.owed_groups.is_empty());
         let count = self.posts.values().filter(open).count() as u64;
         let all = self.posts.iter().filter(|(_, p)| open(p));
         let some = all.take(4).map(|(id, p)| format!("{id:?} {p:?}"));

@@ -1,5 +1,6 @@
 //! All MQTT clients of a run, and how their connections run through the world.
 
+use super::super::account;
 use super::super::bridge::{TAP, TAPS_QUEUE};
 use super::super::client::{Client, Link};
 use super::super::lane::Piece;
@@ -7,6 +8,7 @@ use super::super::node::{Node, Reply, Request};
 use super::book::Book;
 use super::device::{Cx, Device, Ghost, Plan, Wish};
 use super::dying::Dies;
+use super::guest::WAITING;
 use super::retained::RetainedBook;
 use super::routes::{self, Place};
 use super::wire::{Heard, Wire};
@@ -64,7 +66,11 @@ fn plans(rng: &mut SeededRng) -> Vec<Plan> {
         1 => &[("a/+", One), ("b/#", Zero)],
         _ => &[("a/x", Zero), ("+/x", One)],
     };
-    all.push(plan("clean", false, clean));
+    let mut clean = clean.to_vec();
+    if clean.iter().all(|(filter, _)| *filter != "#") {
+        clean.push((WAITING, Two));
+    }
+    all.push(plan("clean", false, &clean));
     if rng.chance(1, 2) {
         all.push(Plan {
             wills: true,
@@ -75,6 +81,16 @@ fn plans(rng: &mut SeededRng) -> Vec<Plan> {
         let group = [("$share/g/s/#", One)];
         all.push(plan("member-a", true, &group));
         all.push(plan("member-b", rng.chance(1, 2), &group));
+    }
+    if rng.chance(2, 3) {
+        let guest = |client, filters: &[_]| Plan {
+            guest: true,
+            ..plan(client, true, filters)
+        };
+        all.push(guest("guest", &[("b/x", One)]));
+        if rng.chance(1, 3) {
+            all.push(guest("caller", &[("a/y", Two)]));
+        }
     }
     all
 }
@@ -150,7 +166,7 @@ impl Crowd {
     }
 
     /// What those of them wait for, when all is quiet.
-    fn waiting(&mut self, now: Time, of: impl Fn(&Plan) -> bool) -> Vec<String> {
+    fn waiting(&mut self, now: Time, of: impl Fn(&Device) -> bool) -> Vec<String> {
         let cx = Cx {
             now,
             quiet: self.quiet,
@@ -159,14 +175,13 @@ impl Crowd {
             retained: &mut self.retained,
             knows: &|_, _| None,
         };
-        let all = self.devices.iter().filter(|device| of(&device.plan));
+        let all = self.devices.iter().filter(|device| of(device));
         all.filter_map(|device| device.waits_for(&cx)).collect()
     }
 
     /// Some subscriber has not heard enough yet.
     fn subscribers_wait(&mut self, now: Time) -> bool {
-        let listens = |plan: &Plan| !plan.filters.is_empty() && plan.looks.is_none();
-        !self.waiting(now, listens).is_empty()
+        !self.waiting(now, Device::listens).is_empty()
     }
 
     /// What they wait for, when all is quiet.
@@ -189,7 +204,10 @@ impl Crowd {
         if device.has_lived() {
             return Ok(pause);
         }
-        let Some(link) = &device.link else {
+        if device.link.is_none() && self.with(world, number, |d, cx| d.is_away(cx)) == Some(true) {
+            return Ok(pause);
+        }
+        let Some(link) = self.devices.get(number).and_then(|d| d.link.as_ref()) else {
             self.connect(world, number, next_connection);
             return Ok(pause);
         };
@@ -341,6 +359,8 @@ impl Crowd {
     /// Connections that were left have ended when nothing is wrong, or with their nodes.
     pub fn check<S: Scenario<Process = Node>>(&mut self, world: &World<S>) -> Result<(), String> {
         let now = world.now();
+        self.check_guests(world)?;
+        self.book.check_wills(now)?;
         for device in &mut self.devices {
             device.ghosts.retain(|ghost| !is_over(world, &ghost.link));
             let late = |g: &&Ghost| {
@@ -352,6 +372,33 @@ impl Crowd {
                     "{} has another connection since {:?}, and the one to node {} goes on",
                     device.plan.client, ghost.since, ghost.link.node.0
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sessions of those who have been away for too long are over, and their queues gone.
+    fn check_guests<S: Scenario<Process = Node>>(
+        &mut self,
+        world: &World<S>,
+    ) -> Result<(), String> {
+        let now = world.now();
+        let nodes = world.nodes();
+        let all = || nodes.iter().filter_map(|node| world.process(*node));
+        for device in self.devices.iter_mut().filter(|d| d.plan.guest) {
+            let name = device.queue().unwrap_or_default();
+            let leaders = all().flat_map(Node::shards).filter_map(|shard| {
+                let core = shard.core();
+                let queue = core.tree.queue("/", &name)?.id;
+                Some((queue, core.owners.led_status(queue)?.term))
+            });
+            if let Some(leader) = leaders.max() {
+                device.is_led(now, leader);
+            }
+            if device.has_outstayed(now, &self.book) {
+                account::queues_are(all(), &name, false).map_err(|e| {
+                    format!("{} is away and its session over: {e}", device.plan.client)
+                })?;
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ mod acts;
 use super::super::client::Link;
 use super::book::{Book, Knows};
 use super::dying::{Dies, Fate};
+use super::guest::Stay;
 use super::inbound::Inbound;
 use super::outbound::{Draft, Outbound, Word};
 use super::post::PostId;
@@ -32,10 +33,22 @@ pub struct Plan {
     /// It publishes, and what it retains is under this name.
     pub publishes: Option<&'static str>,
     pub wills: bool,
+    /// Its session runs out, and it stays away for shorter or longer than that.
+    pub guest: bool,
     /// It looks, once, at what is retained here: a machine, and a shard of it.
     pub looks: Option<(NodeId, u64)>,
     /// It connects once, to a machine that is to die.
     pub dies: Option<Dies>,
+}
+
+/// What a connection begins with.
+pub(super) struct Offer {
+    /// Seconds.
+    pub expiry: u32,
+    pub will: Option<PostId>,
+    /// Of the will, and how long it waits.
+    pub topic: &'static str,
+    pub delay: Option<u32>,
 }
 
 /// A connection that its client has left without a word.
@@ -82,9 +95,9 @@ pub struct Device {
     /// Where the last connection went.
     pub place: Option<Place>,
     /// How often that was another place than before.
-    epoch: u64,
+    pub(super) epoch: u64,
     /// It wants a session of its own beginning.
-    anew: bool,
+    pub(super) anew: bool,
     inbound: Inbound,
     outbound: Outbound,
     sent: BTreeMap<u64, Sent>,
@@ -99,15 +112,16 @@ pub struct Device {
     unsubscribing: bool,
     pub(super) will: Option<PostId>,
     pub(super) fate: Fate,
-    closing: Closing,
+    pub(super) stay: Stay,
+    pub(super) closing: Closing,
     pub found: BTreeMap<String, PostId>,
 }
 
 /// How far a device is when all is quiet.
 #[derive(Clone, Debug, Default)]
-struct Closing {
+pub(super) struct Closing {
     /// It has moved on once.
-    moved: bool,
+    pub(super) moved: bool,
     /// Its will was cancelled, and one was left behind.
     goodbyes: u32,
     wills: u32,
@@ -142,6 +156,7 @@ impl Device {
             unsubscribing: false,
             will: None,
             fate: Fate::default(),
+            stay: Stay::default(),
             closing: Closing::default(),
             found: BTreeMap::new(),
         }
@@ -165,6 +180,29 @@ impl Device {
         PostId::new(stream, self.posts)
     }
 
+    /// A message of a stream of its own.
+    pub(super) fn lone_post(&mut self) -> PostId {
+        self.streams += 1;
+        PostId::new(self.streams, 1)
+    }
+
+    /// What its next connection asks for.
+    fn offer(&mut self, cx: &mut Cx<'_>) -> Offer {
+        if self.plan.guest {
+            return self.visits(cx);
+        }
+        let will = self.plan.wills.then(|| self.next_post());
+        if let Some(id) = will {
+            cx.book.willed(cx.now, id, WILLS);
+        }
+        Offer {
+            expiry: if self.plan.lasting { EXPIRY } else { 0 },
+            will,
+            topic: WILLS,
+            delay: None,
+        }
+    }
+
     /// A connection to this place begins.
     pub fn connects(&mut self, link: Link<Wire>, place: Place, cx: &mut Cx<'_>) {
         if self.place.replace(place) != Some(place) {
@@ -172,28 +210,27 @@ impl Device {
         }
         self.asking.clear();
         self.unsubscribing = false;
-        let will = self.plan.wills.then(|| self.next_post());
-        self.will = will;
-        let payload = will.map(PostId::payload).unwrap_or_default();
-        if let Some(id) = will {
-            cx.book.willed(cx.now, id, WILLS);
-        }
-        let expiry = if self.plan.lasting { EXPIRY } else { 0 };
+        let offer = self.offer(cx);
+        self.will = offer.will;
+        let payload = offer.will.map(PostId::payload).unwrap_or_default();
         let mut link = link;
         link.wire.say(&Packet::Connect(Connect {
             version: Version::V5,
             clean_start: !self.plan.lasting || self.anew,
             keep_alive: 0,
             properties: Properties {
-                session_expiry: Some(expiry),
+                session_expiry: Some(offer.expiry),
                 ..Properties::default()
             },
             client_id: &self.plan.client,
-            will: will.map(|_| WillPacket {
+            will: offer.will.map(|_| WillPacket {
                 qos: Qos::AtLeastOnce,
                 retain: false,
-                properties: Properties::default(),
-                topic: WILLS,
+                properties: Properties {
+                    will_delay: offer.delay,
+                    ..Properties::default()
+                },
+                topic: offer.topic,
                 payload: &payload,
             }),
             user_name: Some(super::super::amqp::USER),
@@ -209,6 +246,9 @@ impl Device {
             cx.book.left_behind(cx.now, link.connection, id);
         }
         self.has_left(cx);
+        if self.plan.guest {
+            self.has_gone(link.open, cx);
+        }
         if !self.plan.lasting {
             self.forget(cx);
         }
@@ -251,6 +291,7 @@ impl Device {
         }
         cx.book.accepted(cx.now, self.number);
         let anew = std::mem::take(&mut self.anew);
+        let other = self.plan.guest && self.is_let_in((present, anew), cx)?;
         if present && (anew || !self.plan.lasting) {
             return Err("a session that begins was there before".to_owned());
         }
@@ -258,16 +299,22 @@ impl Device {
             return Ok(());
         }
         if !present {
-            if !anew && cx.book.is_subscribed(self.number) {
+            let subscribed = cx.book.is_subscribed(self.number);
+            if !anew && !self.plan.guest && subscribed {
                 return Err("the session is gone".to_owned());
             }
-            if anew {
+            if anew || self.plan.guest && subscribed {
                 self.forget(cx);
             } else {
                 // Of an earlier SUBSCRIBE that was not answered something may be made yet.
                 self.drop_open(cx);
             }
             return Ok(());
+        }
+        if other {
+            self.forget(cx);
+            cx.book.session_is_unclear(self.number);
+            self.subscribe(cx);
         }
         self.inbound.begin(true);
         let Some(link) = &mut self.link else {
@@ -291,8 +338,19 @@ impl Device {
     pub fn heard(&mut self, heard: Heard, cx: &mut Cx<'_>) -> Result<(), String> {
         match heard {
             Heard::Accepted { present } => self.accepted(present, cx),
+            Heard::Refused(Reason::AdministrativeAction)
+            | Heard::Ended(Reason::AdministrativeAction)
+                if self.plan.guest =>
+            {
+                self.is_put_out(cx)
+            }
             Heard::Refused(reason) => may_refuse(reason),
-            Heard::Ended(reason) => may_end(reason),
+            Heard::Ended(reason) => {
+                // Nobody took it over, for this is its client's newest connection: nodes that were out of each other's reach held it both,
+                // and a clock that had jumped says that this one is the older. The session has been elsewhere since.
+                self.epoch += u64::from(reason == Reason::SessionTakenOver);
+                may_end(reason)
+            }
             Heard::Message(arrival) => {
                 if !self.inbound.arrived(&arrival) {
                     return Ok(());
@@ -301,7 +359,7 @@ impl Device {
                     let id = PostId::read(&arrival.payload)?;
                     self.found.insert(arrival.topic.clone(), id);
                 }
-                cx.book.arrived(self.number, &arrival, self.epoch)
+                cx.book.arrived(cx.now, self.number, &arrival, self.epoch)
             }
             Heard::Ack {
                 kind: AckKind::PubRel,
@@ -390,9 +448,9 @@ impl Device {
 /// The topic of wills.
 pub const WILLS: &str = "w/1";
 /// Seconds, longer than any run.
-const EXPIRY: u32 = 3600;
+pub(super) const EXPIRY: u32 = 3600;
 /// After the last fault, until nothing of it can show any more.
-const CALMING: Duration = Duration::from_secs(4);
+pub(super) const CALMING: Duration = Duration::from_secs(4);
 
 /// CONNACK.
 fn may_refuse(reason: Reason) -> Result<(), String> {

@@ -56,7 +56,7 @@ fn comes_with(
         packet_id: 1,
         retained,
     };
-    book.arrived(device, &arrival, epoch)
+    book.arrived(at(1000), device, &arrival, epoch)
 }
 
 #[test]
@@ -260,12 +260,12 @@ fn a_queue_that_is_bound_is_owed_what_its_nodes_know_and_marks_what_it_gives_aga
     assert_eq!(book.owes().0, 0);
     let (three, four) = (post(&mut book, 3, ALL), post(&mut book, 4, ALL));
     assert_eq!(book.owes().0, 2);
-    let mut comes = |id, marked| book.tapped(BOUND, &arrival(id), marked);
+    let mut comes = |id, marked| book.tapped(at(1000), BOUND, &arrival(id), marked);
     assert_eq!((comes(four, false), comes(three, false)), (Ok(()), Ok(())));
     assert_eq!(comes(four, true), Ok(()));
     assert!(comes(four, false).is_err_and(|e| e.contains("not marked")));
     assert_eq!(book.owes().0, 0);
     // Of what its client published twice there may be two.
     book.sent_again(at(10), three, ALL);
-    assert_eq!(book.tapped(BOUND, &arrival(three), false), Ok(()));
+    assert_eq!(book.tapped(at(1000), BOUND, &arrival(three), false), Ok(()));
 }

@@ -41,6 +41,9 @@ impl Device {
         if let Some(dies) = self.plan.dies {
             return self.live_last(dies, since, cx);
         }
+        if self.plan.guest {
+            return self.visit(cx);
+        }
         match cx.quiet {
             None => {
                 self.publish(cx);
@@ -61,7 +64,7 @@ impl Device {
     }
 
     /// Asks for what it wants and has not; drops what it does not want any more.
-    fn subscribe(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn subscribe(&mut self, cx: &mut Cx<'_>) {
         let number = self.number;
         let has = |filter: &str| cx.book.subscribed_since(number, filter).is_some();
         let mut wanted: Vec<_> = self.plan.filters.clone();

@@ -1,19 +1,40 @@
-//! What AMQP 0.9.1 clients publish, as MQTT clients see it: RabbitMQ's mapping.
+//! Messages as the subscribers of a topic see them: what AMQP 0.9.1 clients publish, by RabbitMQ's mapping, and dead letters of MQTT.
 
 use bytes::BytesMut;
 use codec_amqp091::{Properties as Amqp, Short};
 use codec_mqtt::{Properties, Qos, Repeated, check_name, put_user_property};
 use message::{Message, Protocol, Value};
-use topics::{EnvelopeBuilder, topic_of};
+use topics::{Envelope, EnvelopeBuilder, topic_of};
 
 /// The same message for MQTT subscribers of the topic that `key` stands for. None: the key is no topic (it has a wildcard of
-/// MQTT's, or nothing in it), or the message is not of AMQP 0.9.1.
-pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
+/// MQTT's, or nothing in it), or the message is of neither protocol.
+pub fn for_topic(message: &Message, key: &str) -> Option<Message> {
     let topic = topic_of(key);
     check_name(&topic).ok()?;
-    if message.protocol() != Protocol::Amqp091 {
-        return None;
+    match message.protocol() {
+        Protocol::Amqp091 => from_amqp091(message, key, &topic),
+        Protocol::Mqtt => dead_letter(message, key, &topic),
+        _ => None,
     }
+}
+
+/// What a client of MQTT published, and what died since: its topic is another one when its queue says so.
+fn dead_letter(message: &Message, key: &str, topic: &str) -> Option<Message> {
+    let envelope = Envelope::read(message.properties()).ok()?;
+    let properties = envelope.properties().ok()?;
+    let builder = EnvelopeBuilder {
+        qos: envelope.qos,
+        retain: false,
+        topic,
+        properties: &properties,
+        exchange: message.exchange(),
+        key,
+        received: message.received(),
+    };
+    builder.build(message.body())
+}
+
+fn from_amqp091(message: &Message, key: &str, topic: &str) -> Option<Message> {
     let raw = message.properties();
     let amqp = Amqp::received(raw).ok()?;
     let mut users = BytesMut::new();
@@ -47,7 +68,7 @@ pub fn from_amqp091(message: &Message, key: &str) -> Option<Message> {
             false => Qos::AtMostOnce,
         },
         retain: false,
-        topic: &topic,
+        topic,
         properties: &properties,
         exchange: message.exchange(),
         key,
@@ -78,7 +99,6 @@ mod tests {
     use codec_amqp091::table;
     use env::WallTime;
     use message::{MessageBuilder, Table};
-    use topics::Envelope;
 
     fn amqp(properties: &Amqp<'_>, durable: bool) -> Message {
         let mut raw = BytesMut::new();
@@ -110,7 +130,7 @@ mod tests {
             headers: Some(&raw[4..]),
             ..Amqp::default()
         };
-        let message = from_amqp091(&amqp(&properties, true), "a.b/c").unwrap();
+        let message = for_topic(&amqp(&properties, true), "a.b/c").unwrap();
         let raw = message.properties();
         let envelope = Envelope::read(raw).unwrap();
         assert_eq!((envelope.topic, envelope.qos), ("a/b.c", Qos::AtLeastOnce));
@@ -127,7 +147,7 @@ mod tests {
             (Some(2000), WallTime(7))
         );
         assert_eq!(message.body(), b"hi");
-        let plain = from_amqp091(&amqp(&Amqp::default(), false), "a").unwrap();
+        let plain = for_topic(&amqp(&Amqp::default(), false), "a").unwrap();
         assert_eq!(
             Envelope::read(plain.properties()).unwrap().qos,
             Qos::AtMostOnce
@@ -137,7 +157,7 @@ mod tests {
     #[test]
     fn a_key_that_is_no_topic_is_not_for_mqtt() {
         for key in ["", "a.#", "a+b"] {
-            assert_eq!(from_amqp091(&amqp(&Amqp::default(), true), key), None);
+            assert_eq!(for_topic(&amqp(&Amqp::default(), true), key), None);
         }
     }
 }
