@@ -1,6 +1,6 @@
 //! CONNECT: who is it, and is the client id its own (sections 3.1 and 3.2).
 
-use crate::extras::{Extras, MaybeExtras};
+use crate::extras::{Extras, MaybeExtras, Waited};
 use crate::link::{Cx, DelayedWill, LEARNING, Link};
 use crate::packet_ids::PacketIds;
 use crate::publish;
@@ -15,7 +15,7 @@ use metadata::{Change, QueueId, Tree};
 use session::{Account, Verdict};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
-use topics::{Claim, SubscriberId};
+use topics::{Claim, Leave, SubscriberId};
 
 /// Who a client says it is, and how it shows it.
 enum Identity {
@@ -150,8 +150,12 @@ impl MqttSession {
         let name = client_id.as_deref().unwrap_or_default();
         match hub.claim(&link.account.vhost, name, number, *clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
-            Claim::Granted { subscriber, state } => {
+            Claim::Granted { subscriber, left } => {
+                let Leave { state, until, will } = left;
                 let kept = state.and_then(|state| state.into_any().downcast::<Kept>().ok());
+                if kept.is_some() {
+                    link.extras.waited = Some(Box::new(Waited { until, will }));
+                }
                 self.phase = Phase::Opening;
                 match link.open_session(subscriber, kept.map(|kept| *kept), cx) {
                     Ok(true) => self.run(cx),
@@ -164,12 +168,12 @@ impl MqttSession {
 
     /// The session is the connection's.
     pub(crate) fn run(&mut self, cx: &mut Cx<'_>) {
-        self.phase = Phase::Running;
-        self.since = Moment::of(cx.broker.now());
         let accepted = self.client.known_mut();
         if accepted.is_some_and(|link| !link.accept(cx)) {
-            self.end_silently("CONNACK is larger than the client takes", cx);
+            return self.end_silently("CONNACK is larger than the client takes", cx);
         }
+        self.phase = Phase::Running;
+        self.since = Moment::of(cx.broker.now());
     }
 
     /// CONNECT cannot be read. A client that speaks a version we know is told [MQTT-3.1.4-1].
@@ -348,6 +352,7 @@ impl Link {
         }
         cx.packet().extend_from_slice(&packet);
         cx.count(|t| t.traffic.connects += 1);
+        self.comes_back(cx);
         self.is_in();
         self.tell_will(cx);
         self.count_consumer(cx);

@@ -1,5 +1,6 @@
 //! How a connection ends (sections 3.14 and 4.13), and what becomes of the will and of the session.
 
+use crate::extras::Waited;
 use crate::link::{Cx, Link};
 use crate::publish::publish_will;
 use crate::session::{Client, Failure, MqttSession, Outcome, Phase};
@@ -8,7 +9,7 @@ use bytes::BytesMut;
 use codec_mqtt::{ConnAck, Disconnect, Properties, Reason};
 use env::Time;
 use std::time::Duration;
-use topics::Leave;
+use topics::{Leave, Will};
 
 impl MqttSession {
     /// The client says goodbye.
@@ -51,11 +52,14 @@ impl MqttSession {
     /// The connection ends because this node was out of reach, and another one may have published its will for that.
     pub(crate) fn forgo_will(&mut self, cx: &mut Cx<'_>) {
         if let Some(link) = self.client.known_mut()
-            && link.extras.will.is_some()
             && let (Some(subscriber), Some(hub)) = (link.subscriber.known(), cx.broker.topics())
             && hub.will_was_published(subscriber)
         {
-            link.extras.will = None;
+            // What was published is that of the connection that was let in last.
+            match link.extras.waited_mut() {
+                Some(waited) => waited.will = None,
+                None => link.extras.drop_will(),
+            }
         }
     }
 
@@ -114,9 +118,7 @@ impl MqttSession {
         };
         link.uncount(cx);
         if opening {
-            // It was never this connection's: as it was.
-            link.extras.will = None;
-            link.extras.session_expiry = link.extras.session_expiry.max(1);
+            return link.step_back(cx);
         }
         if claiming {
             let number = cx.broker.id().number;
@@ -132,13 +134,44 @@ impl MqttSession {
 impl Link {
     /// Another node is to publish the will if this one dies.
     pub(crate) fn tell_will(&self, cx: &mut Cx<'_>) {
-        if let Some(waits) = &self.extras.will
-            && let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics())
-        {
+        let now = cx.broker.now();
+        let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics()) else {
+            return;
+        };
+        if let Some(waited) = &self.extras.waited {
+            if let Some((at, will)) = &waited.will {
+                hub.keep_will(subscriber, will, seconds_until(now, *at));
+            }
+        } else if let Some(waits) = &self.extras.will {
             // [MQTT-3.1.2-8]
             let delay = waits.delay.min(self.extras.session_expiry);
             hub.keep_will(subscriber, &waits.will, delay);
         }
+    }
+
+    /// The client is let in: what waited for the end of its session does so no more [MQTT-3.1.3-9].
+    pub(crate) fn comes_back(&mut self, cx: &mut Cx<'_>) {
+        if let Some(waited) = self.extras.take_waited()
+            && let (Some(subscriber), Some(hub)) = (self.subscriber.known(), cx.broker.topics())
+        {
+            hub.came_back(subscriber, waited.will);
+        }
+        self.agree_on_expiry(cx);
+    }
+
+    /// The connection had the client id and is not let in: the session is as it was.
+    fn step_back(mut self, cx: &mut Cx<'_>) {
+        let waited = self.extras.waited.take().map(|waited| *waited);
+        let (until, will) = match waited {
+            Some(Waited { until, will }) => (until, will),
+            // It is new here.
+            None => {
+                let seconds = self.extras.session_expiry.max(1);
+                let until = (seconds < u32::MAX).then(|| after(cx.broker.now(), seconds));
+                (until, None)
+            }
+        };
+        self.park(until, will, cx);
     }
 
     fn leave(mut self, said_goodbye: bool, cx: &mut Cx<'_>) {
@@ -162,28 +195,44 @@ impl Link {
                 seconds => Some((after(now, seconds), delayed.will)),
             }
         });
+        if expiry == 0 {
+            self.leave_queue(cx);
+            self.delete_own_queue(cx);
+            if let Some(hub) = cx.broker.topics() {
+                hub.leave(subscriber, Leave::default());
+            }
+            return;
+        }
+        self.agree_on_expiry(cx);
+        let until = (expiry < u32::MAX).then(|| after(now, expiry));
+        self.park(until, delayed, cx);
+    }
+
+    /// The session waits for its client.
+    fn park(mut self, until: Option<Time>, will: Option<(Time, Will)>, cx: &mut Cx<'_>) {
+        let Some(subscriber) = self.subscriber.known() else {
+            return;
+        };
         self.forget_unconfirmed();
         let stored = self.extras.stored.as_deref();
         let fence = match self.extras.pending {
             None => stored.map_or(0, |stored| stored.fence),
             Some(_) => 0,
         };
-        let (queue, settled) = self.leave_queue(expiry == 0, cx);
+        let settled = self.leave_queue(cx);
         self.state.rewind();
-        let leave = match expiry {
-            0 => Leave::default(),
-            seconds => Leave {
-                state: Some(Box::new(Kept {
-                    state: self.state,
-                    ids: self.ids,
-                    queue,
-                    settled,
-                    fence,
-                    settings: self.settings,
-                })),
-                until: (seconds < u32::MAX).then(|| after(now, seconds)),
-                will: delayed,
-            },
+        let kept = Kept {
+            queue: self.queue(),
+            state: self.state,
+            ids: self.ids,
+            settled,
+            fence,
+            settings: self.settings,
+        };
+        let leave = Leave {
+            state: Some(Box::new(kept)),
+            until,
+            will,
         };
         if let Some(hub) = cx.broker.topics() {
             hub.leave(subscriber, leave);
@@ -210,6 +259,10 @@ fn may_come_from_client(reason: Reason) -> bool {
             | Reason::AdministrativeAction
             | Reason::PayloadFormatInvalid
     )
+}
+
+fn seconds_until(now: Time, at: Time) -> u32 {
+    u32::try_from(at.since(now).as_secs()).unwrap_or(u32::MAX)
 }
 
 fn after(now: Time, seconds: u32) -> Time {

@@ -3,8 +3,16 @@
 use crate::link::{DelayedWill, Link};
 use crate::stored::Stored;
 use crate::subscribe::Pending;
+use env::Time;
 use std::ops::{Deref, DerefMut};
-use topics::Subscription;
+use topics::{Subscription, Will};
+
+/// How the last connection had left the session, as in [`topics::Leave`].
+#[derive(Debug)]
+pub(crate) struct Waited {
+    pub until: Option<Time>,
+    pub will: Option<(Time, Will)>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Extras {
@@ -26,6 +34,8 @@ pub(crate) struct Extras {
     /// See [`Link::max_packet`].
     pub packet: u32,
     pub will: Option<Box<DelayedWill>>,
+    /// What waits for an end of the session as it was, until this connection is let in.
+    pub waited: Option<Box<Waited>>,
     /// The session may outlive the connection.
     pub stored: Option<Box<Stored>>,
     /// Subscriptions on their way to the metadata group.
@@ -44,6 +54,7 @@ impl Extras {
         session_expiry: 0,
         packet: u32::MAX,
         will: None,
+        waited: None,
         stored: None,
         pending: None,
     };
@@ -57,6 +68,7 @@ impl Extras {
             && self.session_expiry == 0
             && self.packet == u32::MAX
             && self.will.is_none()
+            && self.waited.is_none()
             && self.stored.is_none()
             && self.pending.is_none()
     }
@@ -98,8 +110,18 @@ impl MaybeExtras {
         }
     }
 
-    pub fn take_stored(&mut self) -> Option<Box<Stored>> {
-        self.0.as_mut()?.stored.take()
+    pub fn drop_will(&mut self) {
+        if let Some(extras) = &mut self.0 {
+            extras.will = None;
+        }
+    }
+
+    pub fn waited_mut(&mut self) -> Option<&mut Waited> {
+        self.0.as_mut()?.waited.as_deref_mut()
+    }
+
+    pub fn take_waited(&mut self) -> Option<Box<Waited>> {
+        self.0.as_mut()?.waited.take()
     }
 
     /// Gives back what is not needed.

@@ -15,6 +15,7 @@ use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, Que
 use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Done, RequestBody, Settled, Succession};
 use session::RequestSeq;
 use smallvec::SmallVec;
+use std::sync::Arc;
 use topics::{Delivery, Envelope, Hit, Hub, SubscriberId, Subscription, key_of, topic_of};
 
 /// In front of the key of a binding that is to match nothing: no topic has this character [MQTT-4.7.3-2].
@@ -254,7 +255,6 @@ impl Link {
         if stored.is_some_and(|stored| stored.unknown_past && stored.exactly_once) {
             self.state.release_all(&self.ids);
         }
-        self.set_expiry(record, cx);
         self.consume(cx);
     }
 
@@ -268,7 +268,10 @@ impl Link {
     }
 
     /// The queue lives as long as the session without a connection.
-    pub(crate) fn set_expiry(&self, record: &QueueRecord, cx: &mut Cx<'_>) {
+    pub(crate) fn agree_on_expiry(&self, cx: &mut Cx<'_>) {
+        let Some(record) = self.queue_record(cx) else {
+            return;
+        };
         let said = record.arguments.get(EXPIRES).and_then(Value::as_integer);
         let expires_ms = expires_ms(self.extras.session_expiry);
         // Ends with this connection: it is deleted then.
@@ -490,20 +493,12 @@ impl Link {
         }
     }
 
-    /// The connection ends: what the client has not acknowledged goes back, before another connection asks for it. `over`: so
-    /// does the session. The queue that it had, and what is done with and that may not have heard of.
-    pub(crate) fn leave_queue(
-        &mut self,
-        over: bool,
-        cx: &mut Cx<'_>,
-    ) -> (Option<QueueId>, Option<Box<Settled>>) {
+    /// The connection ends: what the client has not acknowledged goes back, before another connection asks for it.
+    /// What is done with and the queue may not have heard of.
+    pub(crate) fn leave_queue(&mut self, cx: &mut Cx<'_>) -> Option<Box<Settled>> {
         self.flush_settled(cx);
-        let Some(mut stored) = self.extras.take_stored() else {
-            return (None, None);
-        };
-        let Some(queue) = stored.queue else {
-            return (None, None);
-        };
+        let stored = self.extras.stored_mut()?;
+        let queue = stored.queue?;
         let settled = match stored.before.take() {
             // This connection got nothing yet.
             Some(before) => Some(before),
@@ -513,13 +508,18 @@ impl Link {
             let consumer = CONSUMER;
             cx.broker.request(queue, RequestBody::Leave { consumer });
         }
-        let record = cx.broker.tree().queue_by_id(queue).cloned();
-        match (over, record) {
-            (true, Some(record)) => self.delete_queue(0, &record, cx),
-            (false, Some(record)) => self.set_expiry(&record, cx),
-            (_, None) => {}
+        settled
+    }
+
+    fn queue_record(&self, cx: &Cx<'_>) -> Option<Arc<QueueRecord>> {
+        cx.broker.tree().queue_by_id(self.queue()?).cloned()
+    }
+
+    /// The session is over, and its queue with it.
+    pub(crate) fn delete_own_queue(&self, cx: &mut Cx<'_>) {
+        if let Some(record) = self.queue_record(cx) {
+            self.delete_queue(0, &record, cx);
         }
-        (Some(queue), settled)
     }
 
     pub(crate) fn delete_queue(&self, token: u64, record: &QueueRecord, cx: &mut Cx<'_>) {

@@ -333,6 +333,58 @@ fn a_will_may_wait() {
 }
 
 #[test]
+fn a_will_waits_on_when_the_client_is_not_let_in() {
+    // [MQTT-3.1.3-9]: that was no connection to the session.
+    let mut w = World::default();
+    let s = w.client(Version::V5, "s");
+    w.subscribe(s, "will", Qos::AtMostOnce);
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| {
+        connect.clean_start = false;
+        connect.properties.session_expiry = Some(3600);
+        connect.will = will("will", Qos::AtMostOnce, false);
+        connect.will.as_mut().unwrap().properties.will_delay = Some(60);
+    });
+    assert_eq!(w.said(c), ["CONNACK 0x00"]);
+    w.subscribe(c, "a", Qos::AtLeastOnce);
+    w.cut(c);
+    let knock = |w: &mut World, expiry| {
+        let c = w.open(Version::V5);
+        // Its queue does not answer.
+        w.delay(c);
+        w.connect(c, |connect| {
+            connect.clean_start = false;
+            connect.properties.session_expiry = Some(expiry);
+            connect.will = will("other", Qos::AtMostOnce, false);
+        });
+        assert_eq!(w.said(c), [""; 0]);
+        c
+    };
+    let expires = |w: &World| {
+        let queue = w.node.stored("c").expect("the session's queue");
+        queue.arguments.get("x-expires").cloned()
+    };
+    let before = expires(&w);
+    for expiry in [0, 5] {
+        let c = knock(&mut w, expiry);
+        w.after(Duration::from_secs(11));
+        let why = "CONNACK 0x88 (the session's queue does not answer)";
+        assert_eq!(w.said(c), [why, "END"]);
+        assert_eq!(expires(&w), before);
+    }
+    w.hear();
+    assert_eq!(w.said(s), [""; 0]);
+    w.after(Duration::from_secs(40));
+    assert_eq!(w.said(s), ["PUBLISH will gone q0"]);
+    // The session is there as if nobody had come.
+    w.after(Duration::from_secs(600));
+    let c = w.open(Version::V5);
+    w.connect(c, |connect| connect.clean_start = false);
+    assert_eq!(w.said(c), ["CONNACK 0x00 present"]);
+    assert_eq!(w.said(s), [""; 0]);
+}
+
+#[test]
 fn a_client_disconnects_for_its_own_reasons_only() {
     // [MQTT-3.14.2-1]; sections 3.14.2.1 and 3.14.2.2.5
     let ours = [

@@ -79,8 +79,9 @@ pub enum Claim {
     /// The client id is the asker's.
     Granted {
         subscriber: SubscriberId,
-        /// What its last connection left.
-        state: Option<Box<dyn Parked>>,
+        /// What its last connection left here, if anything. It is not over yet: the asker says either [`Hub::came_back`] or, when its
+        /// own connection is not let in, [`Hub::leave`] with what was left.
+        left: Leave,
     },
     /// Another connection has it and has been told to leave: claim again on [`Output::Free`].
     Wait,
@@ -344,9 +345,8 @@ impl Hub {
         let Away { state, until, will } = *away;
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
-        self.spare(vhost, will);
-        self.wills.drop(subscriber);
-        Claim::Granted { subscriber, state }
+        let left = Leave { state, until, will };
+        Claim::Granted { subscriber, left }
     }
 
     /// Other hubs hear what this means for them. What was before; None: there is no such client.
@@ -374,7 +374,7 @@ impl Hub {
         there.clients.insert(subscriber, &self.subscribers);
         Claim::Granted {
             subscriber,
-            state: None,
+            left: Leave::default(),
         }
     }
 
@@ -424,6 +424,15 @@ impl Hub {
         self.outputs
             .extend(waiting.map(|session| Output::Free { session }));
         self.left(subscriber, id);
+    }
+
+    /// A client is let in whose last connection had left this will, or none.
+    pub fn came_back(&mut self, subscriber: SubscriberId, will: Option<(Time, Will)>) {
+        self.wills.drop(subscriber);
+        if let (Some(entry), Some(will)) = (self.subscribers.get(subscriber.0 as usize), will) {
+            let vhost = entry.vhost().clone();
+            self.spare(&vhost, Some(will));
+        }
     }
 
     /// A client has come back: its will is not published [MQTT-3.1.3-9].

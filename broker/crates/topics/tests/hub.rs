@@ -56,6 +56,18 @@ fn enter(hub: &mut Hub, client: &str, session: u64) -> SubscriberId {
     }
 }
 
+/// A client that was here before, and what it had left.
+fn find(hub: &mut Hub, client: &str, session: u64) -> (SubscriberId, Leave) {
+    match hub.claim("/", client, session, false) {
+        Claim::Granted { subscriber, left } => (subscriber, left),
+        Claim::Wait => panic!("somebody has it"),
+    }
+}
+
+fn is_new(claim: Claim) -> bool {
+    matches!(claim, Claim::Granted { left, .. } if left.state.is_none())
+}
+
 fn by(client: SubscriberId) -> Publisher {
     Publisher {
         subscriber: Some(client),
@@ -116,16 +128,13 @@ fn the_last_to_come_has_the_client_id() {
         },
     );
     assert_eq!(said(&mut hub), ["3 again"]);
-    let Claim::Granted { subscriber, state } = hub.claim("/", "c", 3, false) else {
+    let Claim::Granted { subscriber, left } = hub.claim("/", "c", 3, false) else {
         panic!("nobody has it");
     };
     assert_eq!(subscriber, first);
-    assert!(state.is_some_and(|s| s.into_any().is::<Basket>()));
+    assert!(left.state.is_some_and(|s| s.into_any().is::<Basket>()));
     // In another vhost it is another client.
-    assert!(matches!(
-        hub.claim("other", "c", 4, false),
-        Claim::Granted { state: None, .. }
-    ));
+    assert!(is_new(hub.claim("other", "c", 4, false)));
 }
 
 #[test]
@@ -201,15 +210,13 @@ fn a_will_is_published_when_the_session_ends_first_and_not_when_the_client_is_ba
     // Back in time.
     let who = enter(&mut hub, "c", 2);
     hub.leave(who, away());
-    let who = enter(&mut hub, "c", 3);
+    let (who, left) = find(&mut hub, "c", 3);
+    hub.came_back(who, left.will);
     hub.tick(seconds(100));
     assert_eq!(said(&mut hub), [""; 0]);
     // A new session ends the old one.
     hub.leave(who, away());
-    assert!(matches!(
-        hub.claim("/", "c", 4, true),
-        Claim::Granted { state: None, .. }
-    ));
+    assert!(is_new(hub.claim("/", "c", 4, true)));
     assert_eq!(said(&mut hub), ["will / w"]);
     // No session is kept at all: at once.
     let who = enter(&mut hub, "d", 5);
@@ -221,6 +228,31 @@ fn a_will_is_published_when_the_session_ends_first_and_not_when_the_client_is_ba
         },
     );
     assert_eq!(said(&mut hub), ["will / v"]);
+}
+
+#[test]
+fn a_connection_that_is_not_let_in_leaves_the_session_and_its_will_as_they_were() {
+    // [MQTT-3.1.3-9]: the will is spared by a connection to the session, which it was not.
+    let mut hub = Hub::new(Limits::default());
+    let who = enter(&mut hub, "c", 1);
+    let away = Leave {
+        state: Some(Box::new(Basket::default())),
+        until: Some(seconds(20)),
+        will: Some((seconds(10), will("w"))),
+    };
+    hub.leave(who, away);
+    for session in 2..4 {
+        let (again, left) = find(&mut hub, "c", session);
+        assert_eq!((again, left.until), (who, Some(seconds(20))));
+        assert!(left.state.is_some());
+        hub.leave(again, left);
+        assert_eq!(said(&mut hub), [""; 0]);
+    }
+    hub.tick(seconds(10));
+    assert_eq!(said(&mut hub), ["will / w"]);
+    hub.tick(seconds(20));
+    assert!(!hub.holds("/", "c"));
+    assert_eq!(said(&mut hub), [""; 0]);
 }
 
 #[test]
