@@ -83,7 +83,9 @@ impl Keeper {
 
     /// Somebody else deletes this one.
     pub fn doubts(&mut self, name: &str) {
-        if self.own.contains_key(name) {
+        // The one that is being declared, too.
+        let rest = name.strip_prefix(&*self.name);
+        if rest.is_some_and(|rest| rest.starts_with('-')) {
             self.doubtful.insert(name.to_owned());
         }
     }

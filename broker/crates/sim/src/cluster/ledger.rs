@@ -11,11 +11,13 @@ use std::time::Duration;
 mod arrivals;
 mod debts;
 mod delays;
+mod reach;
 #[cfg(test)]
 mod tests;
 mod windows;
 
 use delays::Stillness;
+use reach::Reach;
 use windows::Window;
 pub use windows::WindowId;
 
@@ -193,8 +195,7 @@ pub struct Ledger {
     pub gone: u64,
     /// When a machine's software last ended: classic queues there forget what was not written.
     ended: BTreeMap<NodeId, Time>,
-    /// When a machine was last given up by another one: queues took back what clients there had.
-    given_up: BTreeMap<NodeId, Time>,
+    reach: Reach,
     /// By queue: when the newest message was sent that is known to have got through its log, for it was confirmed or delivered.
     done: BTreeMap<usize, Time>,
     /// Machines that stood still.
@@ -243,6 +244,7 @@ impl Ledger {
     /// The software of a machine has ended.
     pub fn ended(&mut self, now: Time, machine: NodeId) {
         self.ended.insert(machine, now);
+        self.reach.ended(now, machine);
         self.disturb(now);
     }
 
@@ -252,8 +254,13 @@ impl Ledger {
     }
 
     /// Another node takes this machine to be down.
-    pub fn given_up(&mut self, now: Time, machine: NodeId) {
-        self.given_up.insert(machine, now);
+    pub fn given_up(&mut self, now: Time, by: NodeId, machine: NodeId) {
+        self.reach.given_up(now, by, machine);
+    }
+
+    /// Another node hears this machine.
+    pub fn heard(&mut self, now: Time, by: NodeId, machine: NodeId) {
+        self.reach.heard(now, by, machine);
     }
 
     pub fn sent(&mut self, now: Time, id: LetterId, queue: usize) {
@@ -400,7 +407,8 @@ impl Ledger {
         machine: NodeId,
         settled: &[(LetterId, Delivery)],
     ) -> Result<(), String> {
-        let given_up = self.given_up.get(&machine).copied();
+        let given_up = self.reach.given_up_at(machine);
+        let out_of_reach = self.reach.out_of_reach_until(now, machine);
         let last_end = self.ended.values().copied().max();
         for (id, of) in settled {
             let letter = self.letter(*id)?;
@@ -411,13 +419,13 @@ impl Ledger {
                 _ => continue,
             };
             let (queue, last, done) = (letter.queue, letter.last, letter.done);
-            // A queue that gave up this node for a while took the message back, and the settling came too late. The delivery may
-            // have been on its way then.
+            // A queue that took this node to be out of reach for a while took the message back, then or when it came to be led by who
+            // did, and the settling came too late. The delivery may have been on its way then.
             let sent = last.map(|last| self.sent_at_earliest(machine, last));
             // Or that stood in the log already, behind what made the queue send the message (its publishing, or somebody's consume), and
             // nobody had heard of either: whoever comes to lead a queue that nobody led for a while sends it first, and then takes it back.
             let in_log = given_up.is_some_and(|at| done.is_none_or(|done| done <= at));
-            let too_late = in_log || sent.is_some_and(|sent| given_up >= Some(sent));
+            let too_late = in_log || sent.is_some_and(|sent| out_of_reach >= Some(sent));
             // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
             // was on its way there went with it. Who answers is the next life.
             let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);

@@ -86,6 +86,8 @@ pub enum Operation {
 pub enum Note {
     /// This machine is down, as far as the node can tell.
     PeerDown(NodeId),
+    /// The node hears this machine, for the first time or again.
+    PeerUp(NodeId),
     /// After [`Request::ShutDown`]: nothing is left to do.
     Drained,
 }
@@ -317,6 +319,7 @@ impl Node {
                 first.put(Inbound::PeerProgram(node, identity.program.facts()));
             }
             self.put_all(|| Inbound::PeerUp(node, incarnation));
+            self.actions.push(Action::Note(Note::PeerUp(machine)));
             let record = Node::record_of(&identity);
             if let Some(first) = self.seats.first_mut() {
                 first.put(Inbound::Join(record));

@@ -473,7 +473,10 @@ impl Scenario for Run {
         match note {
             Note::Drained => self.ledger.ended(world.now(), node),
             Note::PeerDown(peer) => {
-                self.ledger.given_up(world.now(), peer);
+                self.ledger.given_up(world.now(), node, peer);
+            }
+            Note::PeerUp(peer) => {
+                self.ledger.heard(world.now(), node, peer);
             }
         }
         Ok(())

@@ -148,11 +148,32 @@ fn a_settling_that_came_after_its_node_was_given_up_is_not_known() {
     let mut ledger = ledger(Character::Plain);
     let id = publish(&mut ledger, 1);
     deliver(&mut ledger, 2, id, false).expect("its first time");
-    ledger.given_up(at(3), NodeId(1));
+    ledger.given_up(at(3), NodeId(2), NodeId(1));
     ledger.settled(at(4), id, DELIVERY).expect("known");
     let known = ledger.known(at(5), NodeId(1), &[(id, DELIVERY)]);
     known.expect("known");
     deliver(&mut ledger, 6, id, true).expect("it had gone back");
+}
+
+#[test]
+fn who_comes_to_lead_a_queue_takes_back_what_is_where_it_hears_nobody() {
+    for (heard, is_known) in [(Some(2), true), (Some(7), false), (None, false)] {
+        let mut ledger = ledger(Character::Plain);
+        ledger.given_up(at(1), NodeId(3), NodeId(1));
+        if heard == Some(2) {
+            ledger.heard(at(2), NodeId(3), NodeId(1));
+        }
+        // Led by another node, which hears it.
+        let id = publish(&mut ledger, 4);
+        deliver(&mut ledger, 5, id, false).expect("its first time");
+        ledger.settled(at(6), id, DELIVERY).expect("known");
+        if heard == Some(7) {
+            ledger.heard(at(7), NodeId(3), NodeId(1));
+        }
+        let answer = ledger.known(at(8), NodeId(1), &[(id, DELIVERY)]);
+        answer.expect("known");
+        assert_eq!(ledger.gone == 1, is_known, "{heard:?}");
+    }
 }
 
 #[test]
@@ -161,7 +182,8 @@ fn what_waited_where_a_machine_stood_still_may_have_been_taken_back_meanwhile() 
         let mut ledger = ledger(Character::Plain);
         let id = publish(&mut ledger, 1);
         ledger.stands_still(at(3), NodeId(stood_still), Duration::from_secs(4));
-        ledger.given_up(at(5), NodeId(1));
+        ledger.given_up(at(5), NodeId(2), NodeId(1));
+        ledger.heard(at(6), NodeId(2), NodeId(1));
         // The queue has a leader all the time.
         publish(&mut ledger, 6);
         ledger.disturb(at(7));
@@ -413,7 +435,8 @@ fn what_a_new_leader_sends_may_be_taken_back_by_what_stood_in_its_log() {
         let mut ledger = ledger(Character::Plain);
         let id = LetterId::new(1, number);
         ledger.sent(at(number.into()), id, 0);
-        ledger.given_up(at(3), NodeId(1));
+        ledger.given_up(at(3), NodeId(2), NodeId(1));
+        ledger.heard(at(3), NodeId(2), NodeId(1));
         if let Some(done) = done {
             let other = LetterId::new(2, 1);
             ledger.sent(at(done), other, 0);
