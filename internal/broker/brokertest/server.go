@@ -175,7 +175,7 @@ func (s *Server) route(r *request, escaped string) reply {
 	name, password, _ := r.BasicAuth()
 	user, known := s.users[name]
 	if !known || user.CheckPassword(password) != broker.PasswordSame {
-		return failure(http.StatusUnauthorized, "not_authorized", "Login failed")
+		return failure(http.StatusUnauthorized, "not_authorized", "Not_Authorized")
 	}
 	below, found := strings.CutPrefix(escaped, "/api/")
 	if !found {

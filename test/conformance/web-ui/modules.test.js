@@ -44,12 +44,13 @@ async function faked(answers, stored = {}) {
 }
 
 test('a password is kept only when it was right, and no longer than it is', async () => {
-  const wrong = { error: 'not_authorized', reason: 'Login failed' };
+  const wrong = { error: 'not_authorized', reason: 'Not_Authorized' };
   const { client, asked, stored } = await faked([
     [401, wrong],
     [200, { name: 'u', tags: [] }],
     [200, []],
     [401, { reason: 'Not administrator user' }],
+    [400, { reason: ['not_boolean', 'troo', 5] }],
     [401, wrong],
   ]);
   const ended = [];
@@ -63,6 +64,7 @@ test('a password is kept only when it was right, and no longer than it is', asyn
   assert.equal(asked.at(-1).credentials, 'omit');
   // What one may not do ends nothing.
   await assert.rejects(client.get('users'), { reason: 'Not administrator user' });
+  await assert.rejects(client.get('queues'), { reason: 'not_boolean: troo: 5' });
   assert.deepEqual([ended.length, Object.keys(stored).length], [0, 1]);
   await assert.rejects(client.get('queues'), { status: 401 });
   assert.deepEqual([ended.length, stored], [1, {}]);
@@ -72,7 +74,7 @@ test('a page that is loaded anew goes on, unless the password has changed', asyn
   const key = 'posthorn.authorization';
   const good = await faked([[200, { name: 'u' }]], { [key]: 'Basic x' });
   assert.equal((await good.client.resume()).name, 'u');
-  const bad = await faked([[401, { reason: 'Login failed' }]], { [key]: 'Basic x' });
+  const bad = await faked([[401, { reason: 'Not_Authorized' }]], { [key]: 'Basic x' });
   assert.equal(await bad.client.resume(), null);
   assert.deepEqual(bad.stored, {});
   const none = await faked([]);

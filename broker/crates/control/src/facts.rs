@@ -28,6 +28,8 @@ pub struct ConnectionFacts {
     pub tls: bool,
     /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
     pub state: String,
+    /// As SASL names it; empty where a protocol has no choice.
+    pub auth_mechanism: String,
     /// Since 1970, in milliseconds.
     pub connected_ms: u64,
     pub heartbeat_s: u16,

@@ -10,6 +10,8 @@ use std::sync::Arc;
 /// An authenticated request.
 pub(crate) struct Call {
     pub(crate) user: Arc<UserRecord>,
+    /// It makes or changes something: PUT or POST.
+    pub(crate) makes: bool,
     pub(crate) query: Query,
     pub(crate) body: axum::body::Bytes,
     /// `X-Reason`
@@ -60,7 +62,9 @@ impl Call {
         if self.is_policymaker() {
             return Ok(());
         }
-        Err(ApiError::not_authorised("Not policymaker user"))
+        Err(ApiError::not_authorised(
+            "User not authorised to access object",
+        ))
     }
 
     /// The body as a JSON object; an empty one is an empty object.
@@ -70,10 +74,16 @@ impl Call {
         }
         match serde_json::from_slice(&self.body) {
             Ok(Json::Object(object)) => Ok(object),
-            Ok(_) => Err(ApiError::bad_request("the body is not a JSON object")),
-            Err(error) => Err(ApiError::bad_request(format!(
-                "the body is not JSON: {error}"
-            ))),
+            Ok(Json::Null) => Ok(Map::new()),
+            Ok(_) | Err(_) => Err(ApiError::bad_request("not_json")),
+        }
+    }
+
+    /// The virtual host of the path is not there.
+    pub(crate) fn no_vhost(&self) -> ApiError {
+        match self.makes {
+            true => ApiError::missing("vhost_not_found"),
+            false => ApiError::not_found(),
         }
     }
 }
@@ -89,7 +99,7 @@ impl Api {
             })
             .await?;
         match found {
-            None => Err(ApiError::not_found()),
+            None => Err(call.no_vhost()),
             Some(access) if access || call.is_administrator() => Ok(()),
             Some(_) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",
@@ -107,7 +117,7 @@ impl Api {
             })
             .await?;
         match found {
-            None => Err(ApiError::not_found()),
+            None => Err(call.no_vhost()),
             Some(true) => Ok(()),
             Some(false) => Err(ApiError::not_authorised(
                 "User not authorised to access virtual host",

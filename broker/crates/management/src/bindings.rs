@@ -124,8 +124,7 @@ pub(crate) fn show(binding: &BindingRecord) -> Json {
 }
 
 /// The part of them that the request wants; it filters by routing key.
-fn answer(call: &Call, found: Option<Vec<Arc<BindingRecord>>>) -> Answer {
-    let found = found.ok_or_else(ApiError::not_found)?;
+fn answer(call: &Call, found: Vec<Arc<BindingRecord>>) -> Answer {
     let (part, cut) = Window::of(&call.query)?.cut(found, |b| &b.routing_key)?;
     Ok(cut.respond(part.iter().map(|b| show(b)).collect()))
 }
@@ -167,7 +166,7 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
             all
         })
         .await?;
-    answer(call, Some(found))
+    answer(call, found)
 }
 
 pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
@@ -183,7 +182,7 @@ pub(crate) async fn of_queue(api: &Api, call: &Call, vhost: &str, name: &str) ->
         })
         .await?;
     // As in `between`.
-    answer(call, Some(found.unwrap_or_default()))
+    answer(call, found.unwrap_or_default())
 }
 
 pub(crate) async fn of_exchange(
@@ -209,7 +208,8 @@ pub(crate) async fn of_exchange(
             Some(found.into_iter().cloned().collect())
         })
         .await?;
-    answer(call, found)
+    // As in `between`.
+    answer(call, found.unwrap_or_default())
 }
 
 async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>, ApiError> {
@@ -220,7 +220,7 @@ async fn found(api: &Api, pair: &Pair) -> Result<Option<Vec<Arc<BindingRecord>>>
 pub(crate) async fn between(api: &Api, call: &Call, pair: &Pair) -> Answer {
     api.visible(call, &pair.vhost).await?;
     // Of what is not there, there are none: RabbitMQ's answer.
-    answer(call, Some(found(api, pair).await?.unwrap_or_default()))
+    answer(call, found(api, pair).await?.unwrap_or_default())
 }
 
 /// The binding with this properties key, or 404.

@@ -3,6 +3,7 @@
 use crate::access::Call;
 use crate::ask::Api;
 use crate::connections::{self, address, visible};
+use crate::consumers;
 use crate::dispatch::{Answer, json};
 use crate::error::ApiError;
 use crate::page::Window;
@@ -109,7 +110,13 @@ pub(crate) async fn get(api: &Api, call: &Call, wanted: &str) -> Answer {
     for connection in visible(api, call).await? {
         for channel in &connection.channels {
             if name(&connection, channel) == wanted {
-                let shown = show(api, &connection, channel, &names, range.as_ref());
+                let mut shown = show(api, &connection, channel, &names, range.as_ref());
+                let mut consumers = consumers::shown(api, None).await?;
+                consumers.retain(|c| c["channel_details"]["name"] == wanted);
+                shown["consumer_details"] = Json::Array(consumers);
+                // Not counted by exchange and queue.
+                shown["publishes"] = object!([]);
+                shown["deliveries"] = object!([]);
                 return json(call.query.columns_of(shown));
             }
         }

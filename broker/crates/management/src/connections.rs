@@ -32,6 +32,17 @@ fn protocol(label: &str) -> &str {
     }
 }
 
+/// What is known of TLS connections.
+const TLS: [&str; 7] = [
+    "ssl_protocol",
+    "ssl_key_exchange",
+    "ssl_cipher",
+    "ssl_hash",
+    "peer_cert_subject",
+    "peer_cert_issuer",
+    "peer_cert_validity",
+];
+
 fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Option<&Range>) -> Json {
     let (peer_host, peer_port) = address(&connection.peer);
     let (host, port) = address(&connection.local);
@@ -60,6 +71,15 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Optio
     let octets = (&rates::OCTETS[..], &rates::octets(connection)[..]);
     let at = (Key::Connection(connection.name.clone()), range);
     rates::show_counts(api, at, &mut shown, octets);
+    if !connection.auth_mechanism.is_empty() {
+        shown["auth_mechanism"] = object!(connection.auth_mechanism);
+    }
+    if !connection.tls {
+        // As RabbitMQ: there, and null.
+        for name in TLS {
+            shown[name] = Json::Null;
+        }
+    }
     // RabbitMQ leaves it out where there is none.
     if !connection.client_name.is_empty() {
         shown["user_provided_name"] = object!(connection.client_name);
@@ -111,7 +131,7 @@ fn own_or(call: &Call, user: &str, may: bool) -> Result<(), ApiError> {
         return Ok(());
     }
     Err(ApiError::not_authorised(
-        "User not authorised for connections of others",
+        "User not authorised to access object",
     ))
 }
 

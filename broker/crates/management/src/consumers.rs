@@ -32,7 +32,7 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
     let (queues, names) = api
         .read(move |tree| {
             let found = ids.iter().filter_map(|id| tree.queue_by_id(QueueId(*id)));
-            let queues = found.map(|q| (q.id.0, q.clone()));
+            let queues = found.map(|q| (q.id.0, (q.clone(), tree.consumer_timeout(q))));
             (queues.collect::<BTreeMap<_, _>>(), node_names(tree))
         })
         .await?;
@@ -41,10 +41,17 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
     let mut shown: Vec<Json> = consumers
         .iter()
         .filter_map(|c| {
-            let queue = queues.get(&c.queue)?;
+            let (queue, timeout) = queues.get(&c.queue)?;
             let connection = by_session.get(&(c.session_node, c.session_number));
             let status = Activity::of(c, queue, &down);
-            Some(show(c, (queue, status), connection.copied(), &names))
+            let mut shown = show(c, (queue, status), connection.copied(), &names);
+            // Of other protocols nothing times out, nor where the node has none.
+            let amqp = connection.is_some_and(|c| c.protocol == "amqp091");
+            let timeout = timeout.or(api.config().consumer_timeout_ms);
+            if let (true, Some(timeout)) = (amqp, timeout) {
+                shown["consumer_timeout"] = object!(timeout);
+            }
+            Some(shown)
         })
         .collect();
     let key = |c: &Json| (c["queue"].to_string(), c["consumer_tag"].to_string());

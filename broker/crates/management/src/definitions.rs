@@ -140,7 +140,9 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
     if let Some(vhost) = vhost {
         api.visible(call, vhost).await?;
     }
-    let document = call.object()?;
+    let document = call
+        .object()
+        .map_err(|_| ApiError::bad_request("failed_to_parse_json"))?;
     const KINDS: [&str; 11] = [
         "users",
         "vhosts",
@@ -174,7 +176,7 @@ pub(crate) async fn import(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
             }
             let done = import_one(api, call, kind, &Members(&entry)).await;
             done.map_err(|e| {
-                let reason = format!("{kind}[{at}]: {}", e.reason);
+                let reason = Json::from(format!("{kind}[{at}]: {}", e.text()));
                 match e.status {
                     // What an entry needs: the path that was asked for is there.
                     StatusCode::NOT_FOUND => ApiError::bad_request(reason),
@@ -214,7 +216,8 @@ async fn import_one(
         }
         "parameters" => {
             let value = entry.0.get("value").and_then(Json::as_object);
-            let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+            let value =
+                value.ok_or_else(|| ApiError::bad_request("'value' should be an object"))?;
             let component = entry.required_text("component")?;
             return parameters::set(api, component, vhost()?, named()?, value).await;
         }

@@ -83,7 +83,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
     }
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
     // Without knowing where from, loopback rules cannot be kept.
-    let peer = peer.ok_or_else(|| ApiError::not_authorized("Login failed"))?;
+    let peer = peer.ok_or_else(|| ApiError::not_authorized("Not_Authorized"))?;
     let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
     let user = login::login(api, authorization, peer.0.0.ip()).await?;
     let limit = match path {
@@ -93,6 +93,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let body = axum::body::to_bytes(body, limit).await;
     let call = Call {
         user,
+        makes: matches!(method.as_str(), "PUT" | "POST"),
         query: Query::parse(parts.uri.query()),
         body: body.map_err(|_| ApiError::too_large(limit))?,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
@@ -276,6 +277,7 @@ async fn queue_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("PUT", [vhost, name]) => queues::declare(api, call, vhost, name).await,
         ("DELETE", [vhost, name]) => queues::delete(api, call, vhost, name).await,
         ("DELETE", [vhost, name, "contents"]) => queues::purge(api, call, vhost, name).await,
+        ("POST", [vhost, name, "actions"]) => queues::act(api, call, vhost, name).await,
         ("POST", [vhost, name, "get"]) => messages::get(api, call, vhost, name).await,
         ("GET", [vhost, name, "bindings"]) => bindings::of_queue(api, call, vhost, name).await,
         _ => nothing(),
@@ -392,9 +394,9 @@ async fn user_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Answ
     }
     match (method, path) {
         ("GET", ["users"]) => users::list(api, call).await,
-        ("GET", ["users", "without-permissions"]) => users::without_permissions(api).await,
+        ("GET", ["users", "without-permissions"]) => users::without_permissions(api, call).await,
         ("POST", ["users", "bulk-delete"]) => users::bulk_delete(api, call).await,
-        ("GET", ["users", name]) => users::get(api, name).await,
+        ("GET", ["users", name]) => users::get(api, call, name).await,
         ("PUT", ["users", name]) => users::put(api, call, name).await,
         ("DELETE", ["users", name]) => users::delete(api, name).await,
         ("GET", ["users", name, "permissions"]) => permissions::of_user(api, call, name).await,

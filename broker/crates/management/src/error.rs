@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use metadata::Refused;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 /// The word that clients compare with.
 const OBJECT_NOT_FOUND: &str = "Object Not Found";
@@ -12,11 +12,12 @@ const OBJECT_NOT_FOUND: &str = "Object Not Found";
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) error: &'static str,
-    pub(crate) reason: String,
+    /// A text, or where RabbitMQ has one a list of a word and what is wrong.
+    pub(crate) reason: Json,
 }
 
 impl ApiError {
-    fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> ApiError {
+    fn new(status: StatusCode, error: &'static str, reason: impl Into<Json>) -> ApiError {
         ApiError {
             status,
             error,
@@ -24,7 +25,7 @@ impl ApiError {
         }
     }
 
-    pub(crate) fn bad_request(reason: impl Into<String>) -> ApiError {
+    pub(crate) fn bad_request(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
@@ -32,16 +33,21 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, OBJECT_NOT_FOUND, "Not Found")
     }
 
-    pub(crate) fn not_authorized(reason: impl Into<String>) -> ApiError {
+    /// What a request to change something needs is not there: RabbitMQ has another word for it.
+    pub(crate) fn missing(reason: impl Into<Json>) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", reason)
+    }
+
+    pub(crate) fn not_authorized(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "not_authorized", reason)
     }
 
     /// Logged in, and not permitted: RabbitMQ spells this one in its own way.
-    pub(crate) fn not_authorised(reason: impl Into<String>) -> ApiError {
+    pub(crate) fn not_authorised(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::UNAUTHORIZED, "not_authorised", reason)
     }
 
-    pub(crate) fn pagination(reason: impl Into<String>) -> ApiError {
+    pub(crate) fn pagination(reason: impl Into<Json>) -> ApiError {
         ApiError::new(
             StatusCode::BAD_REQUEST,
             "invalid_pagination_parameters",
@@ -49,7 +55,11 @@ impl ApiError {
         )
     }
 
-    pub(crate) fn page_out_of_range(reason: impl Into<String>) -> ApiError {
+    pub(crate) fn range(reason: impl Into<Json>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, "invalid_range_parameters", reason)
+    }
+
+    pub(crate) fn page_out_of_range(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "page_out_of_range", reason)
     }
 
@@ -85,7 +95,7 @@ impl ApiError {
         )
     }
 
-    pub(crate) fn unavailable(reason: impl Into<String>) -> ApiError {
+    pub(crate) fn unavailable(reason: impl Into<Json>) -> ApiError {
         ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "service_unavailable",
@@ -94,10 +104,24 @@ impl ApiError {
     }
 }
 
+impl ApiError {
+    /// With the code in front, as from the connection that RabbitMQ makes for such a request.
+    pub(crate) fn with_amqp_code(self, code: &str) -> ApiError {
+        let reason = Json::from(format!("{code} - {}", self.text()));
+        ApiError { reason, ..self }
+    }
+
+    /// The reason for people.
+    pub(crate) fn text(&self) -> String {
+        let text = self.reason.as_str().map(str::to_owned);
+        text.unwrap_or_else(|| self.reason.to_string())
+    }
+}
+
 impl From<Refused> for ApiError {
     fn from(refused: Refused) -> ApiError {
         match refused {
-            Refused::NotFound(text) => ApiError::new(StatusCode::NOT_FOUND, OBJECT_NOT_FOUND, text),
+            Refused::NotFound(text) => ApiError::missing(text),
             Refused::AccessRefused(text) => ApiError::not_authorised(text),
             Refused::Unavailable(text) => ApiError::unavailable(text),
             Refused::PreconditionFailed(text)
@@ -109,8 +133,13 @@ impl From<Refused> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        // It says it all, with the methods beside it, and RabbitMQ's has nothing to read.
+        let silent = self.status == StatusCode::METHOD_NOT_ALLOWED;
         let body = json!({"error": self.error, "reason": self.reason});
-        let mut response = (self.status, axum::Json(body)).into_response();
+        let mut response = match silent {
+            true => self.status.into_response(),
+            false => (self.status, axum::Json(body)).into_response(),
+        };
         if self.status == StatusCode::UNAUTHORIZED {
             let realm = HeaderValue::from_static("Basic realm=\"Posthorn Management\"");
             response

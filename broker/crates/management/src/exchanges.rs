@@ -29,7 +29,10 @@ impl Known {
 
 fn show(api: &Api, known: &Known, traffic: &TrafficFacts, range: Option<&Range>) -> Json {
     let mut shown = definition(&known.record);
-    shown["policy"] = object!(known.policy.as_deref());
+    // RabbitMQ leaves it out where there is none.
+    if let Some(policy) = &known.policy {
+        shown["policy"] = object!(&**policy);
+    }
     let (vhost, name) = (&*known.record.vhost, &*known.record.name);
     let figures = rates::exchange_counts(traffic.exchange(vhost, name));
     let at = (Key::Exchange(vhost.to_owned(), name.to_owned()), range);
@@ -144,7 +147,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     api.permitted(call, vhost, needs).await?;
     let existed = find(api, vhost, name).await?.is_some();
     if !existed && name.starts_with("amq.") {
-        return Err(ApiError::bad_request(format!(
+        return Err(ApiError::not_authorised(format!(
             "exchange name '{name}' contains reserved prefix 'amq.*'"
         )));
     }

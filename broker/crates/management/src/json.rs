@@ -2,10 +2,29 @@
 
 use crate::error::ApiError;
 use message::{Table, Value};
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 /// Objects and lists within each other, in a request.
 const MAX_DEPTH: usize = 16;
+/// A printed term that is as long has a line for each element.
+const TERM_LINE: usize = 79;
+
+/// A value as RabbitMQ's texts have it: an Erlang term.
+pub(crate) fn term(value: &Json) -> String {
+    match value {
+        Json::String(text) => format!("<<\"{text}\">>"),
+        Json::Array(list) => {
+            let terms: Vec<String> = list.iter().map(term).collect();
+            format!("[{}]", terms.join(","))
+        }
+        Json::Object(object) => {
+            let pairs = object.iter();
+            let pairs = pairs.map(|(key, value)| format!("<<\"{key}\">> => {}", term(value)));
+            format!("#{{{}}}", pairs.collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}
 
 pub(crate) fn from_table(table: &Table) -> Json {
     Json::Object(control::json::object(table))
@@ -61,7 +80,7 @@ impl Members<'_> {
             Some(Json::Bool(v)) => Ok(Some(*v)),
             Some(Json::String(v)) if v == "true" => Ok(Some(true)),
             Some(Json::String(v)) if v == "false" => Ok(Some(false)),
-            Some(_) => Err(Self::bad(key, "true or false")),
+            Some(other) => Err(ApiError::bad_request(json!(["not_boolean", other]))),
         }
     }
 
@@ -74,8 +93,24 @@ impl Members<'_> {
     }
 
     pub(crate) fn required_text(&self, key: &str) -> Result<&str, ApiError> {
-        self.text(key)?
-            .ok_or_else(|| ApiError::bad_request(format!("key_missing: {key}")))
+        self.require(&[key])?;
+        self.text(key)?.ok_or_else(|| Self::bad(key, "a string"))
+    }
+
+    /// 400 that names all of these that are not there.
+    pub(crate) fn require(&self, keys: &[&str]) -> Result<(), ApiError> {
+        let missing = keys.iter().filter(|key| !self.0.contains_key(**key));
+        let missing: Vec<String> = missing.map(|k| format!("{{key_missing,{k}}}")).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // RabbitMQ prints a list of Erlang's terms: on one line where there is room.
+        let line = format!("[{}]", missing.join(","));
+        let text = match line.len() < TERM_LINE {
+            true => line,
+            false => format!("[{}]", missing.join(",\n ")),
+        };
+        Err(ApiError::bad_request(text))
     }
 
     /// A number, or a string that holds one.
@@ -155,13 +190,25 @@ mod unit {
         assert_eq!(m.words("list").unwrap().unwrap().len(), 1);
         assert_eq!(m.table("args").unwrap(), Some(Table::default()));
         assert!(m.flag("b", false).unwrap() && m.flag("none", true).unwrap());
+        let missing = |keys: &[&str]| m.require(keys).unwrap_err().reason;
+        assert_eq!(missing(&["t", "none"]), "[{key_missing,none}]");
         assert_eq!(
-            m.required_text("none").unwrap_err().reason,
-            "key_missing: none"
+            missing(&["properties_", "payload", "payload_encoding", "routing_key"]),
+            "[{key_missing,properties_},\n {key_missing,payload},\n {key_missing,payload_encoding},\n \
+             {key_missing,routing_key}]"
         );
         assert_eq!(
             m.flag("t", false).unwrap_err().reason,
-            "'t' should be true or false"
+            json!(["not_boolean", "x"])
+        );
+    }
+
+    #[test]
+    fn terms_are_erlangs() {
+        let value = json!({"a": [1, 1.5, "x"], "b": null});
+        assert_eq!(
+            term(&value),
+            "#{<<\"a\">> => [1,1.5,<<\"x\">>],<<\"b\">> => null}"
         );
     }
 }

@@ -142,6 +142,8 @@ pub struct Config {
     pub loopback_users: Vec<String>,
     /// Of new vhosts that do not say theirs; None: classic.
     pub default_queue_type: Option<QueueKind>,
+    /// How long clients may keep a delivery where the queue does not say (`consumer_timeout`); None: for ever.
+    pub consumer_timeout_ms: Option<u64>,
     /// `management.max_connections`
     pub max_connections: usize,
     /// `management.request_timeout`: a request is answered by then.
@@ -181,6 +183,7 @@ impl Config {
             listeners: Vec::new(),
             loopback_users: vec!["guest".to_owned()],
             default_queue_type: None,
+            consumer_timeout_ms: None,
             max_connections: 1024,
             request_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),

@@ -4,9 +4,11 @@ use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::{Members, term};
 use metadata::{Change, Name, Tree, VhostRecord};
 use serde_json::{Map, Value as Json, json as object};
+
+pub(crate) const VHOST_LIMITS: &[&str] = &["max-connections", "max-queues"];
 
 pub(crate) fn values(limits: &[(Name, i64)]) -> Map<String, Json> {
     let pairs = limits.iter();
@@ -37,25 +39,67 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     json(Json::Array(shown.collect()))
 }
 
-/// The number that a limit's body gives.
-pub(crate) fn value(call: &Call) -> Result<i64, ApiError> {
+/// Why a limit is not set.
+pub(crate) enum Bad {
+    /// Nobody knows it: name and value as a term.
+    Unknown(String),
+    NoNumber(String),
+}
+
+/// The value of a limit, if it is one of these and a number.
+pub(crate) fn number(limit: &str, value: &Json, known: &[&str]) -> Result<i64, Bad> {
+    if !known.contains(&limit) {
+        return Err(Bad::Unknown(format!(
+            "[{{{},{}}}]",
+            term(&object!(limit)),
+            term(value)
+        )));
+    }
+    let no_number = || format!("{limit} should be a number, actually was {}", term(value));
+    value.as_i64().ok_or_else(|| Bad::NoNumber(no_number()))
+}
+
+/// What a limit's body gives.
+pub(crate) fn value(
+    call: &Call,
+    limit: &str,
+    known: &[&str],
+) -> Result<Result<i64, Bad>, ApiError> {
     let body = call.object()?;
-    let value = Members(&body).integer("value")?;
-    value.ok_or_else(|| ApiError::bad_request("key_missing: value"))
+    Members(&body).require(&["value"])?;
+    Ok(number(
+        limit,
+        body.get("value").unwrap_or(&Json::Null),
+        known,
+    ))
+}
+
+/// RabbitMQ's words for a vhost's limit that is not set.
+pub(crate) fn refusal(bad: Bad) -> String {
+    match bad {
+        Bad::Unknown(terms) => {
+            format!("Validation failed\n\nUnrecognised terms {terms} in limits\n")
+        }
+        Bad::NoNumber(why) => format!("Validation failed\n\n{why}\n"),
+    }
 }
 
 pub(crate) async fn set(api: &Api, call: &Call, vhost: &str, limit: &str) -> Answer {
-    let value = Some(value(call)?);
-    change(api, vhost, limit, value).await
+    if !api.read(known(vhost)).await? {
+        return Err(call.no_vhost());
+    }
+    let value = value(call, limit, VHOST_LIMITS)?;
+    let value = value.map_err(|bad| ApiError::bad_request(refusal(bad)))?;
+    change(api, vhost, limit, Some(value)).await
 }
 
 /// A limit that nobody knows is not set.
 pub(crate) async fn clear(api: &Api, vhost: &str, limit: &str) -> Answer {
-    if !matches!(limit, "max-connections" | "max-queues") {
-        return match api.read(known(vhost)).await? {
-            true => no_content(),
-            false => Err(ApiError::not_found()),
-        };
+    if !api.read(known(vhost)).await? {
+        return Err(ApiError::missing("vhost_not_found"));
+    }
+    if !VHOST_LIMITS.contains(&limit) {
+        return no_content();
     }
     change(api, vhost, limit, None).await
 }

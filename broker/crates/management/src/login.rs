@@ -143,7 +143,7 @@ pub(crate) async fn login(
     header: Option<&str>,
     peer: IpAddr,
 ) -> Result<Arc<UserRecord>, ApiError> {
-    let failed = || ApiError::not_authorized("Login failed");
+    let failed = || ApiError::not_authorized("Not_Authorized");
     let (name, password) = header.and_then(basic).ok_or_else(failed)?;
     let who = (peer, name.clone());
     let logins = api.logins();

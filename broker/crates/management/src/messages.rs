@@ -39,10 +39,7 @@ fn short<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiErr
     let text = match text {
         None | Some(Json::Null) => return Ok(None),
         Some(Json::String(text)) => text.as_str(),
-        Some(_) => {
-            let why = format!("'{key}' should be a string");
-            return Err(ApiError::bad_request(why));
-        }
+        Some(_) => return Err(ApiError::bad_request(object!(["not_string", key]))),
     };
     if text.len() > MAX_SHORT {
         let why = format!("'{key}' is longer than {MAX_SHORT} bytes");
@@ -52,7 +49,9 @@ fn short<'a>(members: &Members<'a>, key: &str) -> Result<Option<&'a str>, ApiErr
 }
 
 fn number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>, ApiError> {
-    let Some(number) = members.integer(key)? else {
+    let number = members.integer(key);
+    let number = number.map_err(|_| ApiError::bad_request(object!(["not_int", key])))?;
+    let Some(number) = number else {
         return Ok(None);
     };
     T::try_from(number)
@@ -76,7 +75,14 @@ fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
         None => None,
         Some(text) => {
             let ttl = text.parse().ok().filter(|ttl| *ttl <= MAX_TTL_MS);
-            let why = || ApiError::bad_request(format!("invalid expiration '{text}'"));
+            let why = || {
+                let why = match text.parse::<u64>() {
+                    Ok(_) => "value_too_big",
+                    Err(_) => "no_integer",
+                };
+                let why = format!("invalid expiration '{text}': {why}");
+                ApiError::bad_request(why).with_amqp_code("406 PRECONDITION_FAILED")
+            };
             Some(ttl.ok_or_else(why)?)
         }
     };
@@ -141,15 +147,17 @@ fn build(wanted: &Wanted, encoded: &Encoded, received: WallTime) -> Result<Messa
 }
 
 fn payload(body: &Members<'_>) -> Result<Vec<u8>, ApiError> {
-    let text = body.required_text("payload")?;
+    let text = body.0.get("payload").and_then(Json::as_str);
+    let text = text.ok_or_else(|| ApiError::bad_request("payload_not_string"))?;
     match body.required_text("payload_encoding")? {
         "string" => Ok(text.as_bytes().to_vec()),
         "base64" => STANDARD
             .decode(text)
-            .map_err(|_| ApiError::bad_request("the payload is not base64")),
-        other => Err(ApiError::bad_request(format!(
-            "unsupported payload_encoding '{other}': string and base64 are known"
-        ))),
+            .map_err(|_| ApiError::bad_request(object!(["not_base64", text]))),
+        other => Err(ApiError::bad_request(object!([
+            "unsupported_encoding",
+            other
+        ]))),
     }
 }
 
@@ -157,11 +165,11 @@ pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str)
     api.member(call, vhost).await?;
     let body = call.object()?;
     let body = Members(&body);
+    body.require(&["routing_key", "properties", "payload", "payload_encoding"])?;
     let properties = match body.0.get("properties") {
         Some(Json::Object(properties)) => properties.clone(),
         Some(Json::Array(list)) if list.is_empty() => Map::new(),
-        None => return Err(ApiError::bad_request("key_missing: properties")),
-        Some(_) => return Err(ApiError::bad_request("'properties' should be an object")),
+        _ => return Err(ApiError::bad_request("'properties' should be an object")),
     };
     let key = body.required_text("routing_key")?;
     if key.len() > MAX_SHORT {
@@ -203,6 +211,7 @@ async fn may_publish(
 ) -> Result<(), ApiError> {
     let to = Thing::Exchange(wanted.exchange.clone());
     api.permitted(call, vhost, vec![(Right::Write, to)]).await?;
+    let of = vhost;
     let (user, vhost) = (call.user.clone(), vhost.to_owned());
     let (exchange, key) = (wanted.exchange.clone(), wanted.key.clone());
     let found = api
@@ -214,10 +223,13 @@ async fn may_publish(
         })
         .await?;
     match found {
-        None => return Err(ApiError::not_found()),
+        None => return Err(ApiError::missing("exchange_not_found")),
         Some((true, _)) => {
-            let why = format!("cannot publish to internal exchange '{}'", wanted.exchange);
-            return Err(ApiError::bad_request(why));
+            let why = format!(
+                "cannot publish to internal exchange '{}' in vhost '{of}'",
+                wanted.exchange
+            );
+            return Err(ApiError::bad_request(why).with_amqp_code("403 ACCESS_REFUSED"));
         }
         Some((_, false)) => {
             let why = format!(
@@ -229,10 +241,13 @@ async fn may_publish(
         Some((false, true)) => {}
     }
     match &encoded.user_id {
-        Some(claimed) if **claimed != *call.user.name => Err(ApiError::bad_request(format!(
-            "user_id property set to '{claimed}' but authenticated user was '{}'",
-            call.user.name
-        ))),
+        Some(claimed) if **claimed != *call.user.name => {
+            let why = format!(
+                "user_id property set to '{claimed}' but authenticated user was '{}'",
+                call.user.name
+            );
+            Err(ApiError::bad_request(why).with_amqp_code("406 PRECONDITION_FAILED"))
+        }
         _ => Ok(()),
     }
 }
@@ -256,9 +271,9 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
     api.member(call, vhost).await?;
     let body = call.object()?;
     let body = Members(&body);
+    body.require(&["ackmode", "count", "encoding"])?;
     let settle = outcome(body.required_text("ackmode")?)?;
-    let count = body.integer("count")?;
-    let count = count.ok_or_else(|| ApiError::bad_request("key_missing: count"))?;
+    let count = body.integer("count")?.unwrap_or(-1);
     let auto = match body.required_text("encoding")? {
         "auto" => true,
         "base64" => false,

@@ -61,18 +61,37 @@ impl Query {
         }
     }
 
-    fn number(&self, key: &str, default: usize) -> Result<usize, ApiError> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(text) => match text.parse() {
-                Ok(0) => Err(ApiError::pagination(format!("{key} is 1 at the least"))),
-                Ok(number) => Ok(number),
-                Err(_) => Err(ApiError::bad_request(format!(
-                    "{key} is no number above 0: '{text}'"
-                ))),
-            },
+    fn number(&self, key: &str) -> Result<Option<i64>, ApiError> {
+        let number = self.get(key).map(str::parse);
+        number.transpose().map_err(|_| bad_pagination())
+    }
+
+    /// Page and size, if the list is wanted in pages.
+    fn paged(&self) -> Result<Option<(usize, usize)>, ApiError> {
+        let Some(page) = self.number("page")? else {
+            return Ok(None);
+        };
+        let size = self.number("page_size")?;
+        let most = i64::try_from(MAX_PAGE).unwrap_or(i64::MAX);
+        let within =
+            |n: i64, most: i64| usize::try_from(n).ok().filter(|_| (1..=most).contains(&n));
+        let fitting = (within(page, i64::MAX), size.map(|size| within(size, most)));
+        match fitting {
+            (Some(page), None) => Ok(Some((page, PAGE))),
+            (Some(page), Some(Some(size))) => Ok(Some((page, size))),
+            _ => {
+                // Erlang's word for what is not there.
+                let size = size.map_or("undefined".to_owned(), |size| size.to_string());
+                Err(ApiError::pagination(format!(
+                    "Invalid pagination parameters: page number {page}, page size {size}"
+                )))
+            }
         }
     }
+}
+
+fn bad_pagination() -> ApiError {
+    ApiError::bad_request("Pagination parameters are invalid")
 }
 
 /// Which part of a list is wanted, in which order, and what of each item.
@@ -93,6 +112,11 @@ struct Look {
 
 fn at<'a>(item: &'a Json, path: &str) -> &'a Json {
     path.split('.').fold(item, |value, key| &value[key])
+}
+
+/// None: the item has no such member.
+fn member<'a>(item: &'a Json, path: &str) -> Option<&'a Json> {
+    path.split('.').try_fold(item, |value, key| value.get(key))
 }
 
 type Rank = (u8, f64, String);
@@ -148,10 +172,10 @@ impl Look {
     fn pick(&self, item: &Json) -> Json {
         let mut picked = json!({});
         for path in &self.columns {
-            let value = at(item, path);
-            if value.is_null() {
+            // What is null is there, and shown.
+            let Some(value) = member(item, path) else {
                 continue;
-            }
+            };
             let mut place = &mut picked;
             for key in path.split('.') {
                 if !place.is_object() {
@@ -170,8 +194,7 @@ impl Window {
         let filter = match query.get("name") {
             None | Some("") => None,
             Some(name) => Some(if query.is_true("use_regex") {
-                Pattern::compile(name)
-                    .map_err(|e| ApiError::bad_request(format!("name is no pattern: {e}")))?
+                Pattern::compile(name).map_err(|_| bad_pagination())?
             } else {
                 Pattern::Literal {
                     text: name.into(),
@@ -180,17 +203,7 @@ impl Window {
                 }
             }),
         };
-        let paged = match query.get("page").is_some() {
-            false => None,
-            true => {
-                let size = query.number("page_size", PAGE)?;
-                if size > MAX_PAGE {
-                    let why = format!("page_size is {MAX_PAGE} at the most");
-                    return Err(ApiError::pagination(why));
-                }
-                Some((query.number("page", 1)?, size))
-            }
-        };
+        let paged = query.paged()?;
         let look = Look::of(query);
         Ok(Window {
             filter,
@@ -332,11 +345,19 @@ mod unit {
             ("page=4&page_size=10", "page_out_of_range"),
             ("page=0", "invalid_pagination_parameters"),
             ("page=x", "bad_request"),
+            ("page=-1", "invalid_pagination_parameters"),
             ("page=1&page_size=501", "invalid_pagination_parameters"),
+            ("page=1&page_size=0", "invalid_pagination_parameters"),
+            ("page=1&page_size=x", "bad_request"),
             ("name=(&use_regex=true", "bad_request"),
         ] {
             assert_eq!(cut(bad).unwrap_err().error, error, "{bad}");
         }
+        let reason = cut("page=0&page_size=7").unwrap_err().reason;
+        assert_eq!(
+            reason,
+            "Invalid pagination parameters: page number 0, page size 7"
+        );
     }
 
     #[test]
@@ -361,5 +382,10 @@ mod unit {
         assert_eq!(ordered(""), "abc");
         let picked = look("columns=name,s.q,none").pick(&items()[1]);
         assert_eq!(picked, json!({"name": "b", "s": {"q": 1}}));
+        let null = json!({"name": "b", "policy": null});
+        assert_eq!(
+            look("columns=policy,none").pick(&null),
+            json!({"policy": null})
+        );
     }
 }

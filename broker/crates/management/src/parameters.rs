@@ -14,6 +14,8 @@ use serde_json::{Map, Value as Json, json as object};
 
 pub(crate) const LIMITS: &str = "vhost-limits";
 pub(crate) const OPERATOR_POLICY: &str = "operator_policy";
+/// RabbitMQ keeps policies in the same place too, and does not take them by this path.
+const POLICY: &str = "policy";
 /// Read only: what the cluster calls itself.
 const CLUSTER_ID: &str = "internal_cluster_id";
 
@@ -99,13 +101,18 @@ pub(crate) async fn put(
     name: &str,
 ) -> Answer {
     api.visible(call, vhost).await?;
+    if component == POLICY {
+        let why = "policies may not be set using this method";
+        return Err(ApiError::bad_request(why));
+    }
+    let body = call.object()?;
+    Members(&body).require(&["value"])?;
     if ![LIMITS, OPERATOR_POLICY].contains(&component) {
         return Err(unknown(component));
     }
     call.administrator()?;
-    let body = call.object()?;
     let value = body.get("value").and_then(Json::as_object);
-    let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+    let value = value.ok_or_else(|| ApiError::bad_request("'value' should be an object"))?;
     let before = matching(api, call, Some(component), Some(vhost)).await?;
     set(api, component, vhost, name, value).await?;
     put_answer(before.iter().any(|p| p["name"] == name))
@@ -122,9 +129,8 @@ pub(crate) async fn set(
     match component {
         LIMITS => {
             for (limit, number) in value {
-                let number = number.as_i64().ok_or_else(|| {
-                    ApiError::bad_request(format!("limit '{limit}' should be a number"))
-                })?;
+                let number = limits::number(limit, number, limits::VHOST_LIMITS);
+                let number = number.map_err(|bad| ApiError::bad_request(limits::refusal(bad)))?;
                 let change = Change::SetVhostLimit {
                     vhost: vhost.into(),
                     limit: limit.as_str().into(),
@@ -216,8 +222,8 @@ pub(crate) async fn get_global(api: &Api, name: &str) -> Answer {
 
 pub(crate) async fn put_global(api: &Api, call: &Call, name: &str) -> Answer {
     let body = call.object()?;
-    let value = body.get("value");
-    let value = value.ok_or_else(|| ApiError::bad_request("key_missing: value"))?;
+    Members(&body).require(&["value"])?;
+    let value = body.get("value").unwrap_or(&Json::Null);
     let wanted = name.to_owned();
     let existed = api
         .read(move |tree| tree.global_parameter(&wanted).is_some())

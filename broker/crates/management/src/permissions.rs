@@ -113,10 +113,21 @@ pub(crate) async fn get(api: &Api, vhost: &str, user: &str) -> Answer {
 
 pub(crate) async fn put(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
+    both_there(api, vhost, user).await?;
     let record = record(vhost, user, &Members(&body))?;
     let existed = find(api, vhost, user).await?.is_some();
     put_change(api, Change::PutPermission(record)).await?;
     put_answer(existed)
+}
+
+/// What the path names comes before what the body says.
+async fn both_there(api: &Api, vhost: &str, user: &str) -> Result<(), ApiError> {
+    let (vhost, user) = (vhost.to_owned(), user.to_owned());
+    let there = move |tree: &Tree| tree.vhost_exists(&vhost) && tree.user(&user).is_some();
+    match api.read(there).await? {
+        true => Ok(()),
+        false => Err(ApiError::bad_request("vhost_or_user_not_found")),
+    }
 }
 
 /// A user or vhost that is not there is the request's fault: what its path names is to be made.
@@ -135,6 +146,7 @@ pub(crate) fn record(
     user: &str,
     body: &Members<'_>,
 ) -> Result<PermissionRecord, ApiError> {
+    body.require(&["configure", "write", "read"])?;
     Ok(PermissionRecord {
         user: user.into(),
         vhost: vhost.into(),
@@ -150,6 +162,7 @@ pub(crate) fn topic_record(
     user: &str,
     body: &Members<'_>,
 ) -> Result<TopicPermissionRecord, ApiError> {
+    body.require(&["exchange", "write", "read"])?;
     Ok(TopicPermissionRecord {
         user: user.into(),
         vhost: vhost.into(),
@@ -225,6 +238,7 @@ async fn has_topics(api: &Api, vhost: &str, user: &str) -> Result<bool, ApiError
 
 pub(crate) async fn put_topic(api: &Api, call: &Call, vhost: &str, user: &str) -> Answer {
     let body = call.object()?;
+    both_there(api, vhost, user).await?;
     let record = topic_record(vhost, user, &Members(&body))?;
     let existed = has_topics(api, vhost, user).await?;
     put_change(api, Change::PutTopicPermission(record)).await?;

@@ -4,7 +4,7 @@ use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
-use crate::json::{Members, from_table};
+use crate::json::{Members, from_table, term};
 use crate::page::Window;
 use metadata::{ApplyTo, Change, PolicyRecord, PolicyScope};
 use serde_json::{Value as Json, json as object};
@@ -109,6 +109,10 @@ pub(crate) async fn put(
     put_answer(existed)
 }
 
+fn failed(why: String) -> ApiError {
+    ApiError::bad_request(format!("Validation failed\n\n{why}\n"))
+}
+
 /// The policy that a request describes.
 pub(crate) fn record(
     scope: PolicyScope,
@@ -116,18 +120,35 @@ pub(crate) fn record(
     name: &str,
     body: &Members<'_>,
 ) -> Result<PolicyRecord, ApiError> {
-    let pattern = body.required_text("pattern")?;
+    body.require(&["pattern", "definition"])?;
+    let given = |key: &str| body.0.get(key).unwrap_or(&Json::Null);
+    let pattern = given("pattern");
+    let pattern = pattern.as_str().ok_or_else(|| {
+        failed(format!(
+            "pattern should be a binary but was {}",
+            term(pattern)
+        ))
+    })?;
+    let priority = match body.0.get("priority") {
+        None => 0,
+        Some(priority) => priority.as_i64().ok_or_else(|| {
+            failed(format!(
+                "priority should be a number, actually was {}",
+                term(priority)
+            ))
+        })?,
+    };
     let definition = body
         .table("definition")?
-        .ok_or_else(|| ApiError::bad_request("key_missing: definition"))?;
+        .ok_or_else(|| ApiError::bad_request("'definition' should be an object"))?;
     let apply_to = body.text("apply-to")?.unwrap_or("all");
     let (_, apply_to) = APPLY_TO
         .iter()
         .find(|(n, _)| *n == apply_to)
         .ok_or_else(|| {
-            ApiError::bad_request(format!(
-                "Validation failed\n\napply-to '{apply_to}' unrecognised; should be one of: 'queues', 'exchanges', \
-                 'classic_queues', 'quorum_queues', 'streams', or 'all'\n"
+            failed(format!(
+                "apply-to '{apply_to}' unrecognised; should be one of: 'queues', 'classic_queues',  'quorum_queues', \
+                 'streams', 'exchanges', or 'all'"
             ))
         })?;
     Ok(PolicyRecord {
@@ -136,7 +157,7 @@ pub(crate) fn record(
         scope,
         pattern: pattern.into(),
         apply_to: *apply_to,
-        priority: body.integer("priority")?.unwrap_or(0),
+        priority,
         definition,
     })
 }

@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::json::{Members, from_table};
 use crate::page::Window;
 use crate::rates::{self, Key, Samples};
+use axum::http::StatusCode;
 use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
@@ -116,7 +117,14 @@ fn show(
             samples,
         );
         shown["message_bytes"] = object!(stats.bytes + stats.dead_bytes);
+        if let Some(out) = stats.unacknowledged_bytes {
+            shown["message_bytes_ready"] = object!(stats.bytes.saturating_sub(out));
+            shown["message_bytes_unacknowledged"] = object!(out);
+        }
         if record.kind == QueueKind::Quorum {
+            // Whatever its publisher asked for, all of it is on disk.
+            shown["messages_persistent"] = shown["messages"].clone();
+            shown["message_bytes_persistent"] = shown["message_bytes"].clone();
             shown["messages_dlx"] = object!(stats.dead);
             shown["message_bytes_dlx"] = object!(stats.dead_bytes);
         }
@@ -175,6 +183,11 @@ fn value_at(record: &QueueRecord, facts: Option<&QueueFacts>, path: &str) -> Opt
         "messages_ready" => figure(|s| s.ready),
         "messages_unacknowledged" => figure(|s| s.unacknowledged),
         "message_bytes" => figure(|s| s.bytes + s.dead_bytes),
+        "message_bytes_ready" => {
+            let ready = |s: &QueueStats| Some(s.bytes.saturating_sub(s.unacknowledged_bytes?));
+            Some(object!(stats.and_then(ready)))
+        }
+        "message_bytes_unacknowledged" => Some(object!(stats.and_then(|s| s.unacknowledged_bytes))),
         "consumers" => figure(|s| s.consumers.into()),
         _ => None,
     }
@@ -238,7 +251,31 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
         _ => Json::Null,
     };
     shown["consumer_details"] = Json::Array(consumers);
+    // As for exchanges: not counted by channel.
+    shown["incoming"] = object!([]);
+    shown["deliveries"] = object!([]);
     json(call.query.columns_of(shown))
+}
+
+/// Mirrors are no more, and what could be done with them; as in RabbitMQ the path is there.
+pub(crate) async fn act(api: &Api, call: &Call, vhost: &str, name: &str) -> Answer {
+    api.visible(call, vhost).await?;
+    to_change(api, vhost, name).await?;
+    let body = call.object()?;
+    Members(&body).require(&["action"])?;
+    Err(ApiError::bad_request(object!([
+        "unknown",
+        body.get("action")
+    ])))
+}
+
+/// As [`find`], for requests that want something of the queue.
+async fn to_change(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError> {
+    let missing = |error: ApiError| match error.status {
+        StatusCode::NOT_FOUND => ApiError::missing("queue_not_found"),
+        _ => error,
+    };
+    find(api, vhost, name).await.map_err(missing)
 }
 
 /// The queue whose messages a request is to take, if it may.
@@ -251,8 +288,8 @@ pub(crate) async fn to_read(
     let queue = Thing::Queue(name.to_owned());
     api.permitted(call, vhost, vec![(Right::Read, queue)])
         .await?;
-    let record = find(api, vhost, name).await?.record;
-    unlocked(&record)?;
+    let record = to_change(api, vhost, name).await?.record;
+    unlocked(&record).map_err(|e| e.with_amqp_code("405 RESOURCE_LOCKED"))?;
     Ok(record.id)
 }
 
@@ -286,7 +323,7 @@ pub(crate) async fn declare(api: &Api, call: &Call, vhost: &str, name: &str) -> 
     api.permitted(call, vhost, needs).await?;
     let exists = find(api, vhost, name).await.is_ok();
     if !exists && name.starts_with("amq.") {
-        return Err(ApiError::bad_request(format!(
+        return Err(ApiError::not_authorised(format!(
             "queue name '{name}' contains reserved prefix 'amq.*'"
         )));
     }

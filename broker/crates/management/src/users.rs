@@ -6,16 +6,17 @@ use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::entropy;
 use crate::error::ApiError;
 use crate::json::Members;
-use crate::limits;
+use crate::limits::{self, Bad};
 use crate::page::Window;
 use crate::permissions;
-use auth::{HashAlgorithm, PasswordHash, SALT_LEN};
+use auth::{BadHash, HashAlgorithm, PasswordHash, SALT_LEN};
 use message::Value;
 use metadata::{Change, Name, PermissionRecord, UserRecord};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+const USER_LIMITS: &[&str] = &["max-connections", "max-channels"];
 /// Longest password taken.
 const MAX_PASSWORD: usize = 1024;
 /// Characters of Base64 of RabbitMQ's salt of 4 bytes and a hash of 64.
@@ -48,9 +49,9 @@ pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     Ok(cut.respond(part.iter().map(|u| show(u)).collect()))
 }
 
-pub(crate) async fn get(api: &Api, name: &str) -> Answer {
+pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     match find(api, name).await? {
-        Some(user) => json(show(&user)),
+        Some(user) => json(call.query.columns_of(show(&user))),
         None => Err(ApiError::not_found()),
     }
 }
@@ -82,7 +83,7 @@ async fn rights(
     for (vhost, of) in given {
         let name = vhost.clone();
         if !api.read(move |tree| tree.vhost_exists(&name)).await? {
-            return Err(ApiError::bad_request(format!("vhost '{vhost}' not found")));
+            return Err(ApiError::bad_request(object!(["no_such_vhost", vhost])));
         }
         let of = of
             .as_object()
@@ -156,7 +157,12 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
                 _ => HashAlgorithm::Sha256,
             });
             let parsed = PasswordHash::from_text(algorithm, hash);
-            let parsed = parsed.map_err(|e| ApiError::bad_request(e.to_string()))?;
+            let parsed = parsed.map_err(|e| {
+                ApiError::bad_request(match e {
+                    BadHash::Base64 => object!(["not_base64", hash]),
+                    other => object!(other.to_string()),
+                })
+            })?;
             Ok(Some(parsed))
         }
         (Some(password), None) => {
@@ -197,7 +203,7 @@ pub(crate) async fn delete(api: &Api, name: &str) -> Answer {
 }
 
 /// Those that can use no vhost.
-pub(crate) async fn without_permissions(api: &Api) -> Answer {
+pub(crate) async fn without_permissions(api: &Api, call: &Call) -> Answer {
     let users: Vec<Arc<UserRecord>> = api
         .read(|tree| {
             let used: BTreeSet<_> = tree.permissions().map(|p| p.user.clone()).collect();
@@ -205,15 +211,16 @@ pub(crate) async fn without_permissions(api: &Api) -> Answer {
             users.cloned().collect()
         })
         .await?;
-    json(Json::Array(users.iter().map(|u| show(u)).collect()))
+    let (part, cut) = Window::of(&call.query)?.cut(users, |u| &u.name)?;
+    Ok(cut.respond(part.iter().map(|u| show(u)).collect()))
 }
 
 /// `{"users": ["a", "b"]}`: those that are there go.
 pub(crate) async fn bulk_delete(api: &Api, call: &Call) -> Answer {
     let body = call.object()?;
-    let names = Members(&body).words("users")?;
-    let names = names.ok_or_else(|| ApiError::bad_request("key_missing: users"))?;
-    for name in names {
+    let body = Members(&body);
+    body.require(&["users"])?;
+    for name in body.words("users")?.unwrap_or_default() {
         api.change(Change::DeleteUser { name }).await?;
     }
     no_content()
@@ -230,7 +237,17 @@ pub(crate) async fn limits(api: &Api, name: Option<&str>) -> Answer {
 }
 
 pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -> Answer {
-    let value = limits::value(call)?;
+    let value = match limits::value(call, limit, USER_LIMITS)? {
+        Ok(value) => value,
+        Err(Bad::Unknown(terms)) => {
+            let why = format!("Unrecognised terms {terms} in user-limits");
+            return Err(ApiError::bad_request(why));
+        }
+        Err(Bad::NoNumber(why)) => return Err(ApiError::bad_request(why)),
+    };
+    if find(api, name).await?.is_none() {
+        return Err(ApiError::bad_request(object!(["no_such_user", name])));
+    }
     let change = Change::SetUserLimit {
         user: name.into(),
         limit: limit.into(),
@@ -242,7 +259,7 @@ pub(crate) async fn set_limit(api: &Api, call: &Call, name: &str, limit: &str) -
 
 /// A limit that nobody knows is not set.
 pub(crate) async fn clear_limit(api: &Api, name: &str, limit: &str) -> Answer {
-    if !matches!(limit, "max-connections" | "max-channels") {
+    if !USER_LIMITS.contains(&limit) {
         return match find(api, name).await? {
             Some(_) => no_content(),
             None => Err(ApiError::not_found()),

@@ -149,8 +149,7 @@ impl Tree {
         };
         Pattern::compile(&policy.pattern).map_err(|e| {
             Refused::Invalid(format!(
-                "Validation failed\n\n'{}' is not a valid pattern: {e}\n",
-                policy.pattern
+                "Validation failed\n\npattern should be regular expression but is invalid: {e}\n"
             ))
         })?;
         let thing = Thing::policy(&policy.vhost, &policy.name);

@@ -115,7 +115,7 @@ const KEYS: &[Key] = &[
         OneOf(&["default", "lazy"]),
     )
     .not_for(Quorum),
-    key("queue-version", "queue version", Between(1, 2)).not_for(Quorum),
+    key("queue-version", "queue-version value", Between(1, 2)).not_for(Quorum),
     key("stream-filter-size-bytes", "filter size", Between(16, 255)),
     key("stream-max-segment-size-bytes", "segment size", AtLeast(0)),
     key("target-group-size", "target group size", AtLeast(1))
@@ -146,17 +146,25 @@ pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result
     if definition.is_empty() {
         return refuse("no policy provided".into());
     }
+    let known =
+        |name: &str| find(name).filter(|k| scope == PolicyScope::User || k.operator.is_some());
+    let unknown = definition
+        .0
+        .iter()
+        .filter(|(name, _)| known(name).is_none());
+    let unknown: Vec<String> = unknown
+        .map(|(name, value)| format!("{{<<\"{name}\">>,{}}}", term(value)))
+        .collect();
+    if !unknown.is_empty() {
+        let unknown = unknown.join(",");
+        return refuse(format!("[{unknown}] are not recognised policy settings"));
+    }
     for (at, (name, value)) in definition.0.iter().enumerate() {
-        let known = find(name).filter(|k| scope == PolicyScope::User || k.operator.is_some());
-        let Some(key) = known else {
-            let kind = match scope {
-                PolicyScope::User => "policy",
-                PolicyScope::Operator => "operator policy",
-            };
-            return refuse(format!("'{name}' is not recognised as {kind} setting"));
+        let Some(key) = known(name) else {
+            continue;
         };
         if !key.takes.accepts(value) {
-            return refuse(format!("{} is not a valid {}", show(value), key.what));
+            return refuse(format!("{} is not a valid {}", term(value), key.what));
         }
         if definition.0.iter().take(at).any(|(other, _)| other == name) {
             return refuse(format!("'{name}' is there twice"));
@@ -165,13 +173,21 @@ pub(crate) fn check_definition(scope: PolicyScope, definition: &Table) -> Result
     Ok(())
 }
 
-fn show(value: &Value) -> String {
+/// As RabbitMQ's texts have values: Erlang terms.
+fn term(value: &Value) -> String {
     match value {
-        Value::String(s) => format!("\"{}\"", String::from_utf8_lossy(s)),
+        Value::String(s) => format!("<<\"{}\">>", String::from_utf8_lossy(s)),
         Value::Bool(b) => b.to_string(),
         Value::F64(f) => f.to_string(),
-        Value::Array(_) => "a list".into(),
-        Value::Table(_) => "an object".into(),
+        Value::Array(list) => {
+            let terms: Vec<String> = list.iter().map(term).collect();
+            format!("[{}]", terms.join(","))
+        }
+        Value::Table(table) => {
+            let pairs = table.0.iter();
+            let pairs = pairs.map(|(key, value)| format!("<<\"{key}\">> => {}", term(value)));
+            format!("#{{{}}}", pairs.collect::<Vec<_>>().join(","))
+        }
         Value::Void => "null".into(),
         other => other
             .as_integer()

@@ -60,6 +60,8 @@ pub struct ControlParts {
     pub loopback_users: Vec<String>,
     /// Of new vhosts that do not say theirs; None: classic.
     pub default_queue_type: Option<QueueKind>,
+    /// How long clients may keep a delivery where the queue does not say; None: for ever.
+    pub consumer_timeout_ms: Option<u64>,
     /// When the clients' listeners' certificates end, in seconds since 1970; None without TLS.
     pub certificates_expire: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
     pub management: Option<TcpListener>,
@@ -644,6 +646,7 @@ fn start_control(
             .collect(),
         loopback_users: config.loopback_users.clone(),
         default_queue_type: config.default_queue_type,
+        consumer_timeout_ms: config.limits.consumer_timeout_ms,
         certificates_expire: clients.expiry(),
         cluster_name: config.cluster.name.clone(),
         management,

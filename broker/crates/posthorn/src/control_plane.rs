@@ -30,6 +30,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     config.memory_watermark = Some(SetWatermark(parts.set_memory_watermark));
     config.disk_free_limit = Some(SetDiskLimit(parts.set_disk_free_limit));
     config.default_queue_type = parts.default_queue_type;
+    config.consumer_timeout_ms = parts.consumer_timeout_ms;
     config.log_levels = Some(log_levels(levels));
     config.certificates_expire = Some(Expiry(parts.certificates_expire));
     config.resources = Some(Measure(parts.resources));

@@ -431,7 +431,7 @@ fn policies_vhosts_and_listings() {
     let bad = node.ctl(&["set_policy", "bad", "^o", "{\"max-lenght\": 9}"]);
     assert!(
         bad.2
-            .contains("'max-lenght' is not recognised as policy setting"),
+            .contains("[{<<\"max-lenght\">>,9}] are not recognised policy settings"),
         "{}",
         bad.2
     );

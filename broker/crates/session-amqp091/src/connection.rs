@@ -10,6 +10,7 @@ use crate::handshake::Login;
 use crate::left::Left;
 use crate::link::{Cx, Link, PROTOCOL};
 use crate::{Limits, SessionConfig};
+use auth::Mechanism;
 use bytes::{Buf, BytesMut};
 use codec_amqp091::{
     Frame, FrameKind, Method, PROTOCOL_HEADER, ProtocolHeader, parse_frame, table,
@@ -52,6 +53,8 @@ pub struct AmqpSession {
     pub(crate) link: Link,
     pub(crate) channels: HashMap<u16, Box<Channel>, FixedState>,
     pub(crate) channel_max: u16,
+    /// What the client has logged in with.
+    pub(crate) mechanism: Option<Mechanism>,
     /// Zero: none.
     pub(crate) heartbeat: Duration,
     pub(crate) client_name: String,
@@ -92,6 +95,7 @@ impl AmqpSession {
             link: Link::new(limits.clone()),
             channels: HashMap::with_hasher(FixedState::default()),
             channel_max: 0,
+            mechanism: None,
             heartbeat: Duration::ZERO,
             client_name: String::new(),
             client_properties: Box::default(),
@@ -675,6 +679,7 @@ impl Session for AmqpSession {
         channels.sort_unstable_by_key(|c| c.number);
         SessionDetails {
             state: self.state(),
+            auth_mechanism: self.mechanism.map_or("", Mechanism::name),
             heartbeat_s: u16::try_from(self.heartbeat.as_secs()).unwrap_or(u16::MAX),
             frame_max: self.link.frame_max,
             channel_max: self.channel_max,

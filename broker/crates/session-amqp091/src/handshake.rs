@@ -129,7 +129,7 @@ impl AmqpSession {
         let credentials =
             credentials.map_err(|error| Failure::new(Code::FrameError, error.to_string()))?;
         let login = Login {
-            mechanism: known.name(),
+            mechanism: known,
             user: credentials.user.clone(),
         };
         match self.verify(&credentials, cx) {
@@ -151,7 +151,7 @@ impl AmqpSession {
     /// SASL EXTERNAL: the client is who its certificate says, and TLS has verified that.
     fn log_in_external(&mut self, cx: &mut Cx<'_>) -> Outcome {
         let mut login = Login {
-            mechanism: Mechanism::External.name(),
+            mechanism: Mechanism::External,
             user: String::new(),
         };
         let named = match self.config.tls.as_deref() {
@@ -204,7 +204,7 @@ impl AmqpSession {
 
     /// The reason stays in the log.
     fn turn_away(&self, login: &Login, why: &str) -> Outcome {
-        let mechanism = login.mechanism;
+        let mechanism = login.mechanism.name();
         tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
         refuse!(
             AccessRefused,
@@ -214,6 +214,7 @@ impl AmqpSession {
 
     fn welcome(&mut self, login: &Login, cx: &mut Cx<'_>) -> Outcome {
         self.link.user = login.user.as_str().into();
+        self.mechanism = Some(login.mechanism);
         self.link.impersonator = directory::has_tag(cx.broker.tree(), &login.user, "impersonator");
         let limits = &self.config.limits;
         let tune = Method::ConnectionTune {
@@ -304,7 +305,7 @@ const START_OK: (u16, u16) = (10, 11);
 /// A login whose password is being checked elsewhere. The client is not read meanwhile.
 #[derive(Debug)]
 pub(crate) struct Login {
-    mechanism: &'static str,
+    mechanism: Mechanism,
     user: String,
 }
 

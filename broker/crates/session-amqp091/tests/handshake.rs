@@ -695,6 +695,7 @@ fn what_the_client_says_about_itself_is_kept_for_listings() {
     let conn = Conn::open();
     assert_eq!(conn.session.details().client_properties, capabilities());
     assert_eq!(conn.session.info().client_name, "tester");
+    assert_eq!(conn.session.details().auth_mechanism, "PLAIN");
 }
 
 #[test]

@@ -92,6 +92,8 @@ impl Tally {
 pub struct SessionDetails {
     /// `running`, `blocking`, `blocked`, `flow`, `starting` or `closing`.
     pub state: &'static str,
+    /// What the client has logged in with; empty before, and where a protocol has no choice.
+    pub auth_mechanism: &'static str,
     pub heartbeat_s: u16,
     pub frame_max: u32,
     pub channel_max: u16,

@@ -238,6 +238,10 @@ impl Frame {
                 encode_stats(&mut out, *token, *last, stats);
                 out.put_u32(counting.len() as u32);
                 counting.iter().for_each(|q| out.put_u64(q.0));
+                // Behind all that nodes of older versions read.
+                for s in stats {
+                    out.put_u64(s.stats.unacknowledged_bytes.unwrap_or(0));
+                }
             }
             Frame::Alarm { reason, on } => {
                 out.put_u8(ALARM);
@@ -449,6 +453,7 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
             unacknowledged: u64(&mut frame)?,
             consumers: u32(&mut frame)?,
             bytes: u64(&mut frame)?,
+            unacknowledged_bytes: None,
             dead: u64(&mut frame)?,
             dead_bytes: u64(&mut frame)?,
         };
@@ -466,11 +471,16 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
         return Err(FrameError);
     }
     let counting = (0..count).map(|_| Ok(QueueId(u64(&mut frame)?)));
+    let counting = counting.collect::<Result<_, FrameError>>()?;
+    // Nor this.
+    for s in &mut stats {
+        s.stats.unacknowledged_bytes = u64(&mut frame).ok();
+    }
     Ok(Frame::StatsReply {
         token,
         last,
         stats,
-        counting: counting.collect::<Result<_, FrameError>>()?,
+        counting,
     })
 }
 
@@ -539,4 +549,53 @@ pub(crate) fn u32(frame: &mut Bytes) -> Result<u32, FrameError> {
 
 pub(crate) fn u64(frame: &mut Bytes) -> Result<u64, FrameError> {
     frame.try_get_u64().map_err(|_| FrameError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply() -> Frame {
+        let stats = |queue: u64| OwnerStats {
+            queue: QueueId(queue),
+            members: vec![NodeId(1), NodeId(2)],
+            online: vec![NodeId(2)],
+            stats: QueueStats {
+                ready: 3,
+                unacknowledged: 2,
+                consumers: 1,
+                bytes: 500,
+                unacknowledged_bytes: Some(200 + queue),
+                dead: 1,
+                dead_bytes: 9,
+            },
+            counters: QueueCounters::default(),
+        };
+        Frame::StatsReply {
+            token: 7,
+            last: true,
+            stats: vec![stats(1), stats(2)],
+            counting: vec![QueueId(5)],
+        }
+    }
+
+    #[test]
+    fn figures_of_queues_come_back_as_they_went() {
+        let frame = reply();
+        assert_eq!(Frame::decode(frame.encode()), Ok(frame));
+    }
+
+    #[test]
+    fn what_a_node_of_an_older_version_leaves_out_is_not_known() {
+        let frame = reply().encode();
+        let older = frame.slice(..frame.len() - 2 * size_of::<u64>());
+        let Ok(Frame::StatsReply {
+            stats, counting, ..
+        }) = Frame::decode(older)
+        else {
+            panic!("an older node's answer is read");
+        };
+        let known: Vec<_> = stats.iter().map(|s| s.stats.unacknowledged_bytes).collect();
+        assert_eq!((known, counting), (vec![None, None], vec![QueueId(5)]));
+    }
 }

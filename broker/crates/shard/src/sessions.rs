@@ -105,6 +105,7 @@ impl Slot {
             local: origin.local().to_string(),
             tls: origin.has_tls(),
             state: details.state.to_owned(),
+            auth_mechanism: details.auth_mechanism.to_owned(),
             connected_ms: 0,
             heartbeat_s: details.heartbeat_s,
             frame_max: details.frame_max,

@@ -92,6 +92,7 @@ fn every_node_knows_the_clients_of_all() {
         assert_eq!(all[0].channels.len(), 1);
         assert_eq!(all[0].channels[0].counts.publish, 1);
         assert!(all[0].received_bytes > 0);
+        assert_eq!(all[0].auth_mechanism, "PLAIN");
         let consumers = c.ask(at, |reply| ControlRequest::Consumers { reply });
         assert_eq!(consumers.len(), 1);
         assert_eq!(consumers[0].session_node, 3);

@@ -32,8 +32,8 @@ impl Range {
             return Ok(None);
         }
         if age / step > MAX_SAMPLES {
-            let why = format!("{age} s in steps of {step} s are more than {MAX_SAMPLES} samples");
-            return Err(ApiError::bad_request(why));
+            let why = format!("Invalid range parameters: age {age}, incr {step}");
+            return Err(ApiError::range(why));
         }
         let milliseconds = |seconds: u64| seconds.saturating_mul(1000);
         Ok(Some(Range {

@@ -41,7 +41,7 @@ pub(crate) async fn run(api: WeakApi) {
             return;
         };
         if let Err(error) = sample(&api).await {
-            tracing::debug!(event = "rates_not_sampled", reason = error.reason);
+            tracing::debug!(event = "rates_not_sampled", reason = error.text());
         }
     }
 }

@@ -12,6 +12,7 @@ fn connection(name: &str, user: &str, number: u64) -> ConnectionFacts {
         peer: "[::1]:4000".into(),
         local: "127.0.0.1:5672".into(),
         state: "running".into(),
+        auth_mechanism: "PLAIN".into(),
         received_bytes: 100,
         channels: vec![ChannelFacts {
             number: 3,
@@ -81,6 +82,15 @@ fn channels_are_listed_with_their_connections() {
         "guest"
     );
     assert_eq!(server.ask("GET", "/api/channels/none", None).status, 404);
+    // One by one with its consumers; nothing is counted by exchange or queue.
+    let shown = server.get("/api/channels/a%20-%3E%20x%20(3)");
+    let consumers = shown["consumer_details"].as_array().unwrap().iter();
+    let tags: Vec<_> = consumers.map(|c| c["consumer_tag"].clone()).collect();
+    assert_eq!(tags, ["silent", "t"]);
+    assert_eq!(
+        (&shown["publishes"], &shown["deliveries"]),
+        (&json!([]), &json!([]))
+    );
     let one = server.get("/api/connections/a%20-%3E%20x/channels");
     assert_eq!(one.as_array().unwrap().len(), 1);
     assert_eq!(
@@ -126,6 +136,9 @@ fn consumers_are_listed_with_their_channels() {
     // A client whose node did not answer has no channel to show.
     assert_eq!(all[0]["channel_details"], json!({}));
     assert_eq!(all[2]["channel_details"]["name"], "a -> x (3)");
+    // The node's, but for a client whose protocol is not known.
+    assert_eq!(all[2]["consumer_timeout"], 1_800_000);
+    assert!(all[0].get("consumer_timeout").is_none());
     assert_eq!(all[2]["queue"], json!({"name": "q", "vhost": "/"}));
     assert_eq!(server.get("/api/consumers/%2F"), all);
     assert_eq!(server.put("/api/vhosts/other", json!({})), 201);
@@ -133,6 +146,38 @@ fn consumers_are_listed_with_their_channels() {
     let queue = server.get("/api/queues/%2F/q");
     assert_eq!(queue["consumer_details"], all);
     assert_eq!(queue["single_active_consumer_tag"], json!(null));
+}
+
+#[test]
+fn a_queue_says_how_long_its_consumers_may_keep_a_delivery() {
+    let server = connected();
+    let policy = json!({"pattern": "^q$", "definition": {"consumer-timeout": 60_000}});
+    assert_eq!(server.put("/api/policies/%2F/patience", policy), 201);
+    let shown = server.get("/api/queues/%2F/q");
+    let consumers = shown["consumer_details"].as_array().unwrap();
+    let of = |tag: &str| {
+        let found = consumers.iter().find(|c| c["consumer_tag"] == tag);
+        found.unwrap()["consumer_timeout"].clone()
+    };
+    assert_eq!((of("t"), of("lost")), (json!(60_000), Json::Null));
+}
+
+#[test]
+fn connections_say_how_they_logged_in_and_what_is_known_of_tls() {
+    let server = connected();
+    let shown = server.get("/api/connections/a%20-%3E%20x");
+    assert_eq!(shown["auth_mechanism"], "PLAIN");
+    // There, and null: not over TLS.
+    for name in ["ssl_protocol", "ssl_cipher", "peer_cert_subject"] {
+        assert_eq!(shown.get(name), Some(&Json::Null), "{name}");
+    }
+    server.fake.lock().unwrap().connections[0].tls = true;
+    server.fake.lock().unwrap().connections[0].auth_mechanism = String::new();
+    let shown = server.get("/api/connections/a%20-%3E%20x");
+    assert_eq!(
+        (shown.get("ssl_protocol"), shown.get("auth_mechanism")),
+        (None, None)
+    );
 }
 
 #[test]

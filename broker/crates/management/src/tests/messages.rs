@@ -109,11 +109,11 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
         body
     };
     for (body, why) in [
-        (json!({}), "key_missing: properties"),
-        (message("q", "!", "base64"), "not base64"),
+        (json!({}), "{key_missing,properties}"),
+        (message("q", "!", "base64"), "[\"not_base64\",\"!\"]"),
         (
             message("q", "x", "hex"),
-            "unsupported payload_encoding 'hex'",
+            "[\"unsupported_encoding\",\"hex\"]",
         ),
         (
             message(&"k".repeat(256), "x", "string"),
@@ -125,17 +125,21 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
         ),
         (
             with("content_type", json!(5)),
-            "'content_type' should be a string",
+            "[\"not_string\",\"content_type\"]",
+        ),
+        (
+            with("priority", json!("high")),
+            "[\"not_int\",\"priority\"]",
         ),
         (with("priority", json!(256)), "'priority' is out of range"),
         (
             with("expiration", json!("soon")),
-            "invalid expiration 'soon'",
+            "406 PRECONDITION_FAILED - invalid expiration 'soon': no_integer",
         ),
         (with("expiration", json!("-1")), "invalid expiration '-1'"),
         (
             with("expiration", json!(1234)),
-            "'expiration' should be a string",
+            "[\"not_string\",\"expiration\"]",
         ),
         (with("headers", json!([1])), "'headers' should be an object"),
         (
@@ -145,14 +149,14 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
     ] {
         let got = publish(&server, "amq.default", body);
         assert_eq!(got.status, 400, "{got:?}");
-        assert!(got.reason().contains(why), "{got:?}");
+        assert!(got.words().contains(why), "{got:?}");
     }
     let internal = publish(&server, "amq.rabbitmq.trace", message("q", "x", "string"));
     assert_eq!(internal.status, 400);
     for (body, why) in [
         (
             json!({"count": 1, "encoding": "auto"}),
-            "key_missing: ackmode",
+            "[{key_missing,ackmode}]",
         ),
         (
             json!({"count": 1, "encoding": "auto", "ackmode": "keep"}),
@@ -160,7 +164,7 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
         ),
         (
             json!({"encoding": "auto", "ackmode": "ack_requeue_true"}),
-            "key_missing: count",
+            "[{key_missing,count}]",
         ),
         (
             json!({"count": -1, "encoding": "auto", "ackmode": "ack_requeue_true"}),
@@ -177,7 +181,7 @@ fn what_cannot_be_published_or_taken_is_refused_with_the_reason() {
     ] {
         let got = server.ask("POST", "/api/queues/%2F/q/get", Some(body));
         assert_eq!(got.status, 400, "{got:?}");
-        assert!(got.reason().contains(why), "{got:?}");
+        assert!(got.words().contains(why), "{got:?}");
     }
     assert_eq!(get(&server, "nowhere", "ack_requeue_true", 1).status, 404);
     assert_eq!(get(&server, "q", "ack_requeue_true", 0).body, json!([]));

@@ -11,6 +11,7 @@ mod replicas;
 mod rights;
 mod slow;
 mod ui;
+mod words;
 
 use crate::{Config, Node, prometheus, router, serve};
 use auth::HashAlgorithm;
@@ -423,6 +424,14 @@ pub(crate) struct Got {
 }
 
 impl Got {
+    /// The reason, whatever it is.
+    pub(crate) fn words(&self) -> String {
+        let reason = &self.body["reason"];
+        reason
+            .as_str()
+            .map_or_else(|| reason.to_string(), str::to_owned)
+    }
+
     pub(crate) fn reason(&self) -> &str {
         self.body["reason"].as_str().unwrap_or("")
     }
@@ -476,6 +485,7 @@ impl Server {
 
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Server {
         let mut settings = Config::new(NodeId(1), "c-0");
+        settings.consumer_timeout_ms = Some(1_800_000);
         settings.cluster_name = "test".to_owned();
         settings.listeners = vec![("amqp".into(), 5672)];
         change(&mut settings);
@@ -581,6 +591,7 @@ impl Server {
             unacknowledged,
             consumers: 1,
             bytes: 100 * ready,
+            unacknowledged_bytes: Some(50 * unacknowledged),
             ..QueueStats::default()
         };
         fake.stats.insert(id, stats);

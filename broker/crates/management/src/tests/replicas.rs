@@ -32,7 +32,10 @@ fn members_of_one_queue_are_changed() {
         (unknown.status, unknown.reason()),
         (400, "there is no node 'c-9' in this cluster")
     );
-    assert_eq!(ask("POST", "add", json!({})).reason(), "key_missing: node");
+    assert_eq!(
+        ask("POST", "add", json!({})).reason(),
+        "[{key_missing,node}]"
+    );
     let none = "/api/queues/quorum/%2F/none/replicas/add";
     let body = Some(json!({"node": "c-3"}));
     assert_eq!(server.ask("POST", none, body).status, 404);

@@ -68,6 +68,7 @@ fn there(method: &str, path: &str) -> There {
         ("GET", "consumers/{vhost}")
         | ("PUT" | "DELETE", "operator-policies/{vhost}/{name}")
         | ("GET" | "POST" | "PUT", "definitions/{vhost}")
+        | ("POST", "queues/{vhost}/{queue}/actions")
         | ("POST", "queues/quorum/{vhost}/{queue}/replicas/add")
         | ("POST" | "DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete")
         | ("POST", "queues/quorum/{vhost}/{queue}/replicas/replace")

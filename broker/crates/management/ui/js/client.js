@@ -42,8 +42,13 @@ export function basic(name, password) {
   return `Basic ${btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(''))}`;
 }
 
+/** What people read where the API says it in a word of its own. */
+const LOGIN_FAILED = 'Login failed';
+
 /** What an answer says went wrong. */
 function reasonOf(status, body) {
+  if (body?.reason === 'Not_Authorized') return LOGIN_FAILED;
+  if (Array.isArray(body?.reason)) return body.reason.map((part) => (typeof part === 'string' ? part : JSON.stringify(part))).join(': ');
   if (typeof body?.reason === 'string' && body.reason !== '') return body.reason;
   return `The node answered with status ${status}.`;
 }
@@ -101,7 +106,7 @@ export function createClient({ fetch, storage, base = 'api/' }) {
       if (method !== 'GET') for (const tell of changed) tell();
       return answer;
     } catch (error) {
-      if (error.status === 401 && error.reason === 'Login failed' && authorization !== null) {
+      if (error.status === 401 && error.reason === LOGIN_FAILED && authorization !== null) {
         keep(null);
         for (const tell of ended) tell('Your user or password is not valid any more.');
       }

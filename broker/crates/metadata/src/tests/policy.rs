@@ -162,12 +162,12 @@ fn bad_policies_are_refused() {
     let cases = [
         (
             policy("p", "(", &[("max-length", Value::I64(1))]),
-            "is not a valid pattern",
+            "pattern should be regular expression but is invalid",
         ),
         (policy("p", "", &[]), "no policy provided"),
         (
             policy("p", "", &[("max-lenght", Value::I64(1))]),
-            "'max-lenght' is not recognised as policy setting",
+            "[{<<\"max-lenght\">>,1}] are not recognised policy settings",
         ),
         (
             policy("p", "", &[("max-length", Value::I64(-1))]),
@@ -175,11 +175,11 @@ fn bad_policies_are_refused() {
         ),
         (
             policy("p", "", &[("max-length", Value::from("1"))]),
-            "\"1\" is not a valid maximum length",
+            "<<\"1\">> is not a valid maximum length",
         ),
         (
             policy("p", "", &[("overflow", Value::from("x"))]),
-            "\"x\" is not a valid overflow value",
+            "<<\"x\">> is not a valid overflow value",
         ),
         (
             policy("", "", &[("max-length", Value::I64(1))]),
@@ -190,7 +190,7 @@ fn bad_policies_are_refused() {
                 scope: PolicyScope::Operator,
                 ..policy("p", "", &[("alternate-exchange", Value::from("x"))])
             },
-            "'alternate-exchange' is not recognised as operator policy setting",
+            "[{<<\"alternate-exchange\">>,<<\"x\">>}] are not recognised policy settings",
         ),
     ];
     for (record, want) in cases {

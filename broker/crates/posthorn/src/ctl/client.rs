@@ -56,7 +56,7 @@ impl Display for Failure {
                 "no answer from {url}: {why}\nIs the node running, and is this its management address? Give another with \
                  --url or POSTHORN_URL."
             ),
-            Failure::NotPermitted { user, reason } if reason == "Login failed" => write!(
+            Failure::NotPermitted { user, reason } if reason == "Not_Authorized" => write!(
                 f,
                 "the node refused user '{user}' or its password\nGive --user and --password-file, or set POSTHORN_USER and \
                  POSTHORN_PASSWORD."

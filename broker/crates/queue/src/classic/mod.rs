@@ -552,6 +552,7 @@ impl Queue for ClassicQueue {
             unacknowledged: self.checkout.out,
             consumers: self.checkout.live,
             bytes: self.shelf.bytes(),
+            unacknowledged_bytes: Some(self.shelf.out_bytes()),
             ..QueueStats::default()
         }
     }

@@ -162,6 +162,10 @@ impl Shelf {
         self.ready_bytes + self.out_bytes
     }
 
+    pub fn out_bytes(&self) -> u64 {
+        self.out_bytes
+    }
+
     pub fn ready_bytes(&self) -> u64 {
         self.ready_bytes
     }
