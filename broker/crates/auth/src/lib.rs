@@ -19,12 +19,14 @@ pub use verified::{VERIFIED_CAPACITY, Verified};
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     pub algorithm: HashAlgorithm,
-    /// RabbitMQ's form for the sha family: 4 bytes of salt, then the digest. For argon2id: the PHC string's bytes.
+    /// RabbitMQ's form for MD5 and the sha family: 4 bytes of salt, then the digest. For argon2id: the PHC string's bytes.
     pub bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
+    /// `rabbit_password_hashing_md5`: what RabbitMQ before 3.6 stored. Nothing makes new ones.
+    Md5,
     /// `rabbit_password_hashing_sha256`
     Sha256,
     /// `rabbit_password_hashing_sha512`
@@ -47,6 +49,7 @@ impl HashAlgorithm {
     /// The name the HTTP API uses (`hashing_algorithm`).
     pub fn name(self) -> &'static str {
         match self {
+            HashAlgorithm::Md5 => "rabbit_password_hashing_md5",
             HashAlgorithm::Sha256 => "rabbit_password_hashing_sha256",
             HashAlgorithm::Sha512 => "rabbit_password_hashing_sha512",
             HashAlgorithm::Argon2id => "argon2id",
@@ -55,6 +58,7 @@ impl HashAlgorithm {
 
     pub fn from_name(name: &str) -> Option<HashAlgorithm> {
         [
+            HashAlgorithm::Md5,
             HashAlgorithm::Sha256,
             HashAlgorithm::Sha512,
             HashAlgorithm::Argon2id,

@@ -1,20 +1,21 @@
 //! Making and checking password hashes (O5).
 //!
-//! The sha family is what RabbitMQ stores and what its definitions files carry: 4 bytes of salt, then the digest of
-//! salt and password. New passwords get argon2id.
+//! The sha family, and MD5 before it, is what RabbitMQ stores and what its definitions files carry: 4 bytes of salt, then the
+//! digest of salt and password. New passwords get argon2id.
 
 use crate::{HashAlgorithm, PasswordHash};
 use argon2::password_hash::{self, PasswordHasher as _, PasswordVerifier as _, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use md5::Md5;
 use sha2::{Digest as _, Sha256, Sha512};
 use subtle::ConstantTimeEq as _;
 
 /// Random bytes [`hash`] wants.
 pub const SALT_LEN: usize = 16;
-/// Salt bytes in front of a digest of the sha family.
-const SHA_SALT: usize = 4;
+/// Salt bytes in front of a digest of MD5 or the sha family.
+const SHORT_SALT: usize = 4;
 /// OWASP's setting for argon2id with the least memory: a login costs 7 MiB for some 20 ms.
 const MEMORY_KIB: u32 = 7168;
 const PASSES: u32 = 5;
@@ -50,14 +51,15 @@ pub fn hash(password: &[u8], salt: &[u8; SALT_LEN]) -> Result<PasswordHash, BadH
     hash_with(HashAlgorithm::Argon2id, password, salt)
 }
 
-/// Hashes with an algorithm of choice. The sha family takes the first 4 bytes of the salt.
+/// Hashes with an algorithm of choice. MD5 and the sha family take the first 4 bytes of the salt.
 pub fn hash_with(
     algorithm: HashAlgorithm,
     password: &[u8],
     salt: &[u8],
 ) -> Result<PasswordHash, BadHash> {
-    let short = salt.get(..SHA_SALT).ok_or(BadHash::Salt)?;
+    let short = salt.get(..SHORT_SALT).ok_or(BadHash::Salt)?;
     let bytes = match algorithm {
+        HashAlgorithm::Md5 => salted::<Md5>(short, password),
         HashAlgorithm::Sha256 => salted::<Sha256>(short, password),
         HashAlgorithm::Sha512 => salted::<Sha512>(short, password),
         HashAlgorithm::Argon2id => {
@@ -93,8 +95,9 @@ pub fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
         return false;
     }
     match hash.algorithm {
-        HashAlgorithm::Sha256 => verify_sha::<Sha256>(&hash.bytes, password),
-        HashAlgorithm::Sha512 => verify_sha::<Sha512>(&hash.bytes, password),
+        HashAlgorithm::Md5 => verify_digest::<Md5>(&hash.bytes, password),
+        HashAlgorithm::Sha256 => verify_digest::<Sha256>(&hash.bytes, password),
+        HashAlgorithm::Sha512 => verify_digest::<Sha512>(&hash.bytes, password),
         HashAlgorithm::Argon2id => match phc(&hash.bytes) {
             Ok(parsed) => Argon2::default().verify_password(password, &parsed).is_ok(),
             Err(_) => false,
@@ -102,8 +105,8 @@ pub fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
     }
 }
 
-fn verify_sha<D: sha2::Digest>(stored: &[u8], password: &[u8]) -> bool {
-    let Some((salt, want)) = stored.split_at_checked(SHA_SALT) else {
+fn verify_digest<D: sha2::Digest>(stored: &[u8], password: &[u8]) -> bool {
+    let Some((salt, want)) = stored.split_at_checked(SHORT_SALT) else {
         return false;
     };
     digest::<D>(salt, password).ct_eq(want).into()
@@ -148,8 +151,9 @@ impl PasswordHash {
 
     /// Whether the bytes have the algorithm's form and ask for a bounded amount of work.
     pub fn check(&self) -> Result<(), BadHash> {
-        let want = SHA_SALT
+        let want = SHORT_SALT
             + match self.algorithm {
+                HashAlgorithm::Md5 => Md5::output_size(),
                 HashAlgorithm::Sha256 => Sha256::output_size(),
                 HashAlgorithm::Sha512 => Sha512::output_size(),
                 HashAlgorithm::Argon2id => return phc(&self.bytes).map(|_| ()),
@@ -174,6 +178,7 @@ mod tests {
     #[test]
     fn each_algorithm_takes_its_password_and_no_other() {
         for algorithm in [
+            HashAlgorithm::Md5,
             HashAlgorithm::Sha256,
             HashAlgorithm::Sha512,
             HashAlgorithm::Argon2id,
@@ -192,6 +197,7 @@ mod tests {
     #[test]
     fn what_is_written_is_base64_and_read_back() {
         let all = [
+            HashAlgorithm::Md5,
             HashAlgorithm::Sha256,
             HashAlgorithm::Sha512,
             HashAlgorithm::Argon2id,
@@ -217,6 +223,21 @@ mod tests {
             "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
         );
         assert!(verify(&made, b"test12"));
+    }
+
+    /// Hashes that a RabbitMQ before 3.6 made; they are asked of it in `test/conformance/corners` too.
+    #[test]
+    fn hashes_of_an_old_rabbitmq_verify() {
+        for (text, password) in [
+            ("IECV6PZI/Invh0DL187KFpkO5Jc=", "guest"),
+            ("WAbU0ZIcvjTpxM3Q3SbJhEAM2tQ=", "myuser"),
+        ] {
+            let old = PasswordHash::from_text(HashAlgorithm::Md5, text).unwrap();
+            assert!(verify(&old, password.as_bytes()) && !verify(&old, b"other"));
+        }
+        let longer = STANDARD.encode([1; 36]);
+        let refused = PasswordHash::from_text(HashAlgorithm::Md5, &longer);
+        assert!(matches!(refused, Err(BadHash::Length { want: 20, .. })));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::page::Window;
 use crate::permissions;
 use auth::{BadHash, HashAlgorithm, PasswordHash, SALT_LEN};
 use message::Value;
+use metadata::features::PASSWORD_MD5;
 use metadata::{Change, Name, PermissionRecord, UserRecord};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
@@ -19,8 +20,9 @@ use std::sync::Arc;
 const USER_LIMITS: &[&str] = &["max-connections", "max-channels"];
 /// Longest password taken.
 const MAX_PASSWORD: usize = 1024;
-/// Characters of Base64 of RabbitMQ's salt of 4 bytes and a hash of 64.
+/// Characters of Base64 of RabbitMQ's salt of 4 bytes and a hash of 64, and of one of 16.
 const SHA512_TEXT: usize = 92;
+const MD5_TEXT: usize = 28;
 
 pub(crate) fn show(user: &UserRecord) -> Json {
     let password = user.password.as_ref();
@@ -109,6 +111,19 @@ pub(crate) async fn record(
         },
     };
     let password = password(api, body).await?;
+    if password
+        .as_ref()
+        .is_some_and(|p| p.algorithm == HashAlgorithm::Md5)
+    {
+        // Looked at before it is proposed: nodes that cannot read it would end.
+        let on = api.read(|tree| tree.feature_enabled(PASSWORD_MD5.name));
+        if !on.await? {
+            return Err(ApiError::bad_request(format!(
+                "password hashes of MD5 need the feature flag '{}', which is off",
+                PASSWORD_MD5.name
+            )));
+        }
+    }
     let limits = match body.table("limits")? {
         None => {
             let before = find(api, name).await?;
@@ -139,7 +154,7 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
         None => None,
         Some(name) => Some(HashAlgorithm::from_name(name).ok_or_else(|| {
             ApiError::bad_request(format!(
-                "hashing_algorithm '{name}' is not known: rabbit_password_hashing_sha256, \
+                "hashing_algorithm '{name}' is not known: rabbit_password_hashing_md5, rabbit_password_hashing_sha256, \
                  rabbit_password_hashing_sha512 and argon2id are"
             ))
         })?),
@@ -151,9 +166,10 @@ async fn password(api: &Api, body: &Members<'_>) -> Result<Option<PasswordHash>,
         // Nobody logs in with an empty password, with RabbitMQ either.
         (Some(""), None) | (None, None | Some("")) => Ok(None),
         (None, Some(hash)) => {
-            // RabbitMQ's files and clients may not say: by its length it is one of these two.
+            // RabbitMQ's files and clients may not say, and those before 3.6 never do: by its length it is one of these.
             let algorithm = algorithm.unwrap_or(match hash.len() {
                 SHA512_TEXT => HashAlgorithm::Sha512,
+                MD5_TEXT => HashAlgorithm::Md5,
                 _ => HashAlgorithm::Sha256,
             });
             let parsed = PasswordHash::from_text(algorithm, hash);

@@ -1,13 +1,14 @@
 //! Users, their rights, vhosts (O5).
 
 use crate::apply::{check_name, no_vhost, unknown_user};
+use crate::features::PASSWORD_MD5;
 use crate::traffic::Counter;
 use crate::tree::{Map, TreeEvent, Vhost, VhostRecord};
 use crate::{
     Done, ExchangeRecord, Name, PermissionRecord, Refused, Right, TopicPermissionRecord, Tree,
     UserRecord, limits,
 };
-use auth::Pattern;
+use auth::{HashAlgorithm, Pattern};
 use message::Table;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -234,6 +235,9 @@ impl Tree {
         if let Some(password) = &user.password {
             let checked = password.check();
             checked.map_err(|e| Refused::Invalid(e.to_string()))?;
+            if password.algorithm == HashAlgorithm::Md5 {
+                self.needs(PASSWORD_MD5)?;
+            }
         }
         for (limit, _) in &user.limits {
             check_limit(limit)?;

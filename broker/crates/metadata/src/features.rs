@@ -75,6 +75,12 @@ pub const MQTT_FENCING: Feature = Feature {
     description: "MQTT: what an earlier connection of a session asked for cannot undo a later one's subscriptions",
 };
 
+/// A password hash that programs before this feature cannot read.
+pub const PASSWORD_MD5: Feature = Feature {
+    name: "password_md5",
+    description: "Users' password hashes of rabbit_password_hashing_md5, as RabbitMQ before 3.6 had them",
+};
+
 /// All of them, by name.
 pub const KNOWN: &[Feature] = &[
     CHANNEL_PREFETCH,
@@ -85,6 +91,7 @@ pub const KNOWN: &[Feature] = &[
     MQTT_SUCCESSION,
     MQTT_WILLS,
     NODE_REMOVAL,
+    PASSWORD_MD5,
     RUNTIME_PARAMETERS,
     VHOST_TRACING,
 ];

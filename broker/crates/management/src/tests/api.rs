@@ -371,6 +371,44 @@ fn users_their_passwords_rights_and_limits() {
 }
 
 #[test]
+fn a_hash_of_an_old_rabbitmq_logs_in() {
+    let server = Server::start();
+    let hash = "IECV6PZI/Invh0DL187KFpkO5Jc=";
+    let md5 = "rabbit_password_hashing_md5";
+    // Whether it says so or, as those files, does not.
+    for body in [
+        json!({"password_hash": hash, "hashing_algorithm": md5, "tags": ""}),
+        json!({"password_hash": hash, "tags": ""}),
+    ] {
+        assert_eq!(server.put("/api/users/old", body), 201);
+        let shown = server.get("/api/users/old");
+        assert_eq!(
+            (&shown["password_hash"], &shown["hashing_algorithm"]),
+            (&json!(hash), &json!(md5))
+        );
+        let login = |password| server.ask_as(Some(("old", password)), "GET", "/api/whoami", None);
+        assert_eq!((login("guest").status, login("other").status), (200, 401));
+        assert_eq!(server.delete("/api/users/old"), 204);
+    }
+    let document = json!({"rabbit_version": "3.5.4", "users": [
+        {"name": "older", "password_hash": "WAbU0ZIcvjTpxM3Q3SbJhEAM2tQ=", "tags": "management"}]});
+    let imported = server.ask("POST", "/api/definitions", Some(document));
+    assert_eq!(imported.status, 204);
+    let login = server.ask_as(Some(("older", "myuser")), "GET", "/api/whoami", None);
+    assert_eq!(login.status, 200);
+}
+
+#[test]
+fn a_hash_that_some_node_cannot_read_is_not_proposed() {
+    let server = Server::start();
+    server.fake.lock().unwrap().found();
+    let body = json!({"password_hash": "IECV6PZI/Invh0DL187KFpkO5Jc=", "tags": ""});
+    let got = server.ask("PUT", "/api/users/old", Some(body));
+    assert_eq!(got.status, 400);
+    assert!(got.reason().contains("'password_md5'"), "{got:?}");
+}
+
+#[test]
 fn vhosts_give_their_maker_rights() {
     let server = Server::start();
     assert_eq!(

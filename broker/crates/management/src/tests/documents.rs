@@ -220,6 +220,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
             ("mqtt_succession", "enabled"),
             ("mqtt_wills", "enabled"),
             ("node_removal", "enabled"),
+            ("password_md5", "enabled"),
             ("runtime_parameters", "enabled"),
             ("vhost_tracing", "enabled"),
         ]

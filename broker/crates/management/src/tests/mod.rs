@@ -91,6 +91,17 @@ impl Fake {
         self.tree.apply(self.index, &decoded)
     }
 
+    /// A cluster whose feature flags are off, as after an upgrade.
+    pub(crate) fn found(&mut self) {
+        (self.tree, self.index) = (Tree::default(), 0);
+        self.apply(Change::Bootstrap {
+            cluster: "test".into(),
+            nodes: vec![node(1), node(2), node(3)],
+            user: user("guest", "guest", &["administrator"]),
+        })
+        .unwrap();
+    }
+
     /// A classic queue of the first node.
     pub(crate) fn declare(&mut self, name: &str) {
         let done = self.apply(Change::DeclareQueue(metadata::QueueRecord {
@@ -465,12 +476,7 @@ fn fake() -> Fake {
         traffic: control::TrafficFacts::default(),
         asked_of_names: Vec::new(),
     };
-    fake.apply(Change::Bootstrap {
-        cluster: "test".into(),
-        nodes: vec![node(1), node(2), node(3)],
-        user: user("guest", "guest", &["administrator"]),
-    })
-    .unwrap();
+    fake.found();
     for feature in metadata::features::KNOWN {
         let name = feature.name.into();
         fake.apply(Change::EnableFeature { name }).unwrap();

@@ -62,7 +62,7 @@ choices!(ApplyTo, "apply-to" {
     5 = ApplyTo::Streams, 6 = ApplyTo::Exchanges
 });
 choices!(HashAlgorithm, "a hash algorithm" {
-    1 = HashAlgorithm::Sha256, 2 = HashAlgorithm::Sha512, 3 = HashAlgorithm::Argon2id
+    1 = HashAlgorithm::Sha256, 2 = HashAlgorithm::Sha512, 3 = HashAlgorithm::Argon2id, 4 = HashAlgorithm::Md5
 });
 fields!(SessionId {
     node,
