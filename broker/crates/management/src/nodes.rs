@@ -6,10 +6,11 @@ use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
 use crate::json::Members;
 use crate::overview;
+use crate::rates::{self, Key};
 use crate::{Config, LogLevels};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use control::{ControlRequest, Forgetting, MembershipRequest, NodeFacts, Resources};
+use control::{ControlRequest, Counters, Forgetting, MembershipRequest, NodeFacts, Resources};
 use serde_json::{Value as Json, json as object};
 
 fn auth_mechanisms() -> Json {
@@ -35,7 +36,8 @@ fn plugins(config: &Config) -> Vec<&'static str> {
     std::iter::once("rabbitmq_management").chain(with).collect()
 }
 
-fn show(node: &NodeFacts, config: &Config, own: &Own) -> Json {
+fn show(api: &Api, node: &NodeFacts, own: &Counters) -> Json {
+    let config = api.config();
     let mut shown = object!({
         "name": node.name,
         "type": "disc",
@@ -55,8 +57,15 @@ fn show(node: &NodeFacts, config: &Config, own: &Own) -> Json {
         "cluster_links": [],
     });
     if node.id == config.node {
-        show_resources(&mut shown, &config.measured());
+        let measured = config.measured();
+        show_resources(&mut shown, &measured);
         shown["sockets_used"] = object!(own.connections);
+        if let Some(used) = rates::used(&measured, own.connections) {
+            let figures = (&rates::USE[..], &used[..]);
+            rates::show_levels(api, (Key::OwnUse, None), &mut shown, figures);
+        }
+        let figures = (&rates::CHURN[..], &rates::churn(own)[..]);
+        rates::show_counts(api, (Key::OwnChurn, None), &mut shown, figures);
         shown["os_pid"] = object!(std::process::id().to_string());
         shown["rates_mode"] = object!(overview::RATES_MODE);
     }
@@ -65,24 +74,6 @@ fn show(node: &NodeFacts, config: &Config, own: &Own) -> Json {
         shown["uptime"] = object!(seconds.saturating_mul(1000));
     }
     shown
-}
-
-/// What the node that answers has counted.
-struct Own {
-    connections: u64,
-}
-
-impl Own {
-    async fn of(api: &Api) -> Result<Own, ApiError> {
-        let counted = api
-            .ask(|reply| ControlRequest::Counters {
-                everywhere: false,
-                reply,
-            })
-            .await?;
-        let connections = counted.iter().map(|(_, c)| c.connections).sum();
-        Ok(Own { connections })
-    }
 }
 
 /// Of the node that answers: nobody measures another's machine.
@@ -114,9 +105,9 @@ pub(crate) async fn facts(api: &Api) -> Result<Vec<NodeFacts>, ApiError> {
 pub(crate) async fn list(api: &Api, call: &Call) -> Answer {
     call.monitor()?;
     let nodes = facts(api).await?;
-    let own = Own::of(api).await?;
+    let own = overview::own_counters(api).await?;
     json(Json::Array(
-        nodes.iter().map(|n| show(n, api.config(), &own)).collect(),
+        nodes.iter().map(|n| show(api, n, &own)).collect(),
     ))
 }
 
@@ -131,7 +122,7 @@ pub(crate) async fn find(api: &Api, name: &str) -> Result<NodeFacts, ApiError> {
 pub(crate) async fn get(api: &Api, call: &Call, name: &str) -> Answer {
     call.monitor()?;
     let node = find(api, name).await?;
-    json(show(&node, api.config(), &Own::of(api).await?))
+    json(show(api, &node, &overview::own_counters(api).await?))
 }
 
 /// Forgets a node that left or is drained. 202: its replicas are moved, and its vote is taken, first; ask again.

@@ -44,11 +44,17 @@ pub(crate) fn exchange_types() -> Json {
 
 /// Counters of all nodes together.
 pub(crate) async fn counters(api: &Api) -> Result<Counters, ApiError> {
+    counted(api, true).await
+}
+
+/// Those of the node that answers.
+pub(crate) async fn own_counters(api: &Api) -> Result<Counters, ApiError> {
+    counted(api, false).await
+}
+
+async fn counted(api: &Api, everywhere: bool) -> Result<Counters, ApiError> {
     let nodes = api
-        .ask(|reply| ControlRequest::Counters {
-            everywhere: true,
-            reply,
-        })
+        .ask(|reply| ControlRequest::Counters { everywhere, reply })
         .await?;
     let mut sum = Counters::default();
     for (_, node) in &nodes {

@@ -2,6 +2,7 @@
 
 use crate::access::{Call, Thing};
 use crate::ask::Api;
+use crate::connections;
 use crate::consumers;
 use crate::dispatch::{Answer, json, no_content, put};
 use crate::error::ApiError;
@@ -13,7 +14,8 @@ use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{
-    Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, Tree, queue_kind,
+    Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, SessionId, Tree,
+    queue_kind,
 };
 use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
@@ -250,6 +252,9 @@ pub(crate) async fn get(api: &Api, call: &Call, vhost: &str, name: &str) -> Answ
         Some(message::Value::Bool(true)) => tag_of("active"),
         _ => Json::Null,
     };
+    if let Some(owner) = known.record.exclusive {
+        show_owner(api, &mut shown, owner).await?;
+    }
     shown["consumer_details"] = Json::Array(consumers);
     // As for exchanges: not counted by channel.
     shown["incoming"] = object!([]);
@@ -276,6 +281,20 @@ async fn to_change(api: &Api, vhost: &str, name: &str) -> Result<Known, ApiError
         _ => error,
     };
     find(api, vhost, name).await.map_err(missing)
+}
+
+/// The connection that an exclusive queue belongs to, while it is there.
+async fn show_owner(api: &Api, shown: &mut Json, owner: SessionId) -> Result<(), ApiError> {
+    let connections = api
+        .ask(|reply| ControlRequest::Connections { reply })
+        .await?;
+    let mut connections = connections.iter();
+    if let Some(found) = connections.find(|c| (c.node, c.number) == (owner.node, owner.number)) {
+        let (host, port) = connections::address(&found.peer);
+        shown["owner_pid_details"] =
+            object!({"name": found.name, "peer_host": host, "peer_port": port});
+    }
+    Ok(())
 }
 
 /// The queue whose messages a request is to take, if it may.

@@ -7,8 +7,8 @@ mod sampler;
 mod series;
 
 pub(crate) use figures::{
-    CHURN, COUNTS, EXCHANGE, LENGTHS, OCTETS, churn, counts, exchange_counts, lengths, octets,
-    queue_counts,
+    CHURN, COUNTS, EXCHANGE, LENGTHS, OCTETS, USE, churn, counts, exchange_counts, lengths, octets,
+    queue_counts, used,
 };
 pub(crate) use range::{Range, Samples};
 pub(crate) use sampler::run;
@@ -51,6 +51,10 @@ pub(crate) enum Key {
     VhostDepth(String),
     /// Virtual host and name.
     Exchange(String, String),
+    /// Clients that came to the node that answers, and went.
+    OwnChurn,
+    /// What that node uses of its machine.
+    OwnUse,
 }
 
 impl Key {
@@ -225,7 +229,17 @@ pub(crate) fn show_lengths(
     shown: &mut Json,
     figures: &[u64],
 ) {
-    observe(api, key, figures, range).show(shown, &LENGTHS, false);
+    show_levels(api, (key, range), shown, (&LENGTHS, figures));
+}
+
+/// The same of any figures that go up and down.
+pub(crate) fn show_levels(
+    api: &Api,
+    (key, range): (Key, Option<&Range>),
+    shown: &mut Json,
+    (names, figures): (&[&str], &[u64]),
+) {
+    observe(api, key, figures, range).show(shown, names, false);
 }
 
 fn observe(api: &Api, key: Key, figures: &[u64], range: Option<&Range>) -> Seen {

@@ -1,6 +1,6 @@
 //! What is sampled, under RabbitMQ's names.
 
-use control::{ConnectionFacts, Counters, ExchangeCounts, MessageCounts};
+use control::{ConnectionFacts, Counters, ExchangeCounts, MessageCounts, Resources};
 use queue::QueueCounters;
 
 pub(crate) const LENGTHS: [&str; 3] = ["messages", "messages_ready", "messages_unacknowledged"];
@@ -74,4 +74,23 @@ pub(crate) fn churn(counters: &Counters) -> [u64; 4] {
         counters.channels_opened,
         counters.channels_closed,
     ]
+}
+
+pub(crate) const USE: [&str; 5] = [
+    "mem_used",
+    "disk_free",
+    "fd_used",
+    "proc_used",
+    "sockets_used",
+];
+
+/// None where not all of it is known.
+pub(crate) fn used(measured: &Resources, connections: u64) -> Option<[u64; 5]> {
+    Some([
+        measured.memory_used?,
+        measured.disk_free?,
+        measured.descriptors_used?,
+        measured.threads?,
+        connections,
+    ])
 }

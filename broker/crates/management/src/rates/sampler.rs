@@ -2,7 +2,7 @@
 //! more than a shard tells in one turn.
 
 use super::{
-    Key, Moment, churn, counts, exchange_counts, lengths as figures, octets, queue_counts,
+    Key, Moment, churn, counts, exchange_counts, lengths as figures, octets, queue_counts, used,
 };
 use crate::ask::{Api, WeakApi};
 use crate::channels;
@@ -66,6 +66,9 @@ pub(crate) async fn sample(api: &Api) -> Result<(), ApiError> {
         if watched.depths {
             vhost_depths(api).await?;
         }
+        if watched.own {
+            own(api).await?;
+        }
         match watched.clients {
             true => clients(api, &counters).await,
             false => Ok(()),
@@ -82,6 +85,8 @@ struct Watched {
     clients: bool,
     /// Lengths of virtual hosts.
     depths: bool,
+    /// What the node that answers has counted and uses.
+    own: bool,
     /// Of virtual hosts and exchanges.
     names: Vec<Key>,
 }
@@ -89,7 +94,7 @@ struct Watched {
 impl Watched {
     fn of<'a>(keys: impl Iterator<Item = (&'a Key, env::Time)>) -> Watched {
         let mut queues = BTreeMap::new();
-        let (mut clients, mut depths) = (false, false);
+        let (mut clients, mut depths, mut own) = (false, false, false);
         let mut names = Vec::new();
         for (key, looked) in keys {
             match key {
@@ -100,6 +105,7 @@ impl Watched {
                 Key::Connection(_) | Key::Channel(_) => clients = true,
                 Key::Vhost(_) | Key::Exchange(..) => names.push((looked, key)),
                 Key::VhostDepth(_) => depths = true,
+                Key::OwnChurn | Key::OwnUse => own = true,
                 Key::Overview | Key::Depths | Key::Churn => {}
             }
         }
@@ -109,6 +115,7 @@ impl Watched {
             queues: queues.into_iter().map(|(id, _)| QueueId(id)).collect(),
             clients,
             depths,
+            own,
             names: latest(names),
         }
     }
@@ -171,6 +178,17 @@ async fn vhost_depths(api: &Api) -> Result<(), ApiError> {
     let mut rates = api.rates();
     for (vhost, depth) in &*depths {
         rates.note(Key::VhostDepth(vhost.to_string()), at, depth);
+    }
+    Ok(())
+}
+
+async fn own(api: &Api) -> Result<(), ApiError> {
+    let counters = overview::own_counters(api).await?;
+    let at = api.moment();
+    let mut rates = api.rates();
+    rates.note(Key::OwnChurn, at, &churn(&counters));
+    if let Some(used) = used(&api.config().measured(), counters.connections) {
+        rates.note(Key::OwnUse, at, &used);
     }
     Ok(())
 }

@@ -210,6 +210,17 @@ fn what_the_node_uses_of_its_machine_is_shown() {
     ] {
         assert_eq!(own[name], figure, "{name}");
     }
+    // How it changes: since the first look.
+    for name in [
+        "mem_used",
+        "disk_free",
+        "fd_used",
+        "proc_used",
+        "sockets_used",
+    ] {
+        let details = &own[format!("{name}_details")];
+        assert_eq!(details, &json!({"rate": 0.0}), "{name}");
+    }
     assert_eq!(own["os_pid"], std::process::id().to_string());
     assert!(own.get("fd_total").is_none(), "it is not known");
     assert!(server.get("/api/nodes/c-1").get("mem_used").is_none());
@@ -454,7 +465,21 @@ fn an_exclusive_queue_is_locked() {
             number: 1,
         });
         let _ = fake.apply(Change::DeclareQueue(record));
+        fake.connections = vec![ConnectionFacts {
+            name: "its".into(),
+            node: NodeId(1),
+            number: 1,
+            peer: "10.0.0.9:4000".into(),
+            ..ConnectionFacts::default()
+        }];
     }
+    let owner = json!({"name": "its", "peer_host": "10.0.0.9", "peer_port": 4000});
+    assert_eq!(
+        server.get("/api/queues/%2F/mine")["owner_pid_details"],
+        owner
+    );
+    let shared = server.get("/api/queues/%2F/its");
+    assert!(shared.get("owner_pid_details").is_none());
     let get = json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"});
     for (method, path, body) in [
         ("DELETE", "/api/queues/%2F/mine", None),

@@ -245,6 +245,21 @@ fn connections_and_channels_that_were_looked_at_are_sampled() {
 }
 
 #[test]
+fn a_node_that_was_looked_at_is_sampled() {
+    let sampled = Sampled::new();
+    sampled.get("nodes|c-0");
+    for n in 1..=3 {
+        sampled.fake().counters.connections_opened = 20 * n;
+        sampled.five_seconds();
+    }
+    let shown = sampled.get("nodes|c-0");
+    assert_eq!(shown["connection_created"], 60);
+    assert_eq!(shown["connection_created_details"]["rate"], 4.0);
+    // Nobody knows what another one has counted.
+    assert!(sampled.get("nodes|c-1").get("connection_created").is_none());
+}
+
+#[test]
 fn virtual_hosts_have_the_lengths_of_their_queues() {
     let sampled = Sampled::new();
     sampled.declare(3);
