@@ -30,6 +30,11 @@ pub struct ConnectionFacts {
     pub state: String,
     /// As SASL names it; empty where a protocol has no choice.
     pub auth_mechanism: String,
+    /// What TLS agreed to, where that is known: as `tlsv1.3`, and the cipher suite by its registered name.
+    pub tls_protocol: String,
+    pub tls_suite: String,
+    /// The subject of the client's certificate (RFC 4514).
+    pub certificate: Option<String>,
     /// Since 1970, in milliseconds.
     pub connected_ms: u64,
     pub heartbeat_s: u16,

@@ -142,8 +142,13 @@ impl Api {
             .await?;
         match missing {
             None => Ok(()),
-            Some((_, thing)) => Err(ApiError::not_authorised(format!(
-                "access to {} '{}' in vhost '{vhost}' refused for user '{}'",
+            Some((right, thing)) => Err(ApiError::not_authorised(format!(
+                "{} access to {} '{}' in vhost '{vhost}' refused for user '{}'",
+                match right {
+                    Right::Configure => "configure",
+                    Right::Write => "write",
+                    Right::Read => "read",
+                },
                 thing.kind(),
                 thing.name(),
                 call.user.name

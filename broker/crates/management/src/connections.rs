@@ -32,16 +32,50 @@ fn protocol(label: &str) -> &str {
     }
 }
 
-/// What is known of TLS connections.
-const TLS: [&str; 7] = [
-    "ssl_protocol",
-    "ssl_key_exchange",
-    "ssl_cipher",
-    "ssl_hash",
-    "peer_cert_subject",
-    "peer_cert_issuer",
-    "peer_cert_validity",
-];
+/// As RabbitMQ: there, and null where there is nothing. What is not known of a connection over TLS is left out.
+fn show_tls(shown: &mut Json, connection: &ConnectionFacts) {
+    let known = !connection.tls || !connection.tls_protocol.is_empty();
+    if !known {
+        return;
+    }
+    let suite = Suite::of(&connection.tls_suite);
+    shown["ssl_protocol"] = match connection.tls {
+        true => object!(connection.tls_protocol),
+        false => Json::Null,
+    };
+    shown["ssl_key_exchange"] = object!(suite.as_ref().map(|s| &s.key_exchange));
+    shown["ssl_cipher"] = object!(suite.as_ref().map(|s| &s.cipher));
+    // Messages are authenticated by the cipher itself in all suites that there are.
+    shown["ssl_hash"] = object!(suite.as_ref().map(|_| "aead"));
+    shown["peer_cert_subject"] = object!(connection.certificate);
+    if connection.certificate.is_none() {
+        shown["peer_cert_issuer"] = Json::Null;
+        shown["peer_cert_validity"] = Json::Null;
+    }
+}
+
+/// A cipher suite as Erlang has it in parts.
+#[derive(Debug, PartialEq, Eq)]
+struct Suite {
+    key_exchange: String,
+    cipher: String,
+}
+
+impl Suite {
+    /// Of a registered name: `TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384`, and from TLS 1.3 on `TLS_AES_256_GCM_SHA384`, which
+    /// goes with any key exchange.
+    fn of(name: &str) -> Option<Suite> {
+        let name = name
+            .strip_prefix("TLS13_")
+            .or_else(|| name.strip_prefix("TLS_"))?;
+        let (key_exchange, rest) = name.split_once("_WITH_").unwrap_or(("any", name));
+        let (cipher, _hash) = rest.rsplit_once('_')?;
+        Some(Suite {
+            key_exchange: key_exchange.to_ascii_lowercase(),
+            cipher: cipher.to_ascii_lowercase(),
+        })
+    }
+}
 
 fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Option<&Range>) -> Json {
     let (peer_host, peer_port) = address(&connection.peer);
@@ -71,15 +105,12 @@ fn show(api: &Api, connection: &ConnectionFacts, names: &NodeNames, range: Optio
     let octets = (&rates::OCTETS[..], &rates::octets(connection)[..]);
     let at = (Key::Connection(connection.name.clone()), range);
     rates::show_counts(api, at, &mut shown, octets);
-    if !connection.auth_mechanism.is_empty() {
-        shown["auth_mechanism"] = object!(connection.auth_mechanism);
-    }
-    if !connection.tls {
-        // As RabbitMQ: there, and null.
-        for name in TLS {
-            shown[name] = Json::Null;
-        }
-    }
+    shown["auth_mechanism"] = match connection.auth_mechanism.as_str() {
+        // RabbitMQ's word where a protocol has no choice.
+        "" => object!("none"),
+        name => object!(name),
+    };
+    show_tls(&mut shown, connection);
     // RabbitMQ leaves it out where there is none.
     if !connection.client_name.is_empty() {
         shown["user_provided_name"] = object!(connection.client_name);
@@ -183,4 +214,21 @@ pub(crate) async fn close_of_user(api: &Api, call: &Call, user: &str) -> Answer 
         end(api, call, connection.name).await?;
     }
     no_content()
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn suites_come_apart_as_erlangs() {
+        let of = |name: &str| Suite::of(name).map(|s| (s.key_exchange, s.cipher));
+        let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        let old = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
+        assert_eq!(of(old), pair("ecdhe_rsa", "aes_256_gcm"));
+        let new = pair("any", "chacha20_poly1305");
+        assert_eq!(of("TLS13_CHACHA20_POLY1305_SHA256"), new);
+        assert_eq!(of("TLS_CHACHA20_POLY1305_SHA256"), new);
+        assert_eq!((of(""), of("TLS_NULL")), (None, None));
+    }
 }

@@ -7,6 +7,7 @@ use crate::error::ApiError;
 use crate::exchanges::plain;
 use crate::json::{Members, to_table};
 use crate::queues;
+use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
@@ -201,6 +202,16 @@ pub(crate) async fn publish(api: &Api, call: &Call, vhost: &str, exchange: &str)
     json(object!({"routed": published.routed}))
 }
 
+/// RabbitMQ publishes over a connection of its own, and tells how that was closed: 400, not 401. Other errors stay.
+fn access_refused(error: ApiError) -> ApiError {
+    match error.status {
+        StatusCode::UNAUTHORIZED | StatusCode::BAD_REQUEST => {
+            ApiError::bad_request(error.text()).with_amqp_code("403 ACCESS_REFUSED")
+        }
+        _ => error,
+    }
+}
+
 /// As over AMQP: the right to write, the topic's right, an exchange that takes publishes, one's own name.
 async fn may_publish(
     api: &Api,
@@ -210,7 +221,8 @@ async fn may_publish(
     encoded: &Encoded,
 ) -> Result<(), ApiError> {
     let to = Thing::Exchange(wanted.exchange.clone());
-    api.permitted(call, vhost, vec![(Right::Write, to)]).await?;
+    let permitted = api.permitted(call, vhost, vec![(Right::Write, to)]).await;
+    permitted.map_err(access_refused)?;
     let of = vhost;
     let (user, vhost) = (call.user.clone(), vhost.to_owned());
     let (exchange, key) = (wanted.exchange.clone(), wanted.key.clone());
@@ -229,14 +241,14 @@ async fn may_publish(
                 "cannot publish to internal exchange '{}' in vhost '{of}'",
                 wanted.exchange
             );
-            return Err(ApiError::bad_request(why).with_amqp_code("403 ACCESS_REFUSED"));
+            return Err(access_refused(ApiError::bad_request(why)));
         }
         Some((_, false)) => {
             let why = format!(
-                "write access to topic '{}' in exchange '{}' refused for user '{}'",
+                "write access to topic '{}' in exchange '{}' in vhost '{of}' refused for user '{}'",
                 wanted.key, wanted.exchange, call.user.name
             );
-            return Err(ApiError::not_authorised(why));
+            return Err(access_refused(ApiError::not_authorised(why)));
         }
         Some((false, true)) => {}
     }

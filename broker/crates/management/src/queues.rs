@@ -305,8 +305,8 @@ pub(crate) async fn to_read(
     name: &str,
 ) -> Result<QueueId, ApiError> {
     let queue = Thing::Queue(name.to_owned());
-    api.permitted(call, vhost, vec![(Right::Read, queue)])
-        .await?;
+    let permitted = api.permitted(call, vhost, vec![(Right::Read, queue)]).await;
+    permitted.map_err(|e| e.with_amqp_code("ACCESS_REFUSED"))?;
     let record = to_change(api, vhost, name).await?.record;
     unlocked(&record).map_err(|e| e.with_amqp_code("405 RESOURCE_LOCKED"))?;
     Ok(record.id)

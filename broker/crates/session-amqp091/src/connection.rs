@@ -680,6 +680,7 @@ impl Session for AmqpSession {
         SessionDetails {
             state: self.state(),
             auth_mechanism: self.mechanism.map_or("", Mechanism::name),
+            tls: self.config.tls.clone(),
             heartbeat_s: u16::try_from(self.heartbeat.as_secs()).unwrap_or(u16::MAX),
             frame_max: self.link.frame_max,
             channel_max: self.channel_max,

@@ -372,6 +372,12 @@ fn with_external_a_client_is_who_its_certificate_says() {
     let mut conn = log_in(over(&external, shown(Some("small"))));
     assert_eq!(conn.next_method(), (0, "connection.tune"));
     assert_eq!(conn.session.info().user, "small");
+    let details = conn.session.details();
+    let subject = details.tls.as_ref().and_then(|tls| tls.subject.as_deref());
+    assert_eq!(
+        (details.auth_mechanism, subject),
+        ("EXTERNAL", Some("CN=whoever"))
+    );
 
     let far = SessionConfig {
         peer_is_loopback: false,

@@ -1,7 +1,9 @@
 //! What sessions count, and facts about them for listings.
 
+use auth::TlsPeer;
 use message::Table;
 use queue::{Deliveries, QueueKind};
+use std::sync::Arc;
 
 /// Messages from publishers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +96,8 @@ pub struct SessionDetails {
     pub state: &'static str,
     /// What the client has logged in with; empty before, and where a protocol has no choice.
     pub auth_mechanism: &'static str,
+    /// What TLS says about it, where the session has kept that.
+    pub tls: Option<Arc<TlsPeer>>,
     pub heartbeat_s: u16,
     pub frame_max: u32,
     pub channel_max: u16,

@@ -77,6 +77,7 @@ impl Slot {
         let known = info.subscriber.and_then(|who| topics.client_id(who));
         let client_name = known.map_or(info.client_name, str::to_owned);
         let details = self.session.details();
+        let tls = details.tls.as_deref();
         let channel = |c: session::ChannelDetails| ChannelFacts {
             number: c.number,
             confirm: c.confirm,
@@ -106,6 +107,9 @@ impl Slot {
             tls: origin.has_tls(),
             state: details.state.to_owned(),
             auth_mechanism: details.auth_mechanism.to_owned(),
+            tls_protocol: tls.map_or("", |tls| tls.protocol).to_owned(),
+            tls_suite: tls.map_or("", |tls| tls.cipher).to_owned(),
+            certificate: tls.and_then(|tls| tls.subject.as_deref().map(str::to_owned)),
             connected_ms: 0,
             heartbeat_s: details.heartbeat_s,
             frame_max: details.frame_max,

@@ -219,7 +219,7 @@ fn rights_in_the_vhost_hold_over_http_too() {
     assert_eq!(refused.status, 401);
     assert_eq!(
         refused.reason(),
-        "access to queue 'x' in vhost '/' refused for user 'm'"
+        "configure access to queue 'x' in vhost '/' refused for user 'm'"
     );
     let dead = json!({"arguments": {"x-dead-letter-exchange": "amq.fanout"}});
     assert_eq!(as_m("PUT", "/api/queues/%2F/m-dead", dead).status, 401);

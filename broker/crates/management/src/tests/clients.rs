@@ -171,13 +171,36 @@ fn connections_say_how_they_logged_in_and_what_is_known_of_tls() {
     for name in ["ssl_protocol", "ssl_cipher", "peer_cert_subject"] {
         assert_eq!(shown.get(name), Some(&Json::Null), "{name}");
     }
-    server.fake.lock().unwrap().connections[0].tls = true;
-    server.fake.lock().unwrap().connections[0].auth_mechanism = String::new();
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let connection = &mut fake.connections[0];
+        connection.tls = true;
+        connection.auth_mechanism = String::new();
+    }
+    // Over TLS, and its session does not say what was agreed to.
     let shown = server.get("/api/connections/a%20-%3E%20x");
     assert_eq!(
-        (shown.get("ssl_protocol"), shown.get("auth_mechanism")),
-        (None, None)
+        (shown.get("ssl_protocol"), &shown["auth_mechanism"]),
+        (None, &json!("none"))
     );
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let connection = &mut fake.connections[0];
+        connection.tls_protocol = "tlsv1.3".into();
+        connection.tls_suite = "TLS13_AES_256_GCM_SHA384".into();
+        connection.certificate = Some("CN=client,O=Acme".into());
+    }
+    let shown = server.get("/api/connections/a%20-%3E%20x");
+    for (name, value) in [
+        ("ssl_protocol", "tlsv1.3"),
+        ("ssl_key_exchange", "any"),
+        ("ssl_cipher", "aes_256_gcm"),
+        ("ssl_hash", "aead"),
+        ("peer_cert_subject", "CN=client,O=Acme"),
+    ] {
+        assert_eq!(shown[name], value, "{name}");
+    }
+    assert!(shown.get("peer_cert_issuer").is_none());
 }
 
 #[test]
