@@ -357,6 +357,7 @@ async fn vhost_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
         ("GET", [name, "topic-permissions"]) => permissions::topics_of_vhost(api, call, name).await,
         ("GET", [name, "connections"]) => connections::list(api, call, Some(name)).await,
         ("GET", [name, "channels"]) => channels::list(api, call, Some(name)).await,
+        ("POST", [name, "start", node]) => vhosts::start(api, name, node).await,
         ("POST", [name, "deletion", "protection"]) => vhosts::protect(api, name, true).await,
         ("DELETE", [name, "deletion", "protection"]) => vhosts::protect(api, name, false).await,
         _ => nothing(),

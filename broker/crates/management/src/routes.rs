@@ -149,6 +149,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "vhosts/{vhost}", Management, "A virtual host"),
     ("PUT", "vhosts/{vhost}", Administrator, "Makes or changes a virtual host"),
     ("DELETE", "vhosts/{vhost}", Administrator, "Deletes a virtual host and all that is in it"),
+    ("POST", "vhosts/{vhost}/start/{node}", Administrator, "Starts a virtual host on a node: it is, wherever a node runs"),
     ("POST", "vhosts/{vhost}/deletion/protection", Administrator, "Protects a virtual host from deletion"),
     ("DELETE", "vhosts/{vhost}/deletion/protection", Administrator, "Ends the protection"),
     ("GET", "vhosts/{vhost}/permissions", Administrator, "Rights in a virtual host"),

@@ -4,7 +4,7 @@ use crate::access::Call;
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content, put as put_answer};
 use crate::error::ApiError;
-use crate::json::Members;
+use crate::json::{Members, term};
 use crate::lengths::{self, Depths};
 use crate::limits;
 use crate::nodes;
@@ -178,6 +178,23 @@ pub(crate) async fn declare(
         api.change(Change::PutPermission(permission)).await?;
     }
     Ok(())
+}
+
+/// A virtual host is there on every node that runs; RabbitMQ's may have stopped.
+pub(crate) async fn start(api: &Api, name: &str, node: &str) -> Answer {
+    let failed =
+        |why: &str| ApiError::bad_request(format!("Request to node {node} failed with {why}"));
+    let nodes = nodes::facts(api).await?;
+    if !nodes.iter().any(|n| n.name == node && n.running) {
+        return Err(failed("nodedown"));
+    }
+    match find(api, name).await? {
+        Some(_) => no_content(),
+        None => Err(failed(&format!(
+            "{{no_such_vhost,{}}}",
+            term(&object!(name))
+        ))),
+    }
 }
 
 pub(crate) async fn protect(api: &Api, name: &str, on: bool) -> Answer {

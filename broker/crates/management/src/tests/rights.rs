@@ -73,6 +73,7 @@ fn there(method: &str, path: &str) -> There {
         | ("POST" | "DELETE", "queues/quorum/{vhost}/{queue}/replicas/delete")
         | ("POST", "queues/quorum/{vhost}/{queue}/replicas/replace")
         | ("PUT" | "DELETE", "vhosts/{vhost}")
+        | ("POST", "vhosts/{vhost}/start/{node}")
         | ("POST" | "DELETE", "vhosts/{vhost}/deletion/protection")
         | ("GET", "vhosts/{vhost}/permissions" | "vhosts/{vhost}/topic-permissions")
         | ("PUT" | "DELETE", "vhost-limits/{vhost}/{limit}")

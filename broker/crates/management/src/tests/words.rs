@@ -76,6 +76,9 @@ fn what_a_body_says_wrong() {
         ("POST", "/api/users/bulk-delete", json!({}), 400, "bad_request", json!("[{key_missing,users}]")),
         ("POST", "/api/queues/%2F/q/actions", json!({}), 400, "bad_request", json!("[{key_missing,action}]")),
         ("POST", "/api/queues/%2F/q/actions", json!({"action": "sync"}), 400, "bad_request", json!(["unknown", "sync"])),
+        ("POST", "/api/vhosts/%2F/start/c-9", json!({}), 400, "bad_request", json!("Request to node c-9 failed with nodedown")),
+        ("POST", "/api/vhosts/none/start/c-0", json!({}), 400, "bad_request",
+            json!("Request to node c-0 failed with {no_such_vhost,<<\"none\">>}")),
         ("POST", "/api/definitions", json!([]), 400, "bad_request", json!("failed_to_parse_json")),
         ("GET", "/api/queues?page=0", json!({}), 400, "invalid_pagination_parameters",
             json!("Invalid pagination parameters: page number 0, page size undefined")),
@@ -92,6 +95,13 @@ fn a_method_that_a_path_does_not_take_has_an_answer_without_a_body() {
     let server = Server::start();
     let got = server.ask("POST", "/api/overview", Some(json!({})));
     assert_eq!((got.status, got.body), (405, Json::Null));
+}
+
+#[test]
+fn a_virtual_host_is_started_already() {
+    let server = Server::start();
+    let started = server.ask("POST", "/api/vhosts/%2F/start/c-0", Some(json!({})));
+    assert_eq!(started.status, 204);
 }
 
 #[test]
