@@ -60,6 +60,26 @@ fn number<T: TryFrom<i64>>(members: &Members<'_>, key: &str) -> Result<Option<T>
         .map_err(|_| ApiError::bad_request(format!("'{key}' is out of range: {number}")))
 }
 
+/// Milliseconds of an `expiration`, or why it is none: what is taken over AMQP is taken here.
+fn ttl(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let end = digits.find(|c: char| !c.is_ascii_digit());
+    let (number, rest) = digits.split_at(end.unwrap_or(digits.len()));
+    if number.is_empty() {
+        return Err("no_integer".to_owned());
+    }
+    if !rest.is_empty() {
+        return Err(format!("{{leftover_string,\"{rest}\"}}"));
+    }
+    match number.parse::<u64>() {
+        Ok(value) if text.starts_with('-') && value > 0 => {
+            Err(format!("{{value_negative,-{value}}}"))
+        }
+        Ok(value) if value <= MAX_TTL_MS => Ok(value),
+        _ => Err(format!("{{value_too_large,{number}}}")),
+    }
+}
+
 /// The 0.9.1 properties, their encoding, and what the node needs of them.
 struct Encoded {
     raw: Bytes,
@@ -74,18 +94,10 @@ fn encode(given: &Map<String, Json>) -> Result<Encoded, ApiError> {
     let expiration = short(&m, "expiration")?;
     let ttl_ms = match expiration {
         None => None,
-        Some(text) => {
-            let ttl = text.parse().ok().filter(|ttl| *ttl <= MAX_TTL_MS);
-            let why = || {
-                let why = match text.parse::<u64>() {
-                    Ok(_) => "value_too_big",
-                    Err(_) => "no_integer",
-                };
-                let why = format!("invalid expiration '{text}': {why}");
-                ApiError::bad_request(why).with_amqp_code("406 PRECONDITION_FAILED")
-            };
-            Some(ttl.ok_or_else(why)?)
-        }
+        Some(text) => Some(ttl(text).map_err(|why| {
+            let why = format!("invalid expiration '{text}': {why}");
+            ApiError::bad_request(why).with_amqp_code("406 PRECONDITION_FAILED")
+        })?),
     };
     let properties = Properties {
         content_type: short(&m, "content_type")?,
@@ -382,4 +394,28 @@ fn properties(delivery: &Delivery) -> Json {
         shown.insert("headers".to_owned(), Json::Object(headers));
     }
     Json::Object(shown)
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn expirations_are_those_of_amqp() {
+        assert_eq!((ttl("0"), ttl("+7")), (Ok(0), Ok(7)));
+        assert_eq!(ttl("315360000000"), Ok(MAX_TTL_MS));
+        for (text, why) in [
+            ("", "no_integer"),
+            ("soon", "no_integer"),
+            ("1.5", "{leftover_string,\".5\"}"),
+            ("-1", "{value_negative,-1}"),
+            ("315360000001", "{value_too_large,315360000001}"),
+            (
+                "99999999999999999999999",
+                "{value_too_large,99999999999999999999999}",
+            ),
+        ] {
+            assert_eq!(ttl(text), Err(why.to_owned()), "{text}");
+        }
+    }
 }
