@@ -177,7 +177,7 @@ impl<I: Body> Checkout<I> {
             priority: 0,
             arguments: Table::default(),
         };
-        store.expire_head();
+        store.expire_head(no_ack);
         let left = store.ready();
         let number = self.add(Consumer::new(session, id, spec, true));
         if let Some(consumer) = self.consumers.get_mut(&number) {

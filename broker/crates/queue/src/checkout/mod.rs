@@ -84,7 +84,7 @@ pub(crate) trait Store {
     fn deliver(&mut self, handed: Handed, item: &Self::Item);
     fn event(&mut self, session: SessionId, event: Event);
     /// What has expired at the head goes before it is said how many are left, where the queue type does so.
-    fn expire_head(&mut self);
+    fn expire_head(&mut self, no_ack: bool);
     /// Drops everything ready; returns how many.
     fn purge(&mut self) -> u64;
 }

@@ -492,7 +492,7 @@ impl Store for Shelf {
         self.output.event(session, event);
     }
 
-    fn expire_head(&mut self) {
+    fn expire_head(&mut self, _no_ack: bool) {
         if self.may_expire {
             self.expire();
         }

@@ -124,8 +124,13 @@ impl Store for Shelf<'_> {
         self.effects.push(Effect::Event { session, event });
     }
 
-    /// Later: RabbitMQ's quorum queue counts them too.
-    fn expire_head(&mut self) {}
+    /// RabbitMQ's quorum queue counts them where the client is to acknowledge: they are looked at after the answer then, and before it
+    /// where the message is settled at once.
+    fn expire_head(&mut self, no_ack: bool) {
+        if no_ack {
+            self.drop_expired();
+        }
+    }
 
     fn purge(&mut self) -> u64 {
         self.ready.clear()

@@ -38,6 +38,27 @@ fn get(rig: &mut Rig, consumer: u32) -> Output {
     rig.one(8, RequestBody::Get { consumer, no_ack })
 }
 
+/// Asked of RabbitMQ 4.0.5: two that have expired behind the head are counted where it is to be acknowledged.
+#[test]
+fn a_get_counts_what_has_expired_behind_the_head_unless_it_needs_no_acknowledgement() {
+    for (no_ack, left) in [(true, 1), (false, 3)] {
+        let mut rig = Rig::new(settings());
+        let behind =
+            [Some(5), Some(5), None].map(|ttl| (9, RequestBody::Publish(message(2, None, ttl))));
+        rig.batch(vec![publish(1, 0, None)]);
+        rig.batch(behind.into());
+        rig.command(Command::Time(WallTime(rig.wall + 10)).encode());
+        let get = RequestBody::Get {
+            consumer: ConsumerId(1),
+            no_ack,
+        };
+        let out = rig.one(8, get);
+        let counts: Vec<_> = deliveries(&out).iter().map(|d| d.2.left).collect();
+        assert_eq!((numbers(&out), counts), (vec![1], vec![left]));
+        assert_eq!(rig.machine.stats().ready, 1);
+    }
+}
+
 #[test]
 fn what_comes_back_goes_first_in_the_order_in_which_it_came() {
     let mut rig = Rig::new(settings());
