@@ -15,7 +15,6 @@ use env::NodeId;
 use message::Value;
 use metadata::{
     Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, SessionId, Tree,
-    queue_kind,
 };
 use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
@@ -377,12 +376,15 @@ pub(crate) async fn record(
     let arguments = body.table("arguments")?.unwrap_or_default();
     let durable = body.flag("durable", true)?;
     let auto_delete = body.flag("auto_delete", false)?;
-    let of = vhost.to_owned();
+    let (of, called) = (vhost.to_owned(), name.to_owned());
     let lasting = durable && !auto_delete;
-    let arguments = api
-        .read(move |tree| tree.with_default_type(&of, lasting, arguments))
+    let (kind, arguments) = api
+        .read(move |tree| {
+            let arguments = tree.with_default_type(&of, lasting, arguments);
+            (tree.queue_kind(&of, &called, &arguments), arguments)
+        })
         .await?;
-    let kind = queue_kind(vhost, name, &arguments)?;
+    let kind = kind?;
     let mut record = QueueRecord {
         id: QueueId(0),
         vhost: vhost.into(),

@@ -7,9 +7,11 @@
 mod build;
 mod container;
 mod deaths;
+mod term;
 mod value;
 
 pub use build::{MessageBuilder, Room};
 pub use container::{DecodeError, Message, Protocol};
 pub use deaths::{DeadReason, Death, Deaths, Dying};
+pub use term::{Term, bare};
 pub use value::{Table, Value};

@@ -2,8 +2,8 @@
 
 use crate::codec::table_len;
 use crate::equivalence::Thing;
-use crate::{ExchangeRecord, QueueKind, QueueRecord, Refused, limits};
-use message::{Table, Value};
+use crate::{ExchangeRecord, QueueKind, QueueRecord, Refused, Tree, limits};
+use message::{Table, Value, bare};
 
 /// Longest times in milliseconds: ten years. RabbitMQ has no limit; here sums of times must fit.
 const MAX_EXPIRY_MS: i64 = 315_360_000_000;
@@ -13,7 +13,8 @@ const MAX_PRIORITY: i64 = 255;
 type Checked = Result<(), String>;
 type Check = fn(&Value, &Table) -> Checked;
 
-/// Arguments with a check, in the order in which they are looked at.
+/// Arguments with a check, in the order in which they are looked at. Those that RabbitMQ takes whatever they are do not have one
+/// (`x-delivery-limit`, `x-consumer-timeout`, `x-quorum-target-group-size`): one that is no number is as if it were not there.
 const CHECKS: &[(&str, Check)] = &[
     ("x-expires", |v, _| {
         let n = integer(v)?;
@@ -37,7 +38,6 @@ const CHECKS: &[(&str, Check)] = &[
             "invalid_dlx_strategy",
         )
     }),
-    ("x-consumer-timeout", |v, _| natural(v).map(|_| ())),
     ("x-max-length", |v, _| natural(v).map(|_| ())),
     ("x-max-length-bytes", |v, _| natural(v).map(|_| ())),
     ("x-max-in-memory-length", |v, _| natural(v).map(|_| ())),
@@ -64,8 +64,6 @@ const CHECKS: &[(&str, Check)] = &[
         other => Err(unacceptable(other)),
     }),
     ("x-quorum-initial-group-size", |v, _| positive(v)),
-    ("x-quorum-target-group-size", |v, _| positive(v)),
-    ("x-delivery-limit", |v, _| integer(v).map(|_| ())),
     ("x-queue-leader-locator", |v, _| {
         // Those after the second are old names of it.
         let locators = [
@@ -94,7 +92,6 @@ const CLASSIC: &[&str] = &[
     "x-queue-type",
     "x-queue-leader-locator",
     "x-queue-master-locator",
-    "x-consumer-timeout",
 ];
 
 const QUORUM: &[&str] = &[
@@ -111,21 +108,19 @@ const QUORUM: &[&str] = &[
     "x-single-active-consumer",
     "x-queue-type",
     "x-quorum-initial-group-size",
-    "x-quorum-target-group-size",
     "x-delivery-limit",
     "x-queue-leader-locator",
-    "x-consumer-timeout",
 ];
 
 /// Of streams only.
 const STREAM: &[&str] = &[
     "x-max-age",
     "x-stream-max-segment-size-bytes",
-    "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
 ];
 
-/// Arguments that a queue type has; declaring again compares these, in this order.
+/// Arguments that a queue type has; declaring again compares these, in this order. As in RabbitMQ `x-consumer-timeout` and
+/// `x-quorum-target-group-size` are not among them: they may be another the next time, and on a queue of any type.
 pub(crate) fn known_arguments(kind: QueueKind) -> &'static [&'static str] {
     match kind {
         QueueKind::Classic => CLASSIC,
@@ -152,17 +147,34 @@ impl QueueKind {
 }
 
 /// The type a declaration asks for by `x-queue-type`: classic when it does not say.
-pub fn queue_kind(vhost: &str, name: &str, arguments: &Table) -> Result<QueueKind, Refused> {
+pub(crate) fn queue_kind(vhost: &str, name: &str, arguments: &Table) -> Result<QueueKind, Refused> {
     let Some(value) = arguments.get("x-queue-type") else {
         return Ok(QueueKind::Classic);
     };
-    let found = string(value).and_then(|text| {
-        [QueueKind::Classic, QueueKind::Quorum]
+    let found = match value {
+        Value::String(octets) => [QueueKind::Classic, QueueKind::Quorum]
             .into_iter()
-            .find(|k| k.name() == text)
-            .ok_or_else(|| format!("\"unsupported queue type '{text}'\""))
-    });
+            .find(|k| k.name().as_bytes() == octets)
+            .ok_or_else(|| format!("\"unsupported queue type '{}'\"", bare(octets))),
+        other => Err(unacceptable(other)),
+    };
     found.map_err(|why| invalid(&Thing::queue(vhost, name), "x-queue-type", &why))
+}
+
+impl Tree {
+    /// The type of a queue that is to be declared. One that is there is compared with what is said, whatever that is: it keeps its
+    /// own type where there is none of that name.
+    pub fn queue_kind(
+        &self,
+        vhost: &str,
+        name: &str,
+        arguments: &Table,
+    ) -> Result<QueueKind, Refused> {
+        queue_kind(vhost, name, arguments).or_else(|refused| match self.queue(vhost, name) {
+            Some(there) => Ok(there.kind),
+            None => Err(refused),
+        })
+    }
 }
 
 /// The exchange that an argument names. Another type than text is refused in RabbitMQ's words.

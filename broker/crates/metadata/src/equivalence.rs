@@ -2,7 +2,7 @@
 
 use crate::arguments::known_arguments;
 use crate::{ExchangeRecord, QueueRecord, Refused};
-use message::{Table, Value};
+use message::{Table, Term, Value, bare};
 use std::fmt::Display;
 
 /// What error texts call a queue or exchange: `queue 'q' in vhost '/'`.
@@ -77,10 +77,7 @@ pub(crate) fn check_queue(current: &QueueRecord, wanted: &QueueRecord) -> Result
     known_arguments(current.kind)
         .iter()
         .try_for_each(|key| match *key {
-            // A queue may or may not say so.
-            "x-queue-type" => same(&thing, key, wanted.kind.name(), current.kind.name()),
-            // RabbitMQ does not look at it.
-            "x-consumer-timeout" => Ok(()),
+            "x-queue-type" => same_type(&thing, wanted, current),
             key => same_argument(&thing, key, &wanted.arguments, &current.arguments),
         })
 }
@@ -117,6 +114,25 @@ fn same<T: PartialEq + Display>(
     ))
 }
 
+/// A queue may or may not say its type, and when it says it is compared as text before anyone asks whether there is such a type.
+fn same_type(
+    thing: &Thing<'_>,
+    wanted: &QueueRecord,
+    current: &QueueRecord,
+) -> Result<(), Refused> {
+    let (key, current) = ("x-queue-type", current.kind.name());
+    match wanted.arguments.get(key) {
+        None => same(thing, key, wanted.kind.name(), current),
+        Some(Value::String(said) | Value::Binary(said)) if said == current.as_bytes() => Ok(()),
+        Some(said) => Err(inequivalent(
+            thing,
+            key,
+            &quoted(said),
+            &format!("'{current}'"),
+        )),
+    }
+}
+
 fn same_argument(
     thing: &Thing<'_>,
     key: &str,
@@ -132,17 +148,30 @@ fn same_argument(
     if equal {
         return Ok(());
     }
-    // Two values are shown bare, as RabbitMQ does, whatever their types.
+    // Two values are shown without their types, as RabbitMQ does.
     if let (Some(a), Some(b)) = (received, current) {
-        let quoted = |v: &Value| format!("'{}'", text(v));
         return Err(inequivalent(thing, key, &quoted(a), &quoted(b)));
     }
     Err(inequivalent(thing, key, &show(received), &show(current)))
 }
 
+/// Numbers are equal whatever integers or floats they are, a timestamp is a number of seconds, and text is octets.
 fn equal(a: &Value, b: &Value) -> bool {
-    match (a.as_integer(), b.as_integer()) {
-        (Some(a), Some(b)) => a == b,
+    let whole = |v: &Value| match *v {
+        Value::Timestamp(seconds) => Some(i128::from(seconds)),
+        ref other => other.as_integer().map(i128::from),
+    };
+    let float = |v: &Value| match *v {
+        Value::F32(v) => Some(f64::from(v)),
+        Value::F64(v) => Some(v),
+        _ => None,
+    };
+    if let (Value::String(a) | Value::Binary(a), Value::String(b) | Value::Binary(b)) = (a, b) {
+        return a == b;
+    }
+    match (whole(a), whole(b), float(a), float(b)) {
+        (Some(a), Some(b), ..) => a == b,
+        (.., Some(a), Some(b)) => a == b,
         _ => a == b,
     }
 }
@@ -154,19 +183,17 @@ fn show(value: Option<&Value>) -> String {
     }
 }
 
+/// One of two values; a void is shown as what is not there.
+fn quoted(value: &Value) -> String {
+    match value {
+        Value::Void => "none".into(),
+        value => format!("'{}'", text(value)),
+    }
+}
+
 fn text(value: &Value) -> String {
     match value {
-        Value::String(s) | Value::Binary(s) => String::from_utf8_lossy(s).into_owned(),
-        Value::Bool(v) => v.to_string(),
-        Value::F32(v) => v.to_string(),
-        Value::F64(v) => v.to_string(),
-        Value::Timestamp(v) => v.to_string(),
-        Value::Void => "undefined".into(),
-        Value::Decimal { scale, value } => format!("{{{scale},{value}}}"),
-        Value::Array(_) => "[...]".into(),
-        Value::Table(_) => "{...}".into(),
-        other => other
-            .as_integer()
-            .map_or_else(String::new, |v| v.to_string()),
+        Value::String(octets) | Value::Binary(octets) => bare(octets),
+        other => Term(other).to_string(),
     }
 }

@@ -27,7 +27,6 @@ mod traffic;
 mod tree;
 mod vhosts;
 
-pub use arguments::queue_kind;
 pub use codec::DecodeError;
 pub use globals::CLUSTER_NAME;
 pub use placement::{LeaderLocator, PlacementWish};

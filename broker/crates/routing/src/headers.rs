@@ -1,7 +1,7 @@
 //! Headers exchanges: `x-match` all, any, all-with-x, any-with-x.
 
 use crate::{BadBinding, Handle};
-use message::{Table, Value};
+use message::{Table, Term, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mode {
@@ -28,14 +28,8 @@ fn mode(arguments: &Table) -> Result<Mode, BadBinding> {
     Ok(Mode { all, with_x })
 }
 
-/// As RabbitMQ shows a value that is no text.
 fn shown(value: &Value) -> String {
-    let kind = value.type_name();
-    match (value, value.as_integer()) {
-        (_, Some(n)) => format!("{kind} (value {n})"),
-        (Value::Bool(b), _) => format!("{kind} (value {b})"),
-        _ => kind.to_owned(),
-    }
+    format!("{} (value {})", value.type_name(), Term(value))
 }
 
 /// Whether a headers exchange takes a binding with these arguments.
@@ -57,10 +51,10 @@ impl<D> Entry<D> {
             .0
             .iter()
             .filter(|(k, _)| &**k != "x-match" && (self.mode.with_x || !k.starts_with("x-")));
+        // Of headers of the same name the last one counts, as in RabbitMQ.
         let met = |(k, want): &(std::sync::Arc<str>, Value)| {
-            headers
-                .get(k)
-                .is_some_and(|have| *want == Value::Void || same(want, have))
+            let have = headers.0.iter().rev().find(|(name, _)| name == k);
+            have.is_some_and(|(_, have)| *want == Value::Void || same(want, have))
         };
         if self.mode.all {
             wanted.all(met)
@@ -70,7 +64,8 @@ impl<D> Entry<D> {
     }
 }
 
-/// Equal as values: which of the integer or float types carries a number does not matter, nor which of the two of bytes.
+/// Equal as values: which of the integer or float types carries a number does not matter, nor which of the two of bytes, nor whether
+/// what is empty is an array or a table.
 fn same(want: &Value, have: &Value) -> bool {
     if let (Some(a), Some(b)) = (octets(want), octets(have)) {
         return a == b;
@@ -79,6 +74,14 @@ fn same(want: &Value, have: &Value) -> bool {
         (Some(a), Some(b)) => return a == b,
         (None, None) => {}
         _ => return false,
+    }
+    let empty = |v: &Value| match v {
+        Value::Array(values) => values.is_empty(),
+        Value::Table(table) => table.is_empty(),
+        _ => false,
+    };
+    if empty(want) && empty(have) {
+        return true;
     }
     let float = |v: &Value| match *v {
         Value::F32(f) => Some(f64::from(f)),
@@ -196,6 +199,20 @@ mod tests {
     }
 
     #[test]
+    fn the_last_header_of_a_name_counts_and_nothing_is_nothing() {
+        let n = |v| ("n", Value::I32(v));
+        assert!(hit(&[n(1)], &[n(2), n(1)]));
+        assert!(!hit(&[n(1)], &[n(1), n(2)]));
+        let (array, table) = (Value::Array(Vec::new()), Value::Table(Table::default()));
+        assert!(hit(&[("n", array.clone())], &[("n", table.clone())]));
+        assert!(hit(&[("n", table.clone())], &[("n", array.clone())]));
+        assert!(!hit(
+            &[("n", array)],
+            &[("n", Value::Array(vec![Value::Void]))]
+        ));
+    }
+
+    #[test]
     fn a_bad_x_match_is_refused() {
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::from("some"))])),
@@ -204,6 +221,12 @@ mod tests {
         assert_eq!(
             check_arguments(&table(&[("x-match", Value::I32(1))])),
             Err(BadBinding::MatchType("signedint (value 1)".into()))
+        );
+        assert_eq!(
+            check_arguments(&table(&[("x-match", Value::F64(1.0))]))
+                .unwrap_err()
+                .to_string(),
+            "Invalid x-match field type double (value 1.0); expected longstr"
         );
     }
 }

@@ -3,7 +3,7 @@
 use crate::at::At;
 use crate::confirms::{Confirms, Settled};
 use crate::content::Assembly;
-use crate::failure::{Failure, Outcome, refuse};
+use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::left::Left;
 use crate::link::{Cx, Link};
 use crate::replies::Replies;
@@ -220,8 +220,12 @@ impl Channel {
                 }
             }
             FrameKind::Method | FrameKind::Header | FrameKind::Body => {
-                let ids = if idle { (0, 0) } else { (60, 40) };
-                crate::content::frame(self, frame, link, cx).map_err(|failure| At { failure, ids })
+                crate::content::frame(self, frame, link, cx).map_err(|failure| {
+                    // A frame that cannot be read belongs to no method.
+                    let unread = failure.code == Code::FrameError;
+                    let ids = if idle || unread { (0, 0) } else { (60, 40) };
+                    At { failure, ids }
+                })
             }
             FrameKind::Heartbeat | FrameKind::Unknown(_) => Ok(()),
         }

@@ -123,8 +123,7 @@ pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
 pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
     match routing::Kind::from_name(kind) {
         Some(_) => Ok(()),
-        None if kind.is_empty() => refuse!(PreconditionFailed, "invalid exchange type ''"),
-        None => refuse!(PreconditionFailed, "unknown exchange type '{kind}'"),
+        None => refuse!(PreconditionFailed, "invalid exchange type '{kind}'"),
     }
 }
 

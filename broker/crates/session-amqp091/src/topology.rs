@@ -348,8 +348,9 @@ impl Channel {
         directory::check(tree, link, Right::Configure, Kind::Queue, &name)?;
         let lasting = wish.durable && !wish.exclusive && !wish.auto_delete;
         let arguments = tree.with_default_type(&link.vhost, lasting, wish.arguments);
-        let kind =
-            metadata::queue_kind(&link.vhost, &name, &arguments).map_err(Failure::of_change)?;
+        let kind = tree
+            .queue_kind(&link.vhost, &name, &arguments)
+            .map_err(Failure::of_change)?;
         if wish.name.is_empty() && kind != QueueKind::Classic {
             refuse!(
                 PreconditionFailed,

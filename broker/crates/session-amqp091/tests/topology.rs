@@ -358,8 +358,51 @@ fn the_broker_keeps_its_exchanges() {
     conn.expect_channel_close(
         1,
         406,
-        "PRECONDITION_FAILED - unknown exchange type 'x-wheel'",
+        "PRECONDITION_FAILED - invalid exchange type 'x-wheel'",
         (40, 10),
+    );
+}
+
+/// What is there is compared with what is said before anybody asks whether there is such a type.
+#[test]
+fn a_type_that_nobody_has_is_another_one_where_there_is_a_queue() {
+    let mut conn = Conn::with_channel();
+    let typed = |kind| Method::QueueDeclare {
+        queue: "q",
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: false,
+        arguments: Table(vec![("x-queue-type".into(), kind)]),
+    };
+    conn.send(1, typed(Value::from("stream")));
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type \
+         'stream'\"",
+        (50, 10),
+    );
+    conn.open_channel(1);
+    conn.declare(1, "q");
+    conn.send(1, typed(Value::from("stream")));
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'stream' but \
+         current is 'classic'",
+        (50, 10),
+    );
+    conn.open_channel(1);
+    conn.send(1, typed(Value::Binary(b"classic"[..].into())));
+    conn.expect(
+        1,
+        Method::QueueDeclareOk {
+            queue: "q",
+            message_count: 0,
+            consumer_count: 0,
+        },
     );
 }
 
@@ -1046,6 +1089,15 @@ fn hard_errors() {
         505,
         "UNEXPECTED_FRAME - expected content body, got non content body frame instead",
         (60, 40),
+    );
+
+    // A header that is too short for one is of no method.
+    let mut conn = Conn::with_channel();
+    content(&mut conn, &[2, 0, 1, 0, 0, 0, 4, 0, 60, 0, 0, 0xCE]);
+    conn.expect_connection_close(
+        501,
+        "FRAME_ERROR - type 2, all octets = <<0,60,0,0>>: unknown_frame",
+        (0, 0),
     );
 
     let mut conn = Conn::with_channel();

@@ -29,12 +29,117 @@ fn declaring_the_same_again_is_as_before_and_gives_the_same_queue() {
         ..queue("c")
     };
     log.declare(said);
-    // Nor is it another queue for another timeout.
-    for timeout in [5, 6] {
-        log.declare(QueueRecord {
-            arguments: table(&[("x-consumer-timeout", Value::I32(timeout))]),
-            ..queue("t")
-        });
+    // Nor is it another queue for another timeout or another size to grow to, whatever they are.
+    let many = Value::from("many");
+    for value in [Value::I32(5), Value::I32(-6), many, Value::Void] {
+        for key in ["x-consumer-timeout", "x-quorum-target-group-size"] {
+            for queue in [queue("t"), quorum("tq")] {
+                let mut record = queue;
+                record.arguments.set(key, value.clone());
+                log.declare(record);
+            }
+        }
+    }
+    // Nor for the same octets or the same number of another type.
+    for [first, then] in [
+        [
+            ("x-overflow", Value::from("drop-head")),
+            ("x-overflow", Value::Binary(b"drop-head"[..].into())),
+        ],
+        [
+            ("x-max-length", Value::I32(5)),
+            ("x-max-length", Value::Timestamp(5)),
+        ],
+        [
+            ("x-queue-type", Value::from("classic")),
+            ("x-queue-type", Value::Binary(b"classic"[..].into())),
+        ],
+    ] {
+        for argument in [first, then] {
+            log.declare(QueueRecord {
+                arguments: table(&[argument]),
+                ..queue("octets")
+            });
+        }
+        let gone = Change::DeleteQueue {
+            vhost: name("/"),
+            name: name("octets"),
+            id: None,
+        };
+        log.ok(gone);
+    }
+}
+
+/// What RabbitMQ 4.0.5 says of each.
+#[test]
+fn values_that_differ_are_shown_as_rabbitmq_shows_them() {
+    let mut log = Log::new();
+    let with = |value| QueueRecord {
+        arguments: table(&[("x-max-length", value)]),
+        ..queue("q")
+    };
+    log.declare(with(Value::I32(5)));
+    let pair = Table(vec![("b".into(), Value::I32(1))]);
+    for (value, shown) in [
+        (Value::F64(5.0), "'5.0'"),
+        (Value::F32(1000.0), "'1.0e3'"),
+        (Value::Void, "none"),
+        (Value::Bool(true), "'true'"),
+        (Value::Binary(b"abc"[..].into()), "'abc'"),
+        (Value::String(b"\xff"[..].into()), "'\u{ff}'"),
+        (Value::Array(vec![Value::I32(1)]), "'[{signedint,1}]'"),
+        (Value::Table(pair), "'[{<<\"b\">>,signedint,1}]'"),
+    ] {
+        let want = format!(
+            "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received {shown} but current is '5'"
+        );
+        assert_eq!(text(log.refused(Change::DeclareQueue(with(value)))), want);
+    }
+    // Beside nothing a void is a value.
+    log.declare(queue("without"));
+    let void = QueueRecord {
+        name: name("without"),
+        ..with(Value::Void)
+    };
+    assert_eq!(
+        text(log.refused(Change::DeclareQueue(void))),
+        "inequivalent arg 'x-max-length' for queue 'without' in vhost '/': received the value 'undefined' of type \
+         'void' but current is none"
+    );
+}
+
+#[test]
+fn a_type_that_nobody_has_is_compared_where_there_is_a_queue() {
+    let mut log = Log::new();
+    log.declare(queue("q"));
+    for (value, shown) in [
+        (Value::from("stream"), "'stream'"),
+        (Value::I32(5), "'5'"),
+        (Value::Void, "none"),
+    ] {
+        let arguments = table(&[("x-queue-type", value)]);
+        let kind = log.tree.queue_kind("/", "q", &arguments).unwrap();
+        assert_eq!(kind, QueueKind::Classic);
+        assert!(log.tree.queue_kind("/", "nothing", &arguments).is_err());
+        let again = QueueRecord {
+            kind,
+            arguments,
+            ..queue("q")
+        };
+        // Durability comes before it.
+        let transient = QueueRecord {
+            durable: !again.durable,
+            ..again.clone()
+        };
+        let refused = text(log.refused(Change::DeclareQueue(transient)));
+        assert!(
+            refused.starts_with("inequivalent arg 'durable'"),
+            "{refused}"
+        );
+        let want = format!(
+            "inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received {shown} but current is 'classic'"
+        );
+        assert_eq!(text(log.refused(Change::DeclareQueue(again))), want);
     }
 }
 
@@ -156,6 +261,11 @@ fn arguments_are_checked_with_the_text_clients_know() {
             " of queue type rabbit_classic_queue",
         ),
         (
+            classic("x-queue-type", Value::String(b"\xff"[..].into())),
+            "x-queue-type",
+            ": \"unsupported queue type '\u{ff}'\"",
+        ),
+        (
             classic("x-max-age", Value::from("1D")),
             "x-max-age",
             " of queue type rabbit_classic_queue",
@@ -184,6 +294,28 @@ fn arguments_are_checked_with_the_text_clients_know() {
     );
     // Arguments nobody knows are kept.
     log.declare(classic("x-mine", Value::from("yes")));
+    // These are taken as they are, as in RabbitMQ: of any type, and those of other types of queues.
+    for (n, record) in [
+        classic("x-consumer-timeout", Value::I32(-1)),
+        classic("x-quorum-target-group-size", Value::I32(0)),
+        classic("x-stream-filter-size-bytes", Value::from("x")),
+        QueueRecord {
+            arguments: table(&[
+                ("x-queue-type", Value::from("quorum")),
+                ("x-delivery-limit", Value::from("5")),
+                ("x-quorum-target-group-size", Value::Bool(true)),
+            ]),
+            ..quorum("q")
+        },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        log.declare(QueueRecord {
+            name: name(&format!("taken {n}")),
+            ..record
+        });
+    }
 }
 
 #[test]
