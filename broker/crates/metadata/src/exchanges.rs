@@ -59,8 +59,10 @@ pub(crate) struct Exchange {
 impl Exchange {
     pub(crate) fn set_effective(&mut self, effective: Arc<EffectivePolicy>) {
         let name = |v: Option<&Value>| v.and_then(Value::as_str).map(Name::from);
+        // Queues are not bound to the default exchange: as an alternate it takes nothing, as in RabbitMQ.
         self.alternate = name(self.record.arguments.get("alternate-exchange"))
-            .or_else(|| name(effective.definition.get("alternate-exchange")));
+            .or_else(|| name(effective.definition.get("alternate-exchange")))
+            .filter(|alternate| !alternate.is_empty());
         self.effective = effective;
     }
 }

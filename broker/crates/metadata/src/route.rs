@@ -131,12 +131,7 @@ impl Tree {
                 continue;
             };
             found.clear();
-            if exchange.record.name.is_empty() {
-                let queues = keys.iter().filter_map(|key| vhost.queues.get(*key));
-                found.extend(queues.copied().map(Target::Queue));
-            } else {
-                exchange.matcher.route(keys, message, &mut found);
-            }
+            exchange.matcher.route(keys, message, &mut found);
             if exchange.kind == Kind::LocalRandom {
                 self.keep_one_near(message, &mut found);
             }

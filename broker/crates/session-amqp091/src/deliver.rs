@@ -148,13 +148,17 @@ impl Channel {
         link: &mut Link,
         cx: &mut Cx<'_>,
     ) {
-        self.next_delivery += 1;
+        // Replies are not counted, as in RabbitMQ: each has the number that the next delivery will have.
+        let delivery_tag = self.next_delivery + 1;
+        if self.replies.as_ref().is_none_or(|r| r.tag != to.tag) {
+            self.next_delivery = delivery_tag;
+        }
         self.served_last = consumer;
         let attempts = failed_attempts(delivery);
         let redelivered = delivery.redelivered || attempts.is_some();
         let method = Method::BasicDeliver {
             consumer_tag: &to.tag,
-            delivery_tag: self.next_delivery,
+            delivery_tag,
             redelivered,
             exchange: delivery.message.exchange(),
             routing_key: delivery.message.routing_key(),

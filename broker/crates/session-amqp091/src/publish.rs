@@ -6,7 +6,7 @@ use crate::directory;
 use crate::envelope::text_of;
 use crate::failure::{Outcome, refuse};
 use crate::link::{Cx, Link};
-use crate::replies::{REPLY_TO, Replies};
+use crate::replies::{REPLY_TO, Replies, is_reply_queue};
 use bytes::BytesMut;
 use codec_amqp091::{HeaderEdit, Method, Properties, Short, encode_content_header, table};
 use message::{Message, MessageBuilder, Protocol, Table, Value};
@@ -52,11 +52,16 @@ pub(crate) fn dispatch(
     if routed > bound {
         count_traffic(0, routed - bound, &message, link, cx);
     }
+    // A direct reply is no message in a queue: one that is mandatory is returned even though somebody waits for it, as in RabbitMQ.
+    let reached = match mandatory && is_direct_reply(&message, &routes, cx.broker.tree()) {
+        true => heard.receivers,
+        false => routed,
+    };
     // A return goes before the confirm.
-    if routed == 0 && mandatory {
+    if reached == 0 && mandatory {
         send_return(channel.number, &message, link, cx.out);
     }
-    count(channel, routed as u64, mandatory, link);
+    count(channel, reached as u64, mandatory, link);
     if cx.broker.tree().traces() {
         let what = Trace::Published { routes: &routes };
         link.trace(channel.number, &message, what, cx);
@@ -78,6 +83,17 @@ pub(crate) fn dispatch(
         link.behind |= cx.broker.publish(last, tag, message) == Pace::Behind;
     }
     routes
+}
+
+/// Whether it goes to those who wait for replies, and to no other queue.
+fn is_direct_reply(message: &Message, routes: &[metadata::QueueId], tree: &metadata::Tree) -> bool {
+    let to_reply = |id: &metadata::QueueId| {
+        let queue = tree.queue_by_id(*id);
+        queue.is_some_and(|queue| is_reply_queue(&queue.name))
+    };
+    message.exchange().is_empty()
+        && message.routing_keys().any(is_reply_queue)
+        && routes.iter().all(to_reply)
 }
 
 /// Counts for the message's exchange what routing did not.
@@ -241,7 +257,8 @@ fn copy_keys(copies: &[table::Entry<'_>]) -> Outcome<(Vec<Value>, usize)> {
     // CC's before BCC's, whatever their order in the table.
     for name in ["CC", "BCC"] {
         open = keys.len();
-        for entry in copies.iter().filter(|c| c.key == name) {
+        // Of two of the same name the first one counts.
+        if let Some(entry) = copies.iter().find(|c| c.key == name) {
             match entry.decode() {
                 // What is no key, or is longer than one can be, names nothing.
                 Ok(Value::Array(values)) => keys.extend(values.into_iter().filter(is_key)),

@@ -23,10 +23,8 @@ fn confirming() -> Conn {
 fn headers(entries: &[(&str, &[&str])]) -> BytesMut {
     let mut table = Table::default();
     for (key, values) in entries {
-        table.set(
-            key,
-            Value::Array(values.iter().map(|&v| v.into()).collect()),
-        );
+        let values = values.iter().map(|&v| v.into()).collect();
+        table.0.push(((*key).into(), Value::Array(values)));
     }
     let mut raw = BytesMut::new();
     table::encode(&table, &mut raw);
@@ -332,6 +330,23 @@ fn confirms_of_a_closed_channel_do_not_reach_its_successor() {
             multiple: false,
         },
     );
+}
+
+#[test]
+fn of_two_headers_cc_the_first_one_counts() {
+    let mut conn = Conn::with_channel();
+    for queue in ["cc", "also"] {
+        conn.declare(1, queue);
+    }
+    let raw = headers(&[("CC", &["cc"]), ("CC", &["also"])]);
+    let properties = Properties {
+        headers: Some(&raw[4..]),
+        ..Properties::default()
+    };
+    conn.publish_with(1, "", "nowhere", true, &properties, b"x");
+    conn.expect_nothing();
+    let ready = |queue| conn.broker.queue("/", queue).unwrap().ready.len();
+    assert_eq!((ready("cc"), ready("also")), (1, 0));
 }
 
 #[test]

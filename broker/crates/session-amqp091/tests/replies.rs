@@ -69,6 +69,24 @@ fn a_reply_finds_its_way_without_a_declared_queue() {
     conn.open_channel(2);
     conn.publish(2, "", &reply_to, b"answer");
     conn.expect_deliver(1, "replies", 1, &reply_to, b"answer");
+    // One that is mandatory comes back, too: nobody's queue has it. And replies are not counted.
+    let properties = Properties::default();
+    conn.publish_with(2, "", &reply_to, true, &properties, b"again");
+    let returned = Method::BasicReturn {
+        reply_code: 312,
+        reply_text: "NO_ROUTE",
+        exchange: "",
+        routing_key: &reply_to,
+    };
+    conn.expect(2, returned);
+    assert_eq!(conn.expect_content(2).1, b"again");
+    conn.expect_deliver(1, "replies", 1, &reply_to, b"again");
+    conn.declare(1, "others");
+    conn.consume(1, "others", "others", false);
+    conn.publish(2, "", "others", b"mail");
+    conn.expect_deliver(1, "others", 1, "others", b"mail");
+    conn.publish(2, "", &reply_to, b"later");
+    conn.expect_deliver(1, "replies", 2, &reply_to, b"later");
     conn.broker.id = fake::ME;
     conn.send(
         1,

@@ -107,8 +107,8 @@ fn exchange_bindings_and_alternates_are_followed_without_going_round() {
     // A match in x keeps the alternate out.
     log.ok(Change::Bind(to_queue("x", "a", "k")));
     assert_eq!(log.route("x", &["k"]), [a]);
-    // z's alternate is the default exchange.
-    assert_eq!(log.route("z", &["b"]), [b]);
+    // z's alternate is the default exchange, which leads nowhere then (asked of RabbitMQ 4.0.5).
+    assert_eq!(log.route("z", &["b"]), []);
     // Bound in a ring.
     log.ok(Change::Bind(to_exchange("x", "y", "k")));
     log.ok(Change::Bind(to_exchange("y", "x", "k")));
