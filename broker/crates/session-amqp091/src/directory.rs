@@ -123,7 +123,9 @@ pub(crate) fn check_owner(record: &QueueRecord, session: SessionId) -> Outcome {
 pub(crate) fn check_exchange_kind(kind: &str) -> Outcome {
     match routing::Kind::from_name(kind) {
         Some(_) => Ok(()),
-        None => refuse!(PreconditionFailed, "invalid exchange type '{kind}'"),
+        None if kind.is_empty() => refuse!(PreconditionFailed, "invalid exchange type ''"),
+        // Of words that its Erlang has an atom for, such as "foo", RabbitMQ says "invalid".
+        None => refuse!(PreconditionFailed, "unknown exchange type '{kind}'"),
     }
 }
 

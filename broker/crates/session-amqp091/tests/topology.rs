@@ -358,7 +358,7 @@ fn the_broker_keeps_its_exchanges() {
     conn.expect_channel_close(
         1,
         406,
-        "PRECONDITION_FAILED - invalid exchange type 'x-wheel'",
+        "PRECONDITION_FAILED - unknown exchange type 'x-wheel'",
         (40, 10),
     );
 }
