@@ -341,9 +341,7 @@ impl Channel {
         let mut all = None;
         if multiple {
             all = self.unacked.take_up_to(tag);
-            if outcome != queue::Outcome::Accepted {
-                self.consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
-            }
+            self.consumer_by_consumer(all.as_deref_mut().unwrap_or_default(), link);
         }
         let mut tx = self.transaction.as_deref_mut();
         let mut settle = |owed: Owed| match &mut tx {
@@ -383,7 +381,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// What goes back to queues goes consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag,
+    /// What is settled together is so consumer by consumer, as in RabbitMQ: first what was got, each by itself, then by consumer tag,
     /// that of a cancelled consumer too. A queue serves between them.
     fn consumer_by_consumer(&self, all: &mut [Owed], link: &Link) {
         let one = |pair: &[Owed]| matches!(pair, [a, b] if a.origin.consumer == b.origin.consumer);

@@ -484,15 +484,19 @@ fn deliveries_that_crossed_the_cancel_go_back() {
     assert_eq!(ready(&conn), ["1"]);
 }
 
-/// And the queue serves between them: which message a consumer gets again, and what a limit drops, follows from that.
+/// And the queue serves between them: which message a consumer gets next or again, and what a limit drops, follows from that.
 #[test]
-fn what_goes_back_goes_consumer_by_consumer() {
+fn what_is_settled_together_is_so_consumer_by_consumer() {
     let nack = Method::BasicNack {
         delivery_tag: 0,
         multiple: true,
         requeue: true,
     };
-    for back in [nack, Method::BasicRecover { requeue: true }] {
+    let ack = Method::BasicAck {
+        delivery_tag: 0,
+        multiple: true,
+    };
+    for back in [nack, Method::BasicRecover { requeue: true }, ack] {
         let mut conn = with_queue(2);
         let get = Method::BasicGet {
             queue: "q",
