@@ -169,11 +169,8 @@ impl Core {
 
     /// Asks for a metadata change; the asker hears when this shard has applied it.
     pub fn ask(&mut self, change: Change, asker: Asker) {
-        // In the log it could not be read.
-        let bytes = change.encode().len();
-        if bytes > metadata::limits::CHANGE_BYTES {
-            let why = format!("a change of {bytes} bytes is too large for the cluster's metadata");
-            return self.answer(asker, Err(Refused::Invalid(why)));
+        if let Err(refused) = change.check_readable() {
+            return self.answer(asker, Err(refused));
         }
         let Some(directory) = &mut self.directory else {
             self.next_token += 1;

@@ -324,3 +324,42 @@ fn virtual_hosts_and_exchanges_are_counted_on_every_node() {
     counters(&mut c, 0).iter().for_each(|(_, one)| sum.add(one));
     assert_eq!(sum.messages(), traffic(&mut c, 0, &[]).vhosts["/"]);
 }
+
+/// An entry of the metadata log that cannot be read ends every node that comes to it. What clients may send is nested deeper than its tables.
+#[test]
+fn a_change_that_could_not_be_read_again_does_not_come_into_the_log() {
+    let mut c = Cluster::new(3);
+    let deep = (1..20).fold(Value::Void, |inner, _| Value::Array(vec![inner]));
+    let refused = "arguments are nested deeper than 16";
+    for at in 0..3 {
+        let mut client = c.client(at);
+        let declare = Method::QueueDeclare {
+            queue: "deep",
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            no_wait: false,
+            arguments: cluster::arguments(&[("a", deep.clone())]),
+        };
+        let answer = client.ask(&mut c, 1, declare).map(drop);
+        assert_eq!(answer, Err(format!("PRECONDITION_FAILED - {refused}")));
+        let change = Change::Bind(metadata::BindingRecord {
+            vhost: "/".into(),
+            source: "amq.topic".into(),
+            destination: metadata::Destination::Exchange("amq.direct".into()),
+            routing_key: "".into(),
+            arguments: cluster::arguments(&[("a", deep.clone())]),
+        });
+        let answer = c.ask(at, |reply| ControlRequest::Change { change, reply });
+        assert_eq!(
+            answer.map(drop),
+            Err(Refused::PreconditionFailed(refused.into()))
+        );
+    }
+    let mut client = c.client(0);
+    client.declare(&mut c, "after", &[]);
+    c.until("every node has it", |c| {
+        (0..3).all(|at| c.knows(at, "after")).then_some(())
+    });
+}

@@ -1,7 +1,7 @@
 //! Encoding of changes: version, tag, fields.
 
 use super::{DecodeError, Decoded, Reader, Wire};
-use crate::{Change, limits};
+use crate::{Change, Refused, limits};
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 /// Version of the encoding. Tags are never used again for something else.
@@ -41,6 +41,28 @@ macro_rules! changes {
             }
         }
     };
+}
+
+impl Change {
+    /// Whether it can be read again: an entry of the log that cannot ends every node that comes to it, now and whenever it starts. What
+    /// clients send may be nested deeper than tables here (AMQP 0.9.1: 32, the HTTP API: 128).
+    pub fn check_readable(&self) -> Result<(), Refused> {
+        let encoded = self.encode();
+        match Change::decode(&encoded) {
+            Ok(_) => Ok(()),
+            Err(DecodeError::Limit) if encoded.len() > limits::CHANGE_BYTES => {
+                Err(Refused::Invalid(format!(
+                    "a change of {} bytes is too large for the cluster's metadata",
+                    encoded.len()
+                )))
+            }
+            Err(DecodeError::Limit) => Err(Refused::PreconditionFailed(format!(
+                "arguments are nested deeper than {}",
+                limits::TABLE_DEPTH
+            ))),
+            Err(error) => Err(Refused::Invalid(error.to_string())),
+        }
+    }
 }
 
 changes! {

@@ -31,6 +31,49 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
+/// As deep as the log's tables go, and one deeper.
+#[test]
+fn what_could_not_be_read_again_is_refused() {
+    let nested = |depth: usize| {
+        let deep = (1..depth).fold(Value::Void, |inner, n| match n % 2 {
+            0 => Value::Array(vec![inner]),
+            _ => Value::Table(table(&[("a", inner)])),
+        });
+        table(&[("a", deep)])
+    };
+    for depth in [1, limits::TABLE_DEPTH, limits::TABLE_DEPTH + 1, 32] {
+        let arguments = nested(depth);
+        let changes = [
+            Change::DeclareQueue(QueueRecord {
+                arguments: arguments.clone(),
+                ..queue("q")
+            }),
+            Change::DeclareExchange(ExchangeRecord {
+                arguments: arguments.clone(),
+                ..exchange("x", "direct")
+            }),
+            Change::Bind(BindingRecord {
+                arguments: arguments.clone(),
+                ..to_queue("x", "q", "k")
+            }),
+        ];
+        for change in changes {
+            let refused = Refused::PreconditionFailed("arguments are nested deeper than 16".into());
+            let (readable, read) = match depth > limits::TABLE_DEPTH {
+                true => (Err(refused), Err(DecodeError::Limit)),
+                false => (Ok(()), Ok(change.clone())),
+            };
+            assert_eq!(change.check_readable(), readable, "{depth}");
+            assert_eq!(Change::decode(&change.encode()), read, "{depth}");
+        }
+    }
+    let large = Change::PutGlobalParameter {
+        name: name("p"),
+        value: "x".repeat(limits::CHANGE_BYTES).into(),
+    };
+    assert!(matches!(large.check_readable(), Err(Refused::Invalid(_))));
+}
+
 proptest! {
     #[test]
     fn tables_come_back_as_they_went(pairs in proptest::collection::vec(("[a-zé]{0,5}", value()), 0..6)) {
