@@ -45,7 +45,7 @@ macro_rules! changes {
 
 impl Change {
     /// Whether it can be read again: an entry of the log that cannot ends every node that comes to it, now and whenever it starts. What
-    /// clients send may be nested deeper than tables here (AMQP 0.9.1: 32, the HTTP API: 128).
+    /// clients of AMQP 0.9.1 send may be nested 32 deep, more than tables here.
     pub fn check_readable(&self) -> Result<(), Refused> {
         let encoded = self.encode();
         match Change::decode(&encoded) {
