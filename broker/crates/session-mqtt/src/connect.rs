@@ -120,11 +120,9 @@ impl MqttSession {
         // Another node may have made or ended the session, or changed its subscriptions, a moment ago.
         if link.extras.session_expiry > 0 && !cx.broker.knows_all() {
             self.phase = Phase::Learning;
-            // Every other node learns from it that the session may go on here (see [`session_asked_for`]).
-            let name = link.extras.client_id.as_deref().and_then(queue_name);
             let nothing = Change::DeleteQueue {
                 vhost: vhost.clone(),
-                name: name.unwrap_or_default(),
+                name: "".into(),
                 id: Some(QueueId::NONE),
             };
             cx.broker.change(LEARNING, nothing);
@@ -152,19 +150,14 @@ impl MqttSession {
         let name = client_id.as_deref().unwrap_or_default();
         match hub.claim(&link.account.vhost, name, number, *clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
-            Claim::Granted {
-                subscriber,
-                left,
-                elsewhere,
-            } => {
+            Claim::Granted { subscriber, left } => {
                 let Leave { state, until, will } = left;
                 let kept = state.and_then(|state| state.into_any().downcast::<Kept>().ok());
                 if kept.is_some() {
                     link.extras.waited = Some(Box::new(Waited { until, will }));
                 }
                 self.phase = Phase::Opening;
-                let kept = kept.map(|kept| *kept);
-                match link.open_session(subscriber, (kept, elsewhere), cx) {
+                match link.open_session(subscriber, kept.map(|kept| *kept), cx) {
                     Ok(true) => self.run(cx),
                     Ok(false) => {}
                     Err(failure) => self.fail(failure, cx),

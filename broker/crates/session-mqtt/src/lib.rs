@@ -31,4 +31,4 @@ pub use for_topic::for_topic;
 pub use publish::publish_will;
 pub use session::MqttSession;
 pub use settings::{Limits, SessionConfig, Settings};
-pub use stored::{client_of, session_asked_for, shared_subscription};
+pub use stored::{client_of, shared_subscription};

@@ -237,12 +237,12 @@ impl Link {
             .all(|right| tree.permitted(&self.account.user, &self.account.vhost, right, queue))
     }
 
-    /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here,
-    /// and the session may have gone on `elsewhere` since. False: the queue has to answer first.
+    /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here.
+    /// False: the queue has to answer first.
     pub fn open_session(
         &mut self,
         subscriber: SubscriberId,
-        (kept, elsewhere): (Option<Kept>, bool),
+        kept: Option<Kept>,
         cx: &mut Cx<'_>,
     ) -> Result<bool, Failure> {
         self.subscriber = subscriber;
@@ -256,19 +256,16 @@ impl Link {
         let allowed = record.as_ref().is_none_or(|r| self.may_use(tree, &r.name));
         let id = record.as_ref().map(|r| r.id);
         let hub = cx.broker.topics();
-        // Its queue went meanwhile, and with that the session. Or packet identifiers, in both directions, are what another node made
-        // of them: under one that the client still waits for PUBREL of, it takes a new message for the one it has [MQTT-4.3.3-10].
-        let mut stale = elsewhere || kept.as_ref().is_some_and(|kept| kept.queue != id);
         let over = hub.is_some_and(|hub| {
             let over = id.is_some_and(|id| hub.is_ending(id.0));
-            stale |= over;
-            if stale {
+            // Its queue went meanwhile, and with that the session.
+            if kept.as_ref().is_some_and(|kept| kept.queue != id) || over {
                 hub.unsubscribe_all(subscriber);
                 hub.store_in(subscriber, 0);
             }
             over
         });
-        let kept = kept.filter(|_| !stale);
+        let kept = kept.filter(|kept| kept.queue == id && !over);
         let unknown_past = kept.is_none();
         self.extras.present = !unknown_past;
         let mut before = None;

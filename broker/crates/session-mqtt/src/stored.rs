@@ -612,17 +612,6 @@ pub(crate) fn of_session(tree: &Tree, queue: QueueId) -> bool {
         .is_some_and(|q| client_of(&q.name).is_some())
 }
 
-/// Whose session a change asks for: it changes nothing, and is in the log before a connection takes up the session of the client.
-/// Programs before that wrote it without a name.
-pub fn session_asked_for(change: &Change) -> Option<(&str, &str)> {
-    match change {
-        Change::DeleteQueue { vhost, name, id } if *id == Some(QueueId::NONE) => {
-            client_of(name).map(|client| (&**vhost, client))
-        }
-        _ => None,
-    }
-}
-
 /// The client that a session's queue belongs to, from its name.
 pub fn client_of(queue: &str) -> Option<&str> {
     queue

@@ -61,7 +61,6 @@ impl Core {
                     )));
                 }
             };
-            let elsewhere = matches!(asker, Asker::Elsewhere);
             if self.config.shards > 1 {
                 let done_for = match &asker {
                     Asker::Shard { shard, token } => Some((*shard, *token)),
@@ -70,11 +69,10 @@ impl Core {
                 self.send_to_other_shards(&Frame::Applied {
                     index: entry.index,
                     change: change.clone(),
-                    elsewhere,
                     done_for,
                 });
             }
-            let result = self.apply_change(entry.index, &change, elsewhere);
+            let result = self.apply_change(entry.index, &change);
             self.answer(asker, result);
         }
         self.open_when_caught_up();
@@ -124,15 +122,15 @@ impl Core {
         }
     }
 
-    /// Other shards: what shard 0 has applied; `elsewhere`: another node asked for it.
+    /// Other shards: what shard 0 has applied.
     pub fn applied_on_shard_0(
         &mut self,
         index: u64,
-        (change, elsewhere): (&Change, bool),
+        change: &Change,
         done_for: Option<(u16, u64)>,
     ) {
         self.applied = index;
-        let result = self.apply_change(index, change, elsewhere);
+        let result = self.apply_change(index, change);
         let asker = done_for
             .filter(|(shard, _)| *shard == self.config.index)
             .and_then(|(_, token)| self.asked.remove(&token));
@@ -148,18 +146,8 @@ impl Core {
         }
     }
 
-    fn apply_change(
-        &mut self,
-        index: u64,
-        change: &Change,
-        elsewhere: bool,
-    ) -> Result<Done, Refused> {
+    fn apply_change(&mut self, index: u64, change: &Change) -> Result<Done, Refused> {
         let result = self.tree.apply(index, change);
-        // Hubs of one node lose no words: what goes on between its shards they tell each other.
-        if let (true, Some((vhost, client))) = (elsewhere, session_mqtt::session_asked_for(change))
-        {
-            self.topics.went_elsewhere(vhost, client);
-        }
         match change {
             Change::Bind(binding) if result.is_ok() => self.session_bound(binding),
             Change::Unbind(binding) if result.is_ok() => self.session_unbound(binding),

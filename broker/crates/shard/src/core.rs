@@ -215,7 +215,7 @@ impl Core {
     /// Tells whoever asked for a change what came of it.
     pub fn answer(&mut self, asker: Asker, result: Result<Done, Refused>) {
         match asker {
-            Asker::Nobody | Asker::Elsewhere => {}
+            Asker::Nobody => {}
             Asker::Session { number, token } => self
                 .notices
                 .push_back((number, Notice::Changed { token, result })),

@@ -25,8 +25,6 @@ const VERSION: u8 = 1;
 /// Who waits for a change's result.
 pub enum Asker {
     Nobody,
-    /// Another node, or this one in an earlier life.
-    Elsewhere,
     /// A session of shard 0.
     Session {
         number: u64,
@@ -230,7 +228,7 @@ impl Directory {
         }
         let mine = origin.node == self.me && origin.incarnation == self.incarnation;
         if !mine {
-            return Ok(Some((change, Asker::Elsewhere)));
+            return Ok(Some((change, Asker::Nobody)));
         }
         // Numbers are taken in order, so ours is at the front.
         self.sent_at = now;

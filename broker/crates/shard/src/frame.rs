@@ -52,12 +52,10 @@ pub enum Frame {
         origin: Origin,
         change: Change,
     },
-    /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked,
-    /// `elsewhere`: it was another node.
+    /// Shard 0 to the other shards of its node: applied at this index; `done_for` is the shard and token that asked.
     Applied {
         index: u64,
         change: Change,
-        elsewhere: bool,
         done_for: Option<(u16, u64)>,
     },
     /// A whole tree, in front of what is applied from here on.
@@ -190,12 +188,10 @@ impl Frame {
             Frame::Applied {
                 index,
                 change,
-                elsewhere,
                 done_for,
             } => {
                 out.put_u8(APPLIED);
                 out.put_u64(*index);
-                out.put_u8(u8::from(*elsewhere));
                 let (shard, token) = done_for.unwrap_or((u16::MAX, 0));
                 out.put_u16(shard);
                 out.put_u64(token);
@@ -312,12 +308,10 @@ impl Frame {
             },
             APPLIED => {
                 let index = u64(&mut frame)?;
-                let elsewhere = u8(&mut frame)? != 0;
                 let (shard, token) = (u16(&mut frame)?, u64(&mut frame)?);
                 let done_for = (shard != u16::MAX).then_some((shard, token));
                 Frame::Applied {
                     index,
-                    elsewhere,
                     done_for,
                     change: change(frame)?,
                 }

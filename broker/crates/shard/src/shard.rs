@@ -457,9 +457,8 @@ impl ShardDriver for Shard {
             Frame::Applied {
                 index,
                 change,
-                elsewhere,
                 done_for,
-            } => (self.core).applied_on_shard_0(index, (&change, elsewhere), done_for),
+            } => self.core.applied_on_shard_0(index, &change, done_for),
             Frame::Restored { index, tree } => self.core.restored_on_shard_0(index, &tree),
             Frame::CaughtUp => self.core.is_caught_up(),
             Frame::ChangeRefused { token, why } => self.core.refused_on_shard_0(token, why),

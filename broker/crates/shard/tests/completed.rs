@@ -7,7 +7,6 @@ use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Properties, Qos};
 use metadata::{Change, QueueKind};
-use std::time::Duration;
 
 const SESSION: &str = "mqtt-subscription-kqos1";
 
@@ -122,27 +121,4 @@ fn a_completed_message_is_not_sent_again_when_an_earlier_connection_takes_the_qu
         let stats = cluster.queue(0, SESSION).and_then(|q| q.stats);
         assert_eq!(stats.map(|s| (s.ready, s.unacknowledged)), Some((0, 3)));
     }
-}
-
-/// A node is cut off with a connection, and hears no more of what its client does: that goes on at another node, receives messages
-/// there, and comes back when the node is linked again and the other one is gone. The client waits for PUBREL of a message, and would
-/// take a new one under its identifier for that [MQTT-4.3.3-10]: all that it may wait for is let go.
-#[test]
-fn a_node_that_was_cut_off_lets_go_what_another_one_sent_its_client() {
-    let (mut cluster, [_, first, other]) = session(QueueKind::Quorum);
-    let mut before = keeper(&mut cluster, first, &["1"]);
-    complete(&mut cluster, &mut before, "1");
-    cluster.cut_off(first);
-    cluster.pass(Duration::from_secs(3));
-    before.cut(&mut cluster);
-    let mut elsewhere = keeper(&mut cluster, other, &["2"]);
-    let held = elsewhere.packet_id_of("2");
-    elsewhere.answer(&mut cluster, AckKind::PubRec, held);
-    cluster.kill(other);
-    cluster.link(first);
-    cluster.pass(Duration::from_secs(3));
-    let (_, told) = connected(&mut cluster, first);
-    let released = told.iter().filter(|packet| *packet == "PubRel Success");
-    let count = released.count();
-    assert_eq!((told[0].as_str(), count), ("CONNACK Success true", 64));
 }

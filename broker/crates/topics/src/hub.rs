@@ -82,8 +82,6 @@ pub enum Claim {
         /// What its last connection left here, if anything. It is not over yet: the asker says either [`Hub::came_back`] or, when its
         /// own connection is not let in, [`Hub::leave`] with what was left.
         left: Leave,
-        /// The client has asked another node for its session since: what was left may be of a session that went on there.
-        elsewhere: bool,
     },
     /// Another connection has it and has been told to leave: claim again on [`Output::Free`].
     Wait,
@@ -340,7 +338,6 @@ impl Hub {
             return claim;
         }
         entry.stamp = stamp;
-        let elsewhere = entry.comes_from_elsewhere();
         let was = self.change_seat(subscriber, Seat::Connected(session));
         let Some(Seat::Away(away)) = was else {
             return Claim::Wait;
@@ -349,11 +346,7 @@ impl Hub {
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
         let left = Leave { state, until, will };
-        Claim::Granted {
-            subscriber,
-            left,
-            elsewhere,
-        }
+        Claim::Granted { subscriber, left }
     }
 
     /// Other hubs hear what this means for them. What was before; None: there is no such client.
@@ -382,7 +375,6 @@ impl Hub {
         Claim::Granted {
             subscriber,
             left: Leave::default(),
-            elsewhere: false,
         }
     }
 

@@ -74,16 +74,6 @@ impl Hub {
         self.claims.take()
     }
 
-    /// The log says that a client asked another node for its session. This hub may never hear of it in another way: it may have been
-    /// out of reach then, and whoever knew may be gone when it is back. What a checkpoint stands for is not said, though.
-    pub fn went_elsewhere(&mut self, vhost: &str, client: &str) {
-        if let Some(subscriber) = self.client(vhost, client)
-            && let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize)
-        {
-            entry.goes_elsewhere();
-        }
-    }
-
     /// What another hub says of client ids.
     pub fn hear_claims(&mut self, from: Place, words: Vec<ClaimWord>) {
         for word in words {

@@ -32,8 +32,6 @@ pub(super) struct VhostName(pub Arc<str>);
 struct Rest {
     filters: Filters,
     away: Option<Box<Away>>,
-    /// It has asked another node for its session.
-    went: bool,
 }
 
 pub(super) struct Subscriber {
@@ -117,20 +115,6 @@ impl Subscriber {
         }
     }
 
-    pub fn goes_elsewhere(&mut self) {
-        self.rest.get_or_insert_default().went = true;
-    }
-
-    /// Whether it went elsewhere since this was asked last.
-    pub fn comes_from_elsewhere(&mut self) -> bool {
-        let went = match &mut self.rest {
-            Some(rest) => std::mem::take(&mut rest.went),
-            None => false,
-        };
-        self.tidy();
-        went
-    }
-
     pub fn filters(&self) -> &Filters {
         self.rest.as_ref().map_or(&NO_FILTERS, |rest| &rest.filters)
     }
@@ -156,7 +140,7 @@ impl Subscriber {
 
     fn tidy(&mut self) {
         self.rest
-            .take_if(|rest| rest.away.is_none() && rest.filters.len() == 0 && !rest.went);
+            .take_if(|rest| rest.away.is_none() && rest.filters.len() == 0);
     }
 }
 
@@ -179,8 +163,5 @@ mod tests {
         assert!(matches!(client.sit(Seat::Connected(8)), Seat::Away(_)));
         assert!(client.rest.is_none() && client.away_mut().is_none());
         assert_eq!(client.session(), Some(8));
-        client.goes_elsewhere();
-        assert!(client.comes_from_elsewhere() && !client.comes_from_elsewhere());
-        assert!(client.rest.is_none());
     }
 }

@@ -353,9 +353,6 @@ impl Device {
             }
             Heard::Message(arrival) => {
                 if !self.inbound.arrived(&arrival) {
-                    let id = PostId::read(&arrival.payload).map_or(0, |id| id.0);
-                    let (device, packet_id) = (self.number, arrival.packet_id);
-                    tracing::debug!(post = id, device, packet_id, "taken for one that it holds");
                     return Ok(());
                 }
                 if arrival.retained && self.plan.looks.is_some() {
