@@ -355,7 +355,6 @@ def http_shapes(side):
         doc = doc[0] if isinstance(doc, list) else doc
         for key, value in doc.items():
             side.say(f"{path.split('/')[1]} {path[-4:] if path.endswith(')') else path.split('/')[-1][:8]} {key}: {json.dumps(shape(value))}", "there")
-    values = {}
     for number in (1, 2, 3):
         doc = w.json(f"/channels/{name}%20({number})")
         side.say(f"channel {number}", {key: doc.get(key) for key in ("acks_uncommitted", "confirm", "consumer_count", "global_prefetch_count", "messages_unacknowledged", "messages_uncommitted", "messages_unconfirmed", "number", "prefetch_count", "state", "transactional", "user", "vhost", "user_who_performed_action")})
