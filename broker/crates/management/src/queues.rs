@@ -451,6 +451,8 @@ async fn request(api: &Api, queue: QueueId, body: RequestBody) -> Result<(), Api
     match answer {
         FromQueue::Refused { text, .. } => Err(ApiError::bad_request(text)),
         FromQueue::NotTaken(_) => Err(ApiError::unavailable("the queue is not available")),
-        FromQueue::Consuming | FromQueue::Empty | FromQueue::Count { .. } => Ok(()),
+        FromQueue::Consuming | FromQueue::GoesOn | FromQueue::Empty | FromQueue::Count { .. } => {
+            Ok(())
+        }
     }
 }

@@ -75,6 +75,12 @@ pub const MQTT_FENCING: Feature = Feature {
     description: "MQTT: what an earlier connection of a session asked for cannot undo a later one's subscriptions",
 };
 
+/// A request to a queue and its answer, which programs before this feature cannot read.
+pub const MQTT_CONTINUITY: Feature = Feature {
+    name: "mqtt_continuity",
+    description: "MQTT: a session's queue tells a node whether the session has been elsewhere since",
+};
+
 /// A password hash that programs before this feature cannot read.
 pub const PASSWORD_MD5: Feature = Feature {
     name: "password_md5",
@@ -86,6 +92,7 @@ pub const KNOWN: &[Feature] = &[
     CHANNEL_PREFETCH,
     CLUSTER_LIMITS,
     MQTT_CLUSTER,
+    MQTT_CONTINUITY,
     MQTT_FENCING,
     MQTT_STATE,
     MQTT_SUCCESSION,

@@ -132,6 +132,23 @@ pub struct Succession {
     pub spec: ConsumerSpec,
     /// What the connection before had done, in case the queue has not heard of that yet.
     pub settled: Option<Settled>,
+    pub line: Line,
+    /// An index of the metadata log that its node applied after the client had asked for the session: a request of a connection that
+    /// asked before another one that has consumed comes late, and is refused. 0: its node did not ask. Nothing with [`Line::Untold`].
+    pub at: u64,
+}
+
+/// Connections of a session that know, one from the other, what its client was sent and has not answered, because they were at one
+/// place. A queue knows the line of the connection that consumed last, by the one that began it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// Nothing is said; what programs before the feature flag `mqtt_continuity` can read.
+    Untold,
+    /// What earlier connections knew is not known, or in which line they were.
+    New,
+    /// This one. The answer says whether it goes on ([`Answer::GoesOn`]) or others have consumed since ([`Answer::Consuming`]); then the
+    /// connection begins one.
+    Of(SessionId),
 }
 
 /// Deliveries that are done with, as inclusive ranges of ids.
@@ -186,6 +203,8 @@ impl Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Consuming,
+    /// As `Consuming`: the line that a [`Succession`] names is the queue's. Also of `Line::New`, where the queue knew of none.
+    GoesOn,
     /// `Get` found nothing; when it found something a `Deliver` comes instead.
     Empty,
     /// After `Purge` and `Delete`: messages removed. After `Stat`: messages ready.

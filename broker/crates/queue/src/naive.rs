@@ -2,8 +2,8 @@
 //! settlements, time and limits, as plainly as it can be said.
 
 use crate::{
-    ConsumerId, ConsumerSpec, DeadReason, Event, FlowWindow, Outcome, Output, Overflow, QueueKind,
-    QueueSettings, RequestBody, SessionId, Settled, Succession,
+    ConsumerId, ConsumerSpec, DeadReason, Event, FlowWindow, Line, Outcome, Output, Overflow,
+    QueueKind, QueueSettings, RequestBody, SessionId, Settled, Succession,
 };
 use message::{Message, MessageBuilder, Protocol, Table};
 use proptest::prelude::*;
@@ -859,6 +859,8 @@ impl<R: Real> Pair<R> {
             consumer,
             spec,
             settled,
+            line: Line::New,
+            at: 0,
         }))
     }
 

@@ -219,6 +219,7 @@ impl Link {
             None => stored.map_or(0, |stored| stored.fence),
             Some(_) => 0,
         };
+        let line = stored.and_then(|stored| stored.line);
         let settled = self.leave_queue(cx);
         self.state.rewind();
         let kept = Kept {
@@ -226,6 +227,7 @@ impl Link {
             state: self.state,
             ids: self.ids,
             settled,
+            line,
             fence,
             settings: self.settings,
         };

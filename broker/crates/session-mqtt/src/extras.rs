@@ -31,6 +31,8 @@ pub(crate) struct Extras {
     pub present: bool,
     /// Seconds; `u32::MAX`: for ever.
     pub session_expiry: u32,
+    /// What this node had applied of the metadata log when it had caught up for the client; 0: it did not.
+    pub learned: u64,
     /// See [`Link::max_packet`].
     pub packet: u32,
     pub will: Option<Box<DelayedWill>>,
@@ -52,6 +54,7 @@ impl Extras {
         expiry_cut: false,
         present: false,
         session_expiry: 0,
+        learned: 0,
         packet: u32::MAX,
         will: None,
         waited: None,

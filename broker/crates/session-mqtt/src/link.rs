@@ -6,7 +6,7 @@ use crate::extras::MaybeExtras;
 use crate::packet_ids::PacketIds;
 use crate::session::Failure;
 use crate::state::{ClientState, Kept};
-use crate::stored::queue_name;
+use crate::stored::{Past, queue_name};
 use crate::traffic::Traffic;
 use bytes::BytesMut;
 use codec_mqtt::{Qos, Reason, Version};
@@ -266,12 +266,15 @@ impl Link {
             over
         });
         let kept = kept.filter(|kept| kept.queue == id && !over);
-        let unknown_past = kept.is_none();
-        self.extras.present = !unknown_past;
-        let mut before = None;
+        let mut past = Past::default();
+        self.extras.present = kept.is_some();
         if let Some(kept) = kept {
             (self.state, self.ids) = (kept.state, kept.ids);
-            before = kept.settled;
+            past = Past {
+                known: true,
+                settled: kept.settled,
+                line: kept.line,
+            };
             // In a cluster the session may have been elsewhere since.
             if let Some(stored) = self.extras.stored_mut()
                 && cx.broker.knows_all()
@@ -294,7 +297,7 @@ impl Link {
             return Ok(false);
         }
         self.extras.present = true;
-        self.resume(&record, unknown_past, before, cx);
+        self.resume(&record, past, cx);
         Ok(false)
     }
 }

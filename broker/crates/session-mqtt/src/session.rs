@@ -348,7 +348,7 @@ impl MqttSession {
             Notice::Changed { token, result } => self.changed(token, result, cx),
             Notice::Answer { queue, seq, answer } => {
                 let link = self.client.known_mut();
-                match link.map_or(Ok(false), |link| link.answered(queue, seq, answer)) {
+                match link.map_or(Ok(false), |link| link.answered(queue, seq, answer, cx)) {
                     Ok(true) if self.phase == Phase::Opening => self.run(cx),
                     Ok(_) => {}
                     Err(failure) => self.fail(failure, cx),
@@ -376,6 +376,9 @@ impl MqttSession {
         if token == LEARNING {
             // Or nobody answered: what this node knows has to do.
             if self.phase == Phase::Learning {
+                if let (Ok(_), Some(link)) = (result, self.client.known_mut()) {
+                    link.extras.learned = cx.broker.tree().applied();
+                }
                 self.claim(cx);
             }
             return;

@@ -7,7 +7,7 @@ use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use message::Message;
 use metadata::QueueId;
-use queue::Settled;
+use queue::{SessionId, Settled};
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -121,6 +121,8 @@ pub(crate) struct Kept {
     pub queue: Option<QueueId>,
     /// What that may not have heard of.
     pub settled: Option<Box<Settled>>,
+    /// See [`Stored`](crate::stored::Stored).
+    pub line: Option<SessionId>,
     /// The number in the bindings of its connection, if all that that asked for was answered; else 0.
     pub fence: u32,
     pub settings: Arc<Settings>,
@@ -205,6 +207,35 @@ impl ClientState {
     /// What another life of the node may have used is not used again before it is released.
     pub fn release_all(&mut self, ids: &PacketIds) {
         self.releasing = ids.all().collect();
+    }
+
+    /// Whether a message of QoS 2 is under way to the client.
+    pub fn has_exactly_once(&self) -> bool {
+        let mut all = self.inflight.iter();
+        all.any(|i| i.qos == Qos::ExactlyOnce)
+    }
+
+    /// The client has been elsewhere: what packet identifiers stand for, in both directions, is not known any more. What is the queue's
+    /// comes from there again; the rest is sent once more.
+    pub fn forget_ids(&mut self) {
+        let Some(under_way) = self.0.as_deref_mut() else {
+            return;
+        };
+        under_way.received.clear();
+        let all = std::mem::take(&mut under_way.inflight);
+        let ours = all.into_iter().filter(|i| i.owed == Owed::Nobody);
+        for delivery in ours
+            .filter(|i| !i.released)
+            .rev()
+            .filter_map(|i| i.delivery)
+        {
+            under_way.waiting_bytes += delivery.message.as_bytes().len();
+            under_way.waiting.push_front(Waiting {
+                delivery,
+                owed: None,
+                dup: true,
+            });
+        }
     }
 
     /// Those that PUBREL has to go out for.

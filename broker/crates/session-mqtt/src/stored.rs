@@ -10,9 +10,12 @@ use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 use message::{Message, Protocol, Table, Value};
-use metadata::features::{MQTT_FENCING, MQTT_SUCCESSION};
+use metadata::features::{MQTT_CONTINUITY, MQTT_FENCING, MQTT_SUCCESSION};
 use metadata::{BindingRecord, Change, Destination, Name, QueueId, QueueKind, QueueRecord, Tree};
-use queue::{Answer, ConsumerId, ConsumerSpec, Outcome as Done, RequestBody, Settled, Succession};
+use queue::{
+    Answer, ConsumerId, ConsumerSpec, Line, Outcome as Done, RequestBody, SessionId, Settled,
+    Succession,
+};
 use session::RequestSeq;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -37,8 +40,13 @@ pub(crate) struct Stored {
     pub queue: Option<QueueId>,
     /// Its type.
     pub kind: QueueKind,
-    /// The question whether messages may come.
-    asked: Option<RequestSeq>,
+    /// The question whether messages may come, and the line that it named.
+    asked: Option<(RequestSeq, Line)>,
+    /// What came before the answer to that: no more than the queue was asked for.
+    early: Vec<queue::Delivery>,
+    /// The connections that know what the client was sent, by the first of them: this one, and those before it at this shard while the
+    /// client was nowhere else. None: the queue has not said so.
+    pub line: Option<SessionId>,
     pub consuming: bool,
     /// What the connection before had done, until the queue has heard it.
     before: Option<Box<Settled>>,
@@ -56,12 +64,24 @@ pub(crate) struct Stored {
     found: Vec<Subscription>,
 }
 
+/// What is known of a session's earlier connections.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// The last one was at this shard.
+    pub known: bool,
+    /// What it had done, as far as the queue may not have heard.
+    pub settled: Option<Box<Settled>>,
+    pub line: Option<SessionId>,
+}
+
 impl Default for Stored {
     fn default() -> Stored {
         Stored {
             queue: None,
             kind: QueueKind::Classic,
             asked: None,
+            early: Vec::new(),
+            line: None,
             consuming: false,
             before: None,
             settled: Vec::new(),
@@ -233,20 +253,14 @@ impl Link {
     }
 
     /// The session has this queue from an earlier connection: messages come when the queue agrees.
-    /// `before`: what that one had done, as far as the queue may not have heard.
-    pub(crate) fn resume(
-        &mut self,
-        record: &QueueRecord,
-        unknown_past: bool,
-        before: Option<Box<Settled>>,
-        cx: &mut Cx<'_>,
-    ) {
+    pub(crate) fn resume(&mut self, record: &QueueRecord, past: Past, cx: &mut Cx<'_>) {
         let fence = self.extras.stored.as_ref().map_or(0, |s| s.fence);
         self.extras.stored = Some(Box::new(Stored {
             fence,
+            line: past.line,
             queue: Some(record.id),
-            unknown_past,
-            before,
+            unknown_past: !past.known,
+            before: past.settled,
             ..Stored::default()
         }));
         self.restore_subscriptions(record.id, cx);
@@ -297,6 +311,7 @@ impl Link {
 
     fn consume(&mut self, cx: &mut Cx<'_>) {
         let tag = self.extras.client_id.as_deref().unwrap_or_default().into();
+        let learned = self.extras.learned;
         let Some(stored) = self.extras.stored_mut() else {
             return;
         };
@@ -316,17 +331,27 @@ impl Link {
         if let Some(record) = cx.broker.tree().queue_by_id(queue) {
             stored.kind = record.kind;
         }
-        let knows_successors = cx.broker.tree().feature_enabled(MQTT_SUCCESSION.name);
-        let body = match knows_successors {
+        let tree = cx.broker.tree();
+        let knows_successors = tree.feature_enabled(MQTT_SUCCESSION.name);
+        let on = tree.feature_enabled(MQTT_CONTINUITY.name);
+        let at = if on { learned } else { 0 };
+        let line = match (on, stored.line) {
+            (false, _) => Line::Untold,
+            (true, None) => Line::New,
+            (true, Some(first)) => Line::Of(first),
+        };
+        let body = match knows_successors || line != Line::Untold {
             true => RequestBody::Succeed(Box::new(Succession {
                 consumer,
                 spec,
                 settled: stored.before.as_deref().cloned(),
+                line,
+                at,
             })),
             false => RequestBody::Consume { consumer, spec },
         };
         let seq = cx.broker.request(queue, body);
-        stored.asked = Some(seq);
+        stored.asked = Some((seq, line));
         stored.consuming = true;
     }
 
@@ -336,6 +361,7 @@ impl Link {
         queue: QueueId,
         seq: RequestSeq,
         answer: Answer,
+        cx: &mut Cx<'_>,
     ) -> Result<bool, Failure> {
         // Section 3.14.2.1: a server that is not available says so in CONNACK alone.
         let reason = match self.open {
@@ -345,19 +371,45 @@ impl Link {
         let Some(stored) = self.extras.stored_mut() else {
             return Ok(false);
         };
-        if stored.queue != Some(queue) || stored.asked != Some(seq) {
+        let Some((asked, line)) = stored.asked else {
+            return Ok(false);
+        };
+        if stored.queue != Some(queue) || asked != seq {
             return Ok(false);
         }
         stored.asked = None;
-        match answer {
-            Answer::Refused { text, .. } => {
-                stored.consuming = false;
-                Err(Failure::new(reason, text))
-            }
-            _ => {
-                stored.before = None;
-                Ok(true)
-            }
+        if let Answer::Refused { text, .. } = answer {
+            stored.consuming = false;
+            return Err(Failure::new(reason, text));
+        }
+        stored.before = None;
+        let early = std::mem::take(&mut stored.early);
+        self.continues(line, answer == Answer::GoesOn, cx);
+        self.take(queue, early, cx);
+        Ok(true)
+    }
+
+    /// The session goes on from where the line of connections had it that this one named; or others have consumed since.
+    fn continues(&mut self, line: Line, goes_on: bool, cx: &Cx<'_>) {
+        let Some(stored) = self.extras.stored_mut() else {
+            return;
+        };
+        match line {
+            Line::Untold => return,
+            Line::Of(_) if goes_on => return,
+            Line::Of(_) | Line::New => stored.line = Some(cx.broker.id()),
+        }
+        // Where CONNACK did not wait for the answer, the session had no queue, and this connection has given out identifiers of its own.
+        if goes_on || stored.unknown_past || self.open {
+            return;
+        }
+        // Packet identifiers, in both directions, are what others made of them: under one that the client still waits for PUBREL of, it
+        // takes a new message for the one that it has [MQTT-4.3.3-10].
+        stored.unknown_past = true;
+        let exactly_once = stored.exactly_once || self.state.has_exactly_once();
+        self.state.forget_ids();
+        if exactly_once {
+            self.state.release_all(&self.ids);
         }
     }
 
@@ -381,8 +433,12 @@ impl Link {
 
     /// Messages from the queue.
     pub(crate) fn take(&mut self, queue: QueueId, all: Vec<queue::Delivery>, cx: &mut Cx<'_>) {
-        if self.queue() != Some(queue) {
+        let stored = self.extras.stored_mut();
+        let Some(stored) = stored.filter(|stored| stored.queue == Some(queue)) else {
             return;
+        };
+        if stored.asked.is_some() {
+            return stored.early.extend(all);
         }
         for delivery in all {
             let again = delivery.redelivered;

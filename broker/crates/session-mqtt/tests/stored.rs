@@ -119,6 +119,60 @@ fn what_an_earlier_life_sent_is_let_go_by_the_first_connection_that_is_answered(
     assert_eq!(said[1..], released);
 }
 
+/// The client has used the session at another node since: packet identifiers are what that one made of them.
+#[test]
+fn what_was_kept_of_identifiers_is_not_believed_when_the_session_was_elsewhere() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "a", Qos::ExactlyOnce);
+    w.publish(c, "a", Qos::ExactlyOnce, 9, "1");
+    assert_eq!(w.said(c), ["PUBLISH a 1 q2 #1", "PUBREC 9"]);
+    w.cut(c);
+    w.consumed_elsewhere("k");
+    let (c, said) = keeper(&mut w, "k", 3600);
+    assert_eq!(said[0], "CONNACK 0x00 present");
+    let released: Vec<String> = (1..=64).map(|id| format!("PUBREL {id}")).collect();
+    assert_eq!(said[1..], released);
+    // The other node had PUBREL of the first message under this identifier.
+    w.publish(c, "a", Qos::ExactlyOnce, 9, "2");
+    assert_eq!(w.said(c), ["PUBREC 9"]);
+    for id in 1..=64 {
+        w.ack(c, AckKind::PubComp, id, Reason::Success);
+    }
+    assert_eq!(w.said(c), ["PUBLISH a 1 q2 #1 dup", "PUBLISH a 2 q2 #2"]);
+    // That is known now: also a connection that sends nothing of its own may ask for it.
+    w.cut(c);
+    let (_, said) = keeper(&mut w, "k", 0);
+    let again = ["PUBLISH a 1 q2 #1 dup", "PUBLISH a 2 q2 #2 dup"];
+    assert_eq!(said[1..], again);
+}
+
+/// What the client was done with is known by the queue's own numbers, and stays known.
+#[test]
+fn what_is_completed_stays_so_when_the_session_was_elsewhere() {
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "a", Qos::ExactlyOnce);
+    w.publish(c, "a", Qos::ExactlyOnce, 9, "1");
+    w.publish(c, "a", Qos::ExactlyOnce, 10, "2");
+    w.said(c);
+    w.delay(c);
+    w.ack(c, AckKind::PubRec, 1, Reason::Success);
+    w.ack(c, AckKind::PubComp, 1, Reason::Success);
+    w.usurp("k");
+    w.consumed_elsewhere("k");
+    w.hear();
+    let (c, said) = keeper(&mut w, "k", 3600);
+    let released: Vec<String> = (1..=64).map(|id| format!("PUBREL {id}")).collect();
+    assert_eq!(said[1..], released);
+    for id in 1..=64 {
+        w.ack(c, AckKind::PubComp, id, Reason::Success);
+    }
+    assert_eq!(w.said(c), ["PUBLISH a 2 q2 #1 dup"]);
+    let queue = w.node.stored("k").expect("the session's queue");
+    assert_eq!(w.node.kept(queue.id), 1);
+}
+
 #[test]
 fn a_session_without_a_subscription_outlives_the_process() {
     // [MQTT-3.1.2-5], [MQTT-3.2.2-3]

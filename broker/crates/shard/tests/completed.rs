@@ -6,7 +6,9 @@ mod cluster;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_mqtt::{AckKind, Properties, Qos};
+use metadata::features::MQTT_CONTINUITY;
 use metadata::{Change, QueueKind};
+use std::time::Duration;
 
 const SESSION: &str = "mqtt-subscription-kqos1";
 
@@ -35,8 +37,7 @@ fn publish(cluster: &mut Cluster, at: usize, payload: &str) {
 }
 
 /// A cluster, the node that has the session's queue, and the two others.
-fn session(kind: QueueKind) -> (Cluster, [usize; 3]) {
-    let mut cluster = Cluster::new(3);
+fn session(mut cluster: Cluster, kind: QueueKind) -> (Cluster, [usize; 3]) {
     cluster.change(Change::SetDefaultQueueType {
         vhost: "/".into(),
         kind: Some(kind),
@@ -95,7 +96,8 @@ fn told_until(cluster: &mut Cluster, at: usize, payload: &str) -> Vec<String> {
 #[test]
 fn a_completed_message_is_not_sent_again_when_an_earlier_connection_takes_the_queue() {
     for kind in [QueueKind::Quorum, QueueKind::Classic] {
-        let (mut cluster, [_, early, late]) = session(kind);
+        let cluster = Cluster::without_feature(3, MQTT_CONTINUITY.name);
+        let (mut cluster, [_, early, late]) = session(cluster, kind);
         cluster.delay_requests(early);
         let left = MqttClient::new(&mut cluster, early, "k", 60, None);
         left.cut(&mut cluster);
@@ -120,5 +122,53 @@ fn a_completed_message_is_not_sent_again_when_an_earlier_connection_takes_the_qu
         assert_eq!(told, expected, "{kind:?}");
         let stats = cluster.queue(0, SESSION).and_then(|q| q.stats);
         assert_eq!(stats.map(|s| (s.ready, s.unacknowledged)), Some((0, 3)));
+    }
+}
+
+/// The same where queues know which connection asked for the session last: the late request changes nothing.
+#[test]
+fn an_earlier_connection_does_not_take_the_queue_from_a_later_one() {
+    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+        let (mut cluster, [_, early, late]) = session(Cluster::new(3), kind);
+        cluster.delay_requests(early);
+        let left = MqttClient::new(&mut cluster, early, "k", 60, None);
+        left.cut(&mut cluster);
+        let mut keeper = keeper(&mut cluster, late, &["1"]);
+        cluster.let_through(early);
+        complete(&mut cluster, &mut keeper, "1");
+        publish(&mut cluster, late, "2");
+        cluster.until("the next message", |c| {
+            let said = keeper.said(c);
+            said.contains(&"a 2 q2 []".to_owned()).then_some(())
+        });
+    }
+}
+
+/// A node is cut off with a connection, and hears no more of what its client does: that goes on at another node, receives messages
+/// there, and comes back when the node is linked again and the other one is gone. The client waits for PUBREL of a message, and would
+/// take a new one under its identifier for that [MQTT-4.3.3-10]: all that it may wait for is let go.
+#[test]
+fn a_node_that_was_cut_off_lets_go_what_another_one_sent_its_client() {
+    for kind in [QueueKind::Quorum, QueueKind::Classic] {
+        let (mut cluster, [_, first, other]) = session(Cluster::new(3), kind);
+        let mut before = keeper(&mut cluster, first, &["1"]);
+        complete(&mut cluster, &mut before, "1");
+        cluster.cut_off(first);
+        cluster.pass(Duration::from_secs(3));
+        before.cut(&mut cluster);
+        let mut elsewhere = keeper(&mut cluster, other, &["2"]);
+        let held = elsewhere.packet_id_of("2");
+        elsewhere.answer(&mut cluster, AckKind::PubRec, held);
+        cluster.kill(other);
+        cluster.link(first);
+        cluster.pass(Duration::from_secs(3));
+        let (_, told) = connected(&mut cluster, first);
+        let released = told.iter().filter(|packet| *packet == "PubRel Success");
+        let count = released.count();
+        assert_eq!(
+            (told[0].as_str(), count),
+            ("CONNACK Success true", 64),
+            "{kind:?}"
+        );
     }
 }

@@ -215,6 +215,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
             ("channel_prefetch", "enabled"),
             ("cluster_limits", "enabled"),
             ("mqtt_cluster", "enabled"),
+            ("mqtt_continuity", "enabled"),
             ("mqtt_fencing", "enabled"),
             ("mqtt_state", "enabled"),
             ("mqtt_succession", "enabled"),

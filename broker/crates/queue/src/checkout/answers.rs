@@ -1,7 +1,9 @@
 //! Requests that are answered: consume, get, purge, stat, delete.
 
-use super::{Body, Checkout, Consumer, Store};
-use crate::{Answer, ConsumerId, ConsumerSpec, Event, QueueKind, SessionId, Settled, Succession};
+use super::{Body, Checkout, Consumer, KnownLine, Store};
+use crate::{
+    Answer, ConsumerId, ConsumerSpec, Event, Line, QueueKind, SessionId, Settled, Succession,
+};
 use env::planted::{self, Bug};
 use message::Table;
 
@@ -39,8 +41,11 @@ impl<I: Body> Checkout<I> {
             consumer: id,
             spec,
             settled,
+            line,
+            at,
         } = succession;
-        if let Err(refused) = self.may_consume(session, id, &spec) {
+        let allowed = self.may_consume(session, id, &spec);
+        if let Err(refused) = allowed.and_then(|()| self.may_succeed(line, at)) {
             return self.answer(store, session, seq, refused);
         }
         if let Some(settled) = settled {
@@ -50,7 +55,38 @@ impl<I: Body> Checkout<I> {
         let mut consumer = Consumer::new(session, id, spec, false);
         consumer.lasting = true;
         self.add(consumer);
-        self.answer(store, session, seq, Answer::Consuming);
+        let answer = match self.join_line(session, line, at) {
+            true => Answer::GoesOn,
+            false => Answer::Consuming,
+        };
+        self.answer(store, session, seq, answer);
+    }
+
+    /// Whether the line goes on that a connection names. Where no connection has named any, none is begun by one that does not: all
+    /// members have to make the same of it, and those of older programs know of no lines.
+    fn join_line(&mut self, session: SessionId, line: Line, at: u64) -> bool {
+        let known = self.line;
+        let (first, goes_on) = match (line, known) {
+            (Line::Untold, None) => return false,
+            (Line::New, None) => (session, true),
+            (Line::Of(named), Some(known)) if named == known.first => (named, true),
+            _ => (session, false),
+        };
+        let at = at.max(known.map_or(0, |known| known.at));
+        self.line = Some(KnownLine { first, at });
+        goes_on
+    }
+
+    /// A request that was on its way for long is not to take the queue from the connection that its client has now.
+    fn may_succeed(&self, line: Line, at: u64) -> Result<(), Answer> {
+        let known = self.line.map_or(0, |known| known.at);
+        if line == Line::Untold || at == 0 || at >= known {
+            return Ok(());
+        }
+        Err(Answer::Refused {
+            code: 403,
+            text: format!("{} has served a later connection of the client", self.label),
+        })
     }
 
     /// What the connection before had done, if its consumer is still there.

@@ -89,6 +89,15 @@ pub(crate) trait Store {
     fn purge(&mut self) -> u64;
 }
 
+/// Connections of a session that know one of the other ([`Line`](crate::Line)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KnownLine {
+    /// The one that began it.
+    pub first: SessionId,
+    /// The highest [`Succession::at`](crate::Succession::at), of whichever line.
+    pub at: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Checkout<I> {
@@ -112,6 +121,8 @@ pub(crate) struct Checkout<I> {
     pub live: u32,
     pub exclusive: Option<u64>,
     pub out: u64,
+    /// Of the connections that have consumed last.
+    pub line: Option<KnownLine>,
     pub closed: VecDeque<(u64, SessionId)>,
     pub closed_set: BTreeSet<SessionId>,
     pub gone: BTreeMap<NodeId, Incarnation>,
@@ -145,6 +156,7 @@ impl<I: Body> Checkout<I> {
             live: 0,
             exclusive: None,
             out: 0,
+            line: None,
             closed: VecDeque::new(),
             closed_set: BTreeSet::new(),
             gone: BTreeMap::new(),

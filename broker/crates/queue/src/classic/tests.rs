@@ -1013,6 +1013,8 @@ fn a_session_that_lasts_is_told_which_message_one_is() {
             consumer: ConsumerId(1),
             spec,
             settled: None,
+            line: crate::Line::Untold,
+            at: 0,
         };
         let out = rig.ask(by, RequestBody::Succeed(Box::new(next)));
         let marks = deliveries(&out).iter().map(|d| d.mark()).collect();

@@ -450,7 +450,7 @@ impl<T: Copy> QueueClient<T> {
             watch.left |= watch.cancelled.is_some_and(|cancel| cancel < number);
         }
         match (consumer_asked_for(&asked.body), &answer) {
-            (Some(consumer), Answer::Consuming) => {
+            (Some(consumer), Answer::Consuming | Answer::GoesOn) => {
                 if let Some(watch) = self.watches.get_mut(&consumer) {
                     watch.standing = true;
                 }

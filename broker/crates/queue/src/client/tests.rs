@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ConsumerSpec, Succession};
+use crate::{ConsumerSpec, Line, Succession};
 use env::{Incarnation, WallTime};
 use message::{MessageBuilder, Protocol, Table};
 
@@ -506,6 +506,8 @@ fn one_that_is_succeeded_before_it_heard_that_it_stands_ends() {
         consumer,
         spec,
         settled: None,
+        line: Line::Untold,
+        at: 0,
     };
     let seq = client.request(RequestBody::Succeed(Box::new(next)));
     assert_eq!(sent(&mut client), [seq]);

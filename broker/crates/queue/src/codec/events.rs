@@ -21,6 +21,7 @@ const EMPTY: u8 = 2;
 const COUNT: u8 = 3;
 const NOT_TAKEN: u8 = 4;
 const REFUSED: u8 = 5;
+const GOES_ON: u8 = 6;
 
 /// The least bytes a delivery takes: id, flags, left, message length.
 const DELIVERY_MIN: usize = 7;
@@ -192,6 +193,7 @@ fn take_reject(reader: &mut Reader) -> Result<Reject, CodecError> {
 pub(crate) fn put_answer(out: &mut BytesMut, answer: &Answer) {
     match answer {
         Answer::Consuming => out.put_u8(CONSUMING),
+        Answer::GoesOn => out.put_u8(GOES_ON),
         Answer::Empty => out.put_u8(EMPTY),
         Answer::Count {
             messages,
@@ -216,6 +218,7 @@ pub(crate) fn put_answer(out: &mut BytesMut, answer: &Answer) {
 pub(crate) fn take_answer(reader: &mut Reader) -> Result<Answer, CodecError> {
     Ok(match reader.u8()? {
         CONSUMING => Answer::Consuming,
+        GOES_ON => Answer::GoesOn,
         EMPTY => Answer::Empty,
         COUNT => Answer::Count {
             messages: reader.varint()?,

@@ -3,8 +3,8 @@
 use super::reader::{put_message, put_optional, put_signed, put_text, put_varint};
 use super::{CodecError, Reader, VERSION, put_table, take_table};
 use crate::{
-    ConsumerId, ConsumerSpec, DeadLettering, Outcome, Overflow, QueueSettings, Received, Request,
-    RequestBody, Resume, SessionId, Settled, Succession, ToQueue,
+    ConsumerId, ConsumerSpec, DeadLettering, Line, Outcome, Overflow, QueueSettings, Received,
+    Request, RequestBody, Resume, SessionId, Settled, Succession, ToQueue,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
@@ -26,6 +26,8 @@ const CLOSE: u8 = 10;
 const LEAVE: u8 = 11;
 const SUCCEED: u8 = 12;
 const CREDIT: u8 = 13;
+/// As `SUCCEED`, with the line.
+const SUCCEED_IN_LINE: u8 = 14;
 
 /// A list of items for one queue, with its version.
 pub fn encode_to_queue(items: &[ToQueue]) -> Bytes {
@@ -166,7 +168,8 @@ pub fn take_body(reader: &mut Reader) -> Result<RequestBody, CodecError> {
             consumer: take_consumer(reader)?,
             spec: take_spec(reader)?,
         },
-        SUCCEED => RequestBody::Succeed(Box::new(take_succession(reader)?)),
+        SUCCEED => RequestBody::Succeed(Box::new(take_succession(reader, false)?)),
+        SUCCEED_IN_LINE => RequestBody::Succeed(Box::new(take_succession(reader, true)?)),
         CANCEL => RequestBody::Cancel {
             consumer: take_consumer(reader)?,
         },
@@ -221,7 +224,11 @@ fn take_consumer(reader: &mut Reader) -> Result<ConsumerId, CodecError> {
 }
 
 fn put_succession(out: &mut BytesMut, succession: &Succession) {
-    put_consumer(out, SUCCEED, succession.consumer);
+    let kind = match succession.line {
+        Line::Untold => SUCCEED,
+        Line::New | Line::Of(_) => SUCCEED_IN_LINE,
+    };
+    put_consumer(out, kind, succession.consumer);
     put_spec(out, &succession.spec);
     out.put_u8(succession.settled.is_some().into());
     if let Some(settled) = &succession.settled {
@@ -229,9 +236,20 @@ fn put_succession(out: &mut BytesMut, succession: &Succession) {
         put_varint(out, settled.consumer.0.into());
         put_ranges(out, &settled.ids);
     }
+    if succession.line == Line::Untold {
+        return;
+    }
+    put_varint(out, succession.at);
+    match succession.line {
+        Line::Untold | Line::New => out.put_u8(0),
+        Line::Of(first) => {
+            out.put_u8(1);
+            put_session(out, first);
+        }
+    }
 }
 
-fn take_succession(reader: &mut Reader) -> Result<Succession, CodecError> {
+fn take_succession(reader: &mut Reader, in_line: bool) -> Result<Succession, CodecError> {
     let consumer = take_consumer(reader)?;
     let spec = take_spec(reader)?;
     let settled = match reader.bool()? {
@@ -242,10 +260,20 @@ fn take_succession(reader: &mut Reader) -> Result<Succession, CodecError> {
             ids: take_ranges(reader)?,
         }),
     };
+    let (mut line, mut at) = (Line::Untold, 0);
+    if in_line {
+        at = reader.varint()?;
+        line = match reader.bool()? {
+            true => Line::Of(take_session(reader)?),
+            false => Line::New,
+        };
+    }
     Ok(Succession {
         consumer,
         spec,
         settled,
+        line,
+        at,
     })
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    Answer, ConsumerId, ConsumerSpec, DeadLettering, Delivery, Event, Outcome, Overflow,
+    Answer, ConsumerId, ConsumerSpec, DeadLettering, Delivery, Event, Line, Outcome, Overflow,
     QueueSettings, Received, Refusal, Reject, Request, RequestBody, Resume, SessionId, Settled,
     Succession, ToQueue,
 };
@@ -104,10 +104,18 @@ fn succession() -> impl Strategy<Value = Succession> {
         ids,
     });
     let settled = proptest::option::of(settled);
-    (consumer(), spec(), settled).prop_map(|(consumer, spec, settled)| Succession {
+    let line = prop_oneof![
+        Just((Line::Untold, 0)),
+        any::<u64>().prop_map(|at| (Line::New, at)),
+        (session(), any::<u64>()).prop_map(|(first, at)| (Line::Of(first), at))
+    ];
+    let parts = (consumer(), spec(), settled, line);
+    parts.prop_map(|(consumer, spec, settled, (line, at))| Succession {
         consumer,
         spec,
         settled,
+        line,
+        at,
     })
 }
 
@@ -173,6 +181,7 @@ fn reject() -> impl Strategy<Value = Reject> {
 fn event() -> impl Strategy<Value = Event> {
     let answer = prop_oneof![
         Just(Answer::Consuming),
+        Just(Answer::GoesOn),
         Just(Answer::Empty),
         any::<(u64, u32)>().prop_map(|(messages, consumers)| Answer::Count {
             messages,

@@ -5,8 +5,8 @@ use super::machine::Machine;
 use super::tests::{Rig, answers, deliveries, message, number, session, settings, spec};
 use super::{Effect, Effects};
 use crate::{
-    Answer, ConsumerId, Event, Outcome, Output, Overflow, QueueSettings, RequestBody, SessionId,
-    Settled, Succession,
+    Answer, ConsumerId, Event, Line, Outcome, Output, Overflow, QueueSettings, RequestBody,
+    SessionId, Settled, Succession,
 };
 use env::{NodeId, WallTime};
 use proptest::prelude::*;
@@ -247,6 +247,8 @@ impl Model {
             consumer: ConsumerId(consumer),
             spec: spec(prefetch, 0),
             settled,
+            line: last.map_or(Line::New, |(slot, _)| Line::Of(session(slot))),
+            at: 0,
         };
         Ok(self.rig.one(slot, RequestBody::Succeed(Box::new(next))))
     }

@@ -6,7 +6,7 @@ use super::dead_letter::DeadLetters;
 use super::effects::Place;
 use super::machine::Machine;
 use super::ready::{Held, Ready, Returned};
-use crate::checkout::{Checkout, Consumer, Out, SessionState, Turn};
+use crate::checkout::{Checkout, Consumer, KnownLine, Out, SessionState, Turn};
 use crate::codec::{
     CodecError, Reader, put_answer, put_refusal, put_session, put_settings, put_spec, put_varint,
     take_answer, take_refusal, take_session, take_settings, take_spec,
@@ -17,10 +17,13 @@ use env::{Incarnation, NodeId};
 use std::cmp::Reverse;
 
 /// Format of checkpoints. 1 had neither `blocked` nor messages at the end that were out before; it is still read. One
-/// with dead messages has them behind all else, and a number of its own, so that no program passes them over.
+/// with dead messages has them behind all else, and a number of its own, so that no program passes them over; so has one that knows
+/// a line of connections, which goes before them.
 const FORMAT: u8 = 2;
 const FORMAT_1: u8 = 1;
 const WITH_DEAD: u8 = 3;
+const WITH_LINE: u8 = 4;
+const WITH_BOTH: u8 = 5;
 /// FNV-1a, 64 bits.
 const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
@@ -33,7 +36,13 @@ impl Machine {
     pub fn snapshot(&self) -> Bytes {
         let mut out = BytesMut::new();
         let dead = self.dead.next() > 1;
-        out.put_u8(if dead { WITH_DEAD } else { FORMAT });
+        let line = self.checkout.line;
+        out.put_u8(match (line.is_some(), dead) {
+            (false, false) => FORMAT,
+            (false, true) => WITH_DEAD,
+            (true, false) => WITH_LINE,
+            (true, true) => WITH_BOTH,
+        });
         put_settings(&mut out, &self.settings);
         put_varint(&mut out, self.clock);
         put_varint(&mut out, self.applied);
@@ -42,6 +51,10 @@ impl Machine {
         out.put_u8(self.blocked.into());
         put_ready(&mut out, &self.ready);
         put_checkout(&mut out, &self.checkout);
+        if let Some(KnownLine { first, at }) = line {
+            put_session(&mut out, first);
+            put_varint(&mut out, at);
+        }
         if dead {
             put_dead(&mut out, &self.dead);
         }
@@ -52,7 +65,7 @@ impl Machine {
     pub fn restore(label: Name, state: Bytes) -> Result<Machine, RestoreError> {
         let mut reader = Reader::new(state);
         let format = match reader.u8()? {
-            known @ (FORMAT_1 | FORMAT | WITH_DEAD) => known,
+            known @ FORMAT_1..=WITH_BOTH => known,
             other => return Err(CodecError::Version(other).into()),
         };
         let mut machine = Machine::new(label, take_settings(&mut reader)?);
@@ -68,7 +81,12 @@ impl Machine {
             take_postponed(&mut reader, &mut machine.ready)?;
         }
         take_checkout(&mut reader, &mut machine.checkout)?;
-        if format == WITH_DEAD {
+        if matches!(format, WITH_LINE | WITH_BOTH) {
+            let first = take_session(&mut reader)?;
+            let at = reader.varint()?;
+            machine.checkout.line = Some(KnownLine { first, at });
+        }
+        if matches!(format, WITH_DEAD | WITH_BOTH) {
             take_dead(&mut reader, &mut machine.dead)?;
         }
         let out = machine.checkout.consumers.values();

@@ -2,11 +2,11 @@
 
 use super::command::Command;
 use super::machine::Machine;
-use super::tests::{Rig, deliveries, number, session, settings, spec};
+use super::tests::{Rig, answers, deliveries, number, session, settings, spec};
 use super::{Effect, Effects};
 use crate::{
-    ConsumerId, Event, GoneNode, Outcome, Output, QueueSettings, RequestBody, Resume, Settled,
-    Succession,
+    Answer, ConsumerId, Event, GoneNode, Line, Outcome, Output, QueueSettings, RequestBody, Resume,
+    Settled, Succession,
 };
 use env::{Incarnation, NodeId};
 
@@ -26,6 +26,8 @@ fn connect(rig: &mut Rig, by: u64, prefetch: u32, settled: Option<Settled>) -> O
         consumer: CONSUMER,
         spec: spec(prefetch, 0),
         settled,
+        line: Line::Untold,
+        at: 0,
     };
     rig.one(by, RequestBody::Succeed(Box::new(next)))
 }
@@ -112,6 +114,8 @@ fn consumers_of_others_are_left_alone() {
             ..spec(1, 0)
         },
         settled: None,
+        line: Line::Untold,
+        at: 0,
     };
     rig.one(2, RequestBody::Succeed(Box::new(other)));
     rig.publish(1..=2);
@@ -201,4 +205,67 @@ fn a_place_beyond_what_a_number_holds_has_none() {
     assert_ne!(place(1, 0), place(0, 1));
     assert_ne!(place(1, (1 << 21) - 1), 0);
     assert_eq!((place(1, 1 << 21), place(1 << 43, 0)), (0, 0));
+}
+
+/// A connection that names a line; the answers it gets.
+fn join(rig: &mut Rig, by: u64, line: Line, at: u64) -> (Vec<Answer>, Vec<u64>) {
+    let next = Succession {
+        consumer: CONSUMER,
+        spec: spec(1, 0),
+        settled: None,
+        line,
+        at,
+    };
+    let out = rig.one(by, RequestBody::Succeed(Box::new(next)));
+    let state = rig.machine.snapshot();
+    let again = Machine::restore("queue 'q' in vhost '/'".into(), state.clone()).unwrap();
+    assert_eq!(again.snapshot(), state);
+    (answers(&out), ended(&out))
+}
+
+#[test]
+fn a_line_goes_on_until_another_one_has_consumed() {
+    let mut rig = rig();
+    let of = |number| Line::Of(session(number));
+    let (goes_on, begins) = (vec![Answer::GoesOn], vec![Answer::Consuming]);
+    // Where no line is known, whoever names none knows no less than the queue.
+    assert_eq!(join(&mut rig, 1, Line::New, 0).0, goes_on);
+    assert_eq!(join(&mut rig, 2, of(1), 0).0, goes_on);
+    leave(&mut rig, 2);
+    // One that was not answered has not changed the line.
+    assert_eq!(join(&mut rig, 3, of(1), 0).0, goes_on);
+    assert_eq!(join(&mut rig, 4, Line::New, 0).0, begins);
+    assert_eq!(join(&mut rig, 5, of(1), 0).0, begins);
+    assert_eq!(join(&mut rig, 6, of(4), 0).0, begins);
+    assert_eq!(join(&mut rig, 7, of(6), 0).0, goes_on);
+    // A node that does not know of lines yet.
+    assert_eq!(join(&mut rig, 8, Line::Untold, 0).0, begins);
+    assert_eq!(join(&mut rig, 9, of(6), 0).0, begins);
+}
+
+#[test]
+fn connections_that_know_of_no_lines_leave_the_state_of_earlier_programs() {
+    let mut rig = rig();
+    assert_eq!(join(&mut rig, 1, Line::Untold, 0).0, [Answer::Consuming]);
+    assert_eq!(rig.machine.snapshot()[0], 2);
+    // One that the queue knows nothing of, as after a restart of its owner.
+    let other = Line::Of(session(1));
+    assert_eq!(join(&mut rig, 2, other, 0).0, [Answer::Consuming]);
+    assert_eq!(rig.machine.snapshot()[0], 4);
+}
+
+#[test]
+fn a_request_that_comes_late_does_not_take_the_queue() {
+    let mut rig = rig();
+    assert_eq!(join(&mut rig, 1, Line::New, 70).0, [Answer::GoesOn]);
+    let (said, over) = join(&mut rig, 2, Line::New, 69);
+    assert!(matches!(said[..], [Answer::Refused { code: 403, .. }]));
+    assert_eq!(over, []);
+    assert_eq!(counts(&rig).2, 1);
+    // Neither is it known who asked first where one did not ask, nor where two ask at once.
+    assert_eq!(join(&mut rig, 3, Line::New, 0).1, [1]);
+    assert_eq!(join(&mut rig, 4, Line::New, 70).1, [3]);
+    let (said, over) = join(&mut rig, 5, Line::Of(session(4)), 69);
+    assert!(matches!(said[..], [Answer::Refused { code: 403, .. }]) && over.is_empty());
+    assert_eq!(join(&mut rig, 6, Line::Of(session(4)), 71).1, [4]);
 }

@@ -11,7 +11,7 @@ use codec_mqtt::{
 };
 use env::{Incarnation, NodeId, Time, WallTime};
 use message::{Message, Table};
-use metadata::features::{Feature, MQTT_STATE, MQTT_SUCCESSION};
+use metadata::features::{Feature, MQTT_CONTINUITY, MQTT_STATE, MQTT_SUCCESSION};
 use metadata::{
     BindingRecord, Change, Destination, Done, NodeRecord, PermissionRecord, QueueId, QueueKind,
     QueueRecord, Refused, SessionId, Tree, TreeEvent, UserRecord,
@@ -226,11 +226,7 @@ impl Node {
 
 impl Broker for Node {
     fn id(&self) -> SessionId {
-        SessionId {
-            node: NodeId(1),
-            incarnation: Incarnation(1),
-            number: self.number,
-        }
+        session_of(self.number)
     }
     fn now(&self) -> Time {
         self.now
@@ -297,8 +293,9 @@ impl Broker for Node {
             self.held.push((number, queue, Some(body)));
             return seq;
         }
+        let by = self.id();
         if let Some(store) = self.stores.get_mut(&queue) {
-            let answer = store.request(number, body, self.now);
+            let answer = store.request(by, body, self.now);
             self.notices.extend(answer.map(|answer| {
                 let notice = Notice::Answer { queue, seq, answer };
                 (number, notice)
@@ -392,6 +389,14 @@ pub struct World {
     seats: Vec<Seat>,
 }
 
+fn session_of(number: u64) -> SessionId {
+    SessionId {
+        node: NodeId(1),
+        incarnation: Incarnation(1),
+        number,
+    }
+}
+
 impl Default for World {
     fn default() -> World {
         World::new(Settings::default())
@@ -400,7 +405,7 @@ impl Default for World {
 
 impl World {
     pub fn new(settings: Settings) -> World {
-        World::with(settings, &[MQTT_STATE, MQTT_SUCCESSION])
+        World::with(settings, &[MQTT_STATE, MQTT_SUCCESSION, MQTT_CONTINUITY])
     }
 
     /// Of a cluster that has these feature flags.
@@ -615,7 +620,7 @@ impl World {
             let Some(store) = self.node.stores.get_mut(&queue) else {
                 continue;
             };
-            store.late(number, body, self.node.now);
+            store.late(session_of(number), body, self.node.now);
             self.node.notices.extend(store.next(queue));
         }
         self.settle();
@@ -629,6 +634,17 @@ impl World {
         let told = ended.map(|number| (number, store::cancelled(queue)));
         self.node.notices.extend(told);
         self.settle();
+    }
+
+    /// The client has used its session at another node meanwhile, and this one has not heard of it.
+    pub fn consumed_elsewhere(&mut self, client: &str) {
+        let queue = self.node.stored(client).expect("the session's queue").id;
+        let by = SessionId {
+            node: NodeId(2),
+            ..session_of(1)
+        };
+        let store = self.node.stores.get_mut(&queue);
+        store.expect("a queue").consumed_elsewhere(by);
     }
 
     /// The process is killed and starts again: what was in memory is gone.

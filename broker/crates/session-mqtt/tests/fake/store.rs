@@ -2,7 +2,10 @@
 
 use env::Time;
 use message::Message;
-use queue::{Answer, ConsumerId, ConsumerSpec, Delivery, Outcome, QueueId, RequestBody, Settled};
+use queue::{
+    Answer, ConsumerId, ConsumerSpec, Delivery, Line, Outcome, QueueId, RequestBody, SessionId,
+    Settled,
+};
 use session::Notice;
 use std::collections::VecDeque;
 
@@ -26,6 +29,8 @@ pub struct Store {
     ready: VecDeque<Kept>,
     out: VecDeque<(u64, Kept)>,
     consumer: Option<Consumer>,
+    /// Which connection began the line that consumed last.
+    line: Option<SessionId>,
     published: u64,
     /// Whose consumer it ended.
     ended: Option<u64>,
@@ -73,7 +78,8 @@ impl Store {
         }
     }
 
-    pub fn request(&mut self, number: u64, body: RequestBody, now: Time) -> Option<Answer> {
+    pub fn request(&mut self, by: SessionId, body: RequestBody, now: Time) -> Option<Answer> {
+        let number = by.number;
         match body {
             RequestBody::Consume { consumer, spec } => {
                 assert!(self.consumer.is_none(), "the last one has not left");
@@ -88,7 +94,11 @@ impl Store {
                     self.session_over(last, now);
                 }
                 self.succeeded = true;
-                return Some(self.begin(number, next.consumer, &next.spec));
+                let answer = self.begin(number, next.consumer, &next.spec);
+                return Some(match self.join_line(by, next.line) {
+                    true => Answer::GoesOn,
+                    false => answer,
+                });
             }
             RequestBody::Settle { outcome, ids, .. } => {
                 assert_eq!(outcome, Outcome::Accepted);
@@ -114,6 +124,21 @@ impl Store {
         Answer::Consuming
     }
 
+    fn join_line(&mut self, by: SessionId, line: Line) -> bool {
+        let known = self.line;
+        match line {
+            Line::Untold => return false,
+            Line::Of(named) if known == Some(named) => return true,
+            Line::New | Line::Of(_) => self.line = Some(by),
+        }
+        line == Line::New && known.is_none()
+    }
+
+    /// A connection at another node consumes, and ends.
+    pub fn consumed_elsewhere(&mut self, by: SessionId) {
+        self.line = Some(by);
+    }
+
     fn settle(&mut self, ids: &[(u64, u64)]) {
         let settled = |id: u64| ids.iter().any(|(from, to)| (*from..=*to).contains(&id));
         self.out.retain(|(id, _)| !settled(*id));
@@ -126,10 +151,11 @@ impl Store {
     }
 
     /// A request that took its time, or (None) the end of the session. Another session may have come since.
-    pub fn late(&mut self, number: u64, body: Option<RequestBody>, now: Time) {
+    pub fn late(&mut self, by: SessionId, body: Option<RequestBody>, now: Time) {
+        let number = by.number;
         match body {
             _ if self.consumer() != Some(number) => {}
-            Some(body) => drop(self.request(number, body, now)),
+            Some(body) => drop(self.request(by, body, now)),
             None => self.session_over(number, now),
         }
     }
