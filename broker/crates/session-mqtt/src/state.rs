@@ -7,7 +7,7 @@ use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use message::Message;
 use metadata::QueueId;
-use queue::{SessionId, Settled};
+use queue::Settled;
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -122,7 +122,7 @@ pub(crate) struct Kept {
     /// What that may not have heard of.
     pub settled: Option<Box<Settled>>,
     /// See [`Stored`](crate::stored::Stored).
-    pub line: Option<SessionId>,
+    pub line: Option<u64>,
     /// The number in the bindings of its connection, if all that that asked for was answered; else 0.
     pub fence: u32,
     pub settings: Arc<Settings>,

@@ -40,13 +40,15 @@ pub(crate) struct Stored {
     pub queue: Option<QueueId>,
     /// Its type.
     pub kind: QueueKind,
-    /// The question whether messages may come, and the line that it named.
-    asked: Option<(RequestSeq, Line)>,
+    /// The question whether messages may come.
+    asked: Option<RequestSeq>,
+    /// It was asked with `line`.
+    told_line: bool,
     /// What came before the answer to that: no more than the queue was asked for.
     early: Vec<queue::Delivery>,
-    /// The connections that know what the client was sent, by the first of them: this one, and those before it at this shard while the
-    /// client was nowhere else. None: the queue has not said so.
-    pub line: Option<SessionId>,
+    /// The connections that know what the client was sent, by the number of the first of them: this one, and those before it at this
+    /// shard while the client was nowhere else. None: the queue has not said so.
+    pub line: Option<u64>,
     pub consuming: bool,
     /// What the connection before had done, until the queue has heard it.
     before: Option<Box<Settled>>,
@@ -71,7 +73,7 @@ pub(crate) struct Past {
     pub known: bool,
     /// What it had done, as far as the queue may not have heard.
     pub settled: Option<Box<Settled>>,
-    pub line: Option<SessionId>,
+    pub line: Option<u64>,
 }
 
 impl Default for Stored {
@@ -80,6 +82,7 @@ impl Default for Stored {
             queue: None,
             kind: QueueKind::Classic,
             asked: None,
+            told_line: false,
             early: Vec::new(),
             line: None,
             consuming: false,
@@ -338,7 +341,11 @@ impl Link {
         let line = match (on, stored.line) {
             (false, _) => Line::Untold,
             (true, None) => Line::New,
-            (true, Some(first)) => Line::Of(first),
+            // Whatever is remembered here is of this life of this node.
+            (true, Some(number)) => Line::Of(SessionId {
+                number,
+                ..cx.broker.id()
+            }),
         };
         let body = match knows_successors || line != Line::Untold {
             true => RequestBody::Succeed(Box::new(Succession {
@@ -351,7 +358,7 @@ impl Link {
             false => RequestBody::Consume { consumer, spec },
         };
         let seq = cx.broker.request(queue, body);
-        stored.asked = Some((seq, line));
+        (stored.asked, stored.told_line) = (Some(seq), on);
         stored.consuming = true;
     }
 
@@ -371,10 +378,7 @@ impl Link {
         let Some(stored) = self.extras.stored_mut() else {
             return Ok(false);
         };
-        let Some((asked, line)) = stored.asked else {
-            return Ok(false);
-        };
-        if stored.queue != Some(queue) || asked != seq {
+        if stored.queue != Some(queue) || stored.asked != Some(seq) {
             return Ok(false);
         }
         stored.asked = None;
@@ -384,20 +388,19 @@ impl Link {
         }
         stored.before = None;
         let early = std::mem::take(&mut stored.early);
-        self.continues(line, answer == Answer::GoesOn, cx);
+        self.continues(answer == Answer::GoesOn, cx);
         self.take(queue, early, cx);
         Ok(true)
     }
 
     /// The session goes on from where the line of connections had it that this one named; or others have consumed since.
-    fn continues(&mut self, line: Line, goes_on: bool, cx: &Cx<'_>) {
-        let Some(stored) = self.extras.stored_mut() else {
+    fn continues(&mut self, goes_on: bool, cx: &Cx<'_>) {
+        let stored = self.extras.stored_mut();
+        let Some(stored) = stored.filter(|stored| stored.told_line) else {
             return;
         };
-        match line {
-            Line::Untold => return,
-            Line::Of(_) if goes_on => return,
-            Line::Of(_) | Line::New => stored.line = Some(cx.broker.id()),
+        if !goes_on || stored.line.is_none() {
+            stored.line = Some(cx.broker.id().number);
         }
         // Where CONNACK did not wait for the answer, the session had no queue, and this connection has given out identifiers of its own.
         if goes_on || stored.unknown_past || self.open {

@@ -5,7 +5,7 @@
 
 use super::letter::LetterId;
 use env::{NodeId, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 mod arrivals;
@@ -196,8 +196,9 @@ pub struct Ledger {
     /// When a machine's software last ended: classic queues there forget what was not written.
     ended: BTreeMap<NodeId, Time>,
     reach: Reach,
-    /// By queue: when the newest message was sent that is known to have got through its log, for it was confirmed or delivered.
-    done: BTreeMap<usize, Time>,
+    /// By queue: when it was known that a message had got through its log, for it was confirmed or delivered, and when that was sent; each
+    /// newer than the one before.
+    done: BTreeMap<usize, VecDeque<(Time, Time)>>,
     /// Machines that stood still.
     still: Vec<Stillness>,
     /// When a machine last lost power: classic queues write before they confirm, and do not sync.
@@ -288,7 +289,7 @@ impl Ledger {
         letter.ok_or_else(|| format!("message {id:?} was never published"))
     }
 
-    pub fn confirmed(&mut self, id: LetterId) -> Result<(), String> {
+    pub fn confirmed(&mut self, now: Time, id: LetterId) -> Result<(), String> {
         self.confirmed += 1;
         tracing::debug!(letter = id.0, "confirmed");
         let letter = self.letter(id)?;
@@ -299,14 +300,27 @@ impl Ledger {
             other => return Err(format!("message {id:?} was confirmed and is {other:?}")),
         }
         let (queue, sent) = (letter.queue, letter.sent);
-        self.has_done(queue, sent);
+        self.has_done(now, queue, sent);
         Ok(())
     }
 
     /// A message of this queue, sent then, has got through its log.
-    fn has_done(&mut self, queue: usize, sent: Time) {
-        let done = self.done.entry(queue).or_insert(sent);
-        *done = sent.max(*done);
+    fn has_done(&mut self, now: Time, queue: usize, sent: Time) {
+        let done = self.done.entry(queue).or_default();
+        if done.back().is_none_or(|(_, last)| *last < sent) {
+            done.push_back((now, sent));
+        }
+    }
+
+    /// When the newest message was sent that had got through this queue's log before what comes now left it: a log that got no further
+    /// for a while goes on with all that it has at once, and what comes of that crosses on its way.
+    fn done_before(&mut self, now: Time, queue: usize) -> Option<Time> {
+        let done = self.done.get_mut(&queue)?;
+        let early = |at: &(Time, Time)| at.0 + ON_THE_WAY <= now;
+        while done.get(1).is_some_and(early) {
+            done.pop_front();
+        }
+        done.front().filter(|at| early(at)).map(|at| at.1)
     }
 
     pub fn returned(&mut self, id: LetterId) -> Result<(), String> {
@@ -407,7 +421,6 @@ impl Ledger {
         machine: NodeId,
         settled: &[(LetterId, Delivery)],
     ) -> Result<(), String> {
-        let given_up = self.reach.given_up_at(machine);
         let out_of_reach = self.reach.out_of_reach_until(now, machine);
         let last_end = self.ended.values().copied().max();
         for (id, of) in settled {
@@ -424,7 +437,7 @@ impl Ledger {
             let sent = last.map(|last| self.sent_at_earliest(machine, last));
             // Or that stood in the log already, behind what made the queue send the message (its publishing, or somebody's consume), and
             // nobody had heard of either: whoever comes to lead a queue that nobody led for a while sends it first, and then takes it back.
-            let in_log = given_up.is_some_and(|at| done.is_none_or(|done| done <= at));
+            let in_log = out_of_reach.is_some_and(|at| done.is_none_or(|done| done <= at));
             let too_late = in_log || sent.is_some_and(|sent| out_of_reach >= Some(sent));
             // What an earlier life of a classic queue's node delivered is back in the queue, and settling it comes too late; what
             // was on its way there went with it. Who answers is the next life.

@@ -132,7 +132,7 @@ impl Publisher {
                 continue;
             };
             if taken {
-                cx.ledger.confirmed(id)?;
+                cx.ledger.confirmed(cx.now, id)?;
                 self.left.remove(&queue);
             } else {
                 cx.ledger.unknown(id)?;

@@ -33,7 +33,7 @@ impl Ledger {
         }
         let quorum = self.queues.get(queue).is_some_and(|q| q.quorum);
         let (disturbed, last_end) = (self.disturbed, self.ended.values().copied().max());
-        let done = self.done.get(&queue).copied();
+        let done = self.done_before(now, queue);
         let mut taken = None;
         let letter = self.letter(id)?;
         if letter.queue != queue {
@@ -86,7 +86,7 @@ impl Ledger {
         letter.last = Some(now);
         letter.done = done;
         let sent = letter.sent;
-        self.has_done(queue, sent);
+        self.has_done(now, queue, sent);
         self.taken.extend(taken);
         self.delivered += 1;
         self.redelivered += u64::from(redelivered);

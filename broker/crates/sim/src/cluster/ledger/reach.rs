@@ -35,10 +35,6 @@ impl Reach {
             .extend(its.into_iter().map(|(_, whom)| (whom, now)));
     }
 
-    pub fn given_up_at(&self, machine: NodeId) -> Option<Time> {
-        self.given_up.get(&machine).copied()
-    }
-
     /// Until when somebody took the machine to be out of reach, if ever.
     pub fn out_of_reach_until(&self, now: Time, machine: NodeId) -> Option<Time> {
         match self.without.iter().any(|(_, whom)| *whom == machine) {
@@ -47,7 +43,7 @@ impl Reach {
                 .heard
                 .get(&machine)
                 .copied()
-                .max(self.given_up_at(machine)),
+                .max(self.given_up.get(&machine).copied()),
         }
     }
 }

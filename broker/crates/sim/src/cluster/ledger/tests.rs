@@ -33,7 +33,7 @@ fn at(seconds: u64) -> Time {
 fn publish(ledger: &mut Ledger, number: u32) -> LetterId {
     let id = LetterId::new(1, number);
     ledger.sent(at(number.into()), id, 0);
-    ledger.confirmed(id).expect("known");
+    ledger.confirmed(at(number.into()), id).expect("known");
     id
 }
 
@@ -86,7 +86,7 @@ fn what_must_not_be_is_told() {
         deliver(&mut ledger, 8, LetterId::new(1, 9), false).is_err(),
         "invented"
     );
-    assert!(ledger.confirmed(second).is_err(), "confirmed twice");
+    assert!(ledger.confirmed(at(9), second).is_err(), "confirmed twice");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn other_nodes_hear_of_a_deletion_a_moment_later() {
     for (number, after) in [(1, 1), (2, 900)] {
         let id = LetterId::new(1, number);
         ledger.sent(at(2) + Duration::from_millis(after), id, 0);
-        ledger.confirmed(id).expect("known");
+        ledger.confirmed(at(4), id).expect("known");
     }
     assert_eq!(ledger.owed(at(9)).0, 1, "the second is owed");
 }
@@ -183,7 +183,7 @@ fn what_waited_where_a_machine_stood_still_may_have_been_taken_back_meanwhile() 
         let id = publish(&mut ledger, 1);
         ledger.stands_still(at(3), NodeId(stood_still), Duration::from_secs(4));
         ledger.given_up(at(5), NodeId(2), NodeId(1));
-        ledger.heard(at(6), NodeId(2), NodeId(1));
+        ledger.heard(at(5), NodeId(2), NodeId(1));
         // The queue has a leader all the time.
         publish(&mut ledger, 6);
         ledger.disturb(at(7));
@@ -424,11 +424,12 @@ fn a_delivery_from_before_the_settling_may_come_late_and_a_newer_one_may_not() {
 #[test]
 fn what_a_new_leader_sends_may_be_taken_back_by_what_stood_in_its_log() {
     // Sent in the second of the number; the node is given up in the third, and nobody leads the queue until the seventh. A message sent
-    // in the second `done` was confirmed before that.
+    // in the first second of `done` was confirmed in the other one: before that, or with all that the new leader found.
     let cases = [
         (1, None, false),
-        (1, Some(2), false),
-        (1, Some(4), true),
+        (1, Some((2, 5)), false),
+        (1, Some((4, 5)), true),
+        (1, Some((4, 7)), false),
         (4, None, false),
     ];
     for (number, done, gone) in cases {
@@ -437,10 +438,10 @@ fn what_a_new_leader_sends_may_be_taken_back_by_what_stood_in_its_log() {
         ledger.sent(at(number.into()), id, 0);
         ledger.given_up(at(3), NodeId(2), NodeId(1));
         ledger.heard(at(3), NodeId(2), NodeId(1));
-        if let Some(done) = done {
+        if let Some((sent, confirmed)) = done {
             let other = LetterId::new(2, 1);
-            ledger.sent(at(done), other, 0);
-            ledger.confirmed(other).expect("known");
+            ledger.sent(at(sent), other, 0);
+            ledger.confirmed(at(confirmed), other).expect("known");
         }
         ledger.disturb(at(7));
         deliver(&mut ledger, 7, id, false).expect("its first time");
