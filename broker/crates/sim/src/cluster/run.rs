@@ -43,6 +43,8 @@ pub enum Timer {
     /// One that speaks MQTT does.
     Device(usize),
     Fault,
+    /// Connections between nodes break.
+    Break,
     /// A node that was asked to end has had its time.
     End(NodeId, env::Incarnation),
     /// Somebody looks after nodes that are down.
@@ -113,6 +115,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Violation> {
         world.timer_in(first, Timer::Device(device));
     }
     world.timer_in(FIRST_FAULT, Timer::Fault);
+    if scenario.weather == Weather::Foul && rng.chance(2, 3) {
+        world.timer_in(FIRST_FAULT, Timer::Break);
+    }
     world.timer_in(Duration::from_millis(500), Timer::Watch);
     world.timer_in(options.chaos, Timer::Quiet);
     let until = Time::ZERO + options.chaos + RECOVERY;
@@ -410,6 +415,12 @@ impl Scenario for Run {
                     self.fault(world)?;
                     let pause = Duration::from_millis(50 + self.rng.below(900));
                     world.timer_in(pause, Timer::Fault);
+                }
+            }
+            Timer::Break => {
+                if !self.quiet {
+                    let pause = self.break_some(world);
+                    world.timer_in(pause, Timer::Break);
                 }
             }
             Timer::End(node, life) => {

@@ -2,6 +2,7 @@
 
 use super::{Event, Scenario, Stop, World};
 use crate::machine::Machine;
+use crate::network::Link;
 use env::planted::{self, Bug};
 use env::{NodeId, Rng};
 use std::sync::Arc;
@@ -54,6 +55,13 @@ impl<S: Scenario> World<S> {
             }
             None => Some(event),
         }
+    }
+
+    /// The connection between two nodes breaks, as when something between them forgets it. Another one can be made at once.
+    pub fn break_connection(&mut self, link: Link) {
+        self.trace
+            .event(self.scheduler.now(), "break", link.0.0, &link.1);
+        self.connections.cut(link);
     }
 
     /// The node's wall clock goes forward or back, by so many milliseconds.

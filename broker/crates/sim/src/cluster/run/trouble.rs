@@ -51,6 +51,21 @@ impl Run {
         fault.happen(world)
     }
 
+    /// Connections break between nodes that hear each other all the while: what is on the way is lost, and nobody is taken for
+    /// down, which would give back what is out. The time until some break again.
+    pub(super) fn break_some(&mut self, world: &mut World<Run>) -> Duration {
+        let nodes = world.nodes();
+        self.ledger.disturb(world.now());
+        for (at, a) in nodes.iter().enumerate() {
+            for b in nodes.iter().skip(at + 1) {
+                if self.rng.chance(1, 2) {
+                    world.break_connection((*a, *b));
+                }
+            }
+        }
+        Duration::from_millis(50 + self.rng.below(1_000))
+    }
+
     fn all_have_their_data(&self, world: &World<Run>) -> bool {
         let damaged = world.nodes().iter().any(|n| world.is_damaged(*n));
         !damaged && operator::all_is_replicated(world, &self.identities, BEAR_A_LOSS).is_ok()
