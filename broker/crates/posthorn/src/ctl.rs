@@ -4,11 +4,16 @@ mod administration;
 mod changes;
 mod checks;
 mod client;
+mod connections;
+mod erlang;
 mod lists;
 mod membership;
+mod node_name;
 mod output;
+mod service;
+mod tls;
 
-use client::{Client, Failure};
+use client::{Client, Endpoint, Failure};
 use output::{Format, Output};
 use serde_json::Value as Json;
 use std::ffi::OsString;
@@ -19,7 +24,7 @@ use std::time::Duration;
 /// What `posthorn ctl` takes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Management address [default: $POSTHORN_URL, else http://127.0.0.1:15672]
+    /// Management address, http:// or https:// [default: $POSTHORN_URL, else http://127.0.0.1:15672]
     #[arg(long, global = true)]
     url: Option<String>,
     /// User with a management tag [default: $POSTHORN_USER, else guest]
@@ -36,6 +41,8 @@ pub struct Args {
     /// File with the password
     #[arg(long, global = true)]
     password_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: tls::TlsFiles,
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
@@ -45,15 +52,9 @@ pub struct Args {
     /// The same, and no headings above chosen columns
     #[arg(short, long, global = true)]
     silent: bool,
-    /// For scripts written for rabbitmqctl: the node is found by --url
-    #[arg(
-        short = 'n',
-        long = "node",
-        global = true,
-        hide = true,
-        value_name = "NAME"
-    )]
-    _named: Option<String>,
+    /// Node that must answer at --url, or for operations on the whole cluster a node of that cluster: NAME or rabbit@NAME
+    #[arg(short = 'n', long = "node", global = true, value_name = "NAME")]
+    named: Option<String>,
     /// Seconds to wait for an answer
     #[arg(long, global = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
@@ -67,7 +68,8 @@ pub struct Args {
 pub enum Command {
     /// The node, its cluster and what is in it
     Status,
-    /// Whether the node serves and has no alarms (exit code 1 if not), and whether it may be stopped now
+    /// Whether the node serves, all nodes are up and none has an alarm (exit code 1 if not), and whether the node may be
+    /// stopped now
     Health,
     /// Queues with their figures
     ListQueues {
@@ -80,7 +82,6 @@ pub enum Command {
     ListBindings(InVhost),
     /// Policies and operator policies
     ListPolicies(InVhost),
-    ListConnections(Chosen),
     ListVhosts,
     ListNodes,
     ListUsers,
@@ -194,16 +195,6 @@ pub enum Command {
         #[arg(long)]
         operator: bool,
     },
-    CloseConnection {
-        /// As list_connections has it
-        name: String,
-        /// What the client is told
-        #[arg(default_value = "closed by an operator")]
-        explanation: String,
-        /// The same
-        #[arg(long, conflicts_with = "explanation")]
-        reason: Option<String>,
-    },
     /// Drains the node that answers (on: leaders move away, clients go elsewhere) or takes it back (off)
     Maintenance {
         #[arg(value_enum)]
@@ -227,6 +218,10 @@ pub enum Command {
     },
     /// What the node that answers logs
     ListLogLevels,
+    #[command(flatten)]
+    Connections(connections::Command),
+    #[command(flatten)]
+    Service(service::Command),
     #[command(flatten)]
     Administration(administration::Administration),
     #[command(flatten)]
@@ -281,7 +276,12 @@ pub fn arguments(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
 /// Runs one operation. Exit codes: 0 done, 1 refused or failed, 69 the node cannot be reached, 77 not permitted.
 pub fn run(args: Args) -> ExitCode {
     let output = Output::new(args.output, args.quiet, args.silent);
-    let done = client(&args).and_then(|client| perform(&client, &output, &args.command));
+    let done = client(&args).and_then(|client| {
+        let named = args.named.as_deref();
+        node_name::check_before(&client, named, &args.command)?;
+        perform(&client, &output, &args.command)?;
+        node_name::check_after(&client, named, &args.command)
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -311,25 +311,32 @@ fn client(args: &Args) -> Result<Client, Failure> {
     };
     let url = setting(&args.url, "POSTHORN_URL", "http://127.0.0.1:15672");
     let user = setting(&args.as_user, "POSTHORN_USER", "guest");
-    Client::new(&url, &user, &password, Duration::from_secs(args.timeout))
+    Client::new(Endpoint {
+        url,
+        user,
+        password,
+        timeout: Duration::from_secs(args.timeout),
+        tls: args.tls.clone(),
+    })
 }
 
 fn perform(client: &Client, output: &Output, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Status => lists::status(client, output),
-        Command::Health => lists::health(client, output),
+        Command::Health => checks::health(client, output),
         Command::ListQueues { of, chosen } => {
             lists::queues(client, output, of.vhost.as_deref(), &chosen.columns)
         }
         Command::ListExchanges(of) => lists::exchanges(client, output, of.vhost.as_deref()),
         Command::ListBindings(of) => lists::bindings(client, output, of.vhost.as_deref()),
         Command::ListPolicies(of) => lists::policies(client, output, of.vhost.as_deref()),
-        Command::ListConnections(chosen) => lists::connections(client, output, &chosen.columns),
         Command::ListVhosts => lists::vhosts(client, output),
         Command::ListNodes => lists::nodes(client, output),
         Command::ListLogLevels => lists::log_levels(client, output),
         Command::ListUsers => lists::users(client, output),
         Command::ListPermissions { user } => lists::permissions(client, output, user.as_deref()),
+        Command::Connections(command) => connections::perform(client, output, command),
+        Command::Service(command) => service::perform(client, output, *command),
         Command::Administration(command) => administration::perform(client, output, command),
         Command::Check(check) => checks::perform(client, output, check),
         Command::Membership(command) => membership::perform(client, output, command),

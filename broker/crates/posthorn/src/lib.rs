@@ -43,7 +43,7 @@ enum Command {
     /// Run one node, alone unless it is configured to be of a cluster
     Serve(ServeArgs),
     /// Operations on a running node, over its management API
-    Ctl(ctl::Args),
+    Ctl(Box<ctl::Args>),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -98,7 +98,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>, program: Program) -> ExitC
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match cli.command {
         Command::Serve(args) => serve::serve(args, program),
-        Command::Ctl(args) => ctl::run(args),
+        Command::Ctl(args) => ctl::run(*args),
         Command::Config(ConfigCommand::Check { file }) => check(file),
         Command::Config(ConfigCommand::Reference) => {
             print!("{}", reference());

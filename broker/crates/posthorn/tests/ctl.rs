@@ -1,7 +1,7 @@
 //! The real program against the real management API, before a node that is only a tree.
 
 use control::{
-    ControlRequest, Forgetting, MaintenanceProgress, MemberChange, MemberOutcome,
+    ConnectionFacts, ControlRequest, Forgetting, MaintenanceProgress, MemberChange, MemberOutcome,
     MembershipRequest, NodeFacts, QueueFacts, Readiness, ReplicaFacts, ReplicaStatus, Vote,
 };
 use env::NodeId;
@@ -25,6 +25,9 @@ struct Fake {
     changed: Vec<MemberChange>,
     /// A second node, which is down.
     second: bool,
+    connections: Vec<ConnectionFacts>,
+    /// Names and reasons of the connections that were closed one by one.
+    closed: Vec<(String, String)>,
 }
 
 impl Fake {
@@ -137,7 +140,7 @@ impl Fake {
             }
             ControlRequest::Nodes { reply } => reply(self.nodes()),
             ControlRequest::QuorumCritical { reply } => reply(self.critical.clone()),
-            ControlRequest::Connections { reply } => reply(Vec::new()),
+            ControlRequest::Connections { reply } => reply(self.connections.clone()),
             ControlRequest::Consumers { reply } => reply(Vec::new()),
             ControlRequest::Counters { reply, .. } => reply(Vec::new()),
             ControlRequest::Traffic { reply, .. } => reply(control::TrafficFacts::default()),
@@ -146,9 +149,24 @@ impl Fake {
                 taken: true,
             })),
             ControlRequest::Get { reply, .. } => reply(Ok(Vec::new())),
-            ControlRequest::CloseConnection { reply, .. } => reply(false),
+            ControlRequest::CloseConnection {
+                name,
+                reason,
+                reply,
+            } => {
+                let before = self.connections.len();
+                self.connections.retain(|c| c.name != name);
+                let is_closed = self.connections.len() < before;
+                if is_closed {
+                    self.closed.push((name, reason));
+                }
+                reply(is_closed);
+            }
             ControlRequest::Maintenance { on, reply } => {
                 self.maintenance = on;
+                if on {
+                    self.connections.clear();
+                }
                 reply(MaintenanceProgress {
                     on,
                     leaders_left: 0,
@@ -460,6 +478,115 @@ fn words_that_scripts_for_rabbitmqctl_use() {
     assert_eq!(headed, "pid\tpeer_port\n");
     assert_eq!(node.ctl(&["-q", "add_vhost", "quiet"]).ok(), "");
     assert_eq!(node.ctl(&["close_connection", "nobody", "why"]).0, 1);
+}
+
+fn connection(name: &str, vhost: &str) -> ConnectionFacts {
+    let properties =
+        serde_json::json!({"connection_name": name, "capabilities": {"basic.nack": true}});
+    ConnectionFacts {
+        name: name.to_owned(),
+        node: NodeId(1),
+        user: "guest".to_owned(),
+        vhost: vhost.to_owned(),
+        client_properties: properties.as_object().cloned().unwrap_or_default(),
+        ..ConnectionFacts::default()
+    }
+}
+
+#[test]
+fn all_connections_of_a_vhost_are_closed_or_of_all_vhosts() {
+    let node = Node::start();
+    node.ctl(&["add_vhost", "other"]).ok();
+    node.fake.lock().unwrap().connections = vec![
+        connection("a", "/"),
+        connection("b", "/"),
+        connection("c", "/"),
+        connection("d", "other"),
+        connection("e", "other"),
+    ];
+    let closed = || std::mem::take(&mut node.fake.lock().unwrap().closed);
+    let because = |name: &str, why: &str| (name.to_owned(), why.to_owned());
+    node.ctl(&["close_all_connections", "--limit", "1", "one"])
+        .ok();
+    assert_eq!(closed(), [because("a", "one")]);
+    let said = node.ctl(&["close_all_connections", "-p", "/", "rest"]).ok();
+    assert!(said.contains("Closed 2 connections"), "{said}");
+    assert_eq!(closed(), [because("b", "rest"), because("c", "rest")]);
+    let paced = [
+        "close_all_connections",
+        "--global",
+        "--per-connection-delay",
+        "1",
+        "all",
+    ];
+    node.ctl(&paced).ok();
+    assert_eq!(closed(), [because("d", "all"), because("e", "all")]);
+    assert_eq!(
+        node.ctl(&["close_all_connections", "--global", "none left"])
+            .0,
+        0
+    );
+}
+
+#[test]
+fn client_properties_are_printed_as_rabbitmqctl_prints_them() {
+    let node = Node::start();
+    node.fake.lock().unwrap().connections = vec![connection("mine", "/")];
+    let list = ["list_connections", "-q", "pid", "client_properties"];
+    let table = node.ctl(&list).ok();
+    let line = r#"[{"capabilities",[{"basic.nack",true}]},{"connection_name","mine"}]"#;
+    assert_eq!(table, format!("pid\tclient_properties\nmine\t{line}\n"));
+    let json = node.ctl(&[&list[..], &["--output", "json"]].concat()).ok();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["client_properties"]["connection_name"], "mine");
+}
+
+#[test]
+fn a_stopped_app_has_no_clients_until_it_is_started() {
+    let node = Node::start();
+    node.fake.lock().unwrap().connections = vec![connection("a", "/")];
+    node.ctl(&["stop_app"]).ok();
+    assert!(node.fake.lock().unwrap().maintenance);
+    node.ctl(&["start_app"]).ok();
+    assert!(!node.fake.lock().unwrap().maintenance);
+    node.fake.lock().unwrap().readiness = Some("recovering".into());
+    let late = node.ctl(&["--timeout", "1", "start_app"]);
+    assert_eq!(late.0, 69, "{}", late.2);
+}
+
+#[test]
+fn a_node_that_is_named_must_be_the_one_that_answers() {
+    let node = Node::start();
+    node.fake.lock().unwrap().second = true;
+    for name in ["c-0", "rabbit@c-0", "rabbit@localhost", "rabbit"] {
+        node.ctl(&["-n", name, "list_queues"]).ok();
+        node.ctl(&["-n", name, "await_startup"]).ok();
+        node.ctl(&["-n", name, "maintenance", "off"]).ok();
+    }
+    // A member of the cluster, for operations on the whole of it only.
+    node.ctl(&["-n", "c-1", "list_queues"]).ok();
+    let other = node.ctl(&["-n", "c-1", "maintenance", "on"]);
+    assert_eq!(other.0, 69, "{}", other.1);
+    assert!(other.2.contains("'c-0' answers"), "{}", other.2);
+    assert!(!node.fake.lock().unwrap().maintenance);
+    for command in ["list_queues", "await_startup", "status"] {
+        let unknown = node.ctl(&["-n", "rabbit@nowhere", command]);
+        assert_eq!(unknown.0, 69, "{command}: {}", unknown.1);
+        let text = unknown.2;
+        assert!(
+            text.contains("'rabbit@nowhere'") && text.contains("c-0, c-1"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn health_fails_while_a_node_of_the_cluster_is_down() {
+    let node = Node::start();
+    node.fake.lock().unwrap().second = true;
+    let health = node.ctl(&["health"]);
+    assert_eq!(health.0, 1, "{}", health.1);
+    assert!(health.1.contains("down: c-1"), "{}", health.1);
 }
 
 #[test]

@@ -10,14 +10,16 @@ use program::{
     Result, Scratch, Serving, address, eventually, posthorn, serve_arguments, stderr, wait_for,
 };
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 /// A node that listens with TLS alone.
 struct Node {
@@ -228,6 +230,100 @@ fn the_http_api_speaks_tls() -> Result<()> {
     let heard = ask(&mut plain).unwrap_or_default();
     assert!(!heard.contains("HTTP"), "{heard}");
     node.logs("management_tls_failed")?;
+    Ok(())
+}
+
+/// `posthorn ctl --url https://ADDRESS FILES... ping`; the files as option and path.
+fn ping(address: &str, files: &[(&str, &Path)]) -> Result<Output> {
+    let mut command = posthorn();
+    command
+        .args(["ctl", "--url"])
+        .arg(format!("https://{address}"));
+    for (option, file) in files {
+        command.arg(option).arg(file);
+    }
+    Ok(command.arg("ping").output()?)
+}
+
+#[test]
+fn ctl_speaks_https_and_verifies_the_node() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-ctl")?, Fixture::new("tls-ctl")?);
+    let settings = [
+        "management.ssl.port=127.0.0.1:0",
+        "management.tcp.port=none",
+    ];
+    let node = Node::start(&scratch, &fixture, &settings)?;
+    let stranger = Fixture::new("tls-ctl-stranger")?;
+    let address = address(&node.ready, "management/ssl")?;
+    let trusted = ping(&address, &[("--cacert", &fixture.path("ca.pem"))])?;
+    assert!(trusted.status.success(), "{}", stderr(&trusted));
+    let untrusted = ping(&address, &[("--cacert", &stranger.path("ca.pem"))])?;
+    assert_eq!(untrusted.status.code(), Some(69));
+    let text = stderr(&untrusted);
+    assert!(
+        text.contains("certificate") && text.contains("--cacert"),
+        "{text}"
+    );
+    let no_certificate = ping(&address, &[("--cacert", &fixture.path("key.pem"))])?;
+    assert_eq!(no_certificate.status.code(), Some(2));
+    let text = stderr(&no_certificate);
+    assert!(text.contains("key.pem has no certificate"), "{text}");
+    Ok(())
+}
+
+/// One connection with TLS that must show a certificate of the authority; answers one request with 200.
+fn answer_once(listener: TcpListener, fixture: &Fixture) -> Result<JoinHandle<bool>> {
+    let roots = Arc::new(tls::roots(&fixture.path("ca.pem"))?);
+    let provider = authority::provider();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build()?;
+    let chain = tls::certificates(&fixture.path("cert.pem"))?;
+    let key = tls::private_key(&fixture.path("key.pem"))?;
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)?;
+    Ok(std::thread::spawn(move || {
+        let Ok((socket, _)) = listener.accept() else {
+            return false;
+        };
+        let Ok(connection) = ServerConnection::new(Arc::new(config)) else {
+            return false;
+        };
+        let mut stream = StreamOwned::new(connection, socket);
+        let mut request = [0; 4096];
+        stream.read(&mut request).is_ok()
+            && stream
+                .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+                .is_ok()
+    }))
+}
+
+#[test]
+fn ctl_shows_its_certificate_to_a_node_that_asks_for_one() -> Result<()> {
+    let fixture = Fixture::new("tls-ctl-certificate")?;
+    let issued = fixture.authority.issue("operator", &[])?;
+    let cert = fixture.dir.write("operator.pem", &issued.certificate)?;
+    let key = fixture.dir.write("operator.key", &issued.key)?;
+    let ca = fixture.path("ca.pem");
+    for (files, code) in [
+        (&[("--cacert", ca.as_path())][..], 69),
+        (
+            &[
+                ("--cacert", ca.as_path()),
+                ("--cert", &cert),
+                ("--key", &key),
+            ],
+            0,
+        ),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        let server = answer_once(listener, &fixture)?;
+        let output = ping(&address, files)?;
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        let is_answered = server.join().map_err(|_| "the server ended")?;
+        assert_eq!(is_answered, code == 0);
+    }
     Ok(())
 }
 

@@ -87,12 +87,6 @@ pub enum Administration {
     ImportDefinitions {
         file: PathBuf,
     },
-    /// Closes the connections of a user
-    CloseAllUserConnections {
-        user: String,
-        /// What the clients are told
-        reason: String,
-    },
 }
 
 pub(crate) fn perform(
@@ -267,11 +261,6 @@ fn carry_out(client: &Client, command: &Administration) -> Result<String, Failur
         } => {
             client.as_user(name, user_password)?.get(&["whoami"])?;
             Ok(format!("User '{name}' can log in with this password"))
-        }
-        CloseAllUserConnections { user, reason } => {
-            let reason = [("X-Reason", reason.as_str())];
-            client.delete_with(&["connections", "username", user], "", &reason)?;
-            Ok(format!("Closed all connections of user '{user}'"))
         }
         ImportDefinitions { file } => {
             let text = std::fs::read_to_string(file);

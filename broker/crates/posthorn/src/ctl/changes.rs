@@ -38,15 +38,6 @@ pub(crate) fn perform(client: &Client, command: &Command) -> Said {
             Ok(format!("Deleted vhost '{name}' and all that was in it"))
         }
         Command::SetPolicy { .. } | Command::ClearPolicy { .. } => policy(client, command),
-        Command::CloseConnection {
-            name,
-            explanation,
-            reason,
-        } => {
-            let reason = [("X-Reason", reason.as_ref().unwrap_or(explanation).as_str())];
-            client.delete_with(&["connections", name], "", &reason)?;
-            Ok(format!("Closed connection '{name}'"))
-        }
         Command::Maintenance { state } => maintenance(client, *state),
         Command::SetLogLevel { words } => set_log_level(client, words),
         Command::SetMemoryWatermark { fraction } => {

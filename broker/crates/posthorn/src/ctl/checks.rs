@@ -1,7 +1,7 @@
 //! Checks for scripts and probes: exit code 0 when all is well, 1 when it is not, 69 when there is no answer.
 
 use super::client::{Client, Failure};
-use super::output::Output;
+use super::output::{Column, Output};
 use serde_json::{Value as Json, json};
 
 #[derive(Debug, clap::Subcommand)]
@@ -53,13 +53,74 @@ pub(crate) fn perform(client: &Client, output: &Output, check: &Check) -> Result
     one(client, output, &path)
 }
 
+/// The outcome of one check for `health`.
+fn outcome(check: &str, ok: bool, reason: &Json, queues: Vec<Json>) -> Json {
+    json!({
+        "check": check,
+        "result": if ok { "yes" } else { "no" },
+        "reason": reason,
+        "queues": queues,
+    })
+}
+
+/// All checks are made; the first that fails does not hide the others. Queues that need this node are worth knowing
+/// before it is stopped, but are no failure.
+pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
+    let critical = "/api/health/checks/node-is-quorum-critical";
+    let checks = [
+        ("ready", "/readyz"),
+        ("no alarms", "/api/health/checks/alarms"),
+        ("may be stopped", critical),
+    ];
+    let mut results = Vec::new();
+    let mut healthy = true;
+    for (name, path) in checks {
+        let answered = client.check(path)?;
+        let ok = answered.status == 200;
+        let expected = path == critical && answered.body["status"] == "failed";
+        healthy &= ok || expected;
+        let reason = &answered.body["reason"];
+        results.push(outcome(name, ok, reason, queue_names(&answered.body)));
+    }
+    let nodes = client.get(&["nodes"])?;
+    let nodes = nodes.as_array().into_iter().flatten();
+    let down = nodes.filter(|node| node["running"] != true);
+    let down: Vec<&str> = down.filter_map(|node| node["name"].as_str()).collect();
+    let reason = match down.as_slice() {
+        [] => Json::Null,
+        down => json!(format!("down: {}", down.join(", "))),
+    };
+    healthy &= down.is_empty();
+    results.insert(
+        1,
+        outcome("all nodes up", down.is_empty(), &reason, Vec::new()),
+    );
+    let columns: &[Column] = &[
+        ("check", &["check"]),
+        ("result", &["result"]),
+        ("reason", &["reason"]),
+        ("queues", &["queues"]),
+    ];
+    output.list(&Json::Array(results), columns);
+    if healthy {
+        Ok(())
+    } else {
+        Err(Failure::Unhealthy)
+    }
+}
+
+fn queue_names(answer: &Json) -> Vec<Json> {
+    let queues = answer["queues"].as_array().into_iter().flatten();
+    queues.map(|q| q["readable_name"].clone()).collect()
+}
+
 fn one(client: &Client, output: &Output, path: &str) -> Result<(), Failure> {
     let answered = client.check(path)?;
     if answered.status == 200 {
         output.say("ok");
         return Ok(());
     }
-    let columns: &[super::output::Column] = &[
+    let columns: &[Column] = &[
         ("check", &["check"]),
         ("reason", &["reason"]),
         ("alarms", &["alarms"]),
@@ -67,14 +128,12 @@ fn one(client: &Client, output: &Output, path: &str) -> Result<(), Failure> {
         ("queues", &["queues"]),
     ];
     let body = &answered.body;
-    let names = body["queues"].as_array().into_iter().flatten();
-    let names: Vec<Json> = names.map(|q| q["readable_name"].clone()).collect();
     let shown = json!({
         "check": path,
         "reason": body["reason"],
         "alarms": body["alarms"],
         "missing": body["missing"],
-        "queues": names,
+        "queues": queue_names(body),
     });
     output.list(&Json::Array(vec![shown]), columns);
     Err(Failure::Unhealthy)

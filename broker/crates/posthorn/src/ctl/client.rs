@@ -1,5 +1,6 @@
 //! The management API, and errors that say what to do.
 
+use super::tls::{self, TlsFiles};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use env::Clock as _;
@@ -34,13 +35,22 @@ pub(crate) enum Failure {
     Refused { status: u16, reason: String },
     /// A health check failed.
     Unhealthy,
+    /// `-n` names another node than the one that answers.
+    WrongNode {
+        named: String,
+        answering: String,
+        /// Names of all nodes of the cluster.
+        nodes: String,
+        /// Whether it is one of them.
+        is_known: bool,
+    },
 }
 
 impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Unreachable { .. } => 69,
+            Failure::Unreachable { .. } | Failure::WrongNode { .. } => 69,
             Failure::NotPermitted { .. } => 77,
             Failure::Refused { .. } | Failure::Unhealthy => 1,
         }
@@ -51,6 +61,11 @@ impl Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Usage(text) => write!(f, "{text}"),
+            Failure::Unreachable { url, why } if url.starts_with("https://") => write!(
+                f,
+                "no answer from {url}: {why}\nIs the node running, is this its management address with TLS, and is its \
+                 certificate from an authority that --cacert or POSTHORN_CACERT names?"
+            ),
             Failure::Unreachable { url, why } => write!(
                 f,
                 "no answer from {url}: {why}\nIs the node running, and is this its management address? Give another with \
@@ -85,6 +100,26 @@ impl Display for Failure {
             }
             Failure::Refused { status, reason } => write!(f, "{} (HTTP {status})", reason.trim()),
             Failure::Unhealthy => write!(f, "a health check failed"),
+            Failure::WrongNode {
+                named,
+                answering,
+                is_known: true,
+                ..
+            } => write!(
+                f,
+                "unable to perform an operation on node '{named}': node '{answering}' answers\nThis operation is about one \
+                 node. Give the management address of '{named}' with --url."
+            ),
+            Failure::WrongNode {
+                named,
+                answering,
+                nodes,
+                is_known: false,
+            } => write!(
+                f,
+                "unable to perform an operation on node '{named}': it is not in the cluster of node '{answering}'\nIts nodes \
+                 are: {nodes}. Give one of them with -n, or another cluster's management address with --url."
+            ),
         }
     }
 }
@@ -95,12 +130,23 @@ pub(crate) struct Answered {
     pub(crate) body: Json,
 }
 
+/// Where the API is, and who asks.
+#[derive(Clone)]
+pub(crate) struct Endpoint {
+    /// Begins with `http://` or `https://`.
+    pub(crate) url: String,
+    pub(crate) user: String,
+    pub(crate) password: String,
+    /// For one answer.
+    pub(crate) timeout: Duration,
+    /// Used only with `https://`.
+    pub(crate) tls: TlsFiles,
+}
+
 pub(crate) struct Client {
-    url: String,
-    user: String,
+    endpoint: Endpoint,
     authorization: String,
     agent: ureq::Agent,
-    timeout: Duration,
 }
 
 /// A path below `/api` from its elements, escaped.
@@ -114,44 +160,57 @@ pub(crate) fn path(elements: &[&str]) -> String {
 }
 
 impl Client {
-    pub(crate) fn new(
-        url: &str,
-        user: &str,
-        password: &str,
-        timeout: Duration,
-    ) -> Result<Client, Failure> {
-        if !url.starts_with("http://") {
-            return Err(Failure::Usage(format!(
-                "'{url}' is no management address: it begins with http://"
-            )));
-        }
+    /// Reads the TLS files of an `https://` address; nothing is sent yet.
+    pub(crate) fn new(endpoint: Endpoint) -> Result<Client, Failure> {
+        let url = &endpoint.url;
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(timeout))
-            .build();
+            .timeout_global(Some(endpoint.timeout));
+        let config = if url.starts_with("https://") {
+            config.tls_config(tls::config(&endpoint.tls)?).build()
+        } else if url.starts_with("http://") {
+            config.build()
+        } else {
+            return Err(Failure::Usage(format!(
+                "'{url}' is not a management address: it must begin with http:// or https://"
+            )));
+        };
+        let credentials = format!("{}:{}", endpoint.user, endpoint.password);
         Ok(Client {
-            url: url.trim_end_matches('/').to_owned(),
-            user: user.to_owned(),
-            authorization: format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))),
+            endpoint: Endpoint {
+                url: url.trim_end_matches('/').to_owned(),
+                ..endpoint
+            },
+            authorization: format!("Basic {}", STANDARD.encode(credentials)),
             agent: config.new_agent(),
-            timeout,
         })
+    }
+
+    /// The host of the address, without its port.
+    pub(crate) fn host(&self) -> String {
+        let uri = self.endpoint.url.parse::<ureq::http::Uri>();
+        let host = uri.ok().and_then(|uri| uri.host().map(str::to_owned));
+        host.unwrap_or_default()
     }
 
     /// The same node, asked by somebody else.
     pub(crate) fn as_user(&self, user: &str, password: &str) -> Result<Client, Failure> {
-        Client::new(&self.url, user, password, self.timeout)
+        Client::new(Endpoint {
+            user: user.to_owned(),
+            password: password.to_owned(),
+            ..self.endpoint.clone()
+        })
     }
 
     /// Asks again and again until it is so, as long as one answer may take.
     pub(crate) fn until(&self, is_so: impl Fn() -> bool) -> Result<(), Failure> {
         let clock = RealClock::new();
-        let until = clock.now() + self.timeout;
+        let until = clock.now() + self.endpoint.timeout;
         while !is_so() {
             if clock.now() >= until {
                 return Err(Failure::Unreachable {
-                    url: self.url.clone(),
-                    why: format!("not in {} seconds", self.timeout.as_secs()),
+                    url: self.endpoint.url.clone(),
+                    why: format!("not in {} seconds", self.endpoint.timeout.as_secs()),
                 });
             }
             std::thread::park_timeout(BETWEEN_ASKING);
@@ -167,9 +226,9 @@ impl Client {
         body: Option<&Json>,
         headers: &[(&str, &str)],
     ) -> Result<Answered, Failure> {
-        let url = format!("{}{path}", self.url);
+        let url = format!("{}{path}", self.endpoint.url);
         let unreachable = |why: String| Failure::Unreachable {
-            url: self.url.clone(),
+            url: self.endpoint.url.clone(),
             why,
         };
         let mut request = ureq::http::Request::builder()
@@ -207,7 +266,7 @@ impl Client {
         match answered.status {
             200..=299 => Ok(answered),
             401 => Err(Failure::NotPermitted {
-                user: self.user.clone(),
+                user: self.endpoint.user.clone(),
                 reason: reason(),
             }),
             status => Err(Failure::Refused {

@@ -33,48 +33,6 @@ pub(crate) fn log_levels(client: &Client, output: &Output) -> Result<(), Failure
     Ok(())
 }
 
-/// All checks are made; the first that fails does not hide the others. That queues need this node is worth knowing
-/// before stopping it, but no illness.
-pub(crate) fn health(client: &Client, output: &Output) -> Result<(), Failure> {
-    let critical = "/api/health/checks/node-is-quorum-critical";
-    let checks = [
-        ("ready", "/readyz"),
-        ("no alarms", "/api/health/checks/alarms"),
-        ("may be stopped", critical),
-    ];
-    let mut results = Vec::new();
-    let mut healthy = true;
-    for (name, path) in checks {
-        let answered = client.check(path)?;
-        let ok = answered.status == 200;
-        let expected = path == critical && answered.body["status"] == "failed";
-        healthy &= ok || expected;
-        let queues = answered.body["queues"].as_array();
-        let names = queues
-            .into_iter()
-            .flatten()
-            .map(|q| q["readable_name"].clone());
-        results.push(json!({
-            "check": name,
-            "result": if ok { "yes" } else { "no" },
-            "reason": answered.body["reason"],
-            "queues": names.collect::<Vec<_>>(),
-        }));
-    }
-    let columns: &[Column] = &[
-        ("check", &["check"]),
-        ("result", &["result"]),
-        ("reason", &["reason"]),
-        ("queues", &["queues"]),
-    ];
-    output.list(&Json::Array(results), columns);
-    if healthy {
-        Ok(())
-    } else {
-        Err(Failure::Unhealthy)
-    }
-}
-
 pub(crate) fn queues(
     client: &Client,
     output: &Output,
@@ -158,32 +116,6 @@ pub(crate) fn policies(
         ("definition", &["definition"]),
     ];
     output.list(&Json::Array(all), columns);
-    Ok(())
-}
-
-pub(crate) fn connections(
-    client: &Client,
-    output: &Output,
-    chosen: &[String],
-) -> Result<(), Failure> {
-    let columns: &[Column] = &[
-        ("name", &["name"]),
-        ("node", &["node"]),
-        ("user", &["user"]),
-        ("vhost", &["vhost"]),
-        ("protocol", &["protocol"]),
-        ("state", &["state"]),
-        ("channels", &["channels"]),
-        ("client", &["user_provided_name"]),
-    ];
-    let mut connections = client.get(&["connections"])?;
-    // RabbitMQ's operators name a connection by its process; here its name is what `close_connection` takes.
-    if chosen.iter().any(|column| column == "pid") {
-        for connection in connections.as_array_mut().into_iter().flatten() {
-            connection["pid"] = connection["name"].clone();
-        }
-    }
-    output.chosen(&connections, chosen, columns);
     Ok(())
 }
 

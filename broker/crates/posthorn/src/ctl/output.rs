@@ -26,6 +26,10 @@ impl Output {
         }
     }
 
+    pub(crate) fn is_table(&self) -> bool {
+        self.format == Format::Table
+    }
+
     /// A list: all of it as JSON, its columns as a table.
     pub(crate) fn list(&self, items: &Json, columns: &[Column]) {
         match self.format {

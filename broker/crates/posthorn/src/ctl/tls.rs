@@ -1,0 +1,87 @@
+//! TLS to the management API: which authorities are trusted, and the certificate that is shown.
+
+use super::client::Failure;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
+
+/// Files of a connection with TLS, all PEM.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct TlsFiles {
+    /// Certificates of the authorities that the node's certificate may come from [default: $POSTHORN_CACERT, else those that this machine trusts]
+    #[arg(long, global = true, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// Certificate that is shown to the node
+    #[arg(long, global = true, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of that certificate
+    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+/// Reads the files; the node's certificate is always verified.
+pub(crate) fn config(files: &TlsFiles) -> Result<TlsConfig, Failure> {
+    let roots = match &files.cacert {
+        Some(file) => certificates(file)?,
+        None => match std::env::var_os("POSTHORN_CACERT") {
+            Some(file) => certificates(Path::new(&file))?,
+            None => machine_roots()?,
+        },
+    };
+    let shown = match (&files.cert, &files.key) {
+        (Some(cert), Some(key)) => Some(ClientCert::new_with_certs(
+            &certificates(cert)?,
+            private_key(key)?,
+        )),
+        _ => None,
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::new_with_certs(&roots))
+        .client_cert(shown)
+        .unversioned_rustls_crypto_provider(provider)
+        .build())
+}
+
+fn certificates(file: &Path) -> Result<Vec<Certificate<'static>>, Failure> {
+    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let found: Vec<CertificateDer<'static>> = read.map_err(|e| cannot_read(file, &e))?;
+    if found.is_empty() {
+        return Err(Failure::Usage(format!(
+            "the file {} has no certificate: it must have at least one PEM block CERTIFICATE",
+            file.display()
+        )));
+    }
+    Ok(found
+        .iter()
+        .map(|c| Certificate::from_der(c).to_owned())
+        .collect())
+}
+
+fn private_key(file: &Path) -> Result<PrivateKey<'static>, Failure> {
+    let text = std::fs::read(file).map_err(|e| cannot_read(file, &e))?;
+    PrivateKey::from_pem(&text).map_err(|e| cannot_read(file, &e))
+}
+
+fn cannot_read(file: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::Usage(format!(
+        "the file {} cannot be read: {error}",
+        file.display()
+    ))
+}
+
+fn machine_roots() -> Result<Vec<Certificate<'static>>, Failure> {
+    let found = rustls_native_certs::load_native_certs();
+    if found.certs.is_empty() {
+        return Err(Failure::Usage(
+            "this machine trusts no certificate authority: name one with --cacert FILE".to_owned(),
+        ));
+    }
+    Ok(found
+        .certs
+        .iter()
+        .map(|c| Certificate::from_der(c).to_owned())
+        .collect())
+}
