@@ -207,8 +207,8 @@ type PlacementSpec struct {
 	// +kubebuilder:validation:Maximum=9
 	QuorumReplicas int32 `json:"quorumReplicas,omitempty"`
 
-	// Rebalance says when queue leaders are spread evenly over the nodes: after nodes were added
-	// or removed, or never by the operator.
+	// Rebalance says when queue leaders are spread evenly over the nodes: after nodes were added,
+	// removed or replaced, or never by the operator.
 	// +optional
 	// +kubebuilder:default=OnMembershipChange
 	// +kubebuilder:validation:Enum=OnMembershipChange;Never
@@ -315,7 +315,8 @@ const RebalanceOnMembershipChange = "OnMembershipChange"
 
 // PodDisruptionBudgetSpec says whether there is one.
 type PodDisruptionBudgetSpec struct {
-	// Mode Auto keeps a budget that lets at most one node be evicted at a time.
+	// Mode Auto keeps a budget that lets at most one node be evicted at a time, and none unless every
+	// node says that no queue would lose its majority.
 	// +optional
 	// +kubebuilder:default=Auto
 	// +kubebuilder:validation:Enum=Auto;Off
@@ -425,7 +426,7 @@ type BrokerClusterStatus struct {
 	// +optional
 	Scaling *ScalingStatus `json:"scaling,omitempty"`
 
-	// BalancedFor is the number of nodes that there were when leaders were last spread evenly.
+	// BalancedFor is the number of nodes that there were when leaders were last spread evenly; -1 after a roll has begun.
 	// +optional
 	BalancedFor int32 `json:"balancedFor,omitempty"`
 

@@ -36,6 +36,10 @@ const (
 	ConditionMonitoringReady = "MonitoringReady"
 	// ConditionStorageReady: every node's volume is bound.
 	ConditionStorageReady = "StorageReady"
+	// ConditionQueuesLost is present, and True, only while queues exist whose only copy was on a lost disk.
+	ConditionQueuesLost = "QueuesLost"
+	// ConditionSpread: no two nodes run on one machine.
+	ConditionSpread = "Spread"
 	// ConditionPaused: the operator changes nothing because spec.paused is set.
 	ConditionPaused = "Paused"
 )

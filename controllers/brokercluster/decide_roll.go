@@ -22,6 +22,7 @@ const (
 	reasonRevisionUnknown  = "RevisionUnknown"
 	reasonNotRunning       = "NotRunning"
 	reasonNeverReady       = "NeverReady"
+	reasonRevisionFails    = "RevisionFails"
 	reasonPodStarting      = "PodStarting"
 	reasonMemberNotReady   = "MemberNotReady"
 	reasonHealthUnknown    = "HealthUnknown"
@@ -72,10 +73,14 @@ type rollMember struct {
 	NotRunning bool
 	// NeverReady: the pod has not been ready since it was made.
 	NeverReady bool
+	// Restarting: the broker's process ended, and the kubelet starts it again at once.
+	Restarting bool
 	// Health is the node's own answer to whether queues would lose their majority without it.
 	Health health
 	// Drain is how far a drain that the operator began is.
 	Drain drain
+	// AcceptCritical: a person accepts that queues lose their majority while this pod is replaced.
+	AcceptCritical bool
 }
 
 // rollState is everything the decision is made from.
@@ -100,7 +105,8 @@ func (d rollDecision) String() string { return fmt.Sprintf("%s %s (%s)", d.Actio
 //	 #  when                                                          | then
 //	 1  the StatefulSet's wanted revision is not known yet            | Wait RevisionUnknown
 //	 2  a current pod's node runs and is still being drained          | Revive DrainUnneeded
-//	 3  an outdated pod in which nothing runs (highest ordinal first) | Replace NotRunning
+//	 3  an outdated pod is stuck, and so is a current one             | Wait RevisionFails
+//	 3b an outdated pod is stuck (highest ordinal first)              | Replace NotRunning
 //	 4  no pod is outdated, and one is missing or going               | Wait PodStarting
 //	 5  no pod is outdated, and one is not ready                      | Wait MemberNotReady
 //	 6  no pod is outdated                                            | Done UpToDate
@@ -109,7 +115,8 @@ func (d rollDecision) String() string { return fmt.Sprintf("%s %s (%s)", d.Actio
 //	 9  another pod is not there or not ready, candidate is drained   | Revive AnotherIsMissing
 //	10  another pod is missing or going                               | Wait PodStarting
 //	11  another pod is not ready                                      | Wait MemberNotReady
-//	12  the candidate's node says that it is quorum critical          | Wait QuorumCritical
+//	12  the candidate's node says that it is quorum critical, and     |
+//	    nobody has accepted that                                      | Wait QuorumCritical
 //	13  the candidate was never ready (and all others are)            | Replace NeverReady
 //	14  the candidate's node does not answer                          | Wait HealthUnknown
 //	15  the candidate is not being drained                            | Drain Outdated
@@ -117,8 +124,11 @@ func (d rollDecision) String() string { return fmt.Sprintf("%s %s (%s)", d.Actio
 //	17  the drain goes on                                             | Wait Draining
 //	18  the drain is done                                             | Replace Drained
 //
+// A pod is stuck when nothing runs in it. One that was ready before and whose process has just ended
+// is not: the kubelet starts it again on a revision that works.
+//
 // Rows 3 and 8 take nothing away: no process runs there, or none serves. They let a bad image be
-// mended by fixing the spec. In all other rows a pod goes only when every other pod is ready and its
+// mended by fixing the spec. No pod goes to a revision that fails elsewhere. In all other rows a pod goes only when every other pod is ready and its
 // own node, asked just now, says that no queue needs it.
 func decideRoll(s rollState) rollDecision {
 	if !s.RevisionKnown {
@@ -129,8 +139,12 @@ func decideRoll(s rollState) rollDecision {
 	}); found {
 		return rollDecision{rollRevive, drained.Name, reasonDrainUnneeded}
 	}
-	if stuck, found := firstFromTop(s.Members, func(m rollMember) bool { return outdated(m) && m.NotRunning }); found {
-		return rollDecision{rollReplace, stuck.Name, reasonNotRunning}
+	if outdatedStuck, found := firstFromTop(s.Members, func(m rollMember) bool { return outdated(m) && stuck(m) }); found {
+		failing, fails := firstFromTop(s.Members, func(m rollMember) bool { return m.Presence == podPresent && m.Current && m.NotRunning })
+		if fails {
+			return rollDecision{rollWait, failing.Name, reasonRevisionFails}
+		}
+		return rollDecision{rollReplace, outdatedStuck.Name, reasonNotRunning}
 	}
 	candidate, found := rollCandidate(s.Members)
 	if !found {
@@ -157,7 +171,7 @@ func decideRoll(s rollState) rollDecision {
 // decideCandidate is rows 12 to 18: every other pod is ready.
 func decideCandidate(m rollMember) rollDecision {
 	switch {
-	case m.Health == healthCritical:
+	case m.Health == healthCritical && !m.AcceptCritical:
 		return rollDecision{rollWait, m.Name, reasonQuorumCritical}
 	case m.NeverReady:
 		return rollDecision{rollReplace, m.Name, reasonNeverReady}
@@ -175,6 +189,9 @@ func decideCandidate(m rollMember) rollDecision {
 		return rollDecision{rollWait, m.Name, reasonDrainUnknown}
 	}
 }
+
+// stuck says that nothing runs in a pod and that waiting for the kubelet may not change that.
+func stuck(m rollMember) bool { return m.NotRunning && (m.NeverReady || !m.Restarting) }
 
 func outdated(m rollMember) bool { return m.Presence == podPresent && !m.Current }
 

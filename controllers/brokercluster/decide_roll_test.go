@@ -4,9 +4,19 @@
 package brokercluster
 
 import (
+	"context"
 	"math/rand"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 // Members are made from a good current one by changes.
@@ -26,6 +36,8 @@ var (
 	missing     change = func(m *rollMember) { m.Presence, m.Ready, m.Health = podMissing, false, healthUnknown }
 	terminating change = func(m *rollMember) { m.Presence = podTerminating }
 	notRunning  change = func(m *rollMember) { m.NotRunning, m.Ready, m.Health = true, false, healthUnknown }
+	restarting  change = func(m *rollMember) { m.NotRunning, m.Restarting, m.Ready, m.Health = true, true, false, healthUnknown }
+	accepted    change = func(m *rollMember) { m.AcceptCritical = true }
 	neverReady  change = func(m *rollMember) { m.NeverReady, m.Ready, m.Health = true, false, healthUnknown }
 	critical    change = func(m *rollMember) { m.Health = healthCritical }
 	silent      change = func(m *rollMember) { m.Health = healthUnknown }
@@ -47,6 +59,10 @@ func TestDecideRoll(t *testing.T) {
 		{"3 bad image fixed", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, notRunning)}, "Replace c-2 (NotRunning)"},
 		{"3 bad image from the start, highest first", false, []rollMember{member("c-0", old, notRunning), member("c-1", old, notRunning), member("c-2", neverReady)}, "Replace c-1 (NotRunning)"},
 		{"3 even while another is missing", false, []rollMember{member("c-0", old, notRunning), member("c-1", missing), member("c-2")}, "Replace c-0 (NotRunning)"},
+		{"3 not to a revision that fails elsewhere", false, []rollMember{member("c-0", old, notRunning), member("c-1", old), member("c-2", notRunning)}, "Wait c-2 (RevisionFails)"},
+		{"3 not one that the kubelet restarts", false, []rollMember{member("c-0", old, restarting), member("c-1", old), member("c-2", unready)}, "Wait c-2 (MemberNotReady)"},
+		{"3 one that the kubelet restarts but that never served", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, neverReady, restarting)}, "Replace c-2 (NotRunning)"},
+		{"3 crashing again and again, the new revision starts", false, []rollMember{member("c-0", old, notRunning), member("c-1", old, notRunning), member("c-2", unready)}, "Replace c-1 (NotRunning)"},
 		{"4 none outdated, one missing", false, []rollMember{member("c-0"), member("c-1", missing), member("c-2")}, "Wait c-1 (PodStarting)"},
 		{"4 none outdated, one going", false, []rollMember{member("c-0"), member("c-1", old, terminating), member("c-2")}, "Wait c-1 (PodStarting)"},
 		{"5 new pod not ready yet", false, []rollMember{member("c-0"), member("c-1"), member("c-2", unready)}, "Wait c-2 (MemberNotReady)"},
@@ -64,6 +80,8 @@ func TestDecideRoll(t *testing.T) {
 		{"11 two outdated ones are not ready", false, []rollMember{member("c-0", old, unready), member("c-1", old, unready), member("c-2", old)}, "Wait c-0 (MemberNotReady)"},
 		{"12 quorum critical", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, critical)}, "Wait c-2 (QuorumCritical)"},
 		{"12 quorum critical after the drain", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, critical, draining(drainDone))}, "Wait c-2 (QuorumCritical)"},
+		{"12 quorum critical and accepted", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, critical, accepted)}, "Drain c-2 (Outdated)"},
+		{"12 accepted while another is away", false, []rollMember{member("c-0", unready), member("c-1"), member("c-2", old, critical, accepted)}, "Wait c-0 (MemberNotReady)"},
 		{"12 never ready but needed", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, neverReady, critical)}, "Wait c-2 (QuorumCritical)"},
 		{"13 ran but never served", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, neverReady)}, "Replace c-2 (NeverReady)"},
 		{"14 no answer", false, []rollMember{member("c-0", old), member("c-1", old), member("c-2", old, silent)}, "Wait c-2 (HealthUnknown)"},
@@ -98,6 +116,8 @@ func TestDecideRollNeverTakesASecondNode(t *testing.T) {
 			m.Ready = m.Presence != podMissing && flip()
 			m.NotRunning = !m.Ready && flip()
 			m.NeverReady = !m.Ready && flip()
+			m.Restarting = m.NotRunning && flip()
+			m.AcceptCritical = random.Intn(8) == 0
 			members[n] = m
 			if m.Ready && m.Presence == podPresent {
 				ready++
@@ -124,13 +144,98 @@ func TestDecideRollNeverTakesASecondNode(t *testing.T) {
 		switch {
 		case !state.RevisionKnown || gone.Presence != podPresent || gone.Current:
 			t.Fatalf("%v of %+v: not to be replaced", decision, members)
+		case gone.NotRunning && !gone.NeverReady && gone.Restarting && others != len(members)-1:
+			t.Fatalf("%v of %+v: the kubelet restarts it", decision, members)
+		case gone.NotRunning && revisionFails(members):
+			t.Fatalf("%v of %+v: its new revision fails elsewhere", decision, members)
 		case gone.NotRunning || len(members) == 1 || (gone.NeverReady && ready == 0):
 		case others != len(members)-1:
 			t.Fatalf("%v of %+v: another one is away", decision, members)
-		case gone.Health == healthCritical:
+		case gone.Health == healthCritical && !gone.AcceptCritical:
 			t.Fatalf("%v of %+v: quorum critical", decision, members)
-		case !gone.NeverReady && (gone.Health != healthSafe || gone.Drain != drainDone):
+		case !gone.NeverReady && ((gone.Health != healthSafe && !gone.AcceptCritical) || gone.Drain != drainDone):
 			t.Fatalf("%v of %+v: not drained or health unknown", decision, members)
 		}
+	}
+}
+
+// revisionFails says that nothing runs in a pod of the wanted revision.
+func revisionFails(members []rollMember) bool {
+	for _, m := range members {
+		if m.Presence == podPresent && m.Current && m.NotRunning {
+			return true
+		}
+	}
+	return false
+}
+
+func TestSharedMachines(t *testing.T) {
+	on := func(name, machine string) memberView {
+		return memberView{rollMember: rollMember{Name: name, Presence: podPresent}, pod: &corev1.Pod{Spec: corev1.PodSpec{NodeName: machine}}}
+	}
+	spread := []memberView{on("c-0", "a"), on("c-1", "b"), on("c-2", ""), {rollMember: rollMember{Name: "c-3"}}}
+	if got := sharedMachines(spread); len(got) != 0 {
+		t.Errorf("one node a machine: %v", got)
+	}
+	shared := []memberView{on("c-0", "a"), on("c-1", "b"), on("c-2", "a")}
+	if got := sharedMachines(shared); len(got) != 1 || got[0] != "c-0 and c-2 on machine a" {
+		t.Errorf("two nodes on a machine: %v", got)
+	}
+}
+
+// TestReplaceDeletesOnlyThePodThatWasSeen lets the kubelet write between the look and the deletion.
+func TestReplaceDeletesOnlyThePodThatWasSeen(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-0", UID: "one", ResourceVersion: "7"}}
+	var given *metav1.Preconditions
+	deleter := interceptor.Funcs{Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
+		options := client.DeleteOptions{}
+		options.ApplyOptions(opts)
+		given = options.Preconditions
+		return nil
+	}}
+	s := &scope{
+		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithInterceptorFuncs(deleter).Build(), Events: events.NewFakeRecorder(1)},
+		cluster:    testCluster(),
+	}
+	if err := s.replacePod(context.Background(), &memberView{rollMember: rollMember{Name: "c-0"}, pod: pod}); err != nil {
+		t.Fatal(err)
+	}
+	if given == nil || given.UID == nil || *given.UID != "one" || given.ResourceVersion == nil || *given.ResourceVersion != "7" {
+		t.Errorf("preconditions %+v", given)
+	}
+}
+
+func TestARestartOfTheProcessIsNotAStuckPod(t *testing.T) {
+	started := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	state := func(state corev1.ContainerState) *corev1.Pod {
+		pod := &corev1.Pod{Status: corev1.PodStatus{
+			StartTime:  &started,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(started.Add(time.Hour))}},
+		}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: containerName, State: state}}
+		return pod
+	}
+	killed := state(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 137}})
+	if m := viewPod("c-0", killed, "new", ""); stuck(m.rollMember) || !m.NotRunning {
+		t.Errorf("killed once: %+v", m.rollMember)
+	}
+	looping := state(corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}})
+	if m := viewPod("c-0", looping, "new", ""); !stuck(m.rollMember) {
+		t.Errorf("crashing again and again: %+v", m.rollMember)
+	}
+}
+
+func TestAPodThatOutlivesItsDeletionNamesItsMachine(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := &scope{Reconciler: &Reconciler{Now: func() time.Time { return now }}, cluster: testCluster()}
+	due := func(late time.Duration) *corev1.Pod {
+		at := metav1.NewTime(now.Add(-late))
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &at}, Spec: corev1.PodSpec{NodeName: "w2"}}
+	}
+	if text := s.stuckTermination(due(time.Second)); text != "" || s.requeue == 0 {
+		t.Errorf("it may end yet: %q, look again after %s", text, s.requeue)
+	}
+	if text := s.stuckTermination(due(time.Minute)); !strings.Contains(text, "machine w2") {
+		t.Errorf("its machine is gone: %q", text)
 	}
 }

@@ -63,7 +63,11 @@ func (s *scope) observe(ctx context.Context) error {
 		s.podsBeyond = s.podsBeyond || ours && ordinal >= s.sizes.Nodes
 	}
 	for i := range s.members {
-		s.members[i] = viewPod(s.podName(int32(i)), pods[s.podName(int32(i))], revision)
+		name := s.podName(int32(i))
+		s.members[i] = viewPod(name, pods[name], revision, s.cluster.Annotations[names.AnnotationAcceptUnavailable])
+		if m := &s.members[i]; m.Presence == podTerminating {
+			m.trouble = s.stuckTermination(m.pod)
+		}
 	}
 	if err := s.observeStorage(ctx); err != nil {
 		return err
@@ -73,7 +77,8 @@ func (s *scope) observe(ctx context.Context) error {
 }
 
 // viewPod is what the pod itself tells.
-func viewPod(name string, pod *corev1.Pod, revision string) memberView {
+// accepted is the value of AnnotationAcceptUnavailable.
+func viewPod(name string, pod *corev1.Pod, revision, accepted string) memberView {
 	m := memberView{rollMember: rollMember{Name: name, Presence: podMissing}, pod: pod}
 	if pod == nil {
 		return m
@@ -84,9 +89,11 @@ func viewPod(name string, pod *corev1.Pod, revision string) memberView {
 	}
 	m.Current = pod.Labels[revisionLabel] == revision
 	ready := condition(pod, corev1.PodReady)
+	m.AcceptCritical = revision != "" && accepted == revision+"/"+name
 	m.Ready = ready != nil && ready.Status == corev1.ConditionTrue && m.Presence == podPresent
 	if !m.Ready {
 		m.NotRunning, m.trouble = notRunningReason(pod)
+		m.Restarting = m.NotRunning && isRestarting(pod)
 		m.NeverReady = ready == nil || pod.Status.StartTime == nil ||
 			(ready.Status != corev1.ConditionTrue && ready.LastTransitionTime.Sub(pod.Status.StartTime.Time) < readyAtStart)
 	}
@@ -125,6 +132,31 @@ func notRunningReason(pod *corev1.Pod) (bool, string) {
 		}
 	}
 	return false, ""
+}
+
+// isRestarting says that the broker's process has ended and the kubelet has not begun to wait before it starts it again.
+func isRestarting(pod *corev1.Pod) bool {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name == containerName {
+			return status.State.Terminated != nil
+		}
+	}
+	return false
+}
+
+// machineLostAfter is for how long a pod may outlive its grace period before its machine is taken for lost.
+const machineLostAfter = 20 * time.Second
+
+// stuckTermination names the machine of a pod that should have ended; empty while it may still end by itself.
+func (s *scope) stuckTermination(pod *corev1.Pod) string {
+	// DeletionTimestamp has the grace period in it.
+	late := s.Now().Sub(pod.DeletionTimestamp.Time)
+	if late < machineLostAfter {
+		s.lookAgain(machineLostAfter - max(late, 0))
+		return ""
+	}
+	return fmt.Sprintf("MachineLost: the pod should have ended by %s; machine %s does not confirm it. If the machine is gone for good, "+
+		"remove it from Kubernetes or force the deletion of the pod", pod.DeletionTimestamp.UTC().Format(time.RFC3339), pod.Spec.NodeName)
 }
 
 // stuckMessage prefers what the broker said when it ended to what the kubelet says about it.
@@ -240,6 +272,10 @@ func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string, bool) (b
 		if err != nil {
 			continue
 		}
+		if s.lost, err = node.LostQueues(ctx); err != nil {
+			log.FromContext(ctx).V(1).Info("lost queues are unknown", "reason", err.Error())
+		}
+		s.lostKnown = err == nil
 		drained := map[string]bool{}
 		for _, node := range list {
 			drained[node.Name] = node.BeingDrained

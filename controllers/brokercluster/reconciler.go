@@ -142,6 +142,9 @@ func (s *scope) run(ctx context.Context) error {
 	if err := s.observe(ctx); err != nil {
 		return errors.Join(failure, err)
 	}
+	if !s.cluster.Spec.Paused {
+		failure = errors.Join(failure, s.ensureDisruptionBudget(ctx))
+	}
 	switch {
 	case failure != nil:
 		return failure
@@ -192,7 +195,6 @@ func (s *scope) change(ctx context.Context) error {
 		s.ensureConfigMap,
 		s.ensureNodesService,
 		s.ensureClientService,
-		s.ensureDisruptionBudget,
 		s.ensureStatefulSet,
 		s.growVolumes,
 		s.rotateDefaultUser,

@@ -102,10 +102,10 @@ func (s *scope) reviveNode(ctx context.Context, m *memberView, reason string) er
 	return nil
 }
 
-// replacePod deletes exactly the pod that was looked at.
+// replacePod deletes the pod only while it is as it was looked at: one that has been started again meanwhile stays.
 func (s *scope) replacePod(ctx context.Context, m *memberView) error {
-	uid := m.pod.UID
-	err := s.Client.Delete(ctx, m.pod, client.Preconditions(metav1.Preconditions{UID: &uid}))
+	uid, version := m.pod.UID, m.pod.ResourceVersion
+	err := s.Client.Delete(ctx, m.pod, client.Preconditions(metav1.Preconditions{UID: &uid, ResourceVersion: &version}))
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("replacing %s: %w", m.Name, err)
 	}

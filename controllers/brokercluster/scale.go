@@ -296,7 +296,7 @@ func (s *scope) noteForgotten(ctx context.Context, node string) error {
 	return nil
 }
 
-// balance spreads leaders once after the number of nodes has changed and all of them are ready.
+// balance spreads leaders once after the number of nodes has changed, or nodes were replaced, and all of them are ready.
 func (s *scope) balance(ctx context.Context) error {
 	status := &s.cluster.Status
 	n := int32(len(s.members))

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/names"
 )
 
@@ -53,6 +54,9 @@ type scope struct {
 	volumes volumes
 	// members of the cluster, one an ordinal.
 	members []memberView
+	// lost are queues whose only copy was on a lost disk; lostKnown says that a node told.
+	lost      []broker.LostQueue
+	lostKnown bool
 	// storage is a description of volumes that are not bound; empty when all are.
 	storage string
 	// certificateEnd is when the inter-node certificate expires.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -55,6 +56,11 @@ func (s *scope) tally() tally {
 		}
 	}
 	return t
+}
+
+// isQuorumSafe says that each of n nodes has told that no queue needs it.
+func (t tally) isQuorumSafe(n int) bool {
+	return t.critical == 0 && len(t.unbelieved) == 0 && t.asked == n && n > 0
 }
 
 // settled says that every node there is to be is ready and of the wanted revision.
@@ -165,6 +171,10 @@ func (s *scope) setRollout(t tally) {
 		rollout.Since = before.Since
 	}
 	s.setStep(rollout, before)
+	if rollout.Step != "" && status.BalancedFor != 0 {
+		// Leaders leave a node that is replaced and do not come back by themselves.
+		status.BalancedFor = rolled
+	}
 	for i := range s.members {
 		if s.members[i].Name != s.decision.Pod {
 			continue
@@ -204,11 +214,13 @@ func (s *scope) setConditions(t tally, complete bool, failure error) {
 	} else if n > 0 && t.ready > n/2 {
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionTrue, "MajorityReady", count)
 	} else {
-		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", count)
+		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", strings.Join(append([]string{count}, t.trouble...), "; "))
 	}
 	s.setReady(t, complete, count, failure)
 	s.setProgressing(complete, count, failure)
 	s.setQuorumSafe(t)
+	s.setQueuesLost()
+	s.setSpread()
 	s.setBlocked(t)
 	s.setMaterial()
 }
@@ -276,7 +288,7 @@ func (s *scope) setQuorumSafe(t tally) {
 	case len(t.unbelieved) > 0:
 		s.set(posthornv1.ConditionQuorumSafe, metav1.ConditionUnknown, "CertificateNotBelieved",
 			"the certificate that the node shows is not believed, it has ended or is another than the Secret's: "+strings.Join(t.unbelieved, ", "))
-	case t.asked < len(s.members) || t.asked == 0:
+	case !t.isQuorumSafe(len(s.members)):
 		s.set(posthornv1.ConditionQuorumSafe, metav1.ConditionUnknown, "HealthUnknown", fmt.Sprintf("%d of %d nodes answered", t.asked, len(s.members)))
 	default:
 		s.set(posthornv1.ConditionQuorumSafe, metav1.ConditionTrue, "Safe", "any one node may go")
@@ -291,7 +303,7 @@ func (s *scope) setBlocked(t tally) {
 	}
 	blocked := false
 	switch s.decision.Reason {
-	case reasonQuorumCritical, reasonHealthUnknown, reasonDrainUnknown, reasonApprovalNeeded, reasonStepTimeout:
+	case reasonQuorumCritical, reasonRevisionFails, reasonHealthUnknown, reasonDrainUnknown, reasonApprovalNeeded, reasonStepTimeout:
 		blocked = true
 	case reasonMemberNotReady:
 		for i := range s.members {
@@ -300,7 +312,12 @@ func (s *scope) setBlocked(t tally) {
 		}
 	}
 	if blocked && t.outdated {
-		s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionTrue, s.decision.Reason, "waiting for "+s.decision.Pod)
+		message := s.rollBlockedMessage()
+		before := meta.FindStatusCondition(s.cluster.Status.Conditions, posthornv1.ConditionUpgradeBlocked)
+		if s.decision.Reason == reasonQuorumCritical && (before == nil || before.Message != message) {
+			s.event(corev1.EventTypeWarning, "RollBlocked", "Roll", "%s", message)
+		}
+		s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionTrue, s.decision.Reason, message)
 		return
 	}
 	s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionFalse, "NotBlocked", "")

@@ -4,6 +4,8 @@
 package brokercluster
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +14,9 @@ import (
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
 )
+
+// rolled is the value of status.balancedFor after a roll has begun.
+const rolled = -1
 
 // stepOf collects what decideStep decides from.
 func (s *scope) stepOf(d rollDecision) stepState {
@@ -70,4 +75,16 @@ func (s *scope) setStep(rollout, before *posthornv1.RolloutStatus) {
 	if s.decision.Reason == reasonApprovalNeeded || s.decision.Reason == reasonStepTimeout {
 		rollout.Approve = rollout.TargetRevision + "/" + s.decision.Pod
 	}
+}
+
+// rollBlockedMessage says what the roll waits for and, where a person can let it go on, how.
+func (s *scope) rollBlockedMessage() string {
+	message := "waiting for " + s.decision.Pod
+	rollout := s.cluster.Status.Rollout
+	if s.decision.Reason != reasonQuorumCritical || rollout == nil {
+		return message
+	}
+	return fmt.Sprintf("%s: queues lose their majority without it: %s; give them more members, or accept that they are unavailable until the new "+
+		"pod is ready with the annotation %s=%s/%s", message, strings.Join(rollout.Queues, ", "), names.AnnotationAcceptUnavailable,
+		rollout.TargetRevision, s.decision.Pod)
 }

@@ -32,6 +32,8 @@ type Client interface {
 	Overview(ctx context.Context) (Overview, error)
 	Nodes(ctx context.Context) ([]Node, error)
 	QuorumCritical(ctx context.Context) (Criticality, error)
+	// LostQueues lists queues whose only copy was on a disk that was lost.
+	LostQueues(ctx context.Context) ([]LostQueue, error)
 	// Drain puts a node into maintenance mode, or asks how far it is when it is in it already.
 	Drain(ctx context.Context, node string) (MaintenanceState, error)
 	// Revive ends maintenance mode.

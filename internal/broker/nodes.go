@@ -26,39 +26,64 @@ func (c *HTTPClient) Nodes(ctx context.Context) ([]Node, error) {
 // QuorumCritical asks the node that answers whether queues would lose their majority without it.
 // The check's 503 is an answer, any other 503 (one without status: failed) an error.
 func (c *HTTPClient) QuorumCritical(ctx context.Context) (Criticality, error) {
-	const where = "/api/health/checks/node-is-quorum-critical"
+	var queues []QueueRef
+	failed, reason, err := c.check(ctx, "node-is-quorum-critical", &queues)
+	if err != nil || !failed {
+		return Criticality{}, err
+	}
+	return Criticality{Critical: true, Reason: reason, Queues: queues}, nil
+}
+
+// LostQueues lists queues whose only copy was on a disk that was lost. A broker without that check has none.
+func (c *HTTPClient) LostQueues(ctx context.Context) ([]LostQueue, error) {
+	var queues []LostQueue
+	_, _, err := c.check(ctx, "lost-queues", &queues)
+	if IsNotFound(err) {
+		return nil, nil
+	}
+	return queues, err
+}
+
+// check asks for a health check and reads the queues of one that failed, with its reason.
+func (c *HTTPClient) check(ctx context.Context, name string, queues any) (failed bool, reason string, err error) {
+	where := "/api/health/checks/" + name
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.access.URL+where, nil)
 	if err != nil {
-		return Criticality{}, fmt.Errorf("GET %s: making the request: %w", where, err)
+		return false, "", fmt.Errorf("GET %s: making the request: %w", where, err)
 	}
 	request.SetBasicAuth(c.access.Username, c.access.Password)
 	response, err := c.http.Do(request)
 	if err != nil {
-		return Criticality{}, fmt.Errorf("GET %s: %w", where, withoutURL(err))
+		return false, "", fmt.Errorf("GET %s: %w", where, withoutURL(err))
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusServiceUnavailable {
-		return Criticality{}, fmt.Errorf("GET %s: %w", where, readError(response))
+		return false, "", fmt.Errorf("GET %s: %w", where, readError(response))
 	}
 	data, err := readAnswer(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return Criticality{}, fmt.Errorf("GET %s: %w", where, err)
+		return false, "", fmt.Errorf("GET %s: %w", where, err)
 	}
 	var answer struct {
-		Status string     `json:"status"`
-		Reason string     `json:"reason"`
-		Queues []QueueRef `json:"queues"`
+		Status string          `json:"status"`
+		Reason string          `json:"reason"`
+		Queues json.RawMessage `json:"queues"`
 	}
 	if err := json.Unmarshal(data, &answer); err != nil {
-		return Criticality{}, fmt.Errorf("GET %s: status %d with an unexpected answer: %w", where, response.StatusCode, err)
+		return false, "", fmt.Errorf("GET %s: status %d with an unexpected answer: %w", where, response.StatusCode, err)
 	}
 	switch {
 	case response.StatusCode == http.StatusOK && answer.Status == "ok":
-		return Criticality{}, nil
+		return false, "", nil
 	case response.StatusCode == http.StatusServiceUnavailable && answer.Status == "failed":
-		return Criticality{Critical: true, Reason: answer.Reason, Queues: answer.Queues}, nil
+		if len(answer.Queues) > 0 {
+			if err := json.Unmarshal(answer.Queues, queues); err != nil {
+				return false, "", fmt.Errorf("GET %s: unexpected queues: %w", where, err)
+			}
+		}
+		return true, answer.Reason, nil
 	}
-	return Criticality{}, fmt.Errorf("GET %s: status %d with an unexpected answer", where, response.StatusCode)
+	return false, "", fmt.Errorf("GET %s: status %d with an unexpected answer", where, response.StatusCode)
 }
 
 // Drain starts maintenance mode or asks for its progress. A broker that answers with no body has

@@ -173,6 +173,14 @@ type QueueRef struct {
 	Type  string `json:"type"`
 }
 
+// LostQueue is a queue whose only copy was on a disk that was lost.
+type LostQueue struct {
+	Vhost string `json:"vhost"`
+	Name  string `json:"name"`
+	// Node that had the copy.
+	Node string `json:"node"`
+}
+
 // Criticality is the answer of the node-is-quorum-critical check.
 type Criticality struct {
 	// Critical: some queue would lose its majority if the node that was asked stopped.

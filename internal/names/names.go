@@ -52,6 +52,10 @@ const (
 	// for all of it. status.rollout.approve has the value for the next step.
 	AnnotationApprove = "posthorn.io/approve"
 
+	// AnnotationAcceptUnavailable, on a BrokerCluster, lets the roll replace a pod although queues lose
+	// their majority until the new pod is ready: <revision>/<pod>.
+	AnnotationAcceptUnavailable = "posthorn.io/accept-unavailable-queues"
+
 	// AnnotationImported, on OperatorSecret, says when the definitions of spec.bootstrap were imported.
 	AnnotationImported = "posthorn.io/definitions-imported"
 

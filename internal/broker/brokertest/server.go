@@ -39,6 +39,7 @@ type Server struct {
 	topics      map[topicKey]broker.TopicPermission
 	limits      map[string]map[string]int32
 	nodes       map[string]*node
+	lost        []broker.LostQueue
 	version     string
 	down        bool
 	calls       []Call
@@ -215,6 +216,14 @@ func (s *Server) whoami(r *request) reply {
 }
 
 func (s *Server) health(r *request) reply {
+	if len(r.parts) == 3 && r.parts[2] == "lost-queues" {
+		if len(s.lost) == 0 {
+			return ok(map[string]string{"status": "ok"})
+		}
+		return reply{http.StatusServiceUnavailable, map[string]any{
+			"status": "failed", "reason": "queues were lost with a disk", "queues": s.lost,
+		}}
+	}
 	if len(r.parts) != 3 || r.parts[2] != "node-is-quorum-critical" {
 		return notFound()
 	}

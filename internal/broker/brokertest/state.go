@@ -79,6 +79,13 @@ func (s *Server) SetCritical(name string, queues ...broker.QueueRef) {
 	s.nodes[name].critical = queues
 }
 
+// SetLostQueues sets the queues whose only copy was lost.
+func (s *Server) SetLostQueues(queues ...broker.LostQueue) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = queues
+}
+
 // StartNode starts a node: a new one joins, and one that was there has no maintenance mode any more.
 func (s *Server) StartNode(name string) {
 	s.mu.Lock()

@@ -1,0 +1,80 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package envtest
+
+import (
+	"net/http"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+var _ = Describe("safety of running clusters", func() {
+	It("allows no eviction while a queue needs a node", func() {
+		w := newWorld()
+		w.readyWorld()
+		allowed := func() int32 {
+			budget := &policyv1.PodDisruptionBudget{}
+			if k8s.Get(ctx, w.key("c"), budget) != nil || budget.Spec.MaxUnavailable == nil {
+				return -1
+			}
+			return budget.Spec.MaxUnavailable.IntVal
+		}
+		Eventually(allowed).Should(BeEquivalentTo(1))
+		w.broker.SetCritical("c-1", broker.QueueRef{Name: "q1", Vhost: "/", Type: "quorum"})
+		Eventually(allowed).Should(BeEquivalentTo(0))
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)()).To(HavePrefix("False"))
+		w.broker.SetCritical("c-1")
+		Eventually(allowed).Should(BeEquivalentTo(1))
+	})
+
+	It("reports queues whose only copy was lost until they are gone", func() {
+		w := newWorld()
+		w.readyWorld()
+		w.broker.SetLostQueues(broker.LostQueue{Vhost: "/", Name: "orders", Node: "c-2"})
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQueuesLost)).Should(And(
+			HavePrefix("True LastCopyLost"), ContainSubstring("orders (was on c-2)")))
+		Eventually(eventsOf(w.cluster(), "QueuesLost")).Should(Equal(1))
+		w.broker.SetLostQueues()
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQueuesLost)).ShouldNot(HavePrefix("True"))
+	})
+
+	It("spreads leaders after a roll", func() {
+		w := newWorld()
+		w.readyWorld()
+		rebalances := func() int { return len(w.broker.Calls("/api/rebalance/queues", http.MethodPost)) }
+		before := rebalances()
+		w.changeCluster(setImage("1.1.0"))
+		Eventually(w.images).Should(HaveEach("1.1.0"))
+		Eventually(rebalances).Should(Equal(before + 1))
+		w.readyWorld()
+		Consistently(rebalances).Should(Equal(before + 1))
+	})
+
+	It("goes on with a roll that makes queues unavailable only when that is accepted for the pod", func() {
+		w := newWorld()
+		w.readyWorld()
+		w.broker.SetCritical("c-2", broker.QueueRef{Name: "pair", Vhost: "/", Type: "quorum"})
+		w.changeCluster(setImage("1.1.0"))
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionUpgradeBlocked)).Should(And(
+			HavePrefix("True QuorumCritical"), ContainSubstring("/pair"), ContainSubstring(names.AnnotationAcceptUnavailable)))
+		Eventually(eventsOf(w.cluster(), "RollBlocked")).Should(Equal(1))
+		revision := w.cluster().Status.Rollout.TargetRevision
+		accept := func(value string) {
+			w.changeCluster(func(c *posthornv1.BrokerCluster) {
+				metav1.SetMetaDataAnnotation(&c.ObjectMeta, names.AnnotationAcceptUnavailable, value)
+			})
+		}
+		accept(revision + "/c-1")
+		Consistently(w.images).Should(HaveEach("1.0.0"))
+		accept(revision + "/c-2")
+		Eventually(w.images).Should(Equal([]string{"1.0.0", "1.0.0", "1.1.0"}))
+	})
+})
