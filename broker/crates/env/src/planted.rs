@@ -74,6 +74,7 @@ bugs! {
         QueueLearnerVotes "queue-learner-votes" "a new member of a queue's group has a vote before it has anything else",
         RemovedKeeps "removed-keeps" "what sessions of a removed node had does not go back to its queues",
         ForgottenUnasked "forgotten-unasked" "a node is forgotten although a queue came to it since the queues were asked",
+        LastCopyHoldsMember "last-copy-holds-member" "a member that lost its directory stays in every group while a queue had its only copy there",
         RemovedReturns "removed-returns" "a node that was removed is taken in again",
         PubackEarly "puback-early" "PUBACK and PUBREC do not wait for the queues of sessions",
         MisfitGoesOn "misfit-goes-on" "a program goes on when a feature flag comes on that it does not know",

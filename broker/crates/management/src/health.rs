@@ -46,6 +46,10 @@ pub(crate) async fn check(api: &Api, call: &Call, check: &[&str]) -> Answer {
             call.monitor()?;
             quorum_critical(api).await
         }
+        ["lost-queues"] => {
+            call.monitor()?;
+            lost_queues(api).await
+        }
         ["alarms"] => alarms(api, false).await,
         ["local-alarms"] => alarms(api, true).await,
         ["ready-to-serve-clients"] => readyz(api).await,
@@ -186,6 +190,38 @@ async fn quorum_critical(api: &Api) -> Answer {
     Ok(failed(object!({
         "status": "failed",
         "reason": "There are queues that would lose their quorum if the target node is shut down",
+        "queues": queues,
+    })))
+}
+
+/// Lost queues that the answer names; its reason counts all.
+const NAMED_LOST_QUEUES: usize = 1_000;
+
+/// Queues whose only copy was on a node that lost its data directory: an operator deletes them.
+async fn lost_queues(api: &Api) -> Answer {
+    let (count, queues) = api
+        .read(|tree| {
+            let lost = tree.lost_queues();
+            let count = lost.len();
+            let shown = lost.filter_map(|(id, node)| {
+                let queue = tree.queue_by_id(id)?;
+                Some(object!({
+                    "vhost": &*queue.vhost,
+                    "name": &*queue.name,
+                    "node": &**node,
+                }))
+            });
+            (count, shown.take(NAMED_LOST_QUEUES).collect::<Vec<Json>>())
+        })
+        .await?;
+    if count == 0 {
+        return ok();
+    }
+    Ok(failed(object!({
+        "status": "failed",
+        "reason": format!(
+            "{count} queue(s) had their only copy on a node that lost its data directory; delete them, then declare them again"
+        ),
         "queues": queues,
     })))
 }

@@ -122,10 +122,10 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     let own = nodes.iter().find(|n| n.id == config.node);
     let counters = own_counters(api).await?;
     let configured = config.cluster_name.clone();
-    let (cluster, id) = api
+    let (cluster, id, lost_queues) = api
         .read(move |tree| {
             let name = parameters::cluster_name(tree, &configured);
-            (name, tree.cluster().to_owned())
+            (name, tree.cluster().to_owned(), tree.lost_queues().len())
         })
         .await?;
     page.head("build_info", "untyped", "Product and version");
@@ -162,5 +162,13 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     if listens("mqtt") {
         mqtt(&mut page, &counters);
     }
+    let theirs = page.prefix("posthorn_");
+    page.one(
+        "lost_queues",
+        GAUGE,
+        "Queues whose only copy was on a node that lost its data directory",
+        lost_queues,
+    );
+    page.prefix(theirs);
     Ok((page, counters))
 }

@@ -18,7 +18,7 @@ use metadata::{
 };
 use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -26,12 +26,14 @@ use tokio::task::JoinSet;
 struct Known {
     record: Arc<QueueRecord>,
     policy: Arc<EffectivePolicy>,
+    is_lost: bool,
 }
 
 impl Known {
     fn of(tree: &Tree, record: &Arc<QueueRecord>) -> Known {
         Known {
             policy: tree.effective_policy(record),
+            is_lost: tree.lost_on(record.id).is_some(),
             record: record.clone(),
         }
     }
@@ -39,8 +41,15 @@ impl Known {
 
 pub(crate) type NodeNames = BTreeMap<NodeId, String>;
 
+/// Also of nodes that were replaced and had the only copy of a queue.
 pub(crate) fn node_names(tree: &Tree) -> NodeNames {
-    tree.nodes().map(|n| (n.id, n.name.to_string())).collect()
+    let mut names: NodeNames = tree.nodes().map(|n| (n.id, n.name.to_string())).collect();
+    for (queue, node) in tree.lost_queues() {
+        for member in tree.queue_by_id(queue).iter().flat_map(|q| &q.members) {
+            names.entry(*member).or_insert_with(|| node.to_string());
+        }
+    }
+    names
 }
 
 fn name_of(names: &NodeNames, id: NodeId) -> String {
@@ -102,7 +111,7 @@ fn show(
         "leader": leader,
         "members": list(members.unwrap_or(&record.members)),
         "online": list(online),
-        "state": if stats.is_some() { "running" } else { "down" },
+        "state": state_of(known.is_lost, stats),
         "policy": known.policy.name.as_deref(),
         "operator_policy": known.policy.operator_name.as_deref(),
         "effective_policy_definition": from_table(&known.policy.definition),
@@ -143,21 +152,24 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
     // Records are shared: this copies references. Sorting is done here, not on the shard.
-    let (mut records, names) = api
+    let (mut records, names, lost) = api
         .read(move |tree| {
             let fits = |q: &&Arc<QueueRecord>| {
                 only.as_deref().is_none_or(|v| *q.vhost == *v)
                     && visible.as_ref().is_none_or(|v| v.contains(&*q.vhost))
             };
             let records: Vec<_> = tree.all_queues().filter(fits).cloned().collect();
-            (records, node_names(tree))
+            let lost: BTreeSet<QueueId> = tree.lost_queues().map(|(id, _)| id).collect();
+            (records, node_names(tree), lost)
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
     let all = records.len();
     let (part, mut cut) = window.cut(records, |q| &q.name)?;
     let facts = facts_of(api, &part, (window.is_paged(), all)).await?;
-    let part = cut.choose(part, |q, path| value_at(q, facts.get(&q.id), path));
+    let part = cut.choose(part, |q, path| {
+        value_at(q, lost.contains(&q.id), facts.get(&q.id), path)
+    });
     let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
     let known: Vec<Known> = api
         .read(move |tree| {
@@ -171,15 +183,29 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     Ok(cut.respond(shown.collect()))
 }
 
+/// "lost": its only copy was on a node that lost its data directory. "down": nobody answers for it now.
+fn state_of(is_lost: bool, stats: Option<&QueueStats>) -> &'static str {
+    match (is_lost, stats) {
+        (true, _) => "lost",
+        (false, Some(_)) => "running",
+        (false, None) => "down",
+    }
+}
+
 /// What [`show`] has at a path, without making it; None where that takes more than a look.
-fn value_at(record: &QueueRecord, facts: Option<&QueueFacts>, path: &str) -> Option<Json> {
+fn value_at(
+    record: &QueueRecord,
+    is_lost: bool,
+    facts: Option<&QueueFacts>,
+    path: &str,
+) -> Option<Json> {
     let stats = facts.and_then(|f| f.stats.as_ref());
     let figure = |of: fn(&QueueStats) -> u64| Some(object!(stats.map(of)));
     match path {
         "name" => Some(object!(&*record.name)),
         "vhost" => Some(object!(&*record.vhost)),
         "type" => Some(object!(record.kind.name())),
-        "state" => Some(object!(if stats.is_some() { "running" } else { "down" })),
+        "state" => Some(object!(state_of(is_lost, stats))),
         "messages" => figure(|s| s.ready + s.unacknowledged + s.dead),
         "messages_ready" => figure(|s| s.ready),
         "messages_unacknowledged" => figure(|s| s.unacknowledged),
@@ -412,11 +438,14 @@ pub(crate) async fn delete(api: &Api, call: &Call, vhost: &str, name: &str) -> A
     let queue = Thing::Queue(name.to_owned());
     api.permitted(call, vhost, vec![(Right::Configure, queue)])
         .await?;
-    let record = find(api, vhost, name).await?.record;
+    let Known {
+        record, is_lost, ..
+    } = find(api, vhost, name).await?;
     unlocked(&record)?;
     let if_unused = call.query.is_true("if-unused");
     let if_empty = call.query.is_true("if-empty");
-    if if_unused || if_empty {
+    // A lost one has no message and no consumer.
+    if (if_unused || if_empty) && !is_lost {
         // The queue itself decides: only it knows whether a message comes in between.
         let body = RequestBody::Delete {
             if_unused,

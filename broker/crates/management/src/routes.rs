@@ -189,6 +189,7 @@ pub(crate) const ROUTES: &[Route] = &[
     ("GET", "health/checks/protocol-listener/{protocol}", Management, "Whether this node speaks a protocol"),
     ("GET", "health/checks/virtual-hosts", Management, "Whether all virtual hosts can be used"),
     ("GET", "health/checks/node-is-quorum-critical", Monitor, "Whether queues would lose their majority without this node"),
+    ("GET", "health/checks/lost-queues", Monitor, "Queues whose only copy was on a node that lost its data directory"),
     ("GET", "health/checks/ready-to-serve-clients", Management, "As /readyz"),
     ("GET", "health/checks/certificate-expiration/{within}/{unit}", Management, "Certificates that expire soon"),
 ];

@@ -45,6 +45,12 @@ pub const NODE_REMOVAL: Feature = Feature {
     description: "A node is forgotten only if no queue was placed on it meanwhile",
 };
 
+/// A change of the tree that came with it.
+pub const LOST_QUEUES: Feature = Feature {
+    name: "lost_queues",
+    description: "A node that lost its data directory is replaced at once; queues that only it had are kept as lost",
+};
+
 /// A request to a queue, and what its replicas make of it.
 pub const MQTT_SUCCESSION: Feature = Feature {
     name: "mqtt_succession",
@@ -91,6 +97,7 @@ pub const PASSWORD_MD5: Feature = Feature {
 pub const KNOWN: &[Feature] = &[
     CHANNEL_PREFETCH,
     CLUSTER_LIMITS,
+    LOST_QUEUES,
     MQTT_CLUSTER,
     MQTT_CONTINUITY,
     MQTT_FENCING,

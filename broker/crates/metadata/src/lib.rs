@@ -13,6 +13,7 @@ mod exchanges;
 pub mod features;
 mod globals;
 pub mod limits;
+mod lost;
 mod nodes;
 mod placement;
 mod policies;
@@ -276,6 +277,12 @@ pub enum Change {
     ForgetFreeNode {
         id: NodeId,
         seen: u64,
+    },
+    /// Removes a node for good, whatever only it has a copy of, and takes in the one that came back under its name with an empty
+    /// data directory.
+    ReplaceNode {
+        old: NodeId,
+        new: NodeRecord,
     },
     /// Where a node is (a rack, an availability zone); empty: nobody says.
     SetZone {

@@ -9,6 +9,9 @@ use env::NodeId;
 use env::planted::{self, Bug};
 use std::sync::Arc;
 
+/// Queues that an error names; of the others it says how many there are.
+const NAMED_QUEUES: usize = 20;
+
 impl Tree {
     pub(crate) fn put_node(&mut self, node: &NodeRecord) -> Result<Done, Refused> {
         if node.id == NodeId(0) {
@@ -41,7 +44,8 @@ impl Tree {
         self.nodes.insert(node.id, Arc::new(node));
     }
 
-    /// Refused while the node is the only one to hold a durable queue.
+    /// Refused while the node is the only one to hold a durable queue. A node that lost its data directory holds nothing:
+    /// [`crate::Change::ReplaceNode`] does not ask.
     pub fn may_forget(&self, id: NodeId) -> Result<(), Refused> {
         let Some(node) = self.nodes.get(&id) else {
             return Ok(());
@@ -51,23 +55,33 @@ impl Tree {
             .filter(|q| q.durable && q.exclusive.is_none() && q.members == [id])
             .collect();
         last.sort_unstable_by_key(|q| q.id);
-        match last.first() {
-            Some(queue) => Err(Refused::PreconditionFailed(format!(
-                "node '{}' holds the last copy of {} queue(s), among them queue '{}' in vhost '{}'",
-                node.name,
-                last.len(),
-                queue.name,
-                queue.vhost
-            ))),
-            None => Ok(()),
+        if last.is_empty() {
+            return Ok(());
         }
+        let named: Vec<String> = (last.iter().take(NAMED_QUEUES))
+            .map(|q| Thing::queue(&q.vhost, &q.name).to_string())
+            .collect();
+        let more = match last.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Err(Refused::PreconditionFailed(format!(
+            "node '{}' holds the last copy of {} queue(s): {}{more}; start the node, or delete the queue(s) first",
+            node.name,
+            last.len(),
+            named.join(", ")
+        )))
     }
 
     /// Forgets a node, if [`Tree::may_forget`] allows it.
     pub(crate) fn delete_node(&mut self, id: NodeId) -> Result<Done, Refused> {
         self.may_forget(id)?;
+        Ok(self.take_out(id))
+    }
+
+    fn take_out(&mut self, id: NodeId) -> Done {
         let Some(node) = self.nodes.get(&id).cloned() else {
-            return Ok(Done::AsBefore);
+            return Done::AsBefore;
         };
         // What else it holds alone does not outlive it.
         let lost: Vec<QueueId> = self
@@ -84,7 +98,7 @@ impl Tree {
         self.zones.remove(&id);
         self.placed.remove(&id);
         self.events.push(TreeEvent::NodeRemoved(node));
-        Ok(Done::Changed)
+        Done::Changed
     }
 
     /// As [`Tree::delete_node`], and its id is not taken in again: what it promised in groups may be lost.
@@ -92,9 +106,15 @@ impl Tree {
         if id == NodeId(0) {
             return Err(Refused::Invalid("a node's id is never 0".into()));
         }
-        let done = self.delete_node(id)?;
+        self.may_forget(id)?;
+        Ok(self.remove_node(index, id))
+    }
+
+    /// Takes a node out for good, whatever it holds.
+    pub(crate) fn remove_node(&mut self, index: u64, id: NodeId) -> Done {
+        let done = self.take_out(id);
         if self.is_forgotten(id) {
-            return Ok(done);
+            return done;
         }
         self.forgotten.insert(id, index);
         if self.forgotten.len() > limits::FORGOTTEN {
@@ -103,7 +123,7 @@ impl Tree {
                 self.forgotten.remove(&oldest);
             }
         }
-        Ok(Done::Changed)
+        Done::Changed
     }
 
     /// As [`Tree::forget_node`], unless a queue came to the node after `seen`: its group may need the node's vote, and to take it out
@@ -193,6 +213,9 @@ impl Tree {
             members.to_vec(),
         );
         let record = queue.record.clone();
+        if members.iter().any(|m| self.nodes.contains_key(m)) {
+            self.lost.remove(&id);
+        }
         self.note_placed(&record, &before);
         self.events.push(TreeEvent::QueueMembersChanged(record));
         Ok(Done::Changed)

@@ -26,6 +26,7 @@ impl Tree {
         let mut record = wanted.clone();
         // Before its arguments are looked at: one that is there is compared, whatever they are.
         if let Some(there) = self.queue(&wanted.vhost, &wanted.name) {
+            self.check_not_lost(there)?;
             check_queue(there, &record)?;
             return Ok(Done::Queue {
                 record: there.clone(),
@@ -186,6 +187,7 @@ impl Tree {
             return;
         };
         let record = queue.record;
+        self.lost.remove(&id);
         if let Some(vhost) = self.vhosts.get_mut(&record.vhost) {
             vhost.queues.remove(&record.name);
         }

@@ -102,6 +102,9 @@ impl Tree {
         if out.len() - start > 1 {
             out[start..].sort_unstable();
             dedup_from(out, start);
+            if !self.lost.is_empty() {
+                self.skip_lost(out, start);
+            }
         }
         Some((out.len() - start, counter))
     }

@@ -46,6 +46,8 @@ pub struct Tree {
     /// Nodes of the cluster that are or were members of quorum queues, and the index of the last change that made them one. Kept from
     /// when [`crate::features::NODE_REMOVAL`] is on.
     pub(crate) placed: BTreeMap<NodeId, u64>,
+    /// Durable queues without any copy left, and the name of the node that had the last one.
+    pub(crate) lost: BTreeMap<QueueId, Name>,
     /// Global parameters: JSON by name.
     pub(crate) globals: BTreeMap<Name, Name>,
     pub(crate) retained: Retained,
@@ -98,6 +100,11 @@ pub enum TreeEvent {
     QueueAdded(Arc<QueueRecord>),
     QueueRemoved(Arc<QueueRecord>),
     QueueMembersChanged(Arc<QueueRecord>),
+    /// Its only copy was on a node that lost its data directory.
+    QueueLost {
+        queue: Arc<QueueRecord>,
+        node: Name,
+    },
     /// The effective policies, and so perhaps the settings, of these queues are others now.
     PolicyChanged(Vec<QueueId>),
     NodeAdded(Arc<NodeRecord>),
@@ -392,6 +399,14 @@ impl Tree {
                         changed.push(*id);
                     }
                 }
+            }
+        }
+        for (id, node) in self.lost_queues() {
+            if before.lost_on(id).is_none()
+                && let Some(queue) = self.queue_by_id(id).cloned()
+            {
+                let node = node.clone();
+                events.push(TreeEvent::QueueLost { queue, node });
             }
         }
         if !changed.is_empty() {

@@ -93,8 +93,11 @@ pub(crate) fn queue_for<'t>(
     Ok(record)
 }
 
-/// 404 when the one node that has it cannot be reached.
+/// 404 when the one node that has it cannot be reached, or has lost it.
 pub(crate) fn check_home(broker: &dyn Broker, record: &QueueRecord) -> Outcome {
+    if let Some(why) = broker.tree().lost_reason(record) {
+        refuse!(NotFound, "{why}");
+    }
     match broker.home_out_of_reach(record) {
         None => Ok(()),
         Some(home) => refuse!(

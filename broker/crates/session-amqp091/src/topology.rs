@@ -434,6 +434,18 @@ impl Channel {
         };
         directory::check_owner(&record, cx.broker.id())?;
         check_conditions(&record, &deletion)?;
+        if cx.broker.tree().lost_on(record.id).is_some() {
+            // No owner is left to ask: it has no message and no consumer.
+            let change = Change::DeleteQueue {
+                vhost: record.vhost.clone(),
+                name: record.name.clone(),
+                id: Some(record.id),
+            };
+            let reply = Method::QueueDeleteOk { message_count: 0 };
+            let wait = Wait::Reply((!deletion.no_wait).then_some(reply));
+            self.change(change, wait, (50, 40), link, cx);
+            return Ok(());
+        }
         directory::check_home(cx.broker, &record)?;
         let body = RequestBody::Delete {
             if_unused: deletion.if_unused,

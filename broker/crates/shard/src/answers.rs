@@ -90,6 +90,12 @@ impl Core {
         let me = self.config.node;
         let voters = self.owners.metadata_status().map(|s| s.membership.voters);
         let up = |n| self.peers.is_up(n);
+        if voters
+            .as_ref()
+            .is_some_and(|v| critical::is_cut_off(me, v, up))
+        {
+            return reply(Vec::new());
+        }
         let metadata = voters.is_some_and(|v| critical::needs(me, &v, up));
         let quorum: BTreeSet<QueueId> = self
             .tree

@@ -177,6 +177,7 @@ impl Core {
                 self.queue_added(&record, false);
                 self.queue_members_changed(record.id, &record.members);
             }
+            TreeEvent::QueueLost { queue, node } => self.queue_lost(&queue, &node),
             TreeEvent::PolicyChanged(ids) => {
                 for id in ids {
                     self.refresh_settings(id);
@@ -227,6 +228,20 @@ impl Core {
             QueueKind::Quorum => self.owners.open_quorum(record, declared && is_member),
         }
         self.refresh_settings(record.id);
+    }
+
+    /// The queue's only copy is gone: what sessions wait for from it never comes.
+    fn queue_lost(&mut self, record: &QueueRecord, node: &str) {
+        if self.config.index == 0 {
+            tracing::error!(
+                event = "queue_lost",
+                queue = %record.name,
+                vhost = %record.vhost,
+                node,
+                "the queue's only copy was on a node that lost its data directory; delete the queue, then declare it again"
+            );
+        }
+        self.clients_queue_removed(record.id);
     }
 
     fn queue_removed(&mut self, record: &QueueRecord) {
@@ -285,6 +300,16 @@ impl Core {
         let all: Vec<_> = self.tree.all_queues().cloned().collect();
         for record in all {
             self.queue_added(&record, false);
+        }
+        let newly_lost = self
+            .tree
+            .lost_queues()
+            .filter(|(id, _)| before.lost_on(*id).is_none());
+        let newly_lost: Vec<_> = newly_lost.map(|(id, node)| (id, node.clone())).collect();
+        for (id, node) in newly_lost {
+            if let Some(record) = self.tree.queue_by_id(id).cloned() {
+                self.queue_lost(&record, &node);
+            }
         }
         self.sessions_replaced();
         self.retained_replaced();

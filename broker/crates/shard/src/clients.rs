@@ -145,7 +145,7 @@ impl Core {
             None => {
                 let answer = Answer::Refused {
                     code: 404,
-                    text: "NOT_FOUND - the queue is gone".into(),
+                    text: format!("NOT_FOUND - {}", self.no_link_reason(queue)),
                 };
                 self.notices.push_back((
                     number,
@@ -192,9 +192,20 @@ impl Core {
         }
     }
 
+    /// Why [`Core::client_link`] has none.
+    fn no_link_reason(&self, queue: QueueId) -> String {
+        let record = self.tree.queue_by_id(queue);
+        let lost = record.and_then(|record| self.tree.lost_reason(record));
+        lost.unwrap_or_else(|| "the queue is gone".into())
+    }
+
+    /// None: the queue is deleted or lost.
     fn client_link(&mut self, number: u64, queue: QueueId) -> Option<&mut Link> {
         let session = self.session(number);
         let record = self.tree.queue_by_id(queue)?;
+        if self.tree.lost_on(queue).is_some() {
+            return None;
+        }
         let links = self.clients.sessions.entry(number).or_default();
         Some(match links.queues.entry(queue) {
             Entry::Occupied(there) => there.into_mut(),
@@ -442,7 +453,7 @@ impl Core {
         reply: Reply<Result<Answer, Refused>>,
     ) {
         let Some(link) = self.client_link(number, queue) else {
-            return reply(Err(Refused::NotFound("the queue is gone".into())));
+            return reply(Err(Refused::NotFound(self.no_link_reason(queue))));
         };
         let seq = link.client.request(body);
         self.clients.control.insert((queue, seq), reply);

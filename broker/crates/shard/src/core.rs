@@ -223,6 +223,13 @@ impl Core {
             Asker::Members { token, queue, to } => self.members_changed(token, queue, to, result),
             Asker::Retain(retaining) => self.retained(*retaining, result),
             Asker::Review(queue) => self.members.review.answered(queue),
+            // Whoever found it asks again.
+            Asker::Deletion(queue) if result.is_err() => {
+                self.deleting.remove(&queue);
+            }
+            Asker::Deletion(_) => {}
+            Asker::Join(node) => self.join_answered(node, result),
+            Asker::Replacement(node) => self.members.replacements.answered(node, result),
             // It answers from its own tree when it applies, unless the change has not come through the log.
             Asker::Shard { shard, token } => {
                 if let Err(Refused::Unavailable(why)) = result {

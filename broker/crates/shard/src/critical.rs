@@ -13,6 +13,13 @@ pub fn needs(me: NodeId, voters: &[NodeId], there: impl Fn(NodeId) -> bool) -> b
     voters.contains(&me) && voters.len() > 1 && others * 2 <= voters.len()
 }
 
+/// Whether `me` is cut off from the majority of the metadata group's voters. Then it is not what the others depend on: they
+/// go on without it, or none of the groups that it can see has a majority to lose.
+pub fn is_cut_off(me: NodeId, voters: &[NodeId], there: impl Fn(NodeId) -> bool) -> bool {
+    let reached = voters.iter().filter(|n| **n == me || there(**n)).count();
+    reached * 2 <= voters.len()
+}
+
 /// Whether the quorum queue needs `me`. Nobody knows of one that has no leader: it needs all its members.
 pub fn queue_needs(me: NodeId, queue: &QueueFacts) -> bool {
     match queue.leader {

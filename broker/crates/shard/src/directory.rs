@@ -46,6 +46,12 @@ pub enum Asker {
     Retain(Box<crate::retained::Retaining>),
     /// The review of a queue's members.
     Review(QueueId),
+    /// A queue whose deletion nobody else may see to.
+    Deletion(QueueId),
+    /// A node that joins.
+    Join(NodeId),
+    /// A node that another one has replaced.
+    Replacement(NodeId),
 }
 
 struct Pending {

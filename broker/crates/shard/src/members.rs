@@ -6,6 +6,7 @@ mod operations;
 mod rebalance;
 mod reconcile;
 mod releases;
+mod replacements;
 mod replicas;
 mod resize;
 
@@ -18,6 +19,7 @@ use metadata::QueueKind;
 use operations::Changes;
 use reconcile::Review;
 use releases::Releases;
+use replacements::Replacements;
 use replicas::Questions;
 use std::collections::BTreeMap;
 
@@ -29,6 +31,7 @@ pub struct Members {
     pub changes: Changes,
     pub questions: Questions,
     pub releases: Releases,
+    pub replacements: Replacements,
 }
 
 impl Core {

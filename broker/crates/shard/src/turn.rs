@@ -161,11 +161,12 @@ impl Core {
     }
 
     /// Takes a queue out of the tree.
-    fn delete(&mut self, queue: QueueId) {
+    pub fn delete(&mut self, queue: QueueId) {
         if let Some(record) = self.tree.queue_by_id(queue) {
             let (vhost, name) = (record.vhost.clone(), record.name.clone());
             let id = Some(queue);
-            self.ask(Change::DeleteQueue { vhost, name, id }, Asker::Nobody);
+            let change = Change::DeleteQueue { vhost, name, id };
+            self.ask(change, Asker::Deletion(queue));
         }
     }
 

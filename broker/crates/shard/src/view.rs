@@ -83,6 +83,9 @@ impl Broker for View<'_> {
     }
 
     fn home_out_of_reach(&self, queue: &QueueRecord) -> Option<Name> {
+        if let Some(node) = self.core.tree.lost_on(queue.id) {
+            return Some(node.clone());
+        }
         let home = match (queue.kind, &*queue.members) {
             (QueueKind::Classic, [home]) if *home != self.core.me() => *home,
             _ => return None,

@@ -214,6 +214,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
         [
             ("channel_prefetch", "enabled"),
             ("cluster_limits", "enabled"),
+            ("lost_queues", "enabled"),
             ("mqtt_cluster", "enabled"),
             ("mqtt_continuity", "enabled"),
             ("mqtt_fencing", "enabled"),

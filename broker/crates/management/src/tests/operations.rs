@@ -83,6 +83,69 @@ fn quorum_critical_names_the_queues() {
 }
 
 #[test]
+fn lost_queues_are_a_failed_check_and_a_state() {
+    let server = Server::start();
+    let path = "/api/health/checks/lost-queues";
+    assert_eq!(server.get(path), json!({"status": "ok"}));
+    server.quorum("kept");
+    {
+        let mut fake = server.fake.lock().unwrap();
+        let flag = metadata::features::LOST_QUEUES.name.into();
+        fake.apply(Change::EnableFeature { name: flag }).unwrap();
+        let old = NodeRecord {
+            id: NodeId(7),
+            name: "c-7".into(),
+            address: "c-7:25672".into(),
+            voter: false,
+            maintenance: false,
+        };
+        fake.apply(Change::PutNode(old.clone())).unwrap();
+        let record = metadata::QueueRecord {
+            id: QueueId(0),
+            vhost: "/".into(),
+            name: "gone".into(),
+            kind: QueueKind::Classic,
+            durable: true,
+            auto_delete: false,
+            exclusive: None,
+            arguments: Default::default(),
+            members: vec![old.id],
+            declared_by: "guest".into(),
+        };
+        fake.apply(Change::DeclareQueue(record)).unwrap();
+        let new = NodeRecord {
+            id: NodeId(8),
+            ..old.clone()
+        };
+        fake.apply(Change::ReplaceNode { old: old.id, new })
+            .unwrap();
+    }
+    let got = server.ask("GET", path, None);
+    assert_eq!((got.status, &got.body["status"]), (503, &json!("failed")));
+    assert!(!got.reason().is_empty());
+    assert_eq!(
+        got.body["queues"],
+        json!([{"vhost": "/", "name": "gone", "node": "c-7"}])
+    );
+    let queue = server.get("/api/queues/%2F/gone");
+    assert_eq!(
+        (&queue["state"], &queue["node"]),
+        (&json!("lost"), &json!("c-7"))
+    );
+    let url = format!("http://{}/metrics", server.metrics);
+    let metrics = ureq::get(url).call().unwrap().body_mut().read_to_string();
+    let metrics = metrics.unwrap();
+    assert!(metrics.contains("posthorn_lost_queues 1"), "{metrics}");
+    assert_eq!(
+        server
+            .ask("DELETE", "/api/queues/%2F/gone?if-empty=true", None)
+            .status,
+        204
+    );
+    assert_eq!(server.get(path), json!({"status": "ok"}));
+}
+
+#[test]
 fn alarms_are_failed_checks() {
     let server = Server::start();
     assert_eq!(

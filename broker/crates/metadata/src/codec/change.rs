@@ -95,6 +95,7 @@ changes! {
     48 = TraceVhost { vhost, on };
     49 = EnableKnownFeature { name, known_by };
     50 = ForgetFreeNode { id, seen };
+    51 = ReplaceNode { old, new };
     |
     4 = PutUser;
     6 = PutPermission;

@@ -6,8 +6,10 @@ use crate::{BindingRecord, ExchangeRecord, Name, PolicyRecord, QueueKind, QueueR
 use bytes::{BufMut as _, Bytes, BytesMut};
 use std::sync::Arc;
 
-/// Written when it is noted which nodes got queues, which came with it. Older programs in the cluster read the one before.
-const VERSION: u8 = 5;
+/// Written when there are lost queues, which came with it. Older programs in the cluster read the one before.
+const VERSION: u8 = 6;
+/// Written when it is noted which nodes got queues and nothing newer is there.
+const FIFTH: u8 = 5;
 /// Written when a vhost is traced and nothing newer is there.
 const FOURTH: u8 = 4;
 /// Written when messages are retained and nothing newer is there.
@@ -78,7 +80,8 @@ impl Tree {
         let mut out = BytesMut::new();
         let has_retained = self.all_retained().next().is_some();
         let version = match (self.placed.is_empty(), self.traces, has_retained) {
-            (false, _, _) => VERSION,
+            _ if !self.lost.is_empty() => VERSION,
+            (false, _, _) => FIFTH,
             (true, true, _) => FOURTH,
             (true, false, true) => THIRD,
             (true, false, false) => SECOND,
@@ -125,9 +128,13 @@ impl Tree {
             let names: Vec<Name> = traced.map(|v| v.name.clone()).collect();
             names.put(&mut out);
         }
-        if version >= VERSION {
+        if version >= FIFTH {
             let placed: Vec<_> = self.placed.iter().map(|(n, i)| (*n, *i)).collect();
             placed.put(&mut out);
+        }
+        if version >= VERSION {
+            let lost: Vec<_> = self.lost_queues().map(|(q, n)| (q, n.clone())).collect();
+            lost.put(&mut out);
         }
         out.freeze()
     }
@@ -201,6 +208,14 @@ impl Tree {
         }
         if version > FOURTH {
             tree.placed = from.get::<Vec<_>>()?.into_iter().collect();
+        }
+        if version > FIFTH {
+            for (queue, node) in from.get::<Vec<(_, Name)>>()? {
+                if tree.queue_by_id(queue).is_none() {
+                    return Err(DecodeError::Inconsistent("queue"));
+                }
+                tree.lost.insert(queue, node);
+            }
         }
         from.end()?;
         tree.events.clear();

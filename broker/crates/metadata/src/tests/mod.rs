@@ -5,6 +5,7 @@ mod codec;
 mod declare;
 mod features;
 mod lifecycle;
+mod lost;
 mod policy;
 mod retained;
 mod routing;

@@ -161,10 +161,10 @@ fn a_snapshot_of_the_first_version_is_read() {
     let old = Tree::restore(&first).unwrap();
     assert!(!old.feature_enabled(RUNTIME_PARAMETERS.name));
     assert!(old.queue("/", "q").is_some());
-    first[0] = 6;
+    first[0] = 7;
     assert!(matches!(
         Tree::restore(&first),
-        Err(DecodeError::Version(6))
+        Err(DecodeError::Version(7))
     ));
 }
 

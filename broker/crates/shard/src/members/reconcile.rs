@@ -4,7 +4,6 @@
 
 use crate::core::Core;
 use crate::directory::Asker;
-use crate::joiners::is_member;
 use crate::membership::{Step, Wanted, next_step};
 use crate::placement;
 use consensus::{GroupId, GroupStatus};
@@ -76,6 +75,8 @@ impl Core {
         };
         self.owners
             .membership_step(GroupId(0), next_step(me, wanted, &status));
+        self.replace_old_selves(&nodes);
+        self.end_lost_mqtt_sessions();
         for node in nodes {
             let voter = status.membership.voters.contains(&node.id);
             if node.voter != voter {
@@ -172,35 +173,5 @@ impl Core {
         if self.tree.node(id).is_some() && self.tree.zone(id) != &*zone {
             self.ask(Change::SetZone { id, zone }, Asker::Nobody);
         }
-    }
-
-    pub fn admit_node(&mut self, node: NodeRecord) {
-        if is_member(&self.tree, &node) || self.joining.contains(&node.id) {
-            return;
-        }
-        // A new cluster has its first contents before it has members: these let clients in, and would know no users. The node asks again.
-        if self.tree.nodes().next().is_none() {
-            return;
-        }
-        let voter = self.tree.node(node.id).is_some_and(|n| n.voter);
-        // The same name under another id: it lost its directory and comes back as a new node.
-        let replaced: Vec<NodeId> = self
-            .tree
-            .nodes()
-            .filter(|n| n.name == node.name && n.id != node.id)
-            .map(|n| n.id)
-            .collect();
-        if replaced.iter().any(|id| self.is_up(*id)) {
-            // Its end has not been noticed yet, or two processes have one name. The node asks again.
-            tracing::warn!(event = "node_name_taken", name = %node.name, id = node.id.0);
-            return;
-        }
-        for id in replaced {
-            tracing::warn!(event = "node_replaced", name = %node.name, old = id.0, new = node.id.0);
-            self.ask(Change::ForgetNode { id }, Asker::Nobody);
-        }
-        tracing::info!(event = "node_joins", name = %node.name, id = node.id.0);
-        self.joining.insert(node.id);
-        self.ask(Change::PutNode(NodeRecord { voter, ..node }), Asker::Nobody);
     }
 }

@@ -364,6 +364,58 @@ impl Cluster {
         }
     }
 
+    /// A node that is down starts with an empty data directory: under its old name and a new id. Returns where it is now; its old
+    /// self stays down.
+    pub fn lose_directory(&mut self, at: usize) -> usize {
+        let (new, id) = (self.nodes.len(), self.nodes.len() as u64 + 1);
+        let old = record(at as u64 + 1);
+        let disk = SimDisk::new();
+        let config = ShardConfig {
+            name: old.name.clone(),
+            address: old.address.clone(),
+            founding: None,
+            ..config(id, &[])
+        };
+        let recovered = RecoveredShard::default();
+        let shard = Shard::new(
+            config,
+            recovered,
+            Arc::new(disk.clone()),
+            self.now,
+            self.wall,
+        );
+        self.nodes.push(Node {
+            shard: shard.expect("a new shard"),
+            disk,
+            up: true,
+            listening: false,
+            alone: false,
+            failed: None,
+        });
+        let joins = NodeRecord {
+            voter: false,
+            ..NodeRecord {
+                id: NodeId(id),
+                ..old
+            }
+        };
+        for other in 0..new {
+            if self.nodes[other].up {
+                let peer = NodeId(other as u64 + 1);
+                self.nodes[new].shard.peer_up(peer, Incarnation(1));
+                self.nodes[other].shard.peer_up(NodeId(id), Incarnation(1));
+                self.nodes[other].shard.join_requested(joins.clone());
+            }
+        }
+        new
+    }
+
+    /// Voters of the metadata group as a node knows them.
+    pub fn metadata_voters(&self, at: usize) -> Vec<NodeId> {
+        let status = self.nodes[at].shard.core().owners.metadata_status();
+        status.map(|s| s.membership.voters).unwrap_or_default()
+    }
+
     /// A node whose links broke is heard of again.
     pub fn back(&mut self, at: usize) {
         self.may_fail = true;
@@ -658,6 +710,13 @@ impl Client {
 
     fn answer(&mut self, cluster: &mut Cluster) -> (FrameKind, Bytes) {
         cluster.until("answered", |c| self.next_frame(c))
+    }
+
+    /// The next method that comes, as it is shown.
+    pub fn next_method(&mut self, cluster: &mut Cluster) -> String {
+        let (kind, payload) = self.answer(cluster);
+        assert_eq!(kind, FrameKind::Method);
+        format!("{:?}", Method::decode(&payload).expect("a method"))
     }
 
     /// Asks and waits for the answer.

@@ -1,0 +1,104 @@
+//! Nodes that lost their data directory, and queues whose only copy was in it.
+//!
+//! A node that comes back with an empty directory is a new node under an old name. Its old self leaves the cluster at
+//! once, so that no Raft group counts a voter that never answers. A durable queue whose only copy the old self held
+//! stays declared and is *lost*: it takes and gives nothing until an operator deletes it.
+
+use crate::equivalence::Thing;
+use crate::features::LOST_QUEUES;
+use crate::tree::TreeEvent;
+use crate::{Done, Name, NodeRecord, QueueId, QueueRecord, Refused, Tree};
+use env::NodeId;
+use env::planted::{self, Bug};
+use std::sync::Arc;
+
+impl Tree {
+    /// The name of the node that held the only copy of a lost queue; None: the queue is not lost.
+    pub fn lost_on(&self, queue: QueueId) -> Option<&Name> {
+        // Asked for every message: mostly there is none.
+        if self.lost.is_empty() {
+            return None;
+        }
+        self.lost.get(&queue)
+    }
+
+    /// Lost queues by id, each with the name of the node that held its only copy.
+    pub fn lost_queues(&self) -> impl ExactSizeIterator<Item = (QueueId, &Name)> {
+        self.lost.iter().map(|(id, node)| (*id, node))
+    }
+
+    /// Why nothing can be done with a queue; None: it is not lost.
+    pub fn lost_reason(&self, queue: &QueueRecord) -> Option<String> {
+        let node = self.lost_on(queue.id)?;
+        Some(format!(
+            "{} is lost: its only copy was on node '{node}', which lost its data directory; delete the queue, then declare it again",
+            Thing::queue(&queue.vhost, &queue.name)
+        ))
+    }
+
+    pub(crate) fn check_not_lost(&self, queue: &QueueRecord) -> Result<(), Refused> {
+        self.lost_reason(queue)
+            .map_or(Ok(()), |why| Err(Refused::NotFound(why)))
+    }
+
+    /// Removes a node for good and takes in the one that has its name now.
+    pub(crate) fn replace_node(
+        &mut self,
+        index: u64,
+        old: NodeId,
+        new: &NodeRecord,
+    ) -> Result<Done, Refused> {
+        self.needs(LOST_QUEUES)?;
+        if let Some(known) = self.node(old)
+            && (old == new.id || known.name != new.name)
+        {
+            return Err(Refused::Invalid(format!(
+                "node '{}' ({:016x}) cannot replace node '{}' ({:016x})",
+                new.name, new.id.0, known.name, old.0
+            )));
+        }
+        if planted::is(Bug::LastCopyHoldsMember) {
+            self.may_forget(old)?;
+        }
+        // Refused changes must not change anything: this is the only part of it that may be refused.
+        let put = self.put_node(new)?;
+        let name = new.name.clone();
+        let known = self.nodes.contains_key(&old);
+        self.remove_node(index, old);
+        self.mark_lost(old, &name);
+        match (known, put) {
+            (false, Done::AsBefore) => Ok(Done::AsBefore),
+            _ => Ok(Done::Changed),
+        }
+    }
+
+    /// Durable queues that had a copy on this node and have none left.
+    fn mark_lost(&mut self, old: NodeId, name: &Name) {
+        let gone = |q: &&Arc<QueueRecord>| {
+            let held = q.durable && q.exclusive.is_none() && q.members.contains(&old);
+            held && q.members.iter().all(|m| !self.nodes.contains_key(m))
+        };
+        let mut lost: Vec<Arc<QueueRecord>> = self.all_queues().filter(gone).cloned().collect();
+        lost.sort_unstable_by_key(|q| q.id);
+        for queue in lost {
+            if self.lost.insert(queue.id, name.clone()).is_none() {
+                let node = name.clone();
+                self.events.push(TreeEvent::QueueLost { queue, node });
+            }
+        }
+    }
+
+    /// Of routes that a message takes those to lost queues, unless it goes to no other queue: then its publisher is refused.
+    pub(crate) fn skip_lost(&self, routes: &mut Vec<QueueId>, start: usize) {
+        let is_lost = |id: &QueueId| self.lost.contains_key(id);
+        let found = routes.get(start..).unwrap_or_default();
+        if found.iter().all(is_lost) {
+            return;
+        }
+        let mut at = 0;
+        routes.retain(|id| {
+            at += 1;
+            at <= start || !is_lost(id)
+        });
+    }
+}

@@ -1,0 +1,174 @@
+use super::*;
+use crate::features::LOST_QUEUES;
+
+fn with_feature() -> Log {
+    let mut log = Log::new();
+    log.ok(Change::EnableFeature {
+        name: name(LOST_QUEUES.name),
+    });
+    log
+}
+
+fn held_by(called: &str, nodes: &[u64]) -> QueueRecord {
+    QueueRecord {
+        members: nodes.iter().map(|n| NodeId(*n)).collect(),
+        ..quorum(called)
+    }
+}
+
+/// Node 4 comes back as node 3 was called.
+fn replacement() -> Change {
+    let new = NodeRecord {
+        name: node(3).name,
+        ..node(4)
+    };
+    let old = NodeId(3);
+    Change::ReplaceNode { old, new }
+}
+
+fn lost(tree: &Tree) -> Vec<(&str, &str)> {
+    tree.lost_queues()
+        .map(|(id, node)| (&*tree.queue_by_id(id).unwrap().name, &**node))
+        .collect()
+}
+
+#[test]
+fn replaced_node_leaves_at_once_and_its_only_copies_are_lost() {
+    let mut log = with_feature();
+    let classic = QueueRecord {
+        members: vec![NodeId(3)],
+        ..queue("classic")
+    };
+    let transient = QueueRecord {
+        durable: false,
+        name: name("transient"),
+        ..classic.clone()
+    };
+    for record in [
+        classic.clone(),
+        transient,
+        held_by("one", &[3]),
+        held_by("three", &[1, 2, 3]),
+        held_by("elsewhere", &[1]),
+    ] {
+        log.declare(record);
+    }
+    assert_eq!(log.ok(replacement()), Done::Changed);
+    let events = log.tree.events().to_vec();
+    let told = |e: &&TreeEvent| matches!(e, TreeEvent::QueueLost { .. });
+    assert_eq!(events.iter().filter(told).count(), 2);
+    assert_eq!(lost(&log.tree), [("classic", "c-3"), ("one", "c-3")]);
+    assert!(log.tree.queue("/", "transient").is_none());
+    let names: Vec<_> = log.tree.nodes().map(|n| (n.id.0, &*n.name)).collect();
+    assert_eq!(names, [(1, "c-1"), (2, "c-2"), (4, "c-3")]);
+    assert!(log.tree.is_forgotten(NodeId(3)));
+    // A request that comes twice does nothing.
+    assert_eq!(log.ok(replacement()), Done::AsBefore);
+
+    let refused = log.refused(Change::DeclareQueue(classic.clone()));
+    let Refused::NotFound(why) = refused else {
+        panic!("{refused:?}");
+    };
+    for part in [
+        "queue 'classic' in vhost '/' is lost",
+        "node 'c-3'",
+        "delete the queue",
+    ] {
+        assert!(why.contains(part), "{why}");
+    }
+    let mut log = Log {
+        tree: Tree::restore(&log.tree.snapshot()).unwrap(),
+        ..log
+    };
+    assert_eq!(lost(&log.tree), [("classic", "c-3"), ("one", "c-3")]);
+    for called in ["classic", "one"] {
+        log.ok(Change::DeleteQueue {
+            vhost: name("/"),
+            name: name(called),
+            id: None,
+        });
+    }
+    assert!(lost(&log.tree).is_empty());
+    log.declare(QueueRecord {
+        members: vec![NodeId(4)],
+        ..classic
+    });
+    assert!(lost(&log.tree).is_empty());
+}
+
+#[test]
+fn snapshot_keeps_its_older_form_while_no_queue_is_lost() {
+    let mut log = Log::new();
+    log.declare(held_by("one", &[3]));
+    let older = log.tree.snapshot()[0];
+    log.refused(replacement());
+    log.ok(Change::EnableFeature {
+        name: name(LOST_QUEUES.name),
+    });
+    assert_eq!(log.tree.snapshot()[0], older, "older versions read it");
+    log.ok(replacement());
+    assert!(log.tree.snapshot()[0] > older);
+}
+
+#[test]
+fn replacement_is_refused_for_another_name_or_a_removed_node() {
+    let mut log = with_feature();
+    let replace = |old: u64, new: NodeRecord| Change::ReplaceNode {
+        old: NodeId(old),
+        new,
+    };
+    log.ok(Change::ForgetNode { id: NodeId(2) });
+    for change in [
+        replace(3, node(4)),
+        replace(3, node(3)),
+        replace(
+            3,
+            NodeRecord {
+                name: node(3).name,
+                ..node(2)
+            },
+        ),
+    ] {
+        log.refused(change);
+        assert_eq!(log.tree.nodes().count(), 2);
+    }
+}
+
+#[test]
+fn message_skips_lost_queues_unless_it_goes_to_no_other() {
+    let mut log = with_feature();
+    log.ok(Change::DeclareExchange(exchange("all", "fanout")));
+    for (called, node) in [("here", 1), ("there", 3)] {
+        log.declare(held_by(called, &[node]));
+        log.ok(Change::Bind(to_queue("all", called, "")));
+    }
+    let routes = |log: &Log, exchange: &str, keys: &[&str]| {
+        let mut out = vec![QueueId(0)];
+        log.tree
+            .route("/", exchange, keys, &Table::default, &mut out);
+        let names = |id: &QueueId| log.tree.queue_by_id(*id).unwrap().name.to_string();
+        out[1..].iter().map(names).collect::<Vec<_>>()
+    };
+    assert_eq!(routes(&log, "all", &[""]), ["here", "there"]);
+    log.ok(replacement());
+    assert_eq!(routes(&log, "all", &[""]), ["here"]);
+    assert_eq!(routes(&log, "", &["there"]), ["there"]);
+}
+
+#[test]
+fn node_that_holds_last_copies_is_not_forgotten_and_they_are_named() {
+    let mut log = with_feature();
+    for n in 0..25 {
+        log.declare(held_by(&format!("q{n:02}"), &[3]));
+    }
+    let refused = log
+        .refused(Change::ForgetNode { id: NodeId(3) })
+        .to_string();
+    for part in [
+        "queue 'q00' in vhost '/'",
+        "queue 'q19' in vhost '/'",
+        "and 5 more",
+    ] {
+        assert!(refused.contains(part), "{refused}");
+    }
+}
