@@ -5,10 +5,6 @@ package broker
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/sha512"
-	"crypto/subtle"
-	"encoding/base64"
 	"net/http"
 	"strings"
 )
@@ -119,43 +115,4 @@ func (c *HTTPClient) setLimit(ctx context.Context, user, name string, value int3
 		return nil
 	}
 	return err
-}
-
-// PasswordMatch is the answer to whether a user's password is a given one.
-type PasswordMatch int
-
-// Answers of User.CheckPassword.
-const (
-	// PasswordUnknown: the broker does not show the hash, or its algorithm is not known here.
-	PasswordUnknown PasswordMatch = iota
-	PasswordSame
-	PasswordDiffers
-)
-
-// saltBytes is the length of the salt that RabbitMQ's password hashes begin with.
-const saltBytes = 4
-
-// CheckPassword compares the user's hash with a password. RabbitMQ's hashes are the base64 form of
-// a salt of four bytes followed by the digest of salt and password.
-func (u User) CheckPassword(password string) PasswordMatch {
-	raw, err := base64.StdEncoding.DecodeString(u.PasswordHash)
-	if err != nil || len(raw) <= saltBytes {
-		return PasswordUnknown
-	}
-	salted := append(append([]byte{}, raw[:saltBytes]...), password...)
-	var digest []byte
-	switch u.HashingAlgorithm {
-	case "rabbit_password_hashing_sha256":
-		sum := sha256.Sum256(salted)
-		digest = sum[:]
-	case "rabbit_password_hashing_sha512":
-		sum := sha512.Sum512(salted)
-		digest = sum[:]
-	default:
-		return PasswordUnknown
-	}
-	if subtle.ConstantTimeCompare(digest, raw[saltBytes:]) == 1 {
-		return PasswordSame
-	}
-	return PasswordDiffers
 }

@@ -5,26 +5,30 @@ package brokertest
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
+
+	"golang.org/x/crypto/argon2"
 
 	"posthorn.io/posthorn/internal/broker"
 )
 
+// hash is an argon2id hash, as the broker makes them, that costs little.
 func hash(password string) string {
-	salt := make([]byte, 4)
+	salt := make([]byte, 16)
 	_, _ = rand.Read(salt)
-	sum := sha256.Sum256(append(append([]byte{}, salt...), password...))
-	return base64.StdEncoding.EncodeToString(append(salt, sum[:]...))
+	digest := argon2.IDKey([]byte(password), salt, 1, 64, 1, 32)
+	encode := base64.RawStdEncoding.EncodeToString
+	return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "$argon2id$v=19$m=64,t=1,p=1$%s$%s", encode(salt), encode(digest)))
 }
 
 func newUser(name, password string, tags []string) broker.User {
 	return broker.User{
 		Name: name, PasswordHash: hash(password),
-		HashingAlgorithm: "rabbit_password_hashing_sha256", Tags: tags,
+		HashingAlgorithm: "argon2id", Tags: tags,
 	}
 }
 

@@ -1,0 +1,44 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package broker_test
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+// hashOfTheBroker is what GET /api/users/NAME of a running broker shows for the password "correct horse".
+const hashOfTheBroker = "JGFyZ29uMmlkJHY9MTkkbT03MTY4LHQ9NSxwPTEkWGVuTW9seDFnYjltbjlPMFpvd1d6QSRVMG15TjdqMWROOXNwNFhlQjZwREhIclYxaDBUOUZkVVhWa2tKN1pnN01B"
+
+func TestCheckPasswordKnowsTheHashesOfTheBroker(t *testing.T) {
+	user := broker.User{PasswordHash: hashOfTheBroker, HashingAlgorithm: "argon2id"}
+	for password, want := range map[string]broker.PasswordMatch{
+		"correct horse": broker.PasswordSame, "another horse": broker.PasswordDiffers, "": broker.PasswordDiffers,
+	} {
+		for range 2 {
+			if got := user.CheckPassword(password); got != want {
+				t.Errorf("password %q: %d, want %d", password, got, want)
+			}
+		}
+	}
+}
+
+func TestCheckPasswordRefusesArgon2HashesThatAskForTooMuch(t *testing.T) {
+	const good = "$argon2id$v=19$m=7168,t=5,p=1$XenMolx1gb9mn9O0ZowWzA$Q0myN7j1dN9sp4XeB6pDHHrV1h0T9FdUXVkkJ7Zg7MA"
+	for _, change := range [][2]string{
+		{"m=7168", "m=65537"}, {"t=5", "t=17"}, {"p=1", "p=5"}, {"p=1", "p=0"}, {"t=5", "t=0"}, {"m=7168", "m=0"},
+		{"m=7168", "m=-1"}, {"m=7168,", ""}, {"v=19", "v=16"}, {"argon2id", "argon2i"},
+		{"XenMolx1gb9mn9O0ZowWzA", ""}, {"Q0myN7j1dN9sp4XeB6pDHHrV1h0T9FdUXVkkJ7Zg7MA", ""}, {"XenMolx1gb9mn9O0ZowWzA", "!"},
+		{"XenMolx1gb9mn9O0ZowWzA", strings.Repeat("A", 512)},
+	} {
+		text := strings.Replace(good, change[0], change[1], 1)
+		user := broker.User{PasswordHash: base64.StdEncoding.EncodeToString([]byte(text)), HashingAlgorithm: "argon2id"}
+		if user.CheckPassword("correct horse") != broker.PasswordUnknown {
+			t.Errorf("%s was compared", text)
+		}
+	}
+}
