@@ -16,6 +16,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="has(self.bootstrap) == has(oldSelf.bootstrap) && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)",message="bootstrap is for new clusters: it is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.storage.storageClassName) == has(oldSelf.storage.storageClassName) && (!has(self.storage.storageClassName) || self.storage.storageClassName == oldSelf.storage.storageClassName)",message="storage.storageClassName is immutable"
 // +kubebuilder:validation:XValidation:rule="!has(self.placement.quorumReplicas) || self.placement.quorumReplicas <= self.replicas",message="placement.quorumReplicas cannot be more than replicas"
+// +kubebuilder:validation:XValidation:rule="(has(oldSelf.hibernated) && oldSelf.hibernated && has(self.hibernated) && self.hibernated) || (has(self.config) && 'shards' in self.config ? self.config['shards'] : '0') == (has(oldSelf.config) && 'shards' in oldSelf.config ? oldSelf.config['shards'] : '0')",message="config.shards cannot change while nodes run: a node refuses another one with a different number of shards, so they cannot be restarted one by one. Set spec.hibernated first, change config.shards, then take hibernated back"
 type BrokerClusterSpec struct {
 	// Replicas is the number of core nodes, the voters of the metadata group. It must be odd (an
 	// even number survives no more failures than the odd number below it). scaleDown says what
@@ -61,7 +62,10 @@ type BrokerClusterSpec struct {
 	TLS *TLSSpec `json:"tls,omitempty"`
 
 	// Config holds broker settings, key = value as in posthorn.conf. Keys that the operator sets
-	// itself (cluster.*, the ports, the certificates, the default user) are refused. A change restarts the nodes one by one.
+	// itself (cluster.*, the ports, the certificates, the default user) are refused. A pod with the wanted
+	// image checks a change first; what it refuses reaches no node (Ready is False, InvalidConfig). Then
+	// the nodes restart one by one, and each keeps its old settings until then. The key shards can
+	// change only while the cluster is hibernated.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"

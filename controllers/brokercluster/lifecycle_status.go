@@ -29,6 +29,8 @@ func (s *scope) lifecycleVerdict() (verdict, bool) {
 		return verdict{metav1.ConditionFalse, "Hibernating", fmt.Sprintf("%d pods are still there", s.pods), false}, true
 	case s.cluster.Spec.Hibernated:
 		return verdict{metav1.ConditionTrue, "Hibernated", fmt.Sprintf("%d nodes sleep; their volumes are kept", s.sizes.Nodes), false}, true
+	case s.invalidConfig != "":
+		return verdict{metav1.ConditionFalse, reasonInvalidConfig, s.invalidConfig, true}, true
 	case s.refusal.reason != "":
 		return verdict{metav1.ConditionFalse, s.refusal.reason, s.refusal.message, true}, true
 	case s.sizes.Blocked != "":

@@ -169,14 +169,30 @@ func stuckMessage(status corev1.ContainerStatus) string {
 
 // lastWords are the last words of a container, cut to what a condition can hold.
 func lastWords(ended *corev1.ContainerStateTerminated) string {
-	words := strings.TrimSpace(ended.Message)
+	words := oneLine(ended.Message)
 	if words == "" {
 		return ""
 	}
+	return ": " + cutWords(words)
+}
+
+// oneLine joins lines: kubectl cuts a column at the first line break.
+func oneLine(text string) string {
+	var lines []string
+	for _, line := range strings.Split(text, "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+// cutWords keeps the end of a text that is too long: programs say last why they end.
+func cutWords(words string) string {
 	if len(words) > maxLastWords {
 		words = "..." + strings.ToValidUTF8(words[len(words)-maxLastWords:], "")
 	}
-	return ": " + words
+	return words
 }
 
 // observeStorage finds volumes that are not bound.

@@ -23,6 +23,8 @@ const (
 	containerName = "posthorn"
 	dataVolume    = "data"
 	configVolume  = "config"
+	// userConfigPath is where pods find the settings of spec.config, below configDir.
+	userConfigPath = "conf.d/" + userConfigKey
 
 	// brokerUser is the user and group that the broker's image is made for.
 	brokerUser = int64(10001)
@@ -96,7 +98,7 @@ func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (co
 				spread(cluster.Name, inputs.TopologyKey), spread(cluster.Name, corev1.LabelHostname),
 			},
 			Containers: []corev1.Container{brokerContainer(cluster, inputs)},
-			Volumes:    []corev1.Volume{configFiles(cluster.Name)},
+			Volumes:    []corev1.Volume{configFiles(cluster.Name, inputs.Config)},
 		},
 	}
 	addListeners(&template.Spec.Containers[0], inputs.Protocols, inputs.TLS)
@@ -161,8 +163,9 @@ func probe(path string, period, failures int32) *corev1.Probe {
 	}
 }
 
-// configFiles is one volume with the ConfigMap's files and what comes from Secrets.
-func configFiles(cluster string) corev1.Volume {
+// configFiles is one volume with the files of both ConfigMaps and what comes from Secrets. settings is
+// the digest of spec.config.
+func configFiles(cluster, settings string) corev1.Volume {
 	mode := secretFileMode
 	secret := func(name string, items ...corev1.KeyToPath) corev1.VolumeProjection {
 		return corev1.VolumeProjection{Secret: &corev1.SecretProjection{
@@ -174,9 +177,11 @@ func configFiles(cluster string) corev1.Volume {
 		Sources: []corev1.VolumeProjection{
 			{ConfigMap: &corev1.ConfigMapProjection{
 				LocalObjectReference: corev1.LocalObjectReference{Name: names.ConfigMap(cluster)},
-				Items: []corev1.KeyToPath{
-					{Key: mainConfigKey, Path: mainConfigKey}, {Key: userConfigKey, Path: "conf.d/" + userConfigKey},
-				},
+				Items:                []corev1.KeyToPath{{Key: mainConfigKey, Path: mainConfigKey}},
+			}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: names.SettingsConfigMap(cluster, settings)},
+				Items:                []corev1.KeyToPath{{Key: userConfigKey, Path: userConfigPath}},
 			}},
 			secret(names.DefaultUserSecret(cluster), corev1.KeyToPath{Key: defaultUserKey, Path: "conf.d/10-default-user.conf"}),
 			secret(names.InternodeSecret(cluster),

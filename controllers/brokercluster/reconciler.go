@@ -75,9 +75,10 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch
 // +kubebuilder:rbac:groups=apps,resources=statefulsets,verbs=get;list;watch;create;update;patch
-// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=core,resources=pods,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=core,resources=persistentvolumeclaims,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=core,resources=services;configmaps;secrets;serviceaccounts,verbs=get;list;watch;create;update
+// +kubebuilder:rbac:groups=core,resources=configmaps,verbs=delete
 // +kubebuilder:rbac:groups=core,resources=secrets,verbs=patch
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -181,7 +182,10 @@ func (s *scope) tend(ctx context.Context) error {
 	if err := s.bootstrap(ctx); err != nil {
 		return err
 	}
-	return s.keepFlags(ctx)
+	if err := s.keepFlags(ctx); err != nil {
+		return err
+	}
+	return s.collectSettings(ctx)
 }
 
 // change keeps the children, in the order in which they need each other.
@@ -225,6 +229,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("brokercluster").
 		For(&posthornv1.BrokerCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Owns(&appsv1.StatefulSet{}).
+		Owns(&corev1.Pod{}).
 		Owns(&corev1.Service{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
 		Owns(&networkingv1.NetworkPolicy{}).

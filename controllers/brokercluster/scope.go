@@ -65,6 +65,8 @@ type scope struct {
 	serving serving
 	// held is why the StatefulSet is not brought to what the spec says; nil when it is.
 	held *finding
+	// invalidConfig is why the broker refuses the settings of the spec; empty: it does not.
+	invalidConfig string
 	// monitoring is what became of spec.monitoring.
 	monitoring finding
 	// credentials of the default user.

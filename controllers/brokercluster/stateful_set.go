@@ -57,7 +57,14 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 	if s.holdTemplate(wanted) {
 		return nil
 	}
+	accepted, err := s.settingsAccepted(ctx, &template, inputs)
+	if err != nil {
+		return err
+	}
 	if s.sts == nil {
+		if !accepted {
+			return nil
+		}
 		sts := newStatefulSet(s.cluster, template, wanted)
 		s.label(sts)
 		applySizes(sts, s.sizes)
@@ -77,7 +84,7 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if sts.Annotations[names.AnnotationInputs] != wanted || sts.Annotations[names.AnnotationStored] != stored {
+	if accepted && (sts.Annotations[names.AnnotationInputs] != wanted || sts.Annotations[names.AnnotationStored] != stored) {
 		sts.Spec.Template = template
 		metav1.SetMetaDataAnnotation(&sts.ObjectMeta, names.AnnotationInputs, wanted)
 	}
@@ -85,6 +92,10 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 		if err := s.Client.Update(ctx, sts); err != nil {
 			return refused(err, "updating the StatefulSet")
 		}
+	}
+	if !accepted {
+		s.sts = sts
+		return nil
 	}
 	return s.recordTemplate(ctx, sts)
 }

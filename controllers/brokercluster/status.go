@@ -72,7 +72,7 @@ func (s *scope) settled(t tally) bool {
 
 // complete says that the cluster is as the spec says.
 func (s *scope) complete(t tally) bool {
-	return s.settled(t) && s.refusal.reason == "" && s.bootstrapping == ""
+	return s.settled(t) && s.refusal.reason == "" && s.invalidConfig == "" && s.bootstrapping == ""
 }
 
 // setStatus writes everything that the attempt found into the status; failure is why it ended early.

@@ -72,6 +72,9 @@ const (
 	Product = "posthorn"
 	// Manager is the value of LabelManagedBy.
 	Manager = "posthorn-operator"
+	// ConfigCheck is the value of LabelName on pods that check settings. It differs from Product, so that
+	// Services, budgets and network policies do not select them.
+	ConfigCheck = "posthorn-config-check"
 	// BindingType is the type of Secrets in service-binding form.
 	BindingType = "servicebinding.io/rabbitmq"
 )
@@ -79,8 +82,21 @@ const (
 // NodesService is the headless Service that gives each node its name.
 func NodesService(cluster string) string { return cluster + "-nodes" }
 
-// ConfigMap holds the configuration files.
+// ConfigMap holds the configuration file that the operator writes.
 func ConfigMap(cluster string) string { return cluster + "-config" }
+
+// digestChars is how much of a digest becomes part of a name.
+const digestChars = 12
+
+// SettingsConfigMap holds one revision of the settings of spec.config, named by its digest.
+func SettingsConfigMap(cluster, digest string) string {
+	return ConfigMap(cluster) + "-" + digest[:min(len(digest), digestChars)]
+}
+
+// ConfigCheckPod checks settings with an image; digest is that of both.
+func ConfigCheckPod(cluster, digest string) string {
+	return cluster + "-config-check-" + digest[:min(len(digest), digestChars)]
+}
 
 // DefaultUserSecret holds the default user's credentials.
 func DefaultUserSecret(cluster string) string { return cluster + "-default-user" }
@@ -112,6 +128,11 @@ func Host(namespace, cluster string) string { return cluster + "." + namespace +
 // NodeHost is the host name of one node.
 func NodeHost(namespace, cluster, pod string) string {
 	return pod + "." + NodesService(cluster) + "." + namespace + ".svc"
+}
+
+// ConfigCheckLabels go on the pods that check a cluster's settings.
+func ConfigCheckLabels(cluster string) map[string]string {
+	return map[string]string{LabelName: ConfigCheck, LabelInstance: cluster, LabelManagedBy: Manager}
 }
 
 // Selector selects a cluster's pods.

@@ -67,9 +67,12 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(sts.Spec.PodManagementPolicy).To(Equal(appsv1.ParallelPodManagement))
 		Expect(sts.Spec.ServiceName).To(Equal("c-nodes"))
 
+		settings := w.settings()
+		Expect(settings).To(HaveLen(1))
+		Expect(*settings[0].Immutable).To(BeTrue())
+		Expect(settings[0].Data["90-user.conf"]).To(Equal("log.level = debug\nvm_memory_high_watermark.relative = 0.5\n"))
 		var files corev1.ConfigMap
 		Expect(k8s.Get(ctx, w.key("c-config"), &files)).To(Succeed())
-		Expect(files.Data["90-user.conf"]).To(Equal("log.level = debug\nvm_memory_high_watermark.relative = 0.5\n"))
 		Expect(files.Data["posthorn.conf"]).To(ContainSubstring(fmt.Sprintf(
 			"cluster.peers = c-0.c-nodes.%[1]s.svc:25672, c-1.c-nodes.%[1]s.svc:25672, c-2.c-nodes.%[1]s.svc:25672\n", w.namespace)))
 

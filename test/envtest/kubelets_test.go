@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"posthorn.io/posthorn/internal/names"
 )
 
 // unreadyAnnotation on a pod makes the stand-in kubelet report a running pod that is not ready any more.
@@ -35,7 +37,47 @@ type kubelets struct {
 }
 
 func (k *kubelets) setup(mgr ctrl.Manager) error {
+	if err := ctrl.NewControllerManagedBy(mgr).Named("config-checks").For(&corev1.Pod{}).Complete(reconcile.Func(k.checkConfig)); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(mgr).Named("kubelets").For(&appsv1.StatefulSet{}).Owns(&corev1.Pod{}).Complete(k)
+}
+
+// checkConfig stands in for a pod that checks settings: the broker knows no key that begins with "nonsense".
+func (k *kubelets) checkConfig(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	var pod corev1.Pod
+	if err := k.live.Get(ctx, request.NamespacedName, &pod); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if pod.Labels[names.LabelName] != names.ConfigCheck || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return reconcile.Result{}, nil
+	}
+	if strings.Contains(pod.Spec.Containers[0].Image, "bad") {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "posthorn", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"},
+		}}}
+		return reconcile.Result{}, client.IgnoreNotFound(k.client.Status().Update(ctx, &pod))
+	}
+	ended := &corev1.ContainerStateTerminated{Reason: "Completed", Message: "good"}
+	pod.Status.Phase = corev1.PodSucceeded
+	for _, source := range pod.Spec.Volumes[0].Projected.Sources {
+		if source.ConfigMap == nil {
+			continue
+		}
+		var files corev1.ConfigMap
+		if err := k.live.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: source.ConfigMap.Name}, &files); err != nil {
+			return reconcile.Result{}, err
+		}
+		for i, line := range strings.Split(files.Data["90-user.conf"], "\n") {
+			if strings.HasPrefix(line, "nonsense") {
+				key, _, _ := strings.Cut(line, " ")
+				pod.Status.Phase = corev1.PodFailed
+				ended = &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2, Message: fmt.Sprintf("/etc/posthorn/conf.d/90-user.conf:%d: unknown key `%s`\n", i+1, key)}
+			}
+		}
+	}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "posthorn", State: corev1.ContainerState{Terminated: ended}}}
+	return reconcile.Result{}, client.IgnoreNotFound(k.client.Status().Update(ctx, &pod))
 }
 
 func revisionOf(template corev1.PodTemplateSpec) string {
