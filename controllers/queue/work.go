@@ -88,9 +88,9 @@ func (w *work) Exists(ctx context.Context, b broker.Client) (bool, error) {
 	return true, nil
 }
 
-// Compare finds differences; none of a queue's properties can be changed but the number of members,
-// which Report sees to. How many a quorum queue was declared with counts only while the queue is not
-// owned: one that somebody else made is not to be changed by adopting it.
+// Compare finds the differences that only a new declaration can remove. The number of members is not one
+// of them: Report adds and removes members of an owned queue. The broker keeps the number of the first
+// declaration among the arguments for ever, so that argument is never compared.
 func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Difference, error) {
 	if w.found == nil {
 		found, err := b.GetQueue(ctx, w.queue.Spec.Vhost, w.queue.BrokerName())
@@ -99,20 +99,26 @@ func (w *work) Compare(ctx context.Context, b broker.Client) (topology.Differenc
 		}
 		w.found = &found
 	}
-	wanted := w.compared(w.wanted)
-	if w.queue.Spec.Replicas == 0 {
-		// The cluster's number is for queues made from now on: what is there need not have been made with it.
-		delete(wanted, argumentQuorumMembers)
+	immutable := differences(w.queue.Spec.Type, comparedArguments(w.wanted), comparedArguments(w.found.Arguments), w.found)
+	if w.adoptionRemovesMembers() {
+		immutable = append(immutable, "replicas")
 	}
-	return topology.Difference{Immutable: differences(w.queue.Spec.Type, wanted, w.compared(w.found.Arguments), w.found)}, nil
+	return topology.Difference{Immutable: immutable}, nil
 }
 
-// compared are the arguments that must be the same. The type is compared as such, brokers need not
-// repeat it.
-func (w *work) compared(arguments map[string]any) map[string]any {
+// adoptionRemovesMembers reports whether the queue is not owned yet and has more members than the spec asks
+// for. Adopting a queue must not lower its redundancy.
+func (w *work) adoptionRemovesMembers() bool {
+	wanted := int(w.queue.Spec.Replicas)
+	return w.moves() && w.queue.Status.Claim == "" && wanted > 0 && len(w.found.Members) > wanted
+}
+
+// comparedArguments returns the arguments that must be equal. The type is compared as a field of its own, because
+// a broker need not repeat it among the arguments.
+func comparedArguments(arguments map[string]any) map[string]any {
 	out := make(map[string]any, len(arguments))
 	for name, value := range arguments {
-		if name != argumentType && (name != argumentQuorumMembers || w.queue.Status.Claim == "") {
+		if name != argumentType && name != argumentQuorumMembers {
 			out[name] = value
 		}
 	}
