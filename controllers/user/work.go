@@ -162,6 +162,24 @@ func (w *work) Update(ctx context.Context, b broker.Client, difference topology.
 	}
 	w.user.Status.CredentialVersion = w.version
 	w.credentials = true
+	err := w.updateRights(ctx, b, differs)
+	if broker.IsUnknownUser(err) && w.mayNotBeVisible(ctx, b, differs[partPassword]) {
+		return &topology.Invisible{Err: err}
+	}
+	return err
+}
+
+// mayNotBeVisible reports whether the node that answered may not know the user yet: it was made in this
+// attempt, or it cannot be read.
+func (w *work) mayNotBeVisible(ctx context.Context, b broker.Client, made bool) bool {
+	if made {
+		return true
+	}
+	_, err := b.GetUser(ctx, w.user.BrokerName())
+	return broker.IsNotFound(err)
+}
+
+func (w *work) updateRights(ctx context.Context, b broker.Client, differs map[string]bool) error {
 	if differs[partPermissions] {
 		if err := w.setPermissions(ctx, b); err != nil {
 			return fmt.Errorf("setting permissions: %w", err)

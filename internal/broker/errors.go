@@ -44,6 +44,14 @@ func IsNotFound(err error) bool {
 	return errors.As(err, &api) && api.Status == http.StatusNotFound
 }
 
+// IsUnknownUser tells whether the broker refused to give rights or limits because it does not know the user
+// (or, where the rights are in a vhost, that vhost: the answer is the same).
+func IsUnknownUser(err error) bool {
+	var api *APIError
+	return errors.As(err, &api) && api.Status == http.StatusBadRequest &&
+		(strings.Contains(api.Reason, "vhost_or_user_not_found") || strings.Contains(api.Reason, "no_such_user"))
+}
+
 // IsStillRunning tells whether the broker refused to forget a node because it runs: it may be stopped
 // and forgotten then.
 func IsStillRunning(err error) bool {

@@ -6,6 +6,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"posthorn.io/posthorn/internal/broker"
 )
@@ -27,6 +28,8 @@ func Refuse(reason, format string, args ...any) error {
 type Pending struct {
 	Reason  string
 	Message string
+	// RetryAfter is when to try again where no watch tells; 0 is the resync period.
+	RetryAfter time.Duration
 }
 
 func (p *Pending) Error() string { return p.Message }
@@ -50,6 +53,10 @@ const (
 	ReasonDeleting           = "Deleting"
 	ReasonVhostNotFound      = "VhostNotFound"
 	ReasonClusterHibernated  = "ClusterHibernated"
+	// ReasonChangePending and ReasonChangeNotVisible: the broker accepted a change and its answers do not
+	// show it, for a moment or for longer than maxInvisible.
+	ReasonChangePending    = "ChangePending"
+	ReasonChangeNotVisible = "ChangeNotVisible"
 )
 
 // class of a failure: its reason, and whether only a change can help.

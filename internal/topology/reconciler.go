@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,6 +53,9 @@ type Reconciler[T Object] struct {
 	ForgetBound time.Duration
 	// Now is the clock.
 	Now func() time.Time
+
+	// invisible holds by object key since when the broker has not shown an accepted change.
+	invisible sync.Map
 }
 
 // attempt is one pass over one object.
@@ -70,6 +74,7 @@ type attempt[T Object] struct {
 func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	object := r.Kind.New()
 	if err := r.Client.Get(ctx, request.NamespacedName, object); err != nil {
+		r.changeSeen(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	a := &attempt[T]{Reconciler: r, object: object, claim: claimOf(r.Kind, object)}
@@ -105,6 +110,10 @@ func (r *Reconciler[T]) Reconcile(ctx context.Context, request reconcile.Request
 	period := r.Resync
 	if failure == nil && !a.work.Settled() && unsettledResync < period {
 		period = unsettledResync
+	}
+	var pending *Pending
+	if errors.As(failure, &pending) && pending.RetryAfter > 0 {
+		return reconcile.Result{RequeueAfter: pending.RetryAfter}, nil
 	}
 	return reconcile.Result{RequeueAfter: spreadOut(period), Priority: new(resyncPriority)}, nil
 }
@@ -299,6 +308,7 @@ func (a *attempt[T]) apply(ctx context.Context, b broker.Client, tenant Tenant, 
 		now := metav1.NewTime(a.Now())
 		a.object.Topology().LastSyncTime = &now
 	}
+	a.changeSeen(client.ObjectKeyFromObject(a.object))
 	return a.work.Report(ctx, b)
 }
 
@@ -339,21 +349,21 @@ func (a *attempt[T]) converge(ctx context.Context, b broker.Client, exists bool)
 		}
 		a.noteDrift(difference)
 		if err := a.work.Update(ctx, b, difference); err != nil {
-			return false, err
+			return false, a.awaitChange(err)
 		}
 	} else {
 		a.noteDrift(Difference{Mutable: []string{"existence"}})
 		if err := a.work.Create(ctx, b); err != nil {
-			return false, err
+			return false, a.awaitChange(err)
 		}
 	}
 	a.corrected = true
 	left, err := a.work.Compare(ctx, b)
-	if err != nil {
-		return false, err
+	if err == nil && !left.None() {
+		err = &Invisible{fmt.Errorf("it still differs in %s", join(left.All()))}
 	}
-	if !left.None() {
-		return false, fmt.Errorf("the broker took the change but still differs in %s", join(left.All()))
+	if err != nil {
+		return false, a.awaitChange(err)
 	}
 	return true, nil
 }

@@ -48,6 +48,8 @@ type Server struct {
 	refuseMoves string
 	// catchingUp is a node whose members do not count for majorities.
 	catchingUp string
+	// hidden counts by path prefix the reads that are still to be answered as if the thing was not there.
+	hidden map[string]int
 	// forgetStopped: only nodes that do not run can be forgotten.
 	forgetStopped bool
 }
@@ -93,6 +95,7 @@ func Start(username, password string) *Server {
 		limits:      map[string]map[string]int32{},
 		nodes:       map[string]*node{},
 		flags:       map[string]broker.FeatureFlag{},
+		hidden:      map[string]int{},
 		version:     "1.0.0",
 	}
 	s.SetUser(username, password, "administrator")
@@ -188,6 +191,9 @@ func (s *Server) route(r *request, escaped string) reply {
 			return badRequest("bad path")
 		}
 		r.parts = append(r.parts, plain)
+	}
+	if r.Method == http.MethodGet && s.hides(escaped) {
+		return notFound()
 	}
 	if s.shutOut(name, r.Method, r.parts) {
 		return failure(http.StatusUnauthorized, "not_authorized", "User not authorised to access virtual host")

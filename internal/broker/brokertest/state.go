@@ -17,6 +17,25 @@ func (s *Server) SetDown(down bool) {
 	s.down = down
 }
 
+// HideReads makes the next reads of paths that begin with a prefix fail with 404, as a node does that has not
+// applied a change yet.
+func (s *Server) HideReads(prefix string, reads int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hidden[prefix] = reads
+}
+
+// hides counts a read of a path and tells whether it is hidden.
+func (s *Server) hides(path string) bool {
+	for prefix, reads := range s.hidden {
+		if strings.HasPrefix(path, prefix) && reads > 0 {
+			s.hidden[prefix]--
+			return true
+		}
+	}
+	return false
+}
+
 // SetVersion sets the version that nodes report.
 func (s *Server) SetVersion(version string) {
 	s.mu.Lock()

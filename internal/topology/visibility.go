@@ -1,0 +1,50 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"posthorn.io/posthorn/internal/broker"
+)
+
+const (
+	// maxInvisible is how long an accepted change may be missing from the broker's answers. Each request may
+	// reach another node, and a node under load applies the metadata log with a delay.
+	maxInvisible = 30 * time.Second
+	// recheckChange is the time between two looks at an accepted change.
+	recheckChange = 500 * time.Millisecond
+)
+
+// Invisible is an answer that does not show a change which the broker has just accepted.
+type Invisible struct{ Err error }
+
+func (i *Invisible) Error() string { return i.Err.Error() }
+func (i *Invisible) Unwrap() error { return i.Err }
+
+// awaitChange turns an answer that misses the attempt's own change into a Pending, and after maxInvisible
+// into a Refusal. Other errors pass.
+func (a *attempt[T]) awaitChange(err error) error {
+	var invisible *Invisible
+	if !broker.IsNotFound(err) && !errors.As(err, &invisible) {
+		return err
+	}
+	now := a.Now()
+	since := now
+	if first, loaded := a.invisible.LoadOrStore(client.ObjectKeyFromObject(a.object), now); loaded {
+		since, _ = first.(time.Time)
+	}
+	if now.Sub(since) > maxInvisible {
+		return Refuse(ReasonChangeNotVisible, "the broker accepted the change but has not shown it for %s; check that all its nodes are online: %v", maxInvisible, err)
+	}
+	message := fmt.Sprintf("the broker accepted the change and does not show it yet: %v", err)
+	return &Pending{Reason: ReasonChangePending, Message: message, RetryAfter: recheckChange}
+}
+
+// changeSeen ends the wait that awaitChange began.
+func (r *Reconciler[T]) changeSeen(key client.ObjectKey) { r.invisible.Delete(key) }

@@ -1,0 +1,184 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/controllers/queue"
+	"posthorn.io/posthorn/controllers/user"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/connect"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// bench is one object, its reconciler, a fake API server and a fake broker.
+type bench[T topology.Object] struct {
+	t      *testing.T
+	api    client.Client
+	broker *brokertest.Server
+	r      *topology.Reconciler[T]
+	kind   topology.Kind[T]
+	key    client.ObjectKey
+	clock  time.Time
+}
+
+// newBench makes a cluster mq/c, and objects beside it. The first object is the one that is reconciled.
+func newBench[T topology.Object](t *testing.T, kind topology.Kind[T], object T, others ...client.Object) *bench[T] {
+	t.Helper()
+	server := brokertest.Start("admin", "secret")
+	t.Cleanup(server.Close)
+	for _, node := range []string{"c-0", "c-1", "c-2"} {
+		server.SetNode(node, true)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), posthornv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "c-operator"},
+		Data:       map[string][]byte{"username": []byte("admin"), "password": []byte("secret")},
+	}
+	object.SetUID("1")
+	object.SetGeneration(1)
+	all := append([]client.Object{object, secret}, others...)
+	hasCluster := false
+	for _, other := range others {
+		if _, is := other.(*posthornv1.BrokerCluster); is {
+			hasCluster = true
+		}
+	}
+	if !hasCluster {
+		all = append(all, &posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "c"}})
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(kind.New()).WithObjects(all...).
+		WithIndex(kind.New(), "posthorn.io/identity", func(o client.Object) []string {
+			each, isT := o.(T)
+			if !isT {
+				return nil
+			}
+			return []string{"mq/c|" + kind.Identity(each)}
+		}).Build()
+	b := &bench[T]{t: t, api: api, broker: server, kind: kind, key: client.ObjectKeyFromObject(object), clock: time.Unix(1_000_000, 0)}
+	now := func() time.Time { return b.clock }
+	b.r = &topology.Reconciler[T]{
+		Client: api, Live: api, Scheme: scheme, Events: events.NewFakeRecorder(100), Kind: kind,
+		Brokers: &connect.Connector{Secrets: api, Resolver: one{server.URL()}, Transport: broker.NewTransport(), Now: now},
+		Resync:  time.Minute, ForgetBound: time.Minute, Now: now,
+	}
+	return b
+}
+
+// reconcile makes one attempt.
+func (b *bench[T]) reconcile() reconcile.Result {
+	b.t.Helper()
+	result, err := b.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: b.key})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return result
+}
+
+// object reads the object.
+func (b *bench[T]) object() T {
+	b.t.Helper()
+	object := b.kind.New()
+	if err := b.api.Get(context.Background(), b.key, object); err != nil {
+		b.t.Fatal(err)
+	}
+	return object
+}
+
+// condition gives "Status Reason: Message" of a condition.
+func (b *bench[T]) condition(kind string) string {
+	b.t.Helper()
+	found := meta.FindStatusCondition(b.object().Topology().Conditions, kind)
+	if found == nil {
+		return "absent"
+	}
+	return string(found.Status) + " " + found.Reason + ": " + found.Message
+}
+
+func (b *bench[T]) expect(kind, prefix string) {
+	b.t.Helper()
+	if got := b.condition(kind); !strings.HasPrefix(got, prefix) {
+		b.t.Errorf("%s is %q, want %q", kind, got, prefix)
+	}
+}
+
+func queueOrders() *posthornv1.Queue {
+	return &posthornv1.Queue{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "orders"},
+		Spec:       posthornv1.QueueSpec{ClusterRef: posthornv1.ClusterReference{Name: "c"}, Vhost: "/", Type: "quorum"},
+	}
+}
+
+func userApp() *posthornv1.User {
+	return &posthornv1.User{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "app"},
+		Spec: posthornv1.UserSpec{
+			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{Length: 32}},
+			Permissions: []posthornv1.Permission{{Vhost: "/", Read: ".*"}}, Limits: posthornv1.UserLimits{Connections: 3},
+		},
+	}
+}
+
+// TestReadAfterOwnWriteIsProgress hides a queue and a user that were just made, as a node does that is behind.
+func TestReadAfterOwnWriteIsProgress(t *testing.T) {
+	t.Run("queue", func(t *testing.T) {
+		b := newBench(t, topology.Kind[*posthornv1.Queue](queue.Kind{}), queueOrders())
+		readAfterOwnWrite(t, b, "/api/queues/%2F/orders")
+	})
+	t.Run("user", func(t *testing.T) {
+		b := newBench(t, topology.Kind[*posthornv1.User](user.Kind{}), userApp())
+		readAfterOwnWrite(t, b, "/api/users/mq-app")
+	})
+}
+
+func readAfterOwnWrite[T topology.Object](t *testing.T, b *bench[T], path string) {
+	t.Helper()
+	// The first read finds out that there is none; the others miss what was made.
+	b.broker.HideReads(path, 5)
+	for attempt := 0; ; attempt++ {
+		result := b.reconcile()
+		if strings.HasPrefix(b.condition("Ready"), "True") {
+			break
+		}
+		b.expect("Ready", "False ChangePending")
+		b.expect("Stalled", "absent")
+		if result.RequeueAfter > time.Second {
+			t.Fatalf("tried again only after %s", result.RequeueAfter)
+		}
+		if attempt == 10 {
+			t.Fatal("never ready")
+		}
+	}
+	// It is told when it does not pass.
+	b.broker.HideReads(path, 1000)
+	b.reconcile()
+	b.expect("Ready", "False ChangePending")
+	b.clock = b.clock.Add(31 * time.Second)
+	b.reconcile()
+	b.expect("Ready", "False ChangeNotVisible: the broker accepted the change but has not shown it for 30s")
+	b.expect("Stalled", "True")
+	b.broker.HideReads(path, 0)
+	b.reconcile()
+	b.expect("Ready", "True")
+}
