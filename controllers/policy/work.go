@@ -152,6 +152,9 @@ func applies(applyTo, queueType string) bool {
 	return applyTo == queueType+"_queues"
 }
 
+// Impediment: a policy that the broker has is applied.
+func (w *work) Impediment() *topology.Impediment { return nil }
+
 func (w *work) Settled() bool { return true }
 
 func (w *work) Forget(ctx context.Context, b broker.Client) error {

@@ -5,9 +5,14 @@
 package queue
 
 import (
+	"context"
+
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/topology"
@@ -19,7 +24,10 @@ import (
 // +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
 
 // Kind is what is particular to queues.
-type Kind struct{}
+type Kind struct {
+	// Watcher finds queues whose state changed in the broker; nil: only the resync does.
+	Watcher *Watcher
+}
 
 var _ topology.Kind[*posthornv1.Queue] = Kind{}
 
@@ -52,7 +60,14 @@ func (Kind) Work(q *posthornv1.Queue, env topology.Env) topology.Work {
 	return &work{queue: q, cluster: env.Cluster}
 }
 
-// Configure adds nothing.
-func (Kind) Configure(mgr ctrl.Manager, b *builder.Builder) error {
-	return topology.NoConfiguration(mgr, b)
+// Configure adds the watcher.
+func (k Kind) Configure(_ ctrl.Manager, b *builder.Builder) error {
+	if k.Watcher == nil {
+		return nil
+	}
+	b.WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		go k.Watcher.Run(ctx, queue)
+		return nil
+	}))
+	return nil
 }

@@ -188,10 +188,10 @@ func sorted(in []string) []string {
 	return out
 }
 
-// Settled: all members there are online, and there are as many as asked for.
+// Settled: there are as many members as asked for. Whether they are online is the watcher's to notice.
 func (w *work) Settled() bool {
 	members, wanted := len(w.found.Members), int(w.members())
-	return len(w.found.Online) >= members && members >= wanted && (wanted == 0 || members == wanted || !w.moves())
+	return members >= wanted && (wanted == 0 || members == wanted || !w.moves())
 }
 
 // moves says whether the operator changes the number of the queue's members.

@@ -203,6 +203,9 @@ func (w *work) Report(context.Context, broker.Client) error {
 	return nil
 }
 
+// Impediment: a user that the broker has with this password, these tags and permissions can log in.
+func (w *work) Impediment() *topology.Impediment { return nil }
+
 func (w *work) Settled() bool { return true }
 
 func (w *work) Forget(ctx context.Context, b broker.Client) error {

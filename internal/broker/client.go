@@ -45,6 +45,8 @@ type Client interface {
 
 	// AllQueues lists the queues of all vhosts.
 	AllQueues(ctx context.Context) ([]Queue, error)
+	// QueueStates lists the queues of all vhosts with name, type, state, leader and members only.
+	QueueStates(ctx context.Context) ([]Queue, error)
 	// AddReplica gives a quorum queue a member on a node.
 	AddReplica(ctx context.Context, vhost, name, node string) error
 	// DeleteReplica takes a quorum queue's member away from a node.

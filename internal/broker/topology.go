@@ -14,6 +14,13 @@ func (c *HTTPClient) GetQueue(ctx context.Context, vhost, name string) (Queue, e
 	return out, c.call(ctx, http.MethodGet, path("queues", vhost, name), nil, &out)
 }
 
+// QueueStates lists the queues of all vhosts with name, type, state, leader and members only.
+func (c *HTTPClient) QueueStates(ctx context.Context) ([]Queue, error) {
+	var out []Queue
+	where := path("queues") + "?columns=name,vhost,type,state,node,leader,members,online"
+	return out, c.call(ctx, http.MethodGet, where, nil, &out)
+}
+
 // ListQueues lists the queues of a vhost.
 func (c *HTTPClient) ListQueues(ctx context.Context, vhost string) ([]Queue, error) {
 	var out []Queue

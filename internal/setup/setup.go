@@ -30,6 +30,10 @@ import (
 	"posthorn.io/posthorn/internal/topology"
 )
 
+// queueListInterval is how often each cluster is asked for a list of its queues, so that Ready of a Queue
+// follows the broker within that time.
+const queueListInterval = 10 * time.Second
+
 // Config is what the program's flags set.
 type Config struct {
 	// Resync is how often everything is compared when nothing happens.
@@ -103,7 +107,8 @@ func Controllers(mgr ctrl.Manager, config Config) error {
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("controller brokercluster: %w", err)
 	}
-	if err := add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{})); err != nil {
+	watcher := &queue.Watcher{Reader: mgr.GetClient(), Brokers: brokers, Interval: min(queueListInterval, config.Resync)}
+	if err := add(mgr, config, brokers, "queue", topology.Kind[*posthornv1.Queue](queue.Kind{Watcher: watcher})); err != nil {
 		return err
 	}
 	if err := add(mgr, config, brokers, "policy", topology.Kind[*posthornv1.Policy](policy.Kind{})); err != nil {

@@ -74,6 +74,9 @@ type Work interface {
 	Update(ctx context.Context, b broker.Client, difference Difference) error
 	// Report fills the status from what Compare saw.
 	Report(ctx context.Context, b broker.Client) error
+	// Impediment is why clients cannot use the thing although the broker has it as the spec says; nil when they
+	// can. Report has been called.
+	Impediment() *Impediment
 	// Settled says that what the broker makes of the thing is as wanted; until then it is looked at
 	// more often.
 	Settled() bool
@@ -81,6 +84,14 @@ type Work interface {
 	Forget(ctx context.Context, b broker.Client) error
 	// Conditions sets the kind's own conditions; failure is why the attempt ended early.
 	Conditions(set func(kind string, truth Truth, reason, message string), failure error)
+}
+
+// Impediment keeps clients from using a thing that is as the spec says.
+type Impediment struct {
+	// Reason of the condition Ready.
+	Reason string
+	// Message says what is wrong and what to do about it.
+	Message string
 }
 
 // Difference between the broker and the spec.

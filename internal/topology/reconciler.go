@@ -401,7 +401,11 @@ func (a *attempt[T]) setConditions(failure error) {
 		a.work.Conditions(set, failure)
 	}
 	if failure == nil {
-		set(posthornv1.ConditionReady, True, ReasonInSync, "")
+		if impediment := a.work.Impediment(); impediment != nil {
+			set(posthornv1.ConditionReady, False, impediment.Reason, impediment.Message)
+		} else {
+			set(posthornv1.ConditionReady, True, ReasonInSync, "")
+		}
 		set(posthornv1.ConditionSynced, True, ReasonInSync, "")
 		set(posthornv1.ConditionConflict, False, "NoConflict", "")
 		meta.RemoveStatusCondition(&status.Conditions, posthornv1.ConditionStalled)

@@ -1,0 +1,70 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/topology"
+)
+
+// Reasons of the condition Ready of a queue that exists and that clients cannot use.
+const (
+	reasonLost       = "Lost"
+	reasonNodeDown   = "NodeDown"
+	reasonNoLeader   = "NoLeader"
+	reasonNoMajority = "NoMajority"
+)
+
+// States of a queue in the broker's HTTP API.
+const (
+	stateLost    = "lost"
+	stateDown    = "down"
+	stateStopped = "stopped"
+	stateCrashed = "crashed"
+)
+
+// impedimentOf tells why clients cannot use a queue. The first row that fits decides.
+//
+//	1  the broker says that its data is lost         | Lost
+//	2  classic, and its node does not answer for it  | NodeDown
+//	3  quorum, and it has no leader                  | NoLeader
+//	4  quorum, and most members are offline          | NoMajority
+func impedimentOf(q *broker.Queue) *topology.Impediment {
+	offline := slices.DeleteFunc(slices.Clone(q.Members), func(m string) bool { return slices.Contains(q.Online, m) })
+	bringBack := "bring back " + strings.Join(offline, ", ")
+	switch {
+	case q.State == stateLost:
+		return &topology.Impediment{Reason: reasonLost, Message: "the broker has lost the only copy of the queue with the disk of its node; " +
+			"delete the queue in the broker, and the operator declares it again, empty"}
+	case q.Type == posthornv1.QueueTypeClassic:
+		if !slices.Contains([]string{stateDown, stateStopped, stateCrashed}, q.State) {
+			return nil
+		}
+		return &topology.Impediment{Reason: reasonNodeDown, Message: fmt.Sprintf("node %s, which has the only copy of the queue, is not online; bring it back", q.Node)}
+	case q.Type != posthornv1.QueueTypeQuorum:
+		return nil
+	case len(q.Online) < len(q.Members)/2+1:
+		reason := reasonNoMajority
+		if q.Leader == "" {
+			reason = reasonNoLeader
+		}
+		return &topology.Impediment{Reason: reason, Message: fmt.Sprintf("%d of %d members are online, a majority is needed; %s", len(q.Online), len(q.Members), bringBack)}
+	case q.Leader == "":
+		return &topology.Impediment{Reason: reasonNoLeader, Message: "the members have not elected a leader; if this does not pass, look at the brokers' logs"}
+	}
+	return nil
+}
+
+// Impediment of the queue as it was last seen.
+func (w *work) Impediment() *topology.Impediment {
+	if w.found == nil {
+		return nil
+	}
+	return impedimentOf(w.found)
+}
