@@ -115,6 +115,7 @@ func run(o options) error {
 		Resync: o.resync, ForgetBound: o.forgetBound, ImageRepository: o.repository, DefaultImage: o.defaultImage,
 		Resolver: connect.DNS{}, Transport: broker.NewTransport(), Now: time.Now,
 		DefaultProtocols:  brokercluster.DefaultProtocols(),
+		WatchNamespaces:   o.namespace == "",
 		OperatorNamespace: o.namespaceOfPods, Metrics: metrics.Registry,
 	})
 	if err != nil {

@@ -340,6 +340,10 @@ type TenancySpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	VhostPrefix string `json:"vhostPrefix,omitempty"`
+
+	// UserLimits bound each user of a tenant; 0 is no limit. A User may ask for lower limits only.
+	// +optional
+	UserLimits *UserLimits `json:"userLimits,omitempty"`
 }
 
 // ServiceSpec shapes the client Service.

@@ -53,7 +53,8 @@ type UserSpec struct {
 	// +kubebuilder:validation:MaxItems=128
 	TopicPermissions []TopicPermission `json:"topicPermissions,omitempty"`
 
-	// Limits of the user.
+	// Limits of the user. In another namespace than the cluster's they can only be lower than
+	// spec.tenancy.userLimits of the cluster; status.limits has what is in force.
 	// +optional
 	// +kubebuilder:default={}
 	Limits UserLimits `json:"limits"`
@@ -180,6 +181,9 @@ type UserStatus struct {
 	// Binding names the Secret with host, port, username, password and uri (service binding).
 	// +optional
 	Binding *BindingReference `json:"binding,omitempty"`
+	// Limits that are in force: the lower ones of spec.limits and of the cluster's spec.tenancy.userLimits.
+	// +optional
+	Limits *UserLimits `json:"limits,omitempty"`
 	// CredentialVersion is the version of the Secret whose password the broker has.
 	// +optional
 	CredentialVersion string `json:"credentialVersion,omitempty"`

@@ -21,7 +21,7 @@ import (
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues/status,verbs=patch
 // +kubebuilder:rbac:groups=posthorn.io,resources=queues/finalizers,verbs=update
-// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups=core,resources=namespaces,verbs=get;list;watch
 
 // Kind is what is particular to queues.
 type Kind struct {

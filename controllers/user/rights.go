@@ -29,7 +29,8 @@ func (w *work) wantedTopicPermissions() map[topicKey]broker.TopicPermission {
 }
 
 func (w *work) limits() broker.Limits {
-	return broker.Limits{MaxConnections: w.user.Spec.Limits.Connections, MaxChannels: w.user.Spec.Limits.Channels}
+	limits := w.tenant.Limits(w.user.Spec.Limits)
+	return broker.Limits{MaxConnections: limits.Connections, MaxChannels: limits.Channels}
 }
 
 // foundPermissions are the user's permissions by vhost.

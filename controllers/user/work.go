@@ -31,6 +31,8 @@ var tenantTags = map[posthornv1.UserTag]bool{"management": true, "policymaker": 
 type work struct {
 	user *posthornv1.User
 	env  topology.Env
+	// tenant is what the user's namespace may do.
+	tenant topology.Tenant
 
 	// password that the user is to have, and the version of the Secret it is from.
 	password, version string
@@ -41,6 +43,7 @@ type work struct {
 
 // Check refuses names, vhosts and tags outside the tenancy.
 func (w *work) Check(tenant topology.Tenant) error {
+	w.tenant = tenant
 	w.user.Status.Username = w.user.BrokerName()
 	if err := tenant.CheckUser(w.user.BrokerName()); err != nil {
 		return err
@@ -200,6 +203,8 @@ func (w *work) updateRights(ctx context.Context, b broker.Client, differs map[st
 
 func (w *work) Report(context.Context, broker.Client) error {
 	w.user.Status.CredentialVersion = w.version
+	limits := w.tenant.Limits(w.user.Spec.Limits)
+	w.user.Status.Limits = &limits
 	return nil
 }
 

@@ -76,6 +76,8 @@ type Client interface {
 	// PutUserWithoutPassword makes or replaces a user who cannot log in with a password.
 	PutUserWithoutPassword(ctx context.Context, name string, tags []string) error
 	DeleteUser(ctx context.Context, name string) error
+	// CloseConnections closes all connections of a user.
+	CloseConnections(ctx context.Context, user string) error
 	ListPermissions(ctx context.Context, user string) ([]Permission, error)
 	PutPermission(ctx context.Context, permission Permission) error
 	// EnterVhost gives the client's own user all permissions in a vhost.

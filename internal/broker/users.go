@@ -38,6 +38,11 @@ func (c *HTTPClient) DeleteUser(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, path("users", name), nil, nil)
 }
 
+// CloseConnections closes all connections of a user.
+func (c *HTTPClient) CloseConnections(ctx context.Context, user string) error {
+	return c.call(ctx, http.MethodDelete, path("connections", "username", user), nil, nil)
+}
+
 // ListPermissions lists the user's permissions in all vhosts.
 func (c *HTTPClient) ListPermissions(ctx context.Context, user string) ([]Permission, error) {
 	var out []Permission

@@ -38,6 +38,8 @@ const queueListInterval = 10 * time.Second
 type Config struct {
 	// Resync is how often everything is compared when nothing happens.
 	Resync time.Duration
+	// WatchNamespaces says whether the operator may watch namespaces; without tenants in other namespaces it need not.
+	WatchNamespaces bool
 	// ForgetBound is how long deleted objects wait for a broker that does not answer.
 	ForgetBound time.Duration
 	// ImageRepository names the broker image of a version.
@@ -121,7 +123,7 @@ func add[T topology.Object](mgr ctrl.Manager, config Config, brokers *connect.Co
 	r := &topology.Reconciler[T]{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Scheme: mgr.GetScheme(),
 		Events: mgr.GetEventRecorder("posthorn-operator"), Brokers: brokers, Kind: kind,
-		Resync: config.Resync, ForgetBound: config.ForgetBound, Now: config.Now,
+		Resync: config.Resync, ForgetBound: config.ForgetBound, WatchNamespaces: config.WatchNamespaces, Now: config.Now,
 	}
 	if err := r.SetupWithManager(mgr, name); err != nil {
 		return fmt.Errorf("controller %s: %w", name, err)

@@ -94,6 +94,13 @@ type Impediment struct {
 	Message string
 }
 
+// revoker is Work that gives access, which a tenant may lose.
+type revoker interface {
+	// Revoke takes away the access that the tenant may not have: all of it if the namespace is not admitted.
+	// Repeating it after a failure completes it.
+	Revoke(ctx context.Context, b broker.Client, tenant Tenant, admitted bool) error
+}
+
 // Difference between the broker and the spec.
 type Difference struct {
 	// Mutable are the properties that Update changes.

@@ -49,6 +49,8 @@ type Reconciler[T Object] struct {
 	Kind    Kind[T]
 	// Resync is how often an object is compared with the broker when nothing happens.
 	Resync time.Duration
+	// WatchNamespaces: changes of namespaces' labels are acted upon at once.
+	WatchNamespaces bool
 	// ForgetBound is how long after its deletion an object waits for a broker that does not answer.
 	ForgetBound time.Duration
 	// Now is the clock.
@@ -152,11 +154,11 @@ func (a *attempt[T]) run(ctx context.Context, before *T) error {
 	}
 	tenant, err := a.tenant(ctx, cluster, a.object)
 	if err != nil {
-		return err
+		return a.afterRefusal(ctx, cluster, tenant, false, err)
 	}
 	a.work = a.Kind.Work(a.object, a.env(cluster))
 	if err := a.work.Check(tenant); err != nil {
-		return err
+		return a.afterRefusal(ctx, cluster, tenant, true, err)
 	}
 	if err := a.yield(ctx, cluster); err != nil {
 		return err

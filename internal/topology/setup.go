@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -45,6 +46,9 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 			MaxConcurrentReconciles: concurrentObjects,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
 		})
+	if r.WatchNamespaces {
+		b.WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(labelsChanged()))
+	}
 	if err := r.Kind.Configure(mgr, b); err != nil {
 		return fmt.Errorf("configuring the controller %s: %w", name, err)
 	}

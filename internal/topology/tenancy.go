@@ -26,6 +26,8 @@ type Tenant struct {
 	Namespace string
 	// VhostPrefix of the cluster.
 	VhostPrefix string
+	// UserLimits of the cluster for each user of a tenant; nil: none.
+	UserLimits *posthornv1.UserLimits
 	// Nearer is another namespace that may use the cluster, with a longer name than this one, after which
 	// the object's name in the broker begins; empty when there is none.
 	Nearer string
@@ -64,11 +66,31 @@ func (t Tenant) CheckVhost(vhost string) error {
 	return Refuse(ReasonNotAllowed, "namespace %s may only name the vhost %q and vhosts that begin with %q, not %q", t.Namespace, own, own+".", vhost)
 }
 
+// Limits are those of a user that asks for some: a tenant's user may have lower limits than the cluster allows,
+// and never higher ones.
+func (t Tenant) Limits(asked posthornv1.UserLimits) posthornv1.UserLimits {
+	if t.Home || t.UserLimits == nil {
+		return asked
+	}
+	return posthornv1.UserLimits{
+		Connections: lower(asked.Connections, t.UserLimits.Connections),
+		Channels:    lower(asked.Channels, t.UserLimits.Channels),
+	}
+}
+
+// lower gives the lower of two limits, of which 0 is none.
+func lower(a, b int32) int32 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
 // admit finds out whether an object's namespace may use a cluster.
 func admit(ctx context.Context, live client.Reader, cluster *posthornv1.BrokerCluster, namespace string) (Tenant, error) {
 	tenant := Tenant{Home: namespace == cluster.Namespace, Namespace: namespace}
 	if tenancy := cluster.Spec.Tenancy; tenancy != nil {
-		tenant.VhostPrefix = tenancy.VhostPrefix
+		tenant.VhostPrefix, tenant.UserLimits = tenancy.VhostPrefix, tenancy.UserLimits
 	}
 	allowed, err := mayUse(ctx, live, cluster, namespace)
 	if err == nil && !allowed {

@@ -101,7 +101,7 @@ var _ = BeforeSuite(func() {
 	others, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(setup.Controllers(mgr, setup.Config{
-		Resync: resync, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
+		Resync: resync, WatchNamespaces: true, ForgetBound: forgetBound, ImageRepository: "example.test/posthorn", DefaultImage: "example.test/posthorn:1.0.0",
 		Resolver: brokers, Transport: broker.NewTransport(), Now: time.Now, DefaultProtocols: brokercluster.DefaultProtocols(), OperatorNamespace: "posthorn-system",
 	})).To(Succeed())
 	brokers.pods = others.GetClient()

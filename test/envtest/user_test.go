@@ -216,4 +216,57 @@ var _ = Describe("User (O5)", func() {
 		_, found := w.broker.User(w.namespace + "-app")
 		Expect(found).To(BeFalse())
 	})
+
+	It("of a tenant is shut out when its namespace loses the label, and let in again", func() {
+		w := newWorld(open)
+		ns := newNamespace(map[string]string{"messaging": "yes"})
+		own := "t-" + ns
+		w.broker.AddVhost(own)
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Namespace, u.Spec.Permissions = ns, []posthornv1.Permission{{Vhost: own, Write: ".*", Read: ".*"}}
+		})
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name := ns + "-app"
+		label := func(value string) {
+			namespace := namespaceObject(ns)
+			change(namespace, func(n *corev1.Namespace) { n.Labels["messaging"] = value })
+		}
+		label("no")
+		Eventually(ready(u)).Should(HavePrefix("False NotAllowed"))
+		Eventually(permission(w, own, name)).Should(Equal("none"))
+		found, _ := w.broker.User(name)
+		Expect(found.PasswordHash).To(BeEmpty())
+		Expect(w.broker.Calls("/api/connections/username/"+name, http.MethodDelete)).NotTo(BeEmpty())
+		Expect(conditionOf(u, posthornv1.ConditionPermissionsSynced)()).To(HavePrefix("False"))
+		label("yes")
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		Expect(permission(w, own, name)()).To(Equal(`"" ".*" ".*"`))
+		secret := &corev1.Secret{}
+		Expect(k8s.Get(ctx, client.ObjectKey{Namespace: ns, Name: "app-binding"}, secret)).To(Succeed())
+		Expect(w.broker.Accepts(name, string(secret.Data["password"]))).To(BeTrue())
+	})
+
+	It("of a tenant cannot have higher limits than the cluster's owner allows", func() {
+		w := newWorld(open, func(c *posthornv1.BrokerCluster) {
+			c.Spec.Tenancy.UserLimits = &posthornv1.UserLimits{Connections: 5, Channels: 50}
+		})
+		ns := newNamespace(map[string]string{"messaging": "yes"})
+		u := w.user("app", func(u *posthornv1.User) {
+			u.Namespace, u.Spec.Permissions = ns, nil
+			u.Spec.Limits = posthornv1.UserLimits{Connections: 1000, Channels: 20}
+		})
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		name := ns + "-app"
+		limits := func() string {
+			return fmt.Sprint(w.broker.Limit(name, "max-connections"), w.broker.Limit(name, "max-channels"))
+		}
+		Expect(limits()).To(Equal("5 20"))
+		Expect(*u.Status.Limits).To(Equal(posthornv1.UserLimits{Connections: 5, Channels: 20}))
+		change(u, func(u *posthornv1.User) { u.Spec.Limits = posthornv1.UserLimits{} })
+		Eventually(limits).Should(Equal("5 50"))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Tenancy.UserLimits.Connections = 2 })
+		Eventually(limits).Should(Equal("2 50"))
+	})
 })

@@ -50,6 +50,8 @@ type Server struct {
 	catchingUp string
 	// hidden counts by path prefix the reads that are still to be answered as if the thing was not there.
 	hidden map[string]int
+	// refuseClosing: connections cannot be closed.
+	refuseClosing bool
 	// forgetStopped: only nodes that do not run can be forgotten.
 	forgetStopped bool
 }
@@ -202,7 +204,7 @@ func (s *Server) route(r *request, escaped string) reply {
 		"overview": s.overview, "nodes": s.serveNodes, "health": s.health, "whoami": s.whoami,
 		"queues": s.serveQueues, "policies": s.servePolicies, "operator-policies": s.servePolicies,
 		"users": s.serveUsers, "permissions": s.servePermissions, "topic-permissions": s.serveTopics,
-		"user-limits": s.serveLimits, "vhosts": s.serveVhosts,
+		"user-limits": s.serveLimits, "connections": s.serveConnections, "vhosts": s.serveVhosts,
 		"rebalance": s.rebalance, "feature-flags": s.serveFlags, "definitions": s.definitions,
 	}
 	handler, known := handlers[r.parts[0]]

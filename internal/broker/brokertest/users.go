@@ -190,3 +190,21 @@ func (s *Server) serveLimits(r *request) reply {
 	s.limits[user][r.parts[2]] = in.Value
 	return noContent
 }
+
+// serveConnections takes the request to close a user's connections; the server has none.
+func (s *Server) serveConnections(r *request) reply {
+	if len(r.parts) != 3 || r.parts[1] != "username" || r.Method != http.MethodDelete {
+		return notFound()
+	}
+	if s.refuseClosing {
+		return reply{http.StatusServiceUnavailable, nil}
+	}
+	return noContent
+}
+
+// RefuseClosing makes requests to close connections fail with 503, or ends that.
+func (s *Server) RefuseClosing(refuse bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refuseClosing = refuse
+}
