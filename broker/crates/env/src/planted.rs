@@ -45,6 +45,7 @@ bugs! {
         FailedFsyncForgotten "failed-fsync-forgotten" "a failed fsync counts as done",
         NameNotSynced "name-not-synced" "the name of a new log file is not made durable",
         ChecksumIgnored "checksum-ignored" "damaged records of the log are believed",
+        NewestLogFileNotRecorded "newest-log-file-not-recorded" "the manifest of the log does not learn of a new log file, so a missing one is not noticed",
         SuffixKept "suffix-kept" "entries that a new leader's replaced come back at a restart",
         LogFileFreedEarly "log-file-freed-early" "a log file goes before its entries are in segments",
         SegmentChecksumIgnored "segment-checksum-ignored" "damaged entries of segments are believed",

@@ -42,7 +42,7 @@ pub enum DataDirError {
 /// What helps when the log says no: nothing is thrown away without a person's word.
 fn what_to_do(error: &WalError) -> &'static str {
     match error {
-        WalError::Corrupt { .. } => {
+        WalError::Corrupt { .. } | WalError::Missing { .. } => {
             "\nNothing was changed. A single node: put a copy of the directory in its place. A node of a cluster \
              whose others are up: move the directory away and start the node again; it joins as a new one and gets \
              its data from them."

@@ -69,7 +69,7 @@ pub enum IdentityError {
     )]
     Lost { found: &'static str },
     #[error(
-        "`wal/` is empty, but {FILE} says that this node belongs to cluster {cluster}: what it promised to others is lost. \
+        "`wal/` holds no log file, but {FILE} says that this node belongs to cluster {cluster}: what it promised to others is lost. \
          Restore the directory, or remove all of it so that the node joins its cluster anew"
     )]
     LogLost { cluster: String },
@@ -121,7 +121,7 @@ impl Identity {
             None => fresh(disk, rng)?,
         };
         if let Some(cluster) = &identity.cluster
-            && disk.list("wal")?.is_empty()
+            && !has_log_file(disk)?
         {
             let cluster = id_text(cluster.id);
             return Err(IdentityError::LogLost { cluster });
@@ -156,6 +156,11 @@ impl Identity {
         disk.sync_dir("")?;
         Ok(())
     }
+}
+
+/// Files that wait to be used again (`.spare`) hold nothing of the log.
+fn has_log_file(disk: &dyn Disk) -> io::Result<bool> {
+    Ok(disk.list("wal")?.iter().any(|name| name.ends_with(".wal")))
 }
 
 fn checksum(object: &[u8]) -> [u8; CHECKSUM] {
@@ -440,6 +445,13 @@ mod tests {
             features: Vec::new(),
         });
         identity.store(&disk)?;
+        let error = Identity::start(&disk, "a", &mut SeededRng::new(1));
+        assert!(matches!(error, Err(IdentityError::LogLost { .. })));
+        // Neither is a log.
+        disk.create_dir("wal")?;
+        for name in ["0000000000000001.spare", "manifest", "new.tmp"] {
+            put(&disk, &format!("wal/{name}"), b"x")?;
+        }
         let error = Identity::start(&disk, "a", &mut SeededRng::new(1));
         assert!(matches!(error, Err(IdentityError::LogLost { .. })));
         Ok(())

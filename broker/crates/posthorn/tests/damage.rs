@@ -112,6 +112,46 @@ fn damage_in_the_middle_of_the_log_is_refused_and_nothing_is_touched() -> Result
     Ok(())
 }
 
+/// Starts a node that must refuse to: once, and once more.
+fn is_refused(scratch: &Path, dir: &Path, reasons: &[&str]) -> Result<()> {
+    for _ in 0..2 {
+        let output = serve(dir, &scratch.join("ready")).output()?;
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        for reason in reasons {
+            assert!(text.contains(reason), "{reason}: {text}");
+        }
+    }
+    Ok(())
+}
+
+/// Hours of messages may be in it, and the node would go on as if they had never been.
+#[test]
+fn a_node_without_its_only_log_file_is_refused_although_a_spare_is_there() -> Result<()> {
+    let scratch = Scratch::new("lost-log")?;
+    let dir = killed_with_messages(&scratch.0, 50)?;
+    let (file, _) = newest_log(&dir)?;
+    std::fs::rename(&file, dir.join("wal/0000000000000000.spare"))?;
+    is_refused(
+        &scratch.0,
+        &dir,
+        &["`wal/` holds no log file", "joins its cluster anew"],
+    )
+}
+
+#[test]
+fn a_log_cut_short_inside_is_refused() -> Result<()> {
+    let scratch = Scratch::new("short-log")?;
+    let dir = killed_with_messages(&scratch.0, 400)?;
+    let (file, last) = newest_log(&dir)?;
+    File::options().write(true).open(file)?.set_len(last / 2)?;
+    let reasons = [
+        "records that followed were durable",
+        "move the directory away and start the node again",
+    ];
+    is_refused(&scratch.0, &dir, &reasons)
+}
+
 /// Small, so that messages leave the log for segments soon.
 const SMALL_LOG: &str = "wal.file_size=1MiB";
 const MESSAGES: u64 = 150;

@@ -212,6 +212,7 @@ impl Fault {
             Fault::Stall(node, by) => world.stall_disk(*node, *by),
             Fault::BitFlip(node, stop) => {
                 world.stop(*node, *stop);
+                world.check_newest_log_file_is_missed(*node)?;
                 world.flip_bit(*node)?;
             }
             Fault::LostDisk(node) => {

@@ -1,3 +1,4 @@
+use crate::format;
 use env::NodeId;
 use env::disk::is_full;
 use std::io;
@@ -21,6 +22,13 @@ pub enum WalError {
     Corrupt {
         file: String,
         offset: u64,
+        what: String,
+    },
+    /// Files of the log are missing.
+    #[error("write-ahead log: {missing} is missing from {directory}/: {what}")]
+    Missing {
+        directory: &'static str,
+        missing: String,
         what: String,
     },
     #[error(
@@ -62,6 +70,19 @@ impl WalError {
         WalError::Sync {
             file: file.to_owned(),
             error: error.to_string(),
+        }
+    }
+
+    /// The files from `first` to `last` are missing.
+    pub(crate) fn missing(first: u64, last: u64, what: impl Into<String>) -> WalError {
+        let (from, to) = (format::path(first), format::path(last));
+        WalError::Missing {
+            directory: format::DIR,
+            missing: match first == last {
+                true => from,
+                false => format!("{from} to {to}"),
+            },
+            what: what.into(),
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Header {
     /// Records at the front that repeat the newest state of every group. A file has its name only once they are durable, so one that ends
     /// among them is damaged. 0: not known, a program of before wrote zeros here.
     pub repeated: u64,
+    /// The directory had a manifest when the file was started. False in files of versions that kept none.
+    pub has_manifest: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,7 @@ impl Header {
             self.first_sequence,
             self.nonce,
             self.repeated,
+            u64::from(self.has_manifest),
         ] {
             out.extend_from_slice(&field.to_le_bytes());
         }
@@ -99,6 +102,7 @@ impl Header {
             first_sequence: next()?,
             nonce: next()?,
             repeated: next()?,
+            has_manifest: next()? == 1,
         })
     }
 }

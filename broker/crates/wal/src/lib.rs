@@ -5,6 +5,7 @@
 mod error;
 mod format;
 mod log;
+mod manifest;
 mod recover;
 mod writer;
 

@@ -2,6 +2,7 @@
 
 use crate::error::WalError;
 use crate::format::{self, Encoder, NEW_FILE, SEAL_BYTES, TERMINATOR};
+use crate::manifest::Manifest;
 use crate::recover::{HardState, Reader, Recovered, read_header};
 use crate::{GroupId, MAX_RECORD_BYTES, Record, RecordBody};
 use env::disk::is_full;
@@ -10,10 +11,13 @@ use env::{Disk, File, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+mod bounds;
 mod roll;
 
 /// Encoded bytes that are gathered before a write.
 const SCRATCH_BYTES: usize = 4 << 20;
+/// The manifest notes the durable position after this many bytes of records at the latest.
+const NOTE_BYTES: u64 = 64 << 10;
 /// Far below what the durable distance of a record can say.
 const MAX_UNSYNCED_RECORDS: u64 = 1 << 30;
 
@@ -74,6 +78,12 @@ pub struct Wal {
     rolled: Option<Rolled>,
     /// Space is short.
     saves_space: bool,
+    /// None until the first file is started, in a directory that has none.
+    manifest: Option<Manifest>,
+    /// The durable sequence number that the manifest has.
+    noted: u64,
+    /// The position in the active file that belongs to it.
+    noted_position: u64,
     stopped: Option<String>,
 }
 
@@ -117,6 +127,7 @@ impl Wal {
                 .filter_map(move |n| format::parse_name(n, extension))
         };
         let files: Vec<u64> = number_in("wal").collect();
+        let manifest = Manifest::open(&*disk, config.node)?;
         let mut wal = Wal {
             disk,
             config,
@@ -130,6 +141,9 @@ impl Wal {
             scratch: Vec::new(),
             rolled: None,
             saves_space: false,
+            noted: manifest.as_ref().map_or(0, |m| m.bounds.durable),
+            noted_position: 0,
+            manifest,
             stopped: None,
         };
         let recovered = wal.recover(files)?;
@@ -149,10 +163,16 @@ impl Wal {
     fn recover(&mut self, files: Vec<u64>) -> Result<Recovered, WalError> {
         let mut recovered = Recovered::default();
         let mut previous: Option<u64> = None;
+        let mut has_manifest = false;
+        self.check_newest_file(files.last().copied())?;
         for (at, number) in files.iter().enumerate() {
             let path = format::path(*number);
-            if previous.is_some_and(|p| p + 1 != *number) {
-                return Err(WalError::corrupt(&path, 0, "the file before it is missing"));
+            if let Some(before) = previous.filter(|p| p + 1 != *number) {
+                let what = format!(
+                    "{path} is there and does not continue {}",
+                    format::path(before)
+                );
+                return Err(WalError::missing(before + 1, *number - 1, what));
             }
             let (file, header) = read_header(&*self.disk, *number, self.config.node)?;
             if previous.is_some() && header.first_sequence != self.next_sequence {
@@ -160,6 +180,7 @@ impl Wal {
                 return Err(WalError::corrupt(&path, 0, what));
             }
             previous = Some(*number);
+            has_manifest = header.has_manifest;
             let last = at + 1 == files.len();
             let reader = Reader::new(&*file, header)?;
             let end = reader.run(last, &mut |record| recovered.fold(record))?;
@@ -173,8 +194,12 @@ impl Wal {
                 position: end.position,
                 nonce: header.nonce,
             });
+            if last {
+                self.check_durable(&path, end.position)?;
+            }
             recovered.torn = end.torn;
         }
+        self.check_manifest(has_manifest, files.first().copied())?;
         self.durable = self.next_sequence - 1;
         recovered.files = files;
         Ok(recovered)
@@ -237,7 +262,9 @@ impl Wal {
     /// Makes all that was appended durable.
     pub fn sync(&mut self) -> Result<(), WalError> {
         self.check_running()?;
-        let result = self.sync_active();
+        let result = self
+            .sync_active()
+            .and_then(|()| self.note_after(NOTE_BYTES));
         self.stop_if_fatal(result)
     }
 
@@ -246,7 +273,8 @@ impl Wal {
     pub fn close(mut self) -> Result<(), WalError> {
         self.check_running()?;
         self.grow(SEAL_BYTES + TERMINATOR)?;
-        self.seal()
+        self.seal()?;
+        self.update_manifest(self.oldest())
     }
 
     /// The oldest files up to and with `file` are not needed any more. The file being written to stays.
@@ -260,7 +288,9 @@ impl Wal {
             let result = self.start_file();
             self.stop_if_fatal(result)?;
         }
-        let result = self.delete_oldest(file);
+        let result = self
+            .record_deletion(file)
+            .and_then(|()| self.delete_oldest(file));
         self.stop_if_fatal(result)
     }
 
@@ -321,6 +351,8 @@ impl Wal {
                 other => other?,
             }
         }
+        // Before a record of it can be acknowledged. Repeated if there was no space for it before.
+        self.record_newest_file()?;
         match self.grow(needed) {
             Err(WalError::Full { .. }) if !self.spares.is_empty() => {
                 self.drop_spares()?;

@@ -232,6 +232,9 @@ fn a_file_that_lost_the_states_it_begins_with_is_refused() {
     file.read_at(0, &mut header).expect("reads");
     assert_eq!(header[48..56], 10_u64.to_le_bytes());
     header[48..56].fill(0);
+    // Nor did they keep a manifest.
+    header[56..64].fill(0);
+    disk.remove("wal/manifest").expect("removes");
     let crc = crc32fast::hash(&header[..4092]);
     header[4092..].copy_from_slice(&crc.to_le_bytes());
     file.write_at(0, &header).expect("writes");

@@ -4,7 +4,8 @@ use super::{Event, Scenario, Stop, World};
 use crate::machine::Machine;
 use crate::network::Link;
 use env::planted::{self, Bug};
-use env::{NodeId, Rng};
+use env::sim::SimDisk;
+use env::{Disk, NodeId, Rng};
 use std::sync::Arc;
 use std::time::Duration;
 use wal::{Recovered, Wal, WalConfig};
@@ -121,12 +122,38 @@ impl<S: Scenario> World<S> {
         ))
     }
 
+    /// Checks, on a copy of its disk, that a node that is down notices the loss of its newest log file. `Err`: its log
+    /// reads as another one.
+    pub fn check_newest_log_file_is_missed(&self, node: NodeId) -> Result<(), String> {
+        let disk = self.machines.get(&node).filter(|m| m.life.is_none());
+        let Some(copy) = disk.map(|m| m.disk.copy()) else {
+            return Ok(());
+        };
+        let Ok(before) = self.read_log(node) else {
+            return Ok(());
+        };
+        let is_log = |path: &String| path.ends_with(".wal");
+        let mut paths = copy.files().into_iter().map(|(path, _)| path);
+        let Some(newest) = paths.rfind(is_log) else {
+            return Ok(());
+        };
+        copy.remove(&newest).map_err(|e| e.to_string())?;
+        match read_log_of(copy, node) {
+            Err(error) if error.contains(&newest) => Ok(()),
+            Err(error) => Err(format!("{newest} is missing; the error is {error}")),
+            // Nothing was ever acknowledged that was in it alone.
+            Ok(after) if after.groups == before.groups => Ok(()),
+            Ok(_) => Err(format!(
+                "{newest} of node {} is missing and its log reads as another one",
+                node.0
+            )),
+        }
+    }
+
     /// What the node would find in its log, were it started.
     fn read_log(&self, node: NodeId) -> Result<Recovered, String> {
         let disk = self.disk(node).map(|d| d.copy()).unwrap_or_default();
-        let opened = Wal::open(Arc::new(disk), WalConfig::new(node, 0));
-        let (_, recovered) = opened.map_err(|e| e.to_string())?;
-        Ok(recovered)
+        read_log_of(disk, node)
     }
 
     /// Ends a node and takes it and its disk away. Another one with an empty disk takes its place, not started yet,
@@ -179,4 +206,10 @@ impl<S: Scenario> World<S> {
         }
         scenario.damaged(self, node, error)
     }
+}
+
+fn read_log_of(disk: SimDisk, node: NodeId) -> Result<Recovered, String> {
+    let opened = Wal::open(Arc::new(disk), WalConfig::new(node, 0));
+    let (_, recovered) = opened.map_err(|e| e.to_string())?;
+    Ok(recovered)
 }

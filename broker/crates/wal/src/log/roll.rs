@@ -21,6 +21,8 @@ impl Wal {
             .or(self.complete.last().copied())
             .or(self.spares.last().copied())
             .unwrap_or(0);
+        // The header of the file says that there is one.
+        self.ensure_manifest()?;
         let seals = self.active.is_some() || self.unsealed.is_some();
         let first_sequence = self.next_sequence + u64::from(seals);
         let (temporary, next, sequence) = self.prepare(number, first_sequence)?;
@@ -44,6 +46,7 @@ impl Wal {
                 .sync_dir(format::DIR)
                 .map_err(|e| WalError::sync(format::DIR, &e))?;
         }
+        self.noted_position = next.position;
         self.active = Some(next);
         self.next_sequence = sequence;
         self.durable = sequence - 1;
@@ -62,6 +65,7 @@ impl Wal {
             first_sequence,
             nonce: nonce(self.config.salt, number),
             repeated: self.repeated(),
+            has_manifest: true,
         };
         let mut bytes = Vec::new();
         let sequence = self.encode_start(&header, &mut bytes);

@@ -1,0 +1,149 @@
+//! What the log and its manifest say of each other.
+
+use super::Wal;
+use crate::error::WalError;
+use crate::format;
+use crate::manifest::{self, Bounds, Manifest};
+use env::planted::{self, Bug};
+
+impl Wal {
+    /// The newest file that the manifest knows must be there.
+    pub(super) fn check_newest_file(&self, newest: Option<u64>) -> Result<(), WalError> {
+        let Some(bounds) = self.manifest.as_ref().map(|m| m.bounds) else {
+            return Ok(());
+        };
+        let found = newest.unwrap_or(0);
+        if found >= bounds.newest {
+            return Ok(());
+        }
+        let what = match newest {
+            Some(newest) => format!("the newest file there is {}", format::path(newest)),
+            None => "there is no log file at all".to_owned(),
+        };
+        Err(WalError::missing(
+            (found + 1).max(bounds.oldest),
+            bounds.newest,
+            what,
+        ))
+    }
+
+    /// The newest file, read up to `self.next_sequence`, must hold all that was durable.
+    pub(super) fn check_durable(&self, path: &str, position: u64) -> Result<(), WalError> {
+        let durable = self.manifest.as_ref().map_or(0, |m| m.bounds.durable);
+        let lost = (durable + 1).saturating_sub(self.next_sequence);
+        if lost == 0 {
+            return Ok(());
+        }
+        let what = format!(
+            "the log ends here, but the {lost} records that followed were durable ({})",
+            manifest::PATH
+        );
+        Err(WalError::corrupt(path, position, what))
+    }
+
+    /// `has_manifest`: the newest file says that there is one. Older versions neither keep it nor look at it.
+    pub(super) fn check_manifest(
+        &self,
+        has_manifest: bool,
+        oldest: Option<u64>,
+    ) -> Result<(), WalError> {
+        if !has_manifest {
+            return Ok(());
+        }
+        let Some(bounds) = self.manifest.as_ref().map(|m| m.bounds) else {
+            return Err(WalError::Missing {
+                directory: format::DIR,
+                missing: manifest::PATH.to_owned(),
+                what: "without it nothing tells whether log files are missing".to_owned(),
+            });
+        };
+        match oldest {
+            Some(oldest) if bounds.oldest > 0 && oldest > bounds.oldest => Err(WalError::missing(
+                bounds.oldest,
+                oldest - 1,
+                format!("the oldest file there is {}", format::path(oldest)),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates the manifest of a directory that has none.
+    pub(super) fn ensure_manifest(&mut self) -> Result<(), WalError> {
+        if self.manifest.is_none() {
+            let bounds = Bounds {
+                oldest: self.oldest(),
+                newest: self.newest(),
+                durable: self.durable,
+            };
+            self.manifest = Some(Manifest::create(&*self.disk, self.config.node, bounds)?);
+        }
+        Ok(())
+    }
+
+    /// Records that the active file exists, if the manifest does not say so yet.
+    pub(super) fn record_newest_file(&mut self) -> Result<(), WalError> {
+        let recorded = self.manifest.as_ref().map_or(0, |m| m.bounds.newest);
+        if self.newest() <= recorded || planted::is(Bug::NewestLogFileNotRecorded) {
+            return Ok(());
+        }
+        self.update_manifest(self.oldest())
+    }
+
+    /// Records that the files up to `through` are deleted, before they are.
+    pub(super) fn record_deletion(&mut self, through: u64) -> Result<(), WalError> {
+        let kept = self.complete.iter().copied().find(|n| *n > through);
+        let oldest = kept.or(self.active.as_ref().map(|a| a.number));
+        self.update_manifest(oldest.unwrap_or(0))
+    }
+
+    /// Makes the manifest say what is true now.
+    pub(super) fn update_manifest(&mut self, oldest: u64) -> Result<(), WalError> {
+        let bounds = Bounds {
+            oldest,
+            newest: self.newest(),
+            durable: self.durable,
+        };
+        if let Some(manifest) = &mut self.manifest {
+            manifest.update(bounds)?;
+            self.noted = bounds.durable;
+        }
+        Ok(())
+    }
+
+    /// Notes the durable position in the manifest if it moved on by `bytes` or more since.
+    pub(super) fn note_after(&mut self, bytes: u64) -> Result<(), WalError> {
+        let position = self.active.as_ref().map_or(0, |a| a.position);
+        if self.noted == self.durable || position - self.noted_position < bytes {
+            return Ok(());
+        }
+        if let Some(manifest) = &self.manifest {
+            manifest.note_durable(self.durable)?;
+        }
+        self.noted = self.durable;
+        self.noted_position = position;
+        Ok(())
+    }
+
+    /// Returns true if records became durable that the manifest does not know of.
+    pub fn has_unnoted_records(&self) -> bool {
+        self.noted < self.durable
+    }
+
+    /// Notes the durable position in the manifest, so that a log file that is cut off before it is told from a torn
+    /// tail. The log does this every 64 KiB by itself; call it when the log has been idle for a moment.
+    pub fn note_durable(&mut self) -> Result<(), WalError> {
+        self.check_running()?;
+        let result = self.note_after(0);
+        self.stop_if_fatal(result)
+    }
+
+    pub(super) fn oldest(&self) -> u64 {
+        let active = self.active.as_ref().map(|a| a.number);
+        self.complete.first().copied().or(active).unwrap_or(0)
+    }
+
+    fn newest(&self) -> u64 {
+        let active = self.active.as_ref().map(|a| a.number);
+        active.or(self.complete.last().copied()).unwrap_or(0)
+    }
+}

@@ -1,0 +1,218 @@
+//! Log files that are missing or cut off: never taken for an end that a crash left.
+
+use bytes::Bytes;
+use env::sim::SimDisk;
+use env::{Disk, NodeId, SeededRng};
+use std::sync::Arc;
+use wal::{Entry, GroupId, Record, RecordBody, Recovered, Wal, WalConfig, WalError};
+
+const NODE: NodeId = NodeId(7);
+const RECORD: usize = 2000;
+
+fn open(disk: &SimDisk, salt: u64) -> Result<(Wal, Recovered), WalError> {
+    let config = WalConfig {
+        max_file_bytes: 512 << 10,
+        grow_bytes: 16 << 10,
+        ..WalConfig::new(NODE, salt)
+    };
+    Wal::open(Arc::new(disk.clone()), config)
+}
+
+fn entry(index: u64) -> Record {
+    Record {
+        group: GroupId(1),
+        body: RecordBody::Entry(Entry {
+            index,
+            term: 1,
+            kind: 3,
+            data: Bytes::from(vec![index as u8; RECORD]),
+        }),
+    }
+}
+
+/// Appends durable entries until the log has this many files; the index of the last.
+fn fill(wal: &mut Wal, from: u64, files: usize) -> u64 {
+    let mut index = from;
+    while wal.files().len() < files {
+        wal.append(&[entry(index)]).expect("append");
+        wal.sync().expect("sync");
+        index += 1;
+    }
+    index - 1
+}
+
+fn logs(disk: &SimDisk) -> Vec<String> {
+    let names = disk.list("wal").expect("list");
+    let logs = names.iter().filter(|name| name.ends_with(".wal"));
+    logs.map(|name| format!("wal/{name}")).collect()
+}
+
+fn refusal(disk: &SimDisk) -> String {
+    let refused = open(disk, 9).map(|(_, recovered)| recovered.files);
+    refused.expect_err("must be refused").to_string()
+}
+
+#[test]
+fn any_missing_file_is_named() {
+    for lost in 0..3 {
+        let disk = SimDisk::new();
+        let (mut wal, _) = open(&disk, 1).expect("open");
+        fill(&mut wal, 1, 4);
+        wal.delete_through(1).expect("delete");
+        drop(wal);
+        let logs = logs(&disk);
+        assert_eq!(logs.len(), 3);
+        assert!(
+            disk.list("wal")
+                .expect("list")
+                .iter()
+                .any(|n| n.ends_with(".spare"))
+        );
+        disk.remove(&logs[lost]).expect("remove");
+        let error = refusal(&disk);
+        assert!(error.contains("is missing from wal/"), "{error}");
+        assert!(error.contains(&logs[lost]), "{error}");
+    }
+}
+
+#[test]
+fn a_log_without_any_file_is_refused_although_a_spare_is_there() {
+    let disk = SimDisk::new();
+    let (mut wal, _) = open(&disk, 1).expect("open");
+    fill(&mut wal, 1, 2);
+    wal.delete_through(1).expect("delete");
+    drop(wal);
+    for path in logs(&disk) {
+        disk.remove(&path).expect("remove");
+    }
+    let error = refusal(&disk);
+    assert!(error.contains("no log file at all"), "{error}");
+}
+
+#[test]
+fn a_missing_manifest_is_refused_unless_an_older_version_wrote_the_log() {
+    let disk = SimDisk::new();
+    let (mut wal, _) = open(&disk, 1).expect("open");
+    fill(&mut wal, 1, 2);
+    drop(wal);
+    disk.remove("wal/manifest").expect("remove");
+    let error = refusal(&disk);
+    assert!(error.contains("wal/manifest is missing"), "{error}");
+
+    // A header as an older version wrote it: zeros where this one says that there is a manifest.
+    for path in logs(&disk) {
+        let file = disk.open(&path).expect("open");
+        let mut header = vec![0; 4096];
+        file.read_at(0, &mut header).expect("read");
+        header[56..64].fill(0);
+        let crc = crc32fast::hash(&header[..4092]);
+        header[4092..].copy_from_slice(&crc.to_le_bytes());
+        file.write_at(0, &header).expect("write");
+    }
+    let (mut wal, recovered) = open(&disk, 2).expect("an older version's directory");
+    assert_eq!(recovered.files, [1, 2]);
+    // From now on it has one.
+    let last = recovered.groups[&GroupId(1)].entries.len() as u64;
+    wal.append(&[entry(last + 1)]).expect("append");
+    wal.sync().expect("sync");
+    drop(wal);
+    disk.remove(logs(&disk).last().expect("a file"))
+        .expect("remove");
+    assert!(refusal(&disk).contains("0000000000000003.wal is missing"));
+}
+
+/// The file ends at a clean place of its own accord: only the manifest knows that more was durable.
+#[test]
+fn a_log_that_is_cut_short_is_not_taken_for_a_torn_tail() {
+    for stopped in [false, true] {
+        for cut in [4096 + 30, 20_000, 50_000] {
+            let disk = SimDisk::new();
+            let (mut wal, _) = open(&disk, 1).expect("open");
+            for index in 1..=100 {
+                wal.append(&[entry(index)]).expect("append");
+                wal.sync().expect("sync");
+            }
+            match stopped {
+                true => wal.close().expect("close"),
+                false => drop(wal),
+            }
+            let path = logs(&disk).remove(0);
+            disk.open(&path).expect("open").truncate(cut).expect("cut");
+            let error = refusal(&disk);
+            assert!(
+                error.contains("records that followed were durable"),
+                "{error}"
+            );
+            assert!(error.contains(&path), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_idle_log_notes_its_newest_record() {
+    let disk = SimDisk::new();
+    let (mut wal, _) = open(&disk, 1).expect("open");
+    for index in 1..=3 {
+        wal.append(&[entry(index)]).expect("append");
+        wal.sync().expect("sync");
+    }
+    assert!(wal.has_unnoted_records());
+    wal.note_durable().expect("note");
+    assert!(!wal.has_unnoted_records());
+    drop(wal);
+    let path = logs(&disk).remove(0);
+    let behind_two = 4096 + 2 * (RECORD as u64 + 46);
+    disk.open(&path)
+        .expect("open")
+        .truncate(behind_two)
+        .expect("cut");
+    assert!(refusal(&disk).contains("the 1 records that followed"));
+}
+
+/// Notes cost one write for every 64 KiB and no sync.
+#[test]
+fn the_manifest_costs_no_sync_between_rolls() {
+    let disk = SimDisk::new();
+    let (mut wal, _) = open(&disk, 1).expect("open");
+    wal.append(&[entry(1)]).expect("append");
+    wal.sync().expect("sync");
+    let before = disk.counters();
+    for index in 2..=151 {
+        wal.append(&[entry(index)]).expect("append");
+        wal.sync().expect("sync");
+    }
+    let after = disk.counters();
+    assert_eq!(after.syncs - before.syncs, 150);
+    let notes = after.writes - before.writes - 150;
+    assert!((3..=5).contains(&notes), "{notes}");
+}
+
+/// Whatever moment the power fails at: the log that is left is never refused, and holds all that was durable.
+#[test]
+fn no_power_failure_leaves_a_log_that_is_refused() {
+    for cut in 1..260 {
+        let disk = SimDisk::new();
+        let (mut wal, _) = open(&disk, 1).expect("open");
+        disk.cut_power_after(Some(cut));
+        let mut durable = 0;
+        for index in 1..=600 {
+            let written = wal.append(&[entry(index)]).and_then(|rolled| {
+                wal.sync()?;
+                durable = index;
+                match rolled {
+                    Some(rolled) if rolled.file % 2 == 0 => wal.delete_through(rolled.file - 1),
+                    _ => Ok(()),
+                }
+            });
+            if written.is_err() {
+                break;
+            }
+        }
+        drop(wal);
+        disk.crash(&mut SeededRng::new(cut));
+        let (_, recovered) = open(&disk, 2).unwrap_or_else(|e| panic!("cut {cut}: {e}"));
+        let group = recovered.groups.get(&GroupId(1));
+        let newest = group.and_then(|g| g.entries.last()).map_or(0, |e| e.index);
+        assert!(newest >= durable, "cut {cut}: {newest} of {durable}");
+    }
+}
