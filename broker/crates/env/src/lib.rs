@@ -9,9 +9,11 @@ pub mod planted;
 pub mod real;
 pub mod rng;
 pub mod sim;
+mod steady;
 
 pub use disk::{Disk, File};
 pub use rng::SeededRng;
+pub use steady::SteadyWall;
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

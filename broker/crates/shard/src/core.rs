@@ -25,7 +25,7 @@ use crate::uses::Uses;
 use crate::{Effect, Route, shard_of};
 use bytes::Bytes;
 use control::Reply;
-use env::{NodeId, Rng, Time, WallTime};
+use env::{NodeId, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, Done, QueueId, Refused, SessionId, Tree};
 use queue::{Event, ToQueue};
@@ -50,7 +50,9 @@ pub enum Place {
 pub struct Core {
     pub config: ShardConfig,
     pub now: Time,
+    /// Shown by `steady_wall`, so that nothing expires because somebody set the node's clock.
     pub wall: WallTime,
+    pub steady_wall: SteadyWall,
     pub rng: Box<dyn Rng + Send>,
     pub tree: Tree,
     /// Metadata log index that `tree` has applied.

@@ -354,7 +354,7 @@ impl Shard {
 impl ShardDriver for Shard {
     fn tick(&mut self, now: Time, wall: WallTime) {
         self.core.now = now;
-        self.core.wall = wall;
+        self.core.wall = self.core.steady_wall.read(now, wall);
         self.core.tick();
         self.tick_sessions();
     }

@@ -22,7 +22,7 @@ use crate::{Effect, clients::Clients, peers::Peers};
 use consensus::{Host, HostConfig, RecoveryError};
 use env::planted::{self, Bug};
 use env::rng::SeededRng;
-use env::{Disk, Incarnation, Rng, Time, WallTime};
+use env::{Disk, Incarnation, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, QueueId, Refused, Tree};
 use queue::{DeadLettering, Moment, Overflow, QueueSettings, ToQueue};
@@ -74,6 +74,7 @@ impl Shard {
             rng: Box::new(rng),
             now,
             wall,
+            steady_wall: SteadyWall::new(now, wall),
             tree: Tree::default(),
             applied: 0,
             directory,

@@ -1,0 +1,100 @@
+//! A wall clock for ages and deadlines, which nobody can set.
+
+use crate::{Time, WallTime};
+
+/// The wall clock is followed by this part of the time that passes: after a jump of an hour, 3.6 seconds an hour.
+const SLEW: i64 = 1000;
+
+/// Wall-clock time that advances with monotonic time. When the wall clock is set, forward or back, this one goes on as
+/// before and approaches it by one part in a thousand, so that a message with a time to live never expires early or late
+/// by more than that.
+///
+/// Only a start takes the wall clock as it is, because monotonic time does not outlive a process.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyWall {
+    now: Time,
+    /// Nanoseconds from monotonic time to wall-clock time.
+    offset: i64,
+}
+
+impl SteadyWall {
+    /// A clock that shows `wall` at `now`.
+    pub fn new(now: Time, wall: WallTime) -> SteadyWall {
+        SteadyWall {
+            now,
+            offset: offset(now, wall),
+        }
+    }
+
+    /// What it shows at `now`, when the wall clock shows `wall`.
+    pub fn read(&mut self, now: Time, wall: WallTime) -> WallTime {
+        let passed = i64::try_from(now.0.saturating_sub(self.now.0)).unwrap_or(i64::MAX);
+        let behind = offset(now, wall).saturating_sub(self.offset);
+        let most = passed / SLEW;
+        self.offset = self.offset.saturating_add(behind.clamp(-most, most));
+        self.now = now;
+        WallTime(now.0.saturating_add_signed(self.offset) / 1_000_000)
+    }
+}
+
+fn offset(now: Time, wall: WallTime) -> i64 {
+    let wall = i128::from(wall.0) * 1_000_000;
+    let offset = wall - i128::from(now.0);
+    i64::try_from(offset).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+    const START: WallTime = WallTime(1_700_000_000_000);
+
+    fn at(ms: u64) -> Time {
+        Time(5 + ms * 1_000_000)
+    }
+
+    #[test]
+    fn shows_the_wall_clock_as_long_as_nobody_sets_it() {
+        let mut steady = SteadyWall::new(at(0), START);
+        for ms in [0, 1, 2, 50, HOUR, 24 * HOUR] {
+            let wall = WallTime(START.0 + ms);
+            assert_eq!(steady.read(at(ms), wall), wall);
+        }
+    }
+
+    #[test]
+    fn a_jump_changes_the_pace_by_one_part_in_a_thousand() {
+        for (jump, sign) in [(HOUR as i64, 1), (-(HOUR as i64), -1)] {
+            let mut steady = SteadyWall::new(at(0), START);
+            let mut last = START.0;
+            for second in 1..=600 {
+                let wall = WallTime((START.0 + second * 1000).saturating_add_signed(jump));
+                let shown = steady.read(at(second * 1000), wall).0;
+                assert!(shown > last, "never back");
+                last = shown;
+            }
+            let error = last as i64 - (START.0 + 600_000) as i64;
+            assert!((595..=605).contains(&(error * sign)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_corrected_clock_is_reached_in_the_end() {
+        let mut steady = SteadyWall::new(at(0), START);
+        let mut shown = START;
+        for second in 1..=3000 {
+            shown = steady.read(at(second * 1000), WallTime(START.0 + second * 1000 + 2000));
+        }
+        assert_eq!(shown.0, START.0 + 3_000_000 + 2000);
+    }
+
+    #[test]
+    fn extreme_clocks_do_not_overflow() {
+        let mut steady = SteadyWall::new(Time(u64::MAX), WallTime(0));
+        steady.read(Time(u64::MAX), WallTime(u64::MAX));
+        steady.read(Time(0), WallTime(0));
+        let mut steady = SteadyWall::new(Time(0), WallTime(u64::MAX));
+        steady.read(Time(u64::MAX), WallTime(0));
+    }
+}
