@@ -180,14 +180,14 @@ impl<I: Body> Checkout<I> {
                 let window = self.flow_window;
                 match self.consumer(session, *consumer) {
                     Some(c) if !c.out.is_empty() => c.hand_again(store, 0, window),
-                    // It was given back since: the session hears of nothing it would have to settle.
-                    _ => store.event(
-                        session,
-                        Event::Answer {
-                            seq,
-                            answer: Answer::Empty,
-                        },
-                    ),
+                    // Its message was given back since. The session's side takes another one, with a request of its own: a
+                    // late copy of this one must take nothing. The answer is for nodes of older versions, which know no better.
+                    _ => {
+                        let consumer = *consumer;
+                        store.event(session, Event::Resumed { consumer, next: 2 });
+                        let answer = Answer::Empty;
+                        store.event(session, Event::Answer { seq, answer });
+                    }
                 }
             }
             RequestBody::Consume { .. }

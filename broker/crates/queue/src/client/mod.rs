@@ -8,6 +8,9 @@
 //! The shard sends what [`QueueClient::poll_send`] gives to [`QueueClient::owner`] and feeds back events.
 
 #[cfg(test)]
+mod get_tests;
+mod gets;
+#[cfg(test)]
 mod tests;
 
 use crate::ranges::Ranges;
@@ -17,6 +20,7 @@ use crate::{
 };
 use env::planted::{self, Bug};
 use env::{NodeId, Time};
+use gets::GetRequest;
 use message::Message;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -97,7 +101,7 @@ struct Watch {
     /// A `Resume` is out: since when.
     resumed_at: Option<Time>,
     /// The `Get` that made it.
-    get: Option<u64>,
+    get: Option<GetRequest>,
 }
 
 /// See the module. `T` is the session's own word for a publish.
@@ -254,7 +258,8 @@ impl<T: Copy> QueueClient<T> {
                 self.watches.insert(succession.consumer, fresh);
             }
             RequestBody::Get { consumer, no_ack } => {
-                self.watches.insert(*consumer, watch(*no_ack, Some(seq)));
+                let get = GetRequest::new(seq);
+                self.watches.insert(*consumer, watch(*no_ack, Some(get)));
             }
             RequestBody::Cancel { consumer } | RequestBody::Leave { consumer } => {
                 if let Some(watch) = self.watches.get_mut(consumer) {
@@ -444,6 +449,10 @@ impl<T: Copy> QueueClient<T> {
         let Some(asked) = self.forget_question(seq) else {
             return self.end_is_unknown(seq, told);
         };
+        if answer == Answer::Empty && self.get_again(&asked.body) {
+            return self.progress();
+        }
+        let told_as = self.caller_number(&asked);
         // What was asked before is applied, and the session has been given what came of it.
         let number = self.base.wrapping_add(seq);
         for watch in self.watches.values_mut() {
@@ -462,7 +471,7 @@ impl<T: Copy> QueueClient<T> {
             (None, _) => {}
         }
         told.push(Told::Answer {
-            seq: self.base.wrapping_add(seq),
+            seq: told_as,
             answer,
         });
         self.progress();
@@ -531,8 +540,8 @@ impl<T: Copy> QueueClient<T> {
         if settle_now {
             self.auto_settle();
         }
-        if let Some(seq) = get {
-            self.got(consumer, seq);
+        if let Some(get) = get {
+            self.got(consumer, get.last);
         }
         if gap && !cancelled {
             self.ask_resume(consumer);
@@ -610,6 +619,10 @@ impl<T: Copy> QueueClient<T> {
         let Some(watch) = self.watches.get_mut(&consumer) else {
             return;
         };
+        if let Some(get) = &mut watch.get {
+            // Its only delivery is below `next`.
+            get.given_back = true;
+        }
         if watch.resumed_at.take().is_none() {
             return;
         }
@@ -730,11 +743,12 @@ impl<T: Copy> QueueClient<T> {
         }
         let asked = std::mem::take(&mut self.unanswered);
         for asked in asked {
+            let seq = self.caller_number(&asked);
             if let Some(consumer) = consumer_asked_for(&asked.body) {
                 self.unwatch(consumer);
             }
             told.push(Told::Answer {
-                seq: self.base.wrapping_add(asked.seq),
+                seq,
                 answer: Answer::Refused {
                     code: 404,
                     text: "the queue's node is down or was restarted".to_owned(),

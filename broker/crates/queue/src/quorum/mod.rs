@@ -26,7 +26,7 @@ mod snapshot;
 #[cfg(test)]
 mod succession_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
 pub use dead_letter::{MAX_PASSING, MAX_PASSING_BYTES};

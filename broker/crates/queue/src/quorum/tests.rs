@@ -16,7 +16,7 @@ use env::{Incarnation, NodeId, WallTime};
 use message::Message;
 use std::collections::BTreeMap;
 
-pub(super) fn settings() -> QueueSettings {
+pub(crate) fn settings() -> QueueSettings {
     QueueSettings {
         max_length: None,
         max_length_bytes: None,
@@ -29,7 +29,7 @@ pub(super) fn settings() -> QueueSettings {
     }
 }
 
-pub(super) fn session(number: u64) -> SessionId {
+pub(crate) fn session(number: u64) -> SessionId {
     SessionId {
         node: NodeId(number % 3 + 1),
         incarnation: Incarnation(1),
@@ -42,7 +42,7 @@ pub(super) fn message(n: u64, priority: Option<u8>, ttl_ms: Option<u64>) -> Mess
 }
 
 /// A machine with its log.
-pub(super) struct Rig {
+pub(crate) struct Rig {
     pub machine: Machine,
     pub log: Vec<Bytes>,
     pub seqs: BTreeMap<SessionId, u64>,

@@ -1,0 +1,166 @@
+//! `Get` across the suspicion of the session's node: get-empty is told only if the queue was empty.
+
+use super::{QueueClient, Told};
+use crate::naive::number;
+use crate::quorum::tests::{Rig, session, settings};
+use crate::quorum::{Batch, Command};
+use crate::{
+    Answer, ConsumerId, Event, Output, QueueKind, Request, RequestBody, SessionId, ToQueue,
+};
+use env::{Time, WallTime};
+
+const ME: u64 = 1;
+const GET: RequestBody = RequestBody::Get {
+    consumer: ConsumerId(7),
+    no_ack: false,
+};
+
+fn client() -> QueueClient<u64> {
+    let owner = session(0).node;
+    QueueClient::new(
+        session(ME),
+        QueueKind::Quorum,
+        vec![owner],
+        Some(owner),
+        Time(1),
+    )
+}
+
+fn requests(client: &mut QueueClient<u64>) -> Vec<Request> {
+    let mut all = Vec::new();
+    while let Some(item) = client.poll_send() {
+        if let ToQueue::Request(request) = item {
+            all.push(request);
+        }
+    }
+    all
+}
+
+/// Applies what the client sends.
+fn apply(client: &mut QueueClient<u64>, rig: &mut Rig) -> Output {
+    let requests = requests(client);
+    assert!(!requests.is_empty(), "the client sends nothing");
+    apply_requests(&requests, rig)
+}
+
+fn apply_requests(requests: &[Request], rig: &mut Rig) -> Output {
+    let mut batch = Batch::default();
+    requests.iter().for_each(|request| batch.push(request));
+    let command = batch.take(WallTime(rig.wall)).unwrap();
+    rig.command(command)
+}
+
+fn hear(client: &mut QueueClient<u64>, out: Output) -> Vec<Told<u64>> {
+    let mut told = Vec::new();
+    let mine = |s: SessionId| s == session(ME);
+    for addressed in out.events.into_iter().filter(|a| mine(a.session)) {
+        let owner = client.owner().unwrap();
+        client.event(Time(2), owner, addressed.event, &mut told);
+    }
+    told
+}
+
+fn got(told: &[Told<u64>]) -> Vec<u64> {
+    let numbers = |t: &Told<u64>| match t {
+        Told::Deliver { deliveries, .. } => deliveries.iter().map(|d| number(&d.message)).collect(),
+        _ => Vec::new(),
+    };
+    told.iter().flat_map(numbers).collect()
+}
+
+/// The queue suspects the session's node, and trusts it again.
+fn suspect(rig: &mut Rig) {
+    rig.command(Command::NodeSuspected(session(ME).node).encode());
+    rig.command(Command::NodeTrusted(session(ME).node).encode());
+}
+
+#[test]
+fn repeated_get_takes_again_if_its_message_was_given_back() {
+    let (mut client, mut rig) = (client(), Rig::new(settings()));
+    rig.publish([1]);
+    let asked = client.request(GET);
+    let lost = apply(&mut client, &mut rig);
+    assert!(!lost.events.is_empty());
+    suspect(&mut rig);
+    assert_eq!(rig.machine.stats().ready, 1);
+    client.link_restored(Time(2));
+    let out = apply(&mut client, &mut rig);
+    assert_eq!(hear(&mut client, out), [], "the queue is not empty");
+    // What the queue gave back comes with the second attempt.
+    let out = apply(&mut client, &mut rig);
+    assert_eq!(got(&hear(&mut client, out)), [1]);
+    assert!(client.is_idle());
+    assert_eq!(asked, 1);
+}
+
+#[test]
+fn repeated_get_is_told_empty_under_its_first_number_once_the_queue_is_empty() {
+    let (mut client, mut rig) = (client(), Rig::new(settings()));
+    rig.publish([1]);
+    let asked = client.request(GET);
+    apply(&mut client, &mut rig);
+    suspect(&mut rig);
+    rig.one(2, RequestBody::Purge);
+    client.link_restored(Time(2));
+    let out = apply(&mut client, &mut rig);
+    assert_eq!(hear(&mut client, out), []);
+    let out = apply(&mut client, &mut rig);
+    let empty = Told::Answer {
+        seq: asked,
+        answer: Answer::Empty,
+    };
+    assert_eq!(hear(&mut client, out), [empty]);
+    assert!(client.is_idle());
+}
+
+#[test]
+fn late_copy_of_an_answered_get_takes_nothing() {
+    let (mut client, mut rig) = (client(), Rig::new(settings()));
+    rig.publish([1, 2]);
+    client.request(GET);
+    let copy = requests(&mut client);
+    let out = apply_requests(&copy, &mut rig);
+    assert_eq!(got(&hear(&mut client, out)), [1]);
+    suspect(&mut rig);
+    let out = apply_requests(&copy, &mut rig);
+    assert_eq!(hear(&mut client, out), []);
+    assert_eq!(requests(&mut client), []);
+    assert_eq!(rig.machine.stats().ready, 2);
+    assert_eq!(rig.machine.stats().unacknowledged, 0);
+}
+
+#[test]
+fn get_that_was_given_back_is_not_repeated_behind_the_end_of_its_session() {
+    let (mut client, mut rig) = (client(), Rig::new(settings()));
+    rig.publish([1]);
+    client.request(GET);
+    apply(&mut client, &mut rig);
+    suspect(&mut rig);
+    client.request(RequestBody::Close);
+    client.link_restored(Time(2));
+    let out = apply(&mut client, &mut rig);
+    hear(&mut client, out);
+    assert_eq!(requests(&mut client), []);
+    assert!(client.is_idle());
+}
+
+#[test]
+fn duplicate_answers_of_a_repeated_get_do_not_ask_twice() {
+    let (mut client, mut rig) = (client(), Rig::new(settings()));
+    rig.publish([1]);
+    client.request(GET);
+    apply(&mut client, &mut rig);
+    suspect(&mut rig);
+    client.link_restored(Time(2));
+    let copy = requests(&mut client);
+    let out = apply_requests(&copy, &mut rig);
+    hear(&mut client, out);
+    let out = apply_requests(&copy, &mut rig);
+    assert!(matches!(out.events[0].event, Event::Resumed { .. }));
+    assert_eq!(hear(&mut client, out), []);
+    let second = requests(&mut client);
+    assert_eq!(second.len(), 1);
+    let out = apply_requests(&second, &mut rig);
+    assert_eq!(got(&hear(&mut client, out)), [1]);
+    assert!(client.is_idle());
+}
