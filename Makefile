@@ -111,6 +111,11 @@ demo-client:
 image: build ## OCI images of all three in bin/images, no daemon needed
 	@hack/image/build bin bin/images
 
+.PHONY: push
+push: ## the images of make image into REGISTRY=registry.example/team, with TAG=dev; credentials as docker login keeps them
+	@: $(or $(REGISTRY),$(error set REGISTRY, for example make push REGISTRY=registry.example/team))
+	@cd hack/image && go run . push "$(REGISTRY)" "$(or $(TAG),dev)" $(foreach i,posthorn posthorn-operator demo-client,$(CURDIR)/bin/images/$(i).tar)
+
 ##@ Cluster
 .PHONY: cluster-up cluster-down install deploy
 cluster-up: ## a local Kubernetes with NODES=3 real nodes
@@ -122,8 +127,8 @@ cluster-down: ## remove it
 install: ## the CRDs into the current cluster
 	@hack/kubectl apply -k config/crd
 
-deploy: ## the operator and all it needs into the current cluster
-	@hack/kubectl apply -k config/default
+deploy: ## the operator and all it needs into the current cluster; images from REGISTRY=registry.example/team with TAG=dev
+	@hack/kubectl kustomize config/default | hack/with-registry "$(REGISTRY)" "$(TAG)" | hack/kubectl apply -f -
 
 ##@ Code
 .PHONY: generate lint fmt audit

@@ -3,6 +3,7 @@
 // only on the files and flags, so the same input gives the same image.
 //
 //	image -ref NAME:TAG -out FILE.tar -binary FILE -entrypoint /PATH [flags]
+//	image push REGISTRY TAG FILE.tar...
 package main
 
 import (
@@ -30,6 +31,9 @@ type spec struct {
 }
 
 func run(args []string) error {
+	if len(args) > 0 && args[0] == "push" {
+		return pushAll(args[1:])
+	}
 	var s spec
 	fs := flag.NewFlagSet("image", flag.ContinueOnError)
 	fs.StringVar(&s.ref, "ref", "", "name and tag of the image")

@@ -6,6 +6,7 @@ package packaging
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -166,6 +167,38 @@ metrics: {podMonitor: true}
 	}
 	if objects["PodMonitor posthorn-operator"] == nil {
 		t.Error("no PodMonitor")
+	}
+}
+
+func TestOneValueNamesTheRegistryOfAllImages(t *testing.T) {
+	images := func(values string) []string {
+		objects := install(t, values)
+		out := []string{fmt.Sprint(container(objects)["image"])}
+		for _, argument := range arguments(objects) {
+			if strings.Contains(argument, "image") {
+				out = append(out, argument)
+			}
+		}
+		sort.Strings(out)
+		return out
+	}
+	for values, want := range map[string][]string{
+		"{registry: registry.test/team/, tag: v1}": {
+			"--broker-image-repository=registry.test/team/posthorn", "--default-broker-image=registry.test/team/posthorn:v1", "registry.test/team/posthorn-operator:v1",
+		},
+		"{registry: registry.test, image: {name: x/op:2}, broker: {defaultImage: x/b:3}}": {
+			"--broker-image-repository=registry.test/posthorn", "--default-broker-image=x/b:3", "x/op:2",
+		},
+	} {
+		if got := images(values); !slices.Equal(got, want) {
+			t.Errorf("%s: %v", values, got)
+		}
+	}
+	command := exec.Command("../../hack/with-registry", "registry.test/team", "v1")
+	command.Stdin = strings.NewReader("image: posthorn.local/posthorn-operator:dev\n- --default-broker-image=posthorn.local/posthorn:dev\n")
+	out, err := command.Output()
+	if want := "image: registry.test/team/posthorn-operator:v1\n- --default-broker-image=registry.test/team/posthorn:v1\n"; err != nil || string(out) != want {
+		t.Errorf("with-registry: %q (%v)", out, err)
 	}
 }
 
