@@ -1,11 +1,12 @@
 //! Whoever runs the cluster: moves members and leaders, restarts nodes in turn, gives a machine that lost its disk a
-//! successor under its name, and deletes the classic queues that are gone with it.
+//! successor under its name, and deletes the classic queues that are gone with it once the cluster has replaced it.
 
 use super::ledger::{Ledger, WindowId};
 use super::node::{Identities, Node, Operation, Request};
 use crate::world::{Scenario, World};
 use control::MemberChange;
 use env::{NodeId, Rng, SeededRng};
+use metadata::features::LOST_QUEUES;
 use metadata::{Change, QueueId, QueueKind, QueueRecord, Tree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl Operator {
         self.lost.entry(record.id).or_insert(window);
     }
 
-    /// Deletes what is lost, and sees to it that the cluster forgets nodes that are gone. The names of queues that are lost.
+    /// Deletes what is lost. That a node which is gone leaves the cluster is the cluster's own work, and must not wait for this.
+    /// The names of queues that are lost.
     pub fn clear<S: Scenario<Process = Node>>(
         &mut self,
         world: &mut World<S>,
@@ -98,14 +100,16 @@ impl Operator {
             for record in classic_of(tree, *node) {
                 self.lose(now, &record, ledger);
                 names.push(record.name.to_string());
-                changes.push(Change::DeleteQueue {
-                    vhost: record.vhost.clone(),
-                    name: record.name.clone(),
-                    id: Some(record.id),
-                });
-            }
-            if leaving != Some(*node) && tree.node(*node).is_some() {
-                changes.push(Change::ForgetNode { id: *node });
+                // The older versions know no lost queues: a node of theirs is replaced when it has no last copy any more.
+                let is_replaced = tree.node(*node).is_none();
+                if is_replaced || leaving == Some(*node) || !tree.feature_enabled(LOST_QUEUES.name)
+                {
+                    changes.push(Change::DeleteQueue {
+                        vhost: record.vhost.clone(),
+                        name: record.name.clone(),
+                        id: Some(record.id),
+                    });
+                }
             }
         }
         let there = |id: QueueId| tree.queue_by_id(id).is_some();
@@ -119,6 +123,23 @@ impl Operator {
             ask(world, rng, Operation::Change(change));
         }
         names
+    }
+
+    /// No queue is lost whose node has its disk.
+    pub fn only_gone_disks_lose_queues<S: Scenario<Process = Node>>(
+        &self,
+        world: &World<S>,
+    ) -> Result<(), String> {
+        let tree = newest_tree(world);
+        let lost = tree.iter().flat_map(|tree| tree.lost_queues());
+        for (queue, node) in lost {
+            let record = tree.and_then(|tree| tree.queue_by_id(queue));
+            let has = |m: &NodeId| self.gone.contains(m);
+            if !record.is_some_and(|r| r.members.iter().all(has)) {
+                return Err(format!("queue {} is lost, and node {node} is not", queue.0));
+            }
+        }
+        Ok(())
     }
 
     /// Something that operators do.
@@ -309,6 +330,12 @@ pub fn all_is_replicated<S: Scenario<Process = Node>>(
     if known != live {
         return Err(format!(
             "the tree has the nodes {known:?}, there are {live:?}"
+        ));
+    }
+    if let Some((queue, node)) = tree.lost_queues().next() {
+        let queue = queue.0;
+        return Err(format!(
+            "queue {queue} of node {node} is lost and still there"
         ));
     }
     let mut led = BTreeMap::new();

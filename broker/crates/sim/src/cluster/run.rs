@@ -333,6 +333,7 @@ impl Run {
         account::replicas_agree(all_of(world))?;
         self.founders.votes_are_earned(all_of(world))?;
         account::removed_stay_out(all_of(world))?;
+        self.operator.only_gone_disks_lose_queues(world)?;
         Versions::all_fit(all_of(world))?;
         account::left_with_nothing(all_of(world), &self.operator.seen_off)?;
         self.ledger.doubled(now)?;
