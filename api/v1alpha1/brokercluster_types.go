@@ -368,9 +368,13 @@ const (
 	PhaseReady       ClusterPhase = "Ready"
 	PhaseRolling     ClusterPhase = "Rolling"
 	PhaseScalingDown ClusterPhase = "ScalingDown"
+	PhaseScalingUp   ClusterPhase = "ScalingUp"
 	PhasePaused      ClusterPhase = "Paused"
 	PhaseHibernated  ClusterPhase = "Hibernated"
-	PhaseDegraded    ClusterPhase = "Degraded"
+	// PhaseDegraded: a node that ran is not ready.
+	PhaseDegraded ClusterPhase = "Degraded"
+	// PhaseBlocked: all nodes are ready, and something of the spec cannot be applied.
+	PhaseBlocked ClusterPhase = "Blocked"
 )
 
 // States of a member.
@@ -387,7 +391,9 @@ type BrokerClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Phase is the state in one word.
+	// Phase is the state in one word: Creating, Ready, Rolling, ScalingUp, ScalingDown, Degraded (a node is
+	// not ready), Blocked (all nodes are ready, and something of the spec cannot be applied), Paused or
+	// Hibernated. It is Ready exactly while the condition Ready is True, but for the last two.
 	// +optional
 	Phase ClusterPhase `json:"phase,omitempty"`
 

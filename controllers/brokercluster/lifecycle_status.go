@@ -20,8 +20,8 @@ type verdict struct {
 	stalled bool
 }
 
-// lifecycleVerdict is the verdict about a cluster that sleeps, or whose size or volumes are not what
-// the spec asks for; false when it is none of these.
+// lifecycleVerdict is the verdict about a cluster that sleeps, or whose settings, version, size or volumes
+// are not what the spec asks for; false when it is none of these.
 func (s *scope) lifecycleVerdict() (verdict, bool) {
 	scaling := s.cluster.Status.Scaling
 	switch {
@@ -71,7 +71,7 @@ func (s *scope) setStorage() {
 	}
 	switch {
 	case s.members == nil:
-		set(metav1.ConditionUnknown, "NotObserved", "")
+		set(metav1.ConditionUnknown, "NotObserved", "the volumes could not be listed")
 	case s.sizes.Blocked != "":
 		set(metav1.ConditionFalse, "VolumeRetained", s.blockedMessage())
 	case s.volumes.refused != "":
@@ -81,6 +81,6 @@ func (s *scope) setStorage() {
 	case len(s.volumes.growing) > 0:
 		set(metav1.ConditionFalse, "Expanding", "growing: "+strings.Join(s.volumes.growing, ", "))
 	default:
-		set(metav1.ConditionTrue, "Bound", "")
+		set(metav1.ConditionTrue, "Bound", "every node has its volume")
 	}
 }

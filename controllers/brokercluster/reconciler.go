@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -68,6 +69,9 @@ type Reconciler struct {
 	Resync time.Duration
 	// Now is the clock.
 	Now func() time.Time
+
+	// failing is since when attempts for a cluster (client.ObjectKey) have failed (time.Time).
+	failing sync.Map
 }
 
 // +kubebuilder:rbac:groups=posthorn.io,resources=brokerclusters,verbs=get;list;watch
@@ -89,6 +93,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	var cluster posthornv1.BrokerCluster
 	if err := r.Client.Get(ctx, request.NamespacedName, &cluster); err != nil {
 		r.Brokers.Drop(request.NamespacedName)
+		r.failing.Delete(request.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if cluster.DeletionTimestamp != nil {
@@ -99,9 +104,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	s := &scope{Reconciler: r, cluster: &cluster}
 	failure := s.run(ctx)
 	if apierrors.IsConflict(failure) {
-		// Somebody was quicker; what they did comes as an event.
-		s.lookAgain(time.Second)
-		failure = nil
+		// Somebody was quicker; what they did comes as an event. An attempt that ended early would tell
+		// another story than the one before and the one after it.
+		return reconcile.Result{RequeueAfter: behind}, nil
 	}
 	s.setStatus(failure)
 	patchErr := r.patchStatus(ctx, &cluster, before)

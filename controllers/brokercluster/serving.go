@@ -244,11 +244,15 @@ func (s *scope) certificatesFinding() finding {
 	case s.certificateEnd.IsZero():
 		return finding{reason: reasonNotIssued, message: "the inter-node certificate could not be made"}
 	case s.cluster.Spec.TLS == nil:
-		return finding{usable: true, reason: reasonValid}
+		return finding{usable: true, reason: reasonValid, message: "the inter-node certificate is valid"}
 	case !s.serving.looked:
 		return finding{reason: reasonNotIssued, message: "the certificate for clients was not looked at yet"}
 	}
-	return s.serving.finding
+	found := s.serving.finding
+	if found.message == "" {
+		found.message = "the certificates of nodes and clients are valid"
+	}
+	return found
 }
 
 // certificatesStatus is the status of both certificates.

@@ -72,7 +72,7 @@ func (s *scope) settled(t tally) bool {
 
 // complete says that the cluster is as the spec says.
 func (s *scope) complete(t tally) bool {
-	return s.settled(t) && s.refusal.reason == "" && s.invalidConfig == "" && s.bootstrapping == ""
+	return s.settled(t) && s.refusal.reason == "" && s.invalidConfig == "" && s.bootstrapping == "" && !s.pendingChanges()
 }
 
 // setStatus writes everything that the attempt found into the status; failure is why it ended early.
@@ -84,7 +84,10 @@ func (s *scope) setStatus(failure error) {
 	if s.members != nil {
 		status.Replicas, status.ReadyReplicas = int32(t.present), int32(t.ready)
 		status.Members = s.memberStatuses()
-		s.setRollout(t)
+		if failure == nil || s.decision.Action != "" {
+			// An attempt that ended early knows nothing new about the roll.
+			s.setRollout(t)
+		}
 		s.setScaling()
 	}
 	if len(s.protocols) > 0 {
@@ -100,27 +103,7 @@ func (s *scope) setStatus(failure error) {
 	if !s.certificateEnd.IsZero() {
 		status.Certificates = s.certificatesStatus()
 	}
-	status.Phase = s.phaseOf(complete)
 	s.setConditions(t, complete, failure)
-}
-
-func (s *scope) phaseOf(complete bool) posthornv1.ClusterPhase {
-	status := &s.cluster.Status
-	switch {
-	case s.cluster.Spec.Paused:
-		return posthornv1.PhasePaused
-	case s.cluster.Spec.Hibernated:
-		return posthornv1.PhaseHibernated
-	case complete:
-		return posthornv1.PhaseReady
-	case status.CurrentVersion == "":
-		return posthornv1.PhaseCreating
-	case status.Rollout != nil:
-		return posthornv1.PhaseRolling
-	case status.Scaling != nil:
-		return posthornv1.PhaseScalingDown
-	}
-	return posthornv1.PhaseDegraded
 }
 
 func (s *scope) memberStatuses() []posthornv1.MemberStatus {
@@ -190,7 +173,7 @@ func (s *scope) setRollout(t tally) {
 
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&s.cluster.Status.Conditions, metav1.Condition{
-		Type: kind, Status: value, Reason: reason, Message: message, ObservedGeneration: s.cluster.Generation,
+		Type: kind, Status: value, Reason: reason, Message: oneLine(message), ObservedGeneration: s.cluster.Generation,
 	})
 }
 
@@ -207,7 +190,7 @@ func (s *scope) setConditions(t tally, complete bool, failure error) {
 	if s.cluster.Spec.Paused {
 		s.set(posthornv1.ConditionPaused, metav1.ConditionTrue, "Paused", "spec.paused is set: nothing is changed")
 	} else {
-		s.set(posthornv1.ConditionPaused, metav1.ConditionFalse, "NotPaused", "")
+		s.set(posthornv1.ConditionPaused, metav1.ConditionFalse, "NotPaused", "the operator applies changes")
 	}
 	if s.cluster.Spec.Hibernated {
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "Hibernated", "spec.hibernated is set: no node runs")
@@ -216,69 +199,88 @@ func (s *scope) setConditions(t tally, complete bool, failure error) {
 	} else {
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", strings.Join(append([]string{count}, t.trouble...), "; "))
 	}
-	s.setReady(t, complete, count, failure)
-	s.setProgressing(complete, count, failure)
 	s.setQuorumSafe(t)
 	s.setQueuesLost()
 	s.setSpread()
 	s.setBlocked(t)
 	s.setMaterial()
+	s.setSummary(decideSummary(s.summaryFacts(t, complete, count, failure)))
 }
 
-func (s *scope) setReady(t tally, complete bool, count string, failure error) {
-	stalled, isStalled := isTerminal(failure)
-	if isStalled {
-		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, stalled.reason, failure.Error())
-		s.set(posthornv1.ConditionStalled, metav1.ConditionTrue, stalled.reason, failure.Error())
-		return
-	}
-	found, is := s.lifecycleVerdict()
-	is = is && failure == nil
-	if is && found.stalled {
-		s.set(posthornv1.ConditionStalled, metav1.ConditionTrue, found.reason, found.message)
+// setSummary writes phase, Ready, Stalled and Progressing, which always tell the same story.
+func (s *scope) setSummary(found summary) {
+	s.cluster.Status.Phase = found.Phase
+	s.set(posthornv1.ConditionReady, found.Ready.value, found.Ready.reason, found.Ready.message)
+	s.set(posthornv1.ConditionProgressing, truth(found.Progressing), found.Ready.reason, found.Ready.message)
+	if found.Ready.stalled {
+		s.set(posthornv1.ConditionStalled, metav1.ConditionTrue, found.Ready.reason, found.Ready.message)
 	} else {
 		meta.RemoveStatusCondition(&s.cluster.Status.Conditions, posthornv1.ConditionStalled)
 	}
-	if is {
-		s.set(posthornv1.ConditionReady, found.value, found.reason, found.message)
-		return
-	}
-	message := strings.Join(append([]string{count}, t.trouble...), "; ")
-	switch {
-	case failure != nil:
-		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, "ReconcileFailed", failure.Error())
-	case s.held != nil:
-		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, s.held.reason, s.held.message)
-	case complete:
-		s.set(posthornv1.ConditionReady, metav1.ConditionTrue, "AllNodesReady", count)
-	case s.cluster.Status.Rollout != nil:
-		r := s.cluster.Status.Rollout
-		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, "Rolling", strings.TrimSpace(fmt.Sprintf("%s; %s %s", message, r.Reason, r.WaitingFor)))
-	case s.cluster.Status.CurrentVersion == "":
-		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, "Creating", message)
-	default:
-		s.set(posthornv1.ConditionReady, metav1.ConditionFalse, "NodesNotReady", message)
-	}
 }
 
-func (s *scope) setProgressing(complete bool, count string, failure error) {
-	switch {
-	case failure != nil:
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "ReconcileFailed", failure.Error())
-	case s.cluster.Spec.Paused:
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Paused", "")
-	case s.cluster.Spec.Hibernated:
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Hibernated", "")
-	case s.held != nil:
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionTrue, s.held.reason, s.held.message)
-	case complete:
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionFalse, "Complete", count)
-	case s.cluster.Status.Rollout != nil:
-		r := s.cluster.Status.Rollout
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionTrue, "Rolling", strings.TrimSpace(r.Reason+" "+r.WaitingFor))
-	default:
-		s.set(posthornv1.ConditionProgressing, metav1.ConditionTrue, "WaitingForNodes", count)
+// summaryFacts collects what decideSummary decides from.
+func (s *scope) summaryFacts(t tally, complete bool, count string, failure error) summaryFacts {
+	status := &s.cluster.Status
+	facts := summaryFacts{
+		Paused: s.cluster.Spec.Paused, Hibernated: s.cluster.Spec.Hibernated, PendingChanges: s.pendingChanges(),
+		Held: s.held, Created: status.CurrentVersion != "", Complete: complete,
+		NodesReady: s.members == nil || (t.ready == int(s.total()) && t.ready == len(s.members)),
+		Scaling:    status.Scaling != nil,
+		Growing:    status.BalancedFor != 0 && status.BalancedFor < s.total(),
+		Before:     status.Phase,
+		WasReady:   meta.IsStatusConditionTrue(status.Conditions, posthornv1.ConditionReady),
+		CatchingUp: t.critical > 0 && s.readyLately(),
+		Message:    strings.Join(append([]string{count}, t.trouble...), "; "),
 	}
+	facts.Blocked, facts.IsBlocked = s.lifecycleVerdict()
+	if r := status.Rollout; r != nil {
+		facts.Rolling = true
+		facts.Message = strings.TrimSpace(fmt.Sprintf("%s; %s %s", facts.Message, r.Reason, r.WaitingFor))
+	} else if facts.NodesReady && s.decision.Pod != "" {
+		facts.Message += fmt.Sprintf("; %s %s", s.decision.Reason, s.decision.Pod)
+	}
+	if certificates := meta.FindStatusCondition(status.Conditions, posthornv1.ConditionCertificatesReady); certificates != nil &&
+		certificates.Status == metav1.ConditionFalse && s.cluster.Spec.TLS != nil {
+		facts.Certificate = &finding{reason: certificates.Reason, message: certificates.Message}
+	}
+	since := s.failingSince(failure)
+	if failure != nil {
+		facts.Failure = failure.Error()
+		facts.FailedLately = s.Now().Sub(since) < failureGrace
+		if stalled, is := isTerminal(failure); is {
+			facts.FailureReason = stalled.reason
+		}
+	}
+	return facts
+}
+
+// readyLately says whether a pod became ready so short a time ago that its replicas may still catch up.
+func (s *scope) readyLately() bool {
+	for i := range s.members {
+		pod := s.members[i].pod
+		if pod == nil {
+			continue
+		}
+		ready := condition(pod, corev1.PodReady)
+		if ready == nil {
+			continue
+		}
+		if left := ready.LastTransitionTime.Add(catchUpLimit).Sub(s.Now()); left > 0 {
+			s.lookAgain(min(left, rollPoll))
+			return true
+		}
+	}
+	return false
+}
+
+// pendingChanges says whether a pause keeps the spec from being applied.
+func (s *scope) pendingChanges() bool {
+	if !s.cluster.Spec.Paused || s.sts == nil {
+		return false
+	}
+	wanted, err := inputsOf(s.cluster, s.image, s.protocols).digest()
+	return err == nil && s.sts.Annotations[names.AnnotationInputs] != wanted || nodesOf(s.sts) != s.cluster.Spec.Replicas
 }
 
 func (s *scope) setQuorumSafe(t tally) {
@@ -320,7 +322,7 @@ func (s *scope) setBlocked(t tally) {
 		s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionTrue, s.decision.Reason, message)
 		return
 	}
-	s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionFalse, "NotBlocked", "")
+	s.set(posthornv1.ConditionUpgradeBlocked, metav1.ConditionFalse, "NotBlocked", "no roll waits for trouble to pass")
 }
 
 // setMaterial is the conditions about what the pods need.

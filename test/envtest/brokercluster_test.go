@@ -259,6 +259,44 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(ready(q)).Should(HavePrefix("True"))
 	})
 
+	It("is Ready again after a node restarted only when its queues have caught up", func() {
+		w := newWorld()
+		w.readyWorld()
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-1"}}
+		change(pod, func(p *corev1.Pod) { metav1.SetMetaDataAnnotation(&p.ObjectMeta, unreadyAnnotation, "yes") })
+		Eventually(ready(w.cluster())).Should(HavePrefix("False NodesNotReady: 2 of 3 nodes ready"))
+		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseDegraded))
+		w.broker.SetCritical("c-0", broker.QueueRef{Name: "q1", Vhost: "/", Type: "quorum"})
+		change(pod, func(p *corev1.Pod) { delete(p.Annotations, unreadyAnnotation) })
+		Eventually(ready(w.cluster())).Should(HavePrefix("False CatchingUp: 3 of 3 nodes ready; queues still catch up"))
+		Consistently(ready(w.cluster())).Should(HavePrefix("False CatchingUp"))
+		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseDegraded))
+		w.broker.SetCritical("c-0")
+		w.readyWorld()
+		Expect(w.cluster().Status.Phase).To(Equal(posthornv1.PhaseReady))
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)()).To(HavePrefix("True Safe"))
+
+		// A queue that never has enough members is no restart.
+		w.broker.SetCritical("c-0", broker.QueueRef{Name: "pair", Vhost: "/", Type: "quorum"})
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQuorumSafe)).Should(HavePrefix("False QuorumCritical"))
+		Expect(ready(w.cluster())()).To(HavePrefix("True AllNodesReady"))
+		for _, condition := range w.cluster().Status.Conditions {
+			Expect(condition.Message).NotTo(Or(BeEmpty(), ContainSubstring("\n")), condition.Type)
+		}
+	})
+
+	It("is not Ready while a pause keeps changes from being applied", func() {
+		w := newWorld()
+		w.readyWorld()
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Paused = true })
+		Eventually(conditionOf(w.cluster(), posthornv1.ConditionPaused)).Should(HavePrefix("True"))
+		Expect(ready(w.cluster())()).To(HavePrefix("True AllNodesReady"))
+		w.changeCluster(setImage("1.1.0"))
+		Eventually(ready(w.cluster())).Should(HavePrefix("False PendingChanges: spec.paused keeps changes"))
+		w.changeCluster(setImage("1.0.0"))
+		w.readyWorld()
+	})
+
 	It("takes the budget away when it is switched off", func() {
 		w := newWorld()
 		w.readyWorld()

@@ -200,11 +200,13 @@ var _ = Describe("TLS for clients", func() {
 		w.readyWorld()
 		Expect(w.mountsTLS()).To(BeTrue())
 
-		// Nodes have it in memory.
+		// Nodes have it in memory, but none of them could start again.
 		Expect(brokers.hold(w.key(clusterName))).To(Succeed())
 		Expect(k8s.Delete(ctx, secret)).To(Succeed())
 		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(HavePrefix("False SecretNotFound"))
-		Expect(ready(w.cluster())()).To(HavePrefix("True"))
+		Expect(ready(w.cluster())()).To(HavePrefix("False SecretNotFound"))
+		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"))
+		Expect(w.images()).To(HaveEach("1.1.0"))
 	})
 
 	It("uses cert-manager as soon as it is there", func() {
