@@ -54,6 +54,8 @@ type BrokerClusterSpec struct {
 
 	// Resources of the broker's container.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('cpu' in self.requests) || !('cpu' in self.limits) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",message="resources.requests.cpu cannot be more than resources.limits.cpu"
+	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('memory' in self.requests) || !('memory' in self.limits) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",message="resources.requests.memory cannot be more than resources.limits.memory"
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
 	// TLS makes the nodes listen on port 5671, and the HTTP API on 15671, by which the operator and the

@@ -46,6 +46,7 @@ type PolicySpec struct {
 	// Pattern is the regular expression that names must match.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Pattern string `json:"pattern"`
 
 	// ApplyTo says to what kinds of object the policy applies.

@@ -48,6 +48,7 @@ type QueueSpec struct {
 	// +optional
 	// +kubebuilder:default=quorum
 	// +kubebuilder:validation:Enum=quorum;classic;stream
+	// +kubebuilder:validation:XValidation:rule="self != 'stream'",message="streams are not supported by this version: use quorum or classic"
 	Type string `json:"type,omitempty"`
 
 	// Replicas is the number of members of a quorum queue or stream; 0 leaves it to the cluster

@@ -74,9 +74,7 @@ type UserSpec struct {
 }
 
 // UserTag is a tag of a user.
-// +kubebuilder:validation:MinLength=1
-// +kubebuilder:validation:MaxLength=64
-// +kubebuilder:validation:Pattern=`^[a-z_]+$`
+// +kubebuilder:validation:Enum=administrator;monitoring;policymaker;management;impersonator
 type UserTag string
 
 // CredentialsSpec says how the user shows who it is: exactly one field is set.
@@ -126,14 +124,17 @@ type Permission struct {
 	// Configure: what the user may declare and delete.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Configure string `json:"configure"`
 	// Write: what the user may publish to.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Write string `json:"write"`
 	// Read: what the user may consume from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Read string `json:"read"`
 }
 
@@ -152,10 +153,12 @@ type TopicPermission struct {
 	// Write: routing keys the user may publish with.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Write string `json:"write"`
 	// Read: routing keys the user may bind with.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.contains('(?') || self.matches('\\\\\\\\[0-9A-Za-z]|[*+?}][+]|[{][0-9,]{4}') || ''.matches(self) in [true, false]",message="must be a regular expression"
 	Read string `json:"read"`
 }
 

@@ -78,6 +78,11 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("a network peer that is nobody", "a podSelector, a namespaceSelector or both", func(c *posthornv1.BrokerCluster) {
 			c.Spec.NetworkPolicy.Clients = []posthornv1.NetworkPeer{{}}
 		}),
+		Entry("a limit below the request", "resources.requests.memory cannot be more than resources.limits.memory", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Resources = corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{"memory": resource.MustParse("2Gi")}, Limits: corev1.ResourceList{"memory": resource.MustParse("512Mi")},
+			}
+		}),
 		Entry("an image with a blank", "spec.image", func(c *posthornv1.BrokerCluster) { c.Spec.Image = "a b" }),
 		Entry("a name too long for host names", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = strings.Repeat("a", 41) }),
 		Entry("a name with a dot", "at most 40", func(c *posthornv1.BrokerCluster) { c.Name = "a.b" }),
@@ -114,6 +119,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		refusedWith(k8s.Create(ctx, q, client.DryRunAll), words)
 	},
 		Entry("no cluster", "spec.clusterRef.name", func(q *posthornv1.Queue) { q.Spec.ClusterRef.Name = "" }),
+		Entry("a stream", "streams are not supported by this version", func(q *posthornv1.Queue) { q.Spec.Type = "stream" }),
 		Entry("unknown type", "Unsupported value", func(q *posthornv1.Queue) { q.Spec.Type = "mirrored" }),
 		Entry("reserved name", "broker's own", func(q *posthornv1.Queue) { q.Spec.Name = "amq.mine" }),
 		Entry("name too long", "spec.name", func(q *posthornv1.Queue) { q.Spec.Name = strings.Repeat("n", 256) }),
@@ -146,6 +152,8 @@ var _ = Describe("bad input is refused by the API server", func() {
 		refusedWith(k8s.Create(ctx, p, client.DryRunAll), words)
 	},
 		Entry("no pattern", "spec.pattern", func(p *posthornv1.Policy) { p.Spec.Pattern = "" }),
+		Entry("a pattern that is not closed", "must be a regular expression", func(p *posthornv1.Policy) { p.Spec.Pattern = "^(a" }),
+		Entry("a range without an end", "must be a regular expression", func(p *posthornv1.Policy) { p.Spec.Pattern = "[a-" }),
 		Entry("no definition", "spec.definition", func(p *posthornv1.Policy) { p.Spec.Definition = map[string]apiextensionsv1.JSON{} }),
 		Entry("unknown target", "Unsupported value", func(p *posthornv1.Policy) { p.Spec.ApplyTo = "everything" }),
 		Entry("operator policy for exchanges", "an operator policy applies to", func(p *posthornv1.Policy) { p.Spec.Scope, p.Spec.ApplyTo = "Operator", "exchanges" }),
@@ -172,10 +180,33 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("short password", "length", func(u *posthornv1.User) { u.Spec.Credentials.Generate.Length = 4 }),
 		Entry("username with a blank", "spec.username", func(u *posthornv1.User) { u.Spec.Username = "a b" }),
 		Entry("tag with a comma", "spec.tags", func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"management,administrator"} }),
+		Entry("unknown tag", "supported values: \"administrator\"", func(u *posthornv1.User) { u.Spec.Tags = []posthornv1.UserTag{"wizard"} }),
+		Entry("a permission that is no regular expression", "must be a regular expression", func(u *posthornv1.User) {
+			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/", Read: "*"}}
+		}),
+		Entry("a topic permission that is no regular expression", "must be a regular expression", func(u *posthornv1.User) {
+			u.Spec.TopicPermissions = []posthornv1.TopicPermission{{Vhost: "/", Exchange: "amq.topic", Write: "a)"}}
+		}),
 		Entry("two permissions for a vhost", "Duplicate value", func(u *posthornv1.User) {
 			u.Spec.Permissions = []posthornv1.Permission{{Vhost: "/"}, {Vhost: "/"}}
 		}),
 		Entry("negative limit", "spec.limits", func(u *posthornv1.User) { u.Spec.Limits.Connections = -1 }),
 		Entry("adoption by likeness", "Unsupported value", func(u *posthornv1.User) { u.Spec.Adoption = "IfMatching" }),
+	)
+
+	// The broker has the last word about patterns: what another dialect knows is left to it.
+	DescribeTable("patterns that the API server takes", func(pattern string) {
+		p := &posthornv1.Policy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: posthornv1.PolicySpec{
+			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Pattern: pattern, Definition: map[string]apiextensionsv1.JSON{"max-length": value("1")},
+		}}
+		Expect(k8s.Create(ctx, p, client.DryRunAll)).To(Succeed())
+		u := &posthornv1.User{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "u"}, Spec: posthornv1.UserSpec{
+			ClusterRef: posthornv1.ClusterReference{Name: "c"}, Credentials: posthornv1.CredentialsSpec{Generate: &posthornv1.GenerateSpec{}},
+			Permissions: []posthornv1.Permission{{Vhost: "/", Configure: pattern, Write: pattern, Read: ""}},
+		}}
+		Expect(k8s.Create(ctx, u, client.DryRunAll)).To(Succeed())
+	},
+		Entry("all", ".*"), Entry("a literal dot", `^amq\.`), Entry("choices", "^(a|b)-[0-9]{1,3}$"), Entry("look-ahead", "^(?!amq)"),
+		Entry("a reference back", `(a)\1`), Entry("a possessive quantifier", "a++"), Entry("many", "a{1001}"),
 	)
 })
