@@ -15,6 +15,7 @@ mod globals;
 pub mod limits;
 mod lost;
 mod nodes;
+mod placed;
 mod placement;
 mod policies;
 mod policy_keys;

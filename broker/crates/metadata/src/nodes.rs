@@ -208,11 +208,13 @@ impl Tree {
         if queue.record.members == members {
             return Ok(Done::AsBefore);
         }
+        self.member_counts.remove(&queue.record);
         let before = std::mem::replace(
             &mut Arc::make_mut(&mut queue.record).members,
             members.to_vec(),
         );
         let record = queue.record.clone();
+        self.member_counts.add(&record);
         if members.iter().any(|m| self.nodes.contains_key(m)) {
             self.lost.remove(&id);
         }

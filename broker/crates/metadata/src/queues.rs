@@ -129,6 +129,7 @@ impl Tree {
         if let (false, Some(node)) = (record.durable, record.members.first()) {
             self.transient.entry(*node).or_default().insert(record.id);
         }
+        self.member_counts.add(&record);
         let record = Arc::new(record);
         let queue = Queue {
             record: record.clone(),
@@ -187,6 +188,7 @@ impl Tree {
             return;
         };
         let record = queue.record;
+        self.member_counts.remove(&record);
         self.lost.remove(&id);
         if let Some(vhost) = self.vhosts.get_mut(&record.vhost) {
             vhost.queues.remove(&record.name);

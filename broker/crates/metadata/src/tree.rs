@@ -2,6 +2,7 @@
 
 use crate::access::User;
 use crate::exchanges::{BindingKey, Bound, Exchange, Target};
+use crate::placed::MemberCounts;
 use crate::policies::{EffectivePolicy, Policy};
 use crate::retained::Retained;
 use crate::traffic::Counter;
@@ -46,6 +47,10 @@ pub struct Tree {
     /// Nodes of the cluster that are or were members of quorum queues, and the index of the last change that made them one. Kept from
     /// when [`crate::features::NODE_REMOVAL`] is on.
     pub(crate) placed: BTreeMap<NodeId, u64>,
+    /// Follows from the queues.
+    pub(crate) member_counts: MemberCounts,
+    #[cfg(debug_assertions)]
+    pub(crate) walked: std::cell::Cell<u64>,
     /// Durable queues without any copy left, and the name of the node that had the last one.
     pub(crate) lost: BTreeMap<QueueId, Name>,
     /// Global parameters: JSON by name.
@@ -177,7 +182,11 @@ impl Tree {
 
     /// All queues of all vhosts, in no order. Cheap per step.
     pub fn all_queues(&self) -> impl Iterator<Item = &Arc<QueueRecord>> {
-        self.queues.values().map(|q| &q.record)
+        self.queues.values().map(|q| {
+            #[cfg(debug_assertions)]
+            self.walked.set(self.walked.get() + 1);
+            &q.record
+        })
     }
 
     pub fn queue_count(&self) -> usize {

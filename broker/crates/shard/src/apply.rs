@@ -173,6 +173,7 @@ impl Core {
             TreeEvent::QueueAdded(record) => self.queue_added(&record, true),
             TreeEvent::QueueRemoved(record) => self.queue_removed(&record),
             TreeEvent::QueueMembersChanged(record) => {
+                self.members.leaders.members_changed(&self.tree, record.id);
                 self.members.review.queue(record.id);
                 self.queue_added(&record, false);
                 self.queue_members_changed(record.id, &record.members);
@@ -248,6 +249,7 @@ impl Core {
         self.deleting.remove(&record.id);
         self.members.departures.forget(record.id);
         self.members.review.forget(record.id);
+        self.members.leaders.forget(record.id);
         self.owners.remove(record.id);
         self.dead_letters.forget(record.id);
         if let Some(client) = session_mqtt::client_of(&record.name) {
@@ -297,6 +299,7 @@ impl Core {
         for record in removed {
             self.queue_removed(&record);
         }
+        self.members.leaders.restore(&self.tree);
         let all: Vec<_> = self.tree.all_queues().cloned().collect();
         for record in all {
             self.queue_added(&record, false);

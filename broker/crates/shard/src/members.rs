@@ -2,6 +2,7 @@
 
 mod departures;
 pub mod frame;
+mod leaders;
 mod operations;
 mod rebalance;
 mod reconcile;
@@ -15,18 +16,18 @@ pub use operations::Plan;
 use crate::core::Core;
 use crate::placement::Candidate;
 use departures::Departures;
-use metadata::QueueKind;
+use leaders::KnownLeaders;
 use operations::Changes;
 use reconcile::Review;
 use releases::Releases;
 use replacements::Replacements;
 use replicas::Questions;
-use std::collections::BTreeMap;
 
 /// A shard's part in it.
 #[derive(Default)]
 pub struct Members {
     pub review: Review,
+    pub leaders: KnownLeaders,
     pub departures: Departures,
     pub changes: Changes,
     pub questions: Questions,
@@ -35,31 +36,30 @@ pub struct Members {
 }
 
 impl Core {
-    /// The cluster's nodes as placement sees them. Counted each time: declarations and changes of members are rare, and a
-    /// count kept beside the tree would be state that can drift from it. A queue's leader is known where this shard has
-    /// a replica; of others it is taken to be the one that was to lead first.
+    /// The cluster's nodes as placement sees them. Costs the same however many queues there are: each declaration asks. A queue's
+    /// leader is known where this shard has a replica; of others it is taken to be the one that was to lead first.
     pub fn candidates(&self) -> Vec<Candidate<'_>> {
-        let mut counts = BTreeMap::<_, (usize, usize)>::new();
-        let quorum = self.tree.all_queues();
-        for record in quorum.filter(|q| q.kind == QueueKind::Quorum) {
-            for member in &record.members {
-                counts.entry(*member).or_default().0 += 1;
-            }
-            let known = self.owners.leader_of(record.id);
-            if let Some(leader) = known.or(record.members.first().copied()) {
-                counts.entry(leader).or_default().1 += 1;
-            }
-        }
-        let each = self.tree.nodes().map(|n| {
-            let (replicas, leaders) = counts.get(&n.id).copied().unwrap_or_default();
-            Candidate {
-                node: n.id,
-                zone: self.tree.zone(n.id),
-                available: self.is_up(n.id) && !n.maintenance,
-                replicas,
-                leaders,
-            }
+        let leaders = &self.members.leaders;
+        let each = self.tree.nodes().map(|n| Candidate {
+            node: n.id,
+            zone: self.tree.zone(n.id),
+            available: self.is_up(n.id) && !n.maintenance,
+            replicas: self.tree.member_count(n.id),
+            leaders: leaders.count(&self.tree, n.id),
         });
         each.collect()
+    }
+
+    /// In builds with debug assertions, now and then: the counts that [`Core::candidates`] uses are those of a recount.
+    pub fn check_counts(&self) {
+        #[cfg(debug_assertions)]
+        {
+            assert!(self.tree.member_counts_are_right());
+            let recount = self.members.leaders.recount(&self.tree);
+            for node in self.tree.nodes() {
+                let counted = self.members.leaders.count(&self.tree, node.id);
+                assert_eq!(recount.get(&node.id).copied().unwrap_or_default(), counted);
+            }
+        }
     }
 }

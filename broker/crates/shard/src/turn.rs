@@ -225,6 +225,7 @@ impl Core {
                         self.owners.set_expires(queue, None);
                     }
                 }
+                self.members.leaders.heard(&self.tree, queue, leader);
                 self.queue_leader_known(queue, leader);
             }
         }

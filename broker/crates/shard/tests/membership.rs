@@ -438,3 +438,22 @@ fn the_last_copy_keeps_its_node() {
     let refused = c.forget(2);
     assert!(refused.is_err(), "{refused:?}");
 }
+
+/// Records of queues that node 0 looks at to declare one more.
+fn walked_by_a_declaration(c: &mut Cluster, client: &mut Client, name: &str) -> u64 {
+    let before = c.queues_walked(0);
+    client.declare(c, name, &quorum(&[]));
+    c.queues_walked(0) - before
+}
+
+#[test]
+fn declaring_a_quorum_queue_costs_the_same_however_many_there_are() {
+    let mut c = Cluster::new(1);
+    let mut client = c.client(0);
+    let few = walked_by_a_declaration(&mut c, &mut client, "first");
+    for n in 0..500 {
+        client.declare(&mut c, &format!("q{n}"), &quorum(&[]));
+    }
+    let many = walked_by_a_declaration(&mut c, &mut client, "last");
+    assert!(many <= few, "{many} records were looked at, {few} before");
+}

@@ -54,6 +54,7 @@ impl Core {
             }
             self.members.departures.forget(queue);
             self.owners.departed(queue);
+            self.members.leaders.forget(queue);
             if let Some(record) = self.tree.queue_by_id(queue).cloned() {
                 tracing::info!(event = "replica_deleted", queue = %record.name, vhost = %record.vhost);
                 // This node may be a member again by now.

@@ -91,6 +91,7 @@ impl Core {
         if std::mem::take(&mut review.all) || self.now >= review.all_at {
             review.all_at = self.now + ALL_EVERY;
             queues = self.owners.led_queues();
+            self.check_counts();
         }
         for id in queues {
             let status = self.owners.led_status(id);

@@ -410,6 +410,11 @@ impl Cluster {
         new
     }
 
+    /// Records of queues that a node has looked at one after the other.
+    pub fn queues_walked(&self, at: usize) -> u64 {
+        self.nodes[at].shard.core().tree.queues_walked()
+    }
+
     /// Voters of the metadata group as a node knows them.
     pub fn metadata_voters(&self, at: usize) -> Vec<NodeId> {
         let status = self.nodes[at].shard.core().owners.metadata_status();
