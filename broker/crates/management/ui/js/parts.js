@@ -35,7 +35,7 @@ export function Pairs({ of }) {
 export const Tag = ({ children, kind = '', title }) => html`<span class=${`tag ${kind}`} title=${title}>${children}</span>`;
 
 const GOOD = ['running', 'up', 'single_active', 'enabled', 'leader', 'follower'];
-const NOT_GOOD = ['down', 'stopped', 'blocked', 'noproc', 'unavailable', 'suspected_down'];
+const NOT_GOOD = ['down', 'lost', 'stopped', 'blocked', 'noproc', 'unavailable', 'suspected_down'];
 
 /** A word for how something is, with a colour beside the word. */
 export function State({ of }) {

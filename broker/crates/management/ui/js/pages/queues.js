@@ -141,6 +141,7 @@ function Details({ queue: q, can }) {
   const policy = (name, place) => name && html`<${Link} place=${[place, q.vhost, name]}>${name}</${Link}>`;
   const consumers = q.consumer_details ?? [];
   return html`
+    ${q.state === 'lost' && html`<p class="problem" role="alert">Its only copy was on node ${q.node}, which lost its data directory. Delete the queue, then declare it again.</p>`}
     ${q.state === 'down' && html`<p class="problem" role="alert">No node answers for it: the node that holds it, or most of its members, cannot be reached. <a href="#/">What is wrong</a></p>`}
     <div class="plots">
       <${Levels} title="Messages" stats=${q} names=${DEPTHS} />
