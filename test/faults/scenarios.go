@@ -66,6 +66,8 @@ func all() []scenario {
 		func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[2]) },
 		func(w *world, _ *nodes.Node) fault { return w.wiped(w.cluster.Nodes[1]) }))
 	wipe.home = 0
+	lastCopy := three("last-copy", "a node loses its data directory and with it the only copy of a queue; then another node is killed", lastCopy)
+	lastCopy.home = 0
 	mixed := three("mixed", "faults by the seed, one or two at a time, for -duration", mixed)
 	mixed.smallDisk, mixed.long = map[int]int{2: smallDisk}, true
 	mixed.settings = full.settings
@@ -86,6 +88,7 @@ func all() []scenario {
 		three("freeze", "the leader's process stopped and continued", one(func(w *world, l *nodes.Node) fault { return w.frozen(l) })),
 		full,
 		wipe,
+		lastCopy,
 		three("rolling", "each node restarted with SIGTERM", rolling),
 		three("poor-links", "slow, then lossy links", each(
 			func(w *world, _ *nodes.Node) fault { return w.slow() },
@@ -111,6 +114,49 @@ func rolling(w *world) error {
 		}
 	}
 	return nil
+}
+
+// lastCopy also sees that the two nodes that are left go on, and that the lost queue waits for its deletion only.
+func lastCopy(w *world) error {
+	const queue = "only-copy"
+	first, victim, third := w.cluster.Nodes[0], w.cluster.Nodes[1], w.cluster.Nodes[2]
+	if err := victim.DeclareClassic(queue); err != nil {
+		return err
+	}
+	if err := w.eventually("every node knows the queue", w.cluster.Whole); err != nil {
+		return err
+	}
+	w.cluster.Lost = []string{queue}
+	if err := w.suffer(w.wiped(victim)); err != nil {
+		return err
+	}
+	for _, n := range w.cluster.Nodes {
+		if err := w.eventually("no vote of the old node counts", n.Uncritical); err != nil {
+			return err
+		}
+	}
+	kill := w.killed(third)
+	begin := kill.begin
+	kill.begin = func() error {
+		if err := begin(); err != nil {
+			return err
+		}
+		return w.everyQueueConfirms()
+	}
+	if err := w.suffer(kill); err != nil {
+		return err
+	}
+	if first.NothingLost() == nil {
+		return fmt.Errorf("%s reports no lost queue", first.Name)
+	}
+	if err := first.Delete(queue); err != nil {
+		return err
+	}
+	w.cluster.Lost = nil
+	if err := victim.DeclareClassic(queue); err != nil {
+		return err
+	}
+	return w.eventually("nothing is lost any more", first.NothingLost)
 }
 
 // fullDisk also sees that the node neither confirms nor forgets.

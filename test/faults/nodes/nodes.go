@@ -46,6 +46,8 @@ type Options struct {
 // Cluster is all nodes, numbered from 0.
 type Cluster struct {
 	Nodes []*Node
+	// Lost are queues whose only copy is gone and that wait for their deletion.
+	Lost []string
 }
 
 // Node is one broker: a directory, and a process that uses it most of the time.
