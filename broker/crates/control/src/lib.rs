@@ -151,6 +151,8 @@ pub struct Resources {
     /// Files and sockets that the process has, their number, and those that it may have.
     pub descriptors_used: Option<u64>,
     pub descriptors: Option<u64>,
+    /// Files could not be opened lately, for want of descriptors or memory.
+    pub files_short: bool,
     /// Client connections that it takes at most.
     pub connections: Option<u64>,
     pub threads: Option<u64>,

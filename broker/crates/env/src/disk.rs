@@ -23,6 +23,23 @@ pub trait Disk: Send + Sync {
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
     /// Bytes that can still be written.
     fn available(&self) -> io::Result<u64>;
+    /// Whether a file that is only written to now and then may stay open between two writes. False while descriptors are
+    /// short: then it is opened anew for each write.
+    fn may_keep_open(&self) -> bool {
+        true
+    }
+}
+
+/// The cause of an error when the process is out of descriptors or memory. Nothing is wrong with the file: the same call
+/// works once others have given some back.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Shortage(pub String);
+
+/// Whether a call failed because a resource is short that others may give back: descriptors, memory or space.
+pub fn is_shortage(error: &io::Error) -> bool {
+    let cause = error.get_ref();
+    is_full(error) || cause.is_some_and(|cause| cause.is::<Shortage>())
 }
 
 pub trait File: Send + Sync {

@@ -1,6 +1,10 @@
 //! The operating system behind the traits.
 
-use crate::disk::{check_path, parent};
+mod open_files;
+
+pub use open_files::OpenFiles;
+
+use crate::disk::{Shortage, check_path, parent};
 use crate::{Clock, Disk, File, SeededRng, Time, WallTime};
 use std::fs;
 use std::io::{self, Read};
@@ -8,6 +12,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Monotonic time since this value was made.
@@ -61,6 +66,7 @@ pub fn seeded_rng() -> io::Result<SeededRng> {
 #[derive(Clone, Debug)]
 pub struct RealDisk {
     root: PathBuf,
+    files: Arc<OpenFiles>,
 }
 
 impl RealDisk {
@@ -68,7 +74,31 @@ impl RealDisk {
     pub fn open(root: impl Into<PathBuf>) -> io::Result<RealDisk> {
         let root = root.into();
         fs::create_dir_all(&root).map_err(|e| at(&root, e))?;
-        Ok(RealDisk { root })
+        Ok(RealDisk {
+            root,
+            files: Arc::default(),
+        })
+    }
+
+    /// How many of its files are open.
+    pub fn open_files(&self) -> Arc<OpenFiles> {
+        self.files.clone()
+    }
+
+    fn opened(&self, file: io::Result<fs::File>, path: PathBuf) -> io::Result<Box<dyn File>> {
+        match file {
+            Ok(file) => {
+                self.files.opened();
+                let files = self.files.clone();
+                Ok(Box::new(RealFile { file, path, files }))
+            }
+            Err(error) => {
+                if open_files::is_shortage(&error) {
+                    self.files.failed();
+                }
+                Err(at(&path, error))
+            }
+        }
     }
 
     pub fn root(&self) -> &Path {
@@ -87,7 +117,11 @@ impl RealDisk {
 
 /// Puts the path into the error's text and keeps its kind and what it means.
 fn at(path: &Path, error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    let text = format!("{}: {error}", path.display());
+    match open_files::is_shortage(&error) {
+        true => io::Error::new(error.kind(), Shortage(text)),
+        false => io::Error::new(error.kind(), text),
+    }
 }
 
 impl Disk for RealDisk {
@@ -97,19 +131,14 @@ impl Disk for RealDisk {
             .read(true)
             .write(true)
             .create_new(true)
-            .open(&path)
-            .map_err(|e| at(&path, e))?;
-        Ok(Box::new(RealFile { file, path }))
+            .open(&path);
+        self.opened(file, path)
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn File>> {
         let path = self.path(path)?;
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|e| at(&path, e))?;
-        Ok(Box::new(RealFile { file, path }))
+        let file = fs::OpenOptions::new().read(true).write(true).open(&path);
+        self.opened(file, path)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
@@ -168,12 +197,23 @@ impl Disk for RealDisk {
     fn available(&self) -> io::Result<u64> {
         available(&self.root).map_err(|e| at(&self.root, e))
     }
+
+    fn may_keep_open(&self) -> bool {
+        self.files.has_room()
+    }
 }
 
 #[derive(Debug)]
 struct RealFile {
     file: fs::File,
     path: PathBuf,
+    files: Arc<OpenFiles>,
+}
+
+impl Drop for RealFile {
+    fn drop(&mut self) {
+        self.files.closed();
+    }
 }
 
 impl File for RealFile {

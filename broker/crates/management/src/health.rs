@@ -237,6 +237,10 @@ async fn alarms(api: &Api, local: bool) -> Answer {
             }
         }
     }
+    if api.config().measured().files_short {
+        let own = nodes.iter().find(|n| n.id == own).map(|n| n.name.clone());
+        raised.push(object!({"node": own, "resource": "file_descriptors"}));
+    }
     if raised.is_empty() {
         return ok();
     }

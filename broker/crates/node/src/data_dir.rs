@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::identity::{ClusterRecord, Identity, IdentityError};
-use env::real::RealDisk;
+use env::real::{OpenFiles, RealDisk};
 use env::{Disk, Rng};
 use std::fs::{File, TryLockError};
 use std::io;
@@ -96,6 +96,11 @@ impl DataDir {
 
     pub fn disk(&self) -> Arc<dyn Disk> {
         self.disk.clone()
+    }
+
+    /// How many files of the directory are open.
+    pub fn open_files(&self) -> Arc<OpenFiles> {
+        self.disk.open_files()
     }
 
     pub fn identity(&self) -> Identity {

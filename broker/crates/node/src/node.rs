@@ -324,7 +324,14 @@ impl Node {
             u64::MAX
         });
         let for_clients = for_clients(descriptors);
-        tracing::info!(event = "node.descriptors", limit = descriptors, for_clients);
+        let for_queues = for_queues(descriptors);
+        self.data.open_files().set_bound(for_queues);
+        tracing::info!(
+            event = "node.descriptors",
+            limit = descriptors,
+            for_clients,
+            for_queues
+        );
         reactor::LoopConfig {
             max_connections: limits.max_connections.div_ceil(shards),
             accepts_per_turn: limits.accepts_per_turn,
@@ -434,7 +441,8 @@ impl Node {
     ) -> Result<(), NodeError> {
         let certificates = self.clients.certificates();
         let (disk, seen) = (self.data.disk(), self.seen.clone());
-        let mut watch = crate::watch::Watch::new(disk, &self.config, certificates, seen);
+        let files = self.data.open_files();
+        let mut watch = crate::watch::Watch::new(disk, files, &self.config, certificates, seen);
         let mut ready = false;
         loop {
             watch.look(alarms);
@@ -519,9 +527,16 @@ impl Node {
 /// cannot open its next file must end.
 const KEEP_DESCRIPTORS: u64 = 512;
 
+/// How many files of classic queues may stay open between two writes, as part of a process's descriptors. With more
+/// queues that are written to, files are opened anew for each write.
+fn for_queues(limit: u64) -> u64 {
+    (limit / 8).clamp(16, 4096)
+}
+
 /// How many of a process's descriptors may be client connections; at least half of them.
 fn for_clients(limit: u64) -> usize {
-    let left = limit.saturating_sub(KEEP_DESCRIPTORS).max(limit / 2);
+    let left = limit.saturating_sub(KEEP_DESCRIPTORS + for_queues(limit));
+    let left = left.max(limit / 2);
     usize::try_from(left).unwrap_or(usize::MAX)
 }
 

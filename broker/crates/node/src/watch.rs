@@ -7,6 +7,7 @@ use crate::machine;
 use crate::node::most_connections;
 use control::Resources;
 use env::Disk;
+use env::real::OpenFiles;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ pub(crate) struct Watch {
     thread_limit: Option<u64>,
     processors: u64,
     disk: Arc<dyn Disk>,
+    files: Arc<OpenFiles>,
+    /// Calls failed for want of descriptors or memory.
+    files_short: bool,
     disk_free_limit: u64,
     /// Bytes the process may use; None when nothing is known about the machine's memory.
     memory: Option<u64>,
@@ -47,6 +51,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub fn new(
         disk: Arc<dyn Disk>,
+        files: Arc<OpenFiles>,
         config: &Config,
         certificates: Vec<tls::Watched>,
         seen: Arc<Seen>,
@@ -60,6 +65,8 @@ impl Watch {
             thread_limit: machine::thread_limit(),
             processors: machine::cpus().into(),
             disk,
+            files,
+            files_short: false,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
             memory: machine::memory_limit(),
             memory_watermark: config.memory_watermark,
@@ -93,7 +100,29 @@ impl Watch {
         *counted
     }
 
+    /// Tells once when files cannot be opened for want of descriptors or memory, and once when that is over.
+    fn look_at_files(&mut self) {
+        let short = self.files.take_failures();
+        if short == self.files_short {
+            return;
+        }
+        self.files_short = short;
+        let (limit, used) = (self.descriptors, self.descriptors_used());
+        if short {
+            tracing::error!(
+                event = "storage.files_short",
+                limit,
+                used,
+                "files cannot be opened for want of descriptors or memory: classic queues refuse requests until there \
+                 are some. Raise the limit (ulimit -n, LimitNOFILE) or close connections"
+            );
+        } else {
+            tracing::info!(event = "storage.files_enough", limit, used);
+        }
+    }
+
     pub fn look(&mut self, alarms: &Alarms) {
+        self.look_at_files();
         let free = self.disk.available();
         match &free {
             Ok(free) => alarms.set(Cause::LowDisk, *free < self.disk_free_limit),
@@ -112,6 +141,7 @@ impl Watch {
             disk_free_limit: Some(self.disk_free_limit),
             descriptors_used: self.descriptors_used(),
             descriptors: self.descriptors,
+            files_short: self.files_short,
             connections: Some(self.connections),
             threads: machine::threads(),
             thread_limit: self.thread_limit,

@@ -1,7 +1,7 @@
 //! A simulated data directory with the faults of real ones.
 
 use super::inode::Inode;
-use crate::disk::{check_path, parent};
+use crate::disk::{Shortage, check_path, parent};
 use crate::{Disk, File};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -50,6 +50,8 @@ struct Faults {
     /// Successful syncs left before every later one fails.
     syncs_left: Option<u64>,
     unreadable: BTreeSet<String>,
+    /// No descriptor is left: files cannot be opened.
+    out_of_descriptors: bool,
     copies_on_write: bool,
     lies: bool,
     /// Changes of the disk left before the power goes off.
@@ -211,6 +213,16 @@ impl State {
     }
 }
 
+impl State {
+    fn check_descriptors(&self, path: &str) -> io::Result<()> {
+        if self.faults.out_of_descriptors {
+            let text = format!("{path}: too many open files (simulated)");
+            return Err(io::Error::other(Shortage(text)));
+        }
+        Ok(())
+    }
+}
+
 impl SimDisk {
     /// Empty, without a limit, without faults.
     pub fn new() -> SimDisk {
@@ -251,6 +263,7 @@ impl Disk for SimDisk {
     fn create(&self, path: &str) -> io::Result<Box<dyn File>> {
         let state = &mut *self.state();
         state.check(path)?;
+        state.check_descriptors(path)?;
         if state.now.files.contains_key(path) || state.now.has_dir(path) {
             return Err(error(ErrorKind::AlreadyExists, "exists", path));
         }
@@ -271,6 +284,7 @@ impl Disk for SimDisk {
     fn open(&self, path: &str) -> io::Result<Box<dyn File>> {
         let state = self.state();
         state.check(path)?;
+        state.check_descriptors(path)?;
         match state.now.files.get(path) {
             Some(inode) => Ok(self.handle(&state, path, *inode)),
             None => Err(error(ErrorKind::NotFound, "no such file", path)),
@@ -379,6 +393,10 @@ impl Disk for SimDisk {
         Ok(state
             .capacity
             .map_or(u64::MAX, |c| c.saturating_sub(state.used())))
+    }
+
+    fn may_keep_open(&self) -> bool {
+        !self.state().faults.out_of_descriptors
     }
 }
 

@@ -253,6 +253,7 @@ fn what_the_node_uses_of_its_machine_is_shown() {
         thread_limit: Some(88),
         processors: Some(2),
         descriptors: None,
+        files_short: true,
     };
     let server = Server::start_with(|c| {
         c.resources = Some(crate::Measure(Arc::new(move || measured)));
@@ -273,6 +274,9 @@ fn what_the_node_uses_of_its_machine_is_shown() {
     ] {
         assert_eq!(own[name], figure, "{name}");
     }
+    let checked = server.ask("GET", "/api/health/checks/local-alarms", None);
+    assert_eq!(checked.status, 503);
+    assert_eq!(checked.body["alarms"][0]["resource"], "file_descriptors");
     // How it changes: since the first look.
     for name in [
         "mem_used",

@@ -23,6 +23,8 @@ mod record;
 mod scan;
 mod segments;
 mod shelf;
+#[cfg(test)]
+mod shortage_tests;
 mod stopped;
 #[cfg(test)]
 mod tests;
@@ -32,9 +34,9 @@ pub use shelf::{BUFFER_BYTES, BUFFER_MESSAGES};
 
 use crate::checkout::{Admission, Checkout, Store, begins_anew};
 use crate::{
-    ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Outcome, Output, Overflow, Queue,
-    QueueCounters, QueueId, QueueKind, QueueSettings, QueueStats, Reject, Request, RequestBody,
-    SessionId, ToQueue,
+    Answer, ConsumerInfo, DeadLettering, Event, GoneNode, Moment, Name, Outcome, Output, Overflow,
+    Queue, QueueCounters, QueueId, QueueKind, QueueSettings, QueueStats, Reject, Request,
+    RequestBody, SessionId, ToQueue,
 };
 use env::{Disk, Incarnation, NodeId, Time, WallTime};
 use message::Message;
@@ -70,6 +72,8 @@ pub struct ClassicQueue {
     expire_at: Option<WallTime>,
     /// The disk does not take writes: publishes are refused.
     full: bool,
+    /// Its files could not be read yet, and nothing is wrong with them: all that needs them is refused.
+    unopened: bool,
     /// Something may have come back from a channel that ends, and nobody was served since.
     unserved: bool,
     at: Moment,
@@ -89,7 +93,9 @@ impl ClassicQueue {
         Ok(queue)
     }
 
-    /// The queue as its files say, in this life of the node. Damage is told in the first output.
+    /// The queue as its files say, in this life of the node. Damage is told in the first output. While descriptors or
+    /// memory are short, or the disk fails to read, the queue is there and refuses what needs its files; it tries again by
+    /// itself.
     pub fn open(
         disk: Arc<dyn Disk>,
         id: QueueId,
@@ -98,14 +104,45 @@ impl ClassicQueue {
         incarnation: Incarnation,
     ) -> io::Result<ClassicQueue> {
         let mut queue = ClassicQueue::around(disk, id, label, settings, incarnation);
-        queue.shelf.recover()?;
-        if queue.shelf.may_expire {
+        match queue.shelf.recover() {
+            Ok(()) => queue.opened(),
+            Err(error) if is_lasting(&error) => return Err(error),
+            Err(error) => {
+                queue.unopened = true;
+                queue.retry_at = Some(Time::ZERO);
+                let fault = format!(
+                    "{}: its files cannot be opened now: {error}. Requests are refused until they can; nothing is lost",
+                    queue.checkout.label
+                );
+                queue.shelf.output.faults.push(fault);
+            }
+        }
+        Ok(queue)
+    }
+
+    fn opened(&mut self) {
+        self.unopened = false;
+        if self.shelf.may_expire {
             // Heads may have expired meanwhile.
-            queue.expire_at = Some(WallTime(0));
+            self.expire_at = Some(WallTime(0));
         }
         // What was out is back, or the limits are new.
-        queue.keep_limits();
-        Ok(queue)
+        self.keep_limits();
+    }
+
+    fn open_again(&mut self) {
+        match self.shelf.recover() {
+            Ok(()) => {
+                self.opened();
+                self.serve();
+            }
+            Err(error) => {
+                if is_lasting(&error) {
+                    self.shelf.cannot("cannot be opened", &error);
+                }
+                self.retry_at = Some(self.at.now + RETRY_AFTER);
+            }
+        }
     }
 
     fn around(
@@ -136,6 +173,7 @@ impl ClassicQueue {
             retry_at: None,
             expire_at: None,
             full: false,
+            unopened: false,
             unserved: false,
             at: Moment::default(),
         }
@@ -242,6 +280,13 @@ impl ClassicQueue {
             return;
         }
         self.serve_at_last();
+        if let Some(refusal) = self.refusal(&body) {
+            let answer = Answer::Refused {
+                code: 406,
+                text: refusal,
+            };
+            return self.shelf.event(session, Event::Answer { seq, answer });
+        }
         match body {
             RequestBody::Publish(message) => self.publish(session, seq, message),
             RequestBody::Close => {
@@ -268,6 +313,18 @@ impl ClassicQueue {
         self.serve();
     }
 
+    /// Why a request cannot be answered: it needs messages that cannot be read now. To say that there are none would be
+    /// wrong.
+    fn refusal(&mut self, body: &RequestBody) -> Option<String> {
+        let readable = match body {
+            RequestBody::Get { .. } => !self.unopened && self.shelf.can_read_head(),
+            RequestBody::Stat | RequestBody::Purge | RequestBody::Delete { .. } => !self.unopened,
+            _ => true,
+        };
+        let label = &self.checkout.label;
+        (!readable).then(|| format!("{label} cannot be read at the moment: try again later"))
+    }
+
     /// At the end of the turn, and before anybody can tell whether it has been done.
     fn serve_at_last(&mut self) {
         if self.unserved {
@@ -288,7 +345,7 @@ impl ClassicQueue {
 
     fn publish(&mut self, session: SessionId, seq: u64, message: Message) {
         let body = message.body_len() as u64;
-        let refused = if self.checkout.deleted || self.full {
+        let refused = if self.checkout.deleted || self.full || self.unopened {
             Some(Reject::Unavailable)
         } else if self.settings.overflow != Overflow::DropHead && self.over(1, body) {
             if self.settings.overflow == Overflow::RejectPublishDlx {
@@ -425,6 +482,14 @@ impl ClassicQueue {
     }
 }
 
+/// Whether trying again cannot help: a file is another queue's, of a newer version, or gone.
+fn is_lasting(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::NotFound
+    )
+}
+
 /// Part of the end of a channel, which several requests may be.
 fn ends(body: &RequestBody) -> bool {
     matches!(
@@ -482,7 +547,10 @@ impl Queue for ClassicQueue {
         if due(self.retry_at) {
             self.retry_at = None;
             self.shelf.stalled = false;
-            self.checkout.dispatch(&mut self.shelf);
+            match self.unopened {
+                true => self.open_again(),
+                false => self.checkout.dispatch(&mut self.shelf),
+            }
         }
         self.finish(out);
         self.report(out);

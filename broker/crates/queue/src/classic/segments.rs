@@ -128,6 +128,11 @@ impl Segments {
         current.is_some_and(|c| c.number == number)
     }
 
+    /// Forgets what a recovery found that did not come to its end.
+    pub fn reset(&mut self) {
+        *self = Segments::new(Arc::clone(&self.disk), self.queue);
+    }
+
     /// Finds what an earlier process left. Reads headers and lengths, not bodies.
     pub fn recover(&mut self, incarnation: Incarnation) -> io::Result<Recovered> {
         let mut found = Recovered::default();
@@ -338,7 +343,8 @@ impl Segments {
             segment.written.messages += part.persistent;
             segment.written.bytes += part.persistent_bytes;
         }
-        if self.current.values().filter(|c| c.file.is_some()).count() > MAX_OPEN {
+        let open = self.current.values().filter(|c| c.file.is_some()).count();
+        if open > MAX_OPEN || !self.disk.may_keep_open() {
             self.rest();
         }
         Ok(places)

@@ -95,6 +95,8 @@ pub(super) struct Shelf {
     pub output: Output,
     /// Reading failed: nothing is read until it is tried again.
     pub stalled: bool,
+    /// It was told that reading fails, and it has not worked since.
+    pub(super) told_unreadable: bool,
 }
 
 impl Shelf {
@@ -127,11 +129,19 @@ impl Shelf {
             safer: BTreeSet::new(),
             output: Output::default(),
             stalled: false,
+            told_unreadable: false,
         }
     }
 
+    /// On an error it is as before, and the call may be repeated.
     pub fn recover(&mut self) -> io::Result<()> {
-        let mut found = self.segments.recover(self.incarnation)?;
+        let mut found = match self.segments.recover(self.incarnation) {
+            Ok(found) => found,
+            Err(error) => {
+                self.segments.reset();
+                return Err(error);
+            }
+        };
         self.base = found.last_seq.saturating_add(1).max(1);
         for (lane, messages) in found.messages {
             let at = usize::from(lane);
@@ -295,6 +305,12 @@ impl Shelf {
             true => self.segments.revoke_stopped(),
             false => Ok(()),
         }
+    }
+
+    /// Whether the message that is next can be had: false while it lies in a file that cannot be read now.
+    pub fn can_read_head(&mut self) -> bool {
+        self.head_expires();
+        !self.stalled
     }
 
     /// Messages cannot be read or written. Files that are gone do not come back.

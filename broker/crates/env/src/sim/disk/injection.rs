@@ -79,6 +79,11 @@ impl SimDisk {
         }
     }
 
+    /// No file can be opened or created, as in a process that has used up its descriptors; open ones still work.
+    pub fn set_out_of_descriptors(&self, on: bool) {
+        self.state().faults.out_of_descriptors = on;
+    }
+
     /// The whole directory stops answering (or comes back).
     pub fn set_gone(&self, gone: bool) {
         self.state().faults.gone = gone;

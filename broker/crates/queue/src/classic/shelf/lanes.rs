@@ -96,10 +96,15 @@ impl Shelf {
                 .read(cursor.segment, cursor.offset, share, &mut faults);
             self.output.faults.extend(faults);
             match read {
-                Ok((loaded, next)) => self.loaded(at, cursor, loaded, next),
+                Ok((loaded, next)) => {
+                    self.told_unreadable = false;
+                    self.loaded(at, cursor, loaded, next);
+                }
                 Err(error) => {
                     self.stalled = true;
-                    self.cannot("cannot be read", &error);
+                    if !std::mem::replace(&mut self.told_unreadable, true) {
+                        self.cannot("cannot be read", &error);
+                    }
                 }
             }
         }

@@ -1,0 +1,105 @@
+//! A process without descriptors: nothing is damaged, nothing is lost, and nothing waits without an answer.
+
+use super::tests::{Rig, settings};
+use super::*;
+use crate::{Answer, ConsumerId};
+
+/// Twenty messages that are not in memory.
+fn stopped() -> Rig {
+    let mut rig = Rig::new(settings());
+    for n in 1..=20 {
+        rig.publish(n, true, 100);
+    }
+    rig.pass(WRITE_AFTER);
+    rig.queue.write_all(&mut Output::default()).unwrap();
+    rig
+}
+
+fn get() -> RequestBody {
+    RequestBody::Get {
+        consumer: ConsumerId(3),
+        no_ack: false,
+    }
+}
+
+fn answers(out: &Output) -> Vec<Answer> {
+    let answer = |a: &crate::Addressed| match &a.event {
+        Event::Answer { answer, .. } => Some(answer.clone()),
+        _ => None,
+    };
+    out.events.iter().filter_map(answer).collect()
+}
+
+fn is_refusal(answer: &Answer) -> bool {
+    matches!(answer, Answer::Refused { code: 406, text } if text.contains("queue 'q' in vhost '/'"))
+}
+
+/// Whether the publish with this request number is refused.
+fn refuses(out: &Output, seq: u64) -> bool {
+    let refused = |a: &crate::Addressed| match &a.event {
+        Event::AppliedExcept { refused, .. } => {
+            let mut refused = refused.iter();
+            refused.any(|r| r.why == Reject::Unavailable && (r.from..=r.to).contains(&seq))
+        }
+        _ => false,
+    };
+    out.events.iter().any(refused)
+}
+
+#[test]
+fn a_queue_that_cannot_be_opened_refuses_at_once_and_opens_by_itself() {
+    let mut rig = stopped();
+    rig.disk.set_out_of_descriptors(true);
+    rig.restart(false);
+    for body in [get(), RequestBody::Stat, RequestBody::Purge] {
+        let out = rig.ask(6, body);
+        assert!(answers(&out).iter().any(is_refusal), "{:?}", out.events);
+    }
+    assert!(refuses(&rig.publish(21, true, 100), 1));
+    // It is told once, however long it lasts.
+    let mut faults = 0;
+    for _ in 0..10 {
+        faults += rig.pass(RETRY_AFTER).faults.len();
+    }
+    assert_eq!(faults, 0, "told with the first output");
+    rig.disk.set_out_of_descriptors(false);
+    rig.pass(RETRY_AFTER);
+    assert_eq!(rig.queue.stats().ready, 20);
+    assert_eq!(rig.drain().0, (1..=20).collect::<Vec<_>>());
+}
+
+/// Not "empty", which a client would believe.
+#[test]
+fn a_get_is_refused_while_messages_cannot_be_read() {
+    let mut rig = stopped();
+    rig.restart(false);
+    rig.disk.set_out_of_descriptors(true);
+    let out = rig.ask(6, get());
+    assert!(answers(&out).iter().all(is_refusal), "{:?}", out.events);
+    assert_eq!(answers(&out).len(), 1);
+    assert_eq!(out.faults.len(), 1, "{:?}", out.faults);
+    rig.disk.set_out_of_descriptors(false);
+    rig.pass(RETRY_AFTER);
+    let out = rig.ask(6, get());
+    let delivered = |a: &crate::Addressed| matches!(a.event, Event::Deliver { .. });
+    assert!(out.events.iter().any(delivered), "{:?}", out.events);
+}
+
+/// Files do not stay open while descriptors are short.
+#[test]
+fn publishes_are_refused_without_descriptors_and_taken_again_with_them() {
+    let mut rig = stopped();
+    rig.restart(true);
+    rig.disk.set_out_of_descriptors(true);
+    rig.publish(21, true, 100);
+    let out = rig.pass(WRITE_AFTER);
+    assert_eq!(out.faults.len(), 1, "{:?}", out.faults);
+    assert!(refuses(&rig.publish(22, true, 100), 2));
+    rig.disk.set_out_of_descriptors(false);
+    rig.pass(RETRY_AFTER);
+    assert!(!refuses(&rig.publish(23, true, 100), 3));
+    rig.pass(WRITE_AFTER);
+    let mut expected: Vec<u64> = (1..=21).collect();
+    expected.push(23);
+    assert_eq!(rig.drain().0, expected);
+}
