@@ -1,8 +1,10 @@
 //! The operating system behind the traits.
 
 mod open_files;
+mod write_budget;
 
 pub use open_files::OpenFiles;
+pub use write_budget::WriteBudget;
 
 use crate::disk::{Shortage, check_path, parent};
 use crate::{Clock, Disk, File, SeededRng, Time, WallTime};
@@ -67,6 +69,7 @@ pub fn seeded_rng() -> io::Result<SeededRng> {
 pub struct RealDisk {
     root: PathBuf,
     files: Arc<OpenFiles>,
+    writes: Arc<WriteBudget>,
 }
 
 impl RealDisk {
@@ -77,6 +80,7 @@ impl RealDisk {
         Ok(RealDisk {
             root,
             files: Arc::default(),
+            writes: Arc::default(),
         })
     }
 
@@ -85,12 +89,21 @@ impl RealDisk {
         self.files.clone()
     }
 
+    /// How much is written before free space should be looked at.
+    pub fn write_budget(&self) -> Arc<WriteBudget> {
+        self.writes.clone()
+    }
+
     fn opened(&self, file: io::Result<fs::File>, path: PathBuf) -> io::Result<Box<dyn File>> {
         match file {
             Ok(file) => {
                 self.files.opened();
-                let files = self.files.clone();
-                Ok(Box::new(RealFile { file, path, files }))
+                Ok(Box::new(RealFile {
+                    file,
+                    path,
+                    files: self.files.clone(),
+                    writes: self.writes.clone(),
+                }))
             }
             Err(error) => {
                 if open_files::is_shortage(&error) {
@@ -208,6 +221,7 @@ struct RealFile {
     file: fs::File,
     path: PathBuf,
     files: Arc<OpenFiles>,
+    writes: Arc<WriteBudget>,
 }
 
 impl Drop for RealFile {
@@ -231,6 +245,7 @@ impl File for RealFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.writes.spend(data.len());
         self.file
             .write_all_at(data, offset)
             .map_err(|e| at(&self.path, e))

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::identity::{ClusterRecord, Identity, IdentityError};
-use env::real::{OpenFiles, RealDisk};
+use env::real::{OpenFiles, RealDisk, WriteBudget};
 use env::{Disk, Rng};
 use std::fs::{File, TryLockError};
 use std::io;
@@ -101,6 +101,11 @@ impl DataDir {
     /// How many files of the directory are open.
     pub fn open_files(&self) -> Arc<OpenFiles> {
         self.disk.open_files()
+    }
+
+    /// How much is written before free space should be looked at.
+    pub fn write_budget(&self) -> Arc<WriteBudget> {
+        self.disk.write_budget()
     }
 
     pub fn identity(&self) -> Identity {

@@ -13,7 +13,7 @@ use crate::links::LinkStatus;
 use crate::machine;
 use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
-use crate::watch::Seen;
+use crate::watch::{self, Seen, Watch};
 use control::{ControlRequest, Readiness, Resources};
 use env::real::RealClock;
 use env::{Clock, Disk, NodeId, Rng, SeededRng, Time, WallTime};
@@ -270,6 +270,7 @@ impl Node {
                 Err(NodeError::Fatal(text))
             }
             Notice::DiskFull(_)
+            | Notice::DiskWritten
             | Notice::MemoryWatermark(_)
             | Notice::DiskFreeLimit(_)
             | Notice::Ready
@@ -442,12 +443,15 @@ impl Node {
         let certificates = self.clients.certificates();
         let (disk, seen) = (self.data.disk(), self.seen.clone());
         let files = self.data.open_files();
-        let mut watch = crate::watch::Watch::new(disk, files, &self.config, certificates, seen);
+        let writes = self.data.write_budget();
+        let notices = self.notices.clone();
+        writes.on_spent(move || drop(notices.send(Notice::DiskWritten)));
+        let mut watch = Watch::new(disk, files, writes, &self.config, certificates, seen);
         let mut ready = false;
         loop {
             watch.look(alarms);
             let patience = match ready {
-                true => crate::watch::EVERY,
+                true => watch::EVERY,
                 false => {
                     self.ask_readiness();
                     READY_POLL
@@ -461,6 +465,8 @@ impl Node {
                     let cluster = id_text(cluster.id);
                     tracing::info!(event = "node.ready", name = self.name, cluster);
                 }
+                // Looked at when the loop begins anew.
+                Ok(Notice::DiskWritten) => {}
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
                 Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(Notice::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),

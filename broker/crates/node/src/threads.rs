@@ -33,6 +33,8 @@ pub enum Notice {
     Adopted,
     /// It serves: it knows its cluster's users and queues, and a leader for changes of them.
     Ready,
+    /// So much was written that free disk space is to be looked at.
+    DiskWritten,
     DiskFull(bool),
     /// From outside: the share of memory from which on the alarm is on, until the node ends.
     MemoryWatermark(f64),

@@ -7,12 +7,16 @@ use crate::machine;
 use crate::node::most_connections;
 use control::Resources;
 use env::Disk;
-use env::real::OpenFiles;
+use env::real::{OpenFiles, WriteBudget};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often.
 pub(crate) const EVERY: Duration = Duration::from_secs(2);
+
+/// Bytes that are written between two looks at the least: this much below its limit free space may be when the alarm comes,
+/// and what the buffers of queues hold.
+const LEAST_BUDGET: u64 = 1 << 20;
 
 /// Looks between counts of open descriptors where the system does not tell their number.
 const COUNT_EVERY: u32 = 8;
@@ -27,6 +31,16 @@ impl Seen {
     }
 }
 
+/// Bytes that may be written before the next look: a quarter of the space above the limit. So writers cannot use up that
+/// space between two looks, however fast they are.
+fn budget_before_look(free: u64, limit: u64) -> u64 {
+    match free.checked_sub(limit) {
+        // Publishers are blocked; what is written now frees space.
+        None | Some(0) => u64::MAX,
+        Some(margin) => (margin / 4).max(LEAST_BUDGET),
+    }
+}
+
 pub(crate) struct Watch {
     seen: Arc<Seen>,
     descriptors: Option<u64>,
@@ -38,6 +52,7 @@ pub(crate) struct Watch {
     processors: u64,
     disk: Arc<dyn Disk>,
     files: Arc<OpenFiles>,
+    writes: Arc<WriteBudget>,
     /// Calls failed for want of descriptors or memory.
     files_short: bool,
     disk_free_limit: u64,
@@ -52,6 +67,7 @@ impl Watch {
     pub fn new(
         disk: Arc<dyn Disk>,
         files: Arc<OpenFiles>,
+        writes: Arc<WriteBudget>,
         config: &Config,
         certificates: Vec<tls::Watched>,
         seen: Arc<Seen>,
@@ -66,6 +82,7 @@ impl Watch {
             processors: machine::cpus().into(),
             disk,
             files,
+            writes,
             files_short: false,
             disk_free_limit: config.disk_free_limit.max(KEEP_FREE),
             memory: machine::memory_limit(),
@@ -125,7 +142,11 @@ impl Watch {
         self.look_at_files();
         let free = self.disk.available();
         match &free {
-            Ok(free) => alarms.set(Cause::LowDisk, *free < self.disk_free_limit),
+            Ok(free) => {
+                self.writes
+                    .set(budget_before_look(*free, self.disk_free_limit));
+                alarms.set(Cause::LowDisk, *free < self.disk_free_limit);
+            }
             Err(error) => tracing::warn!(event = "disk.free_space_unknown", %error),
         }
         // Precision beyond 2^52 bytes does not matter.
@@ -151,5 +172,59 @@ impl Watch {
         for certificates in &mut self.certificates {
             certificates.look();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fastest writers there can be: each look comes when the budget is spent, however little time has passed.
+    #[test]
+    fn writers_cannot_outrun_the_alarm() {
+        let limit: u64 = 50 << 20;
+        let mut free: u64 = 200 << 30;
+        let mut looks = 0;
+        while free >= limit {
+            free -= budget_before_look(free, limit);
+            looks += 1;
+        }
+        assert!(limit - free <= LEAST_BUDGET, "{} below", limit - free);
+        assert!(looks < 200, "{looks}");
+        assert_eq!(budget_before_look(free, limit), u64::MAX, "the alarm is on");
+    }
+
+    #[test]
+    fn the_budget_reaches_the_disk_and_its_end_is_told() -> std::io::Result<()> {
+        let dir = std::env::temp_dir().join(format!("posthorn-watch-{}", std::process::id()));
+        let disk = env::real::RealDisk::open(&dir)?;
+        let (told, looks) = std::sync::mpsc::channel();
+        let budget = disk.write_budget();
+        budget.on_spent(move || {
+            let _ = told.send(());
+        });
+        let config = Config {
+            disk_free_limit: disk.available()?.saturating_sub(8 << 20),
+            ..Config::default()
+        };
+        let alarms = Alarms::new(Vec::new());
+        let mut watch = Watch::new(
+            Arc::new(disk.clone()),
+            disk.open_files(),
+            budget,
+            &config,
+            Vec::new(),
+            Arc::default(),
+        );
+        watch.look(&alarms);
+        let file = disk.create("classic")?;
+        for at in 0..16 {
+            file.write_at(at << 20, &vec![1; 1 << 20])?;
+        }
+        let asked = looks.try_iter().count();
+        drop(file);
+        std::fs::remove_dir_all(&dir)?;
+        assert_eq!(asked, 1, "a look is asked for before 8 MiB are written");
+        Ok(())
     }
 }
