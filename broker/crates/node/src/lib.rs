@@ -17,6 +17,7 @@ pub mod log_thread;
 pub mod logging;
 pub mod machine;
 pub mod node;
+mod not_ready;
 pub mod peering;
 mod resolver;
 mod socket;

@@ -11,6 +11,7 @@ use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
 use crate::link_tls::{Tls, TlsError};
 use crate::links::LinkStatus;
 use crate::machine;
+use crate::not_ready::NotReadyLog;
 use crate::peering::PeeringConfig;
 use crate::threads::{Notice, Threads, Wiring};
 use crate::watch::{self, Seen, Watch};
@@ -271,6 +272,7 @@ impl Node {
             }
             Notice::DiskFull(_)
             | Notice::DiskWritten
+            | Notice::NotReady(_)
             | Notice::MemoryWatermark(_)
             | Notice::DiskFreeLimit(_)
             | Notice::Ready
@@ -447,6 +449,7 @@ impl Node {
         let notices = self.notices.clone();
         writes.on_spent(move || drop(notices.send(Notice::DiskWritten)));
         let mut watch = Watch::new(disk, files, writes, &self.config, certificates, seen);
+        let mut not_ready = NotReadyLog::new(self.clock.now());
         let mut ready = false;
         loop {
             watch.look(alarms);
@@ -467,6 +470,7 @@ impl Node {
                 }
                 // Looked at when the loop begins anew.
                 Ok(Notice::DiskWritten) => {}
+                Ok(Notice::NotReady(reason)) if !ready => not_ready.note(self.clock.now(), &reason),
                 Ok(Notice::DiskFull(full)) => alarms.set(Cause::LogFull, full),
                 Ok(Notice::MemoryWatermark(share)) => watch.set_memory_watermark(share),
                 Ok(Notice::DiskFreeLimit(bytes)) => watch.set_disk_free_limit(bytes),
@@ -476,13 +480,14 @@ impl Node {
         }
     }
 
-    /// A [`Notice::Ready`] follows if the node serves by now.
+    /// A [`Notice::Ready`] follows if the node serves by now, or a [`Notice::NotReady`].
     fn ask_readiness(&self) {
         let notices = self.notices.clone();
         let reply = Box::new(move |readiness| {
-            if readiness == Readiness::Ready {
-                let _ = notices.send(Notice::Ready);
-            }
+            let _ = notices.send(match readiness {
+                Readiness::Ready => Notice::Ready,
+                Readiness::NotReady(reason) => Notice::NotReady(reason),
+            });
         });
         self.door.ask(ControlRequest::Readiness { reply });
     }

@@ -33,6 +33,8 @@ pub enum Notice {
     Adopted,
     /// It serves: it knows its cluster's users and queues, and a leader for changes of them.
     Ready,
+    /// It does not serve yet, for this reason.
+    NotReady(String),
     /// So much was written that free disk space is to be looked at.
     DiskWritten,
     DiskFull(bool),

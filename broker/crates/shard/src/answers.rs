@@ -127,7 +127,7 @@ impl Core {
             return not("joining: this node is not yet a member of the cluster");
         }
         if !self.caught_up {
-            return not("catching up with what the cluster decided while this node was away");
+            return Readiness::NotReady(self.catching_up());
         }
         if self.introduction.is_some() {
             return not("learning what clients of the other nodes have subscribed to");
@@ -140,6 +140,22 @@ impl Core {
             _ if self.owners.recovering() => not("recovering"),
             _ => Readiness::Ready,
         }
+    }
+
+    /// What a node that catches up has, and what it waits for.
+    fn catching_up(&self) -> String {
+        let what = "catching up with what the cluster decided while this node was away";
+        let Some(status) = self.owners.metadata_status() else {
+            return format!("{what}: it has nothing of the metadata log yet");
+        };
+        let leader = match status.leader {
+            Some(node) => format!("the leader is node {:016x}", node.0),
+            None => "no leader is known".to_owned(),
+        };
+        format!(
+            "{what}: {} of {} entries of the metadata log that it knows of are applied, {leader}",
+            status.applied, status.last_index
+        )
     }
 
     /// Carries something out with what all owners tell.
