@@ -29,6 +29,15 @@ impl Ranges {
         self.0.iter().copied()
     }
 
+    /// How many numbers are in it.
+    pub fn count(&self) -> u64 {
+        let each = self
+            .0
+            .iter()
+            .map(|(from, to)| (to - from).saturating_add(1));
+        each.fold(0, u64::saturating_add)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -173,21 +173,30 @@ fn a_bent_byte_anywhere_is_told_or_changes_nothing() {
     }
 }
 
-/// Nothing is synced, so a file may end after any of its records; anywhere else it is damage.
+/// Nothing is synced, so after a kill a file may end after any of its records; anywhere else it is damage. A stop counts
+/// them.
 #[test]
 fn a_segment_that_is_cut_off_in_a_record_is_told() {
     let whole = read(&killed(), SEGMENT);
-    let mut untold = Vec::new();
-    for len in 0..whole.len() {
-        let rig = killed_rig();
-        replace(&rig.disk, SEGMENT, &whole[..len]);
-        let (left, told) = left(rig, SEGMENT, &format!("cut off at {len}"));
-        assert_eq!(left, (3..3 + left.len() as u64).collect::<Vec<_>>());
-        if !told {
-            untold.push(len);
-        }
-    }
     let record = (whole.len() - preamble::LEN) / 10;
     let ends = (0..10).map(|n| preamble::LEN + n * record);
-    assert_eq!(untold, std::iter::once(0).chain(ends).collect::<Vec<_>>());
+    let ends: Vec<usize> = std::iter::once(0).chain(ends).collect();
+    for (counted, expected) in [(true, Vec::new()), (false, ends)] {
+        let mut untold = Vec::new();
+        for len in 0..whole.len() {
+            let rig = killed_rig();
+            if !counted {
+                rig.disk
+                    .remove("classic/0000000000000005/inventory")
+                    .unwrap();
+            }
+            replace(&rig.disk, SEGMENT, &whole[..len]);
+            let (left, told) = left(rig, SEGMENT, &format!("cut off at {len}"));
+            assert_eq!(left, (3..3 + left.len() as u64).collect::<Vec<_>>());
+            if !told {
+                untold.push(len);
+            }
+        }
+        assert_eq!(untold, expected, "counted: {counted}");
+    }
 }

@@ -13,6 +13,9 @@ mod file_tests;
 #[cfg(test)]
 mod flow_tests;
 mod graveyard;
+mod inventory;
+#[cfg(test)]
+mod inventory_tests;
 #[cfg(test)]
 mod naive_tests;
 mod place;
@@ -122,6 +125,10 @@ impl ClassicQueue {
 
     fn opened(&mut self) {
         self.unopened = false;
+        let label = &self.checkout.label;
+        for fault in &mut self.shelf.output.faults {
+            *fault = format!("{label}: {fault}");
+        }
         if self.shelf.may_expire {
             // Heads may have expired meanwhile.
             self.expire_at = Some(WallTime(0));
@@ -206,6 +213,7 @@ impl ClassicQueue {
         self.shelf.write()?;
         self.shelf.segments.flush_acks()?;
         self.shelf.leave_stopped()?;
+        self.shelf.segments.count_current();
         self.shelf.segments.rest();
         self.write_at = None;
         self.acks_at = None;

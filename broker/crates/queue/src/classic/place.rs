@@ -29,6 +29,11 @@ impl Number {
         Some(Number(number))
     }
 
+    /// As [`Number::value`] gave it.
+    pub fn of(value: u64) -> Number {
+        Number(value)
+    }
+
     pub fn value(self) -> u64 {
         self.0
     }

@@ -6,6 +6,7 @@
 //! Nothing here is synced: a classic queue survives the process, not always the machine (Q2). A segment goes when all
 //! that was written to it is settled.
 
+use super::inventory::{Inventory, Listed};
 use super::place::{Draft, Loaded, Number, Part, Place};
 use super::preamble::{self, Front, Kind};
 use super::record::{
@@ -71,6 +72,7 @@ pub(super) struct Segments {
     /// The settled ones of the recovered segment that is being read, by lane.
     settled: BTreeMap<u8, (Number, Ranges)>,
     made_dir: bool,
+    inventory: Inventory,
 }
 
 impl std::fmt::Debug for Segments {
@@ -98,10 +100,12 @@ pub(super) struct Recovered {
 
 impl Segments {
     pub fn new(disk: Arc<dyn Disk>, queue: QueueId) -> Segments {
+        let dir = format!("classic/{:016x}", queue.0);
         Segments {
             disk,
             queue,
-            dir: format!("classic/{:016x}", queue.0),
+            inventory: Inventory::new(queue, &dir),
+            dir,
             list: BTreeMap::new(),
             current: BTreeMap::new(),
             last_number: BTreeMap::new(),
@@ -144,6 +148,8 @@ impl Segments {
         }
         let number = |name: &str, kind: &str| Number::parse(name.strip_suffix(kind)?);
         let numbers: Vec<Number> = names.iter().filter_map(|n| number(n, ".seg")).collect();
+        let mut listed = self.inventory.read(&*self.disk)?;
+        self.tell_missing(&listed, &numbers, &names, &mut found)?;
         for acks in names.iter().filter_map(|n| number(n, ".ack")) {
             if !numbers.contains(&acks) {
                 self.disk.remove(&self.path(acks, "ack"))?;
@@ -153,9 +159,55 @@ impl Segments {
             let last = self.last_number.entry(number.lane()).or_insert(number);
             *last = (*last).max(number);
             let acks = names.contains(&format!("{number:08x}.ack"));
-            self.recover_segment(number, acks, &mut found)?;
+            let written = listed.get(&number).copied().flatten();
+            self.recover_segment(number, acks, written, &mut found)?;
+        }
+        let changes = listed.len();
+        listed.retain(|number, _| self.list.contains_key(number));
+        let known = listed.len();
+        for number in self.list.keys() {
+            listed.entry(*number).or_insert(None);
+        }
+        if known < changes || known < listed.len() || self.inventory.is_long(&listed) {
+            self.inventory.rewrite(&*self.disk, &listed);
         }
         Ok(found)
+    }
+
+    /// Segments that the inventory has and the directory has not.
+    fn tell_missing(
+        &self,
+        listed: &Listed,
+        there: &[Number],
+        names: &[String],
+        found: &mut Recovered,
+    ) -> io::Result<()> {
+        for (number, written) in listed.iter().filter(|(n, _)| !there.contains(n)) {
+            let path = self.path(*number, "seg");
+            let settled = match names.contains(&format!("{number:08x}.ack")) {
+                true => self.read_acks(*number, &mut found.faults)?.0.count(),
+                false => 0,
+            };
+            let what = match written {
+                Some(written) => {
+                    let lost = written.saturating_sub(settled);
+                    format!("{path} is missing: {lost} messages are lost")
+                }
+                None => format!("{path} is missing: its messages are lost, how many is not known"),
+            };
+            found.faults.push(what);
+        }
+        Ok(())
+    }
+
+    /// What is written to now gets no more in this life of the node.
+    pub fn count_current(&mut self) {
+        for current in self.current.values() {
+            if let Some(segment) = self.list.get(&current.number) {
+                let messages = segment.written.messages;
+                self.inventory.count(&*self.disk, current.number, messages);
+            }
+        }
     }
 
     fn stopped(&self) -> String {
@@ -182,11 +234,12 @@ impl Segments {
         }
     }
 
-    /// `acks`: it has an ack file.
+    /// `acks`: it has an ack file. `written`: as many persistent messages as it should have.
     fn recover_segment(
         &mut self,
         number: Number,
         acks: bool,
+        written: Option<u64>,
         found: &mut Recovered,
     ) -> io::Result<()> {
         let path = self.path(number, "seg");
@@ -234,6 +287,16 @@ impl Segments {
                 found.may_expire |= scanned.may_expire;
             }
         }
+        if let Some(written) = written
+            && found.faults.len() == faults_before
+        {
+            let lost = written.saturating_sub(settled.count() + segment.written.messages);
+            if lost > 0 {
+                found
+                    .faults
+                    .push(format!("{path} is cut off: {lost} messages are lost"));
+            }
+        }
         segment.live = segment.written.messages;
         segment.unread = segment.live;
         segment.last_seq = segment.written.last_seq;
@@ -244,7 +307,7 @@ impl Segments {
         if segment.live == 0 {
             return match found.faults.len() > faults_before {
                 // What is damaged is nobody's to throw away.
-                true => self.set_aside(&path, found),
+                true => self.set_aside(number, &path, found),
                 false => self.remove_files(number),
             };
         }
@@ -253,7 +316,8 @@ impl Segments {
     }
 
     /// A segment in which nothing can be read gets another name, under which it goes with the queue.
-    fn set_aside(&self, path: &str, found: &mut Recovered) -> io::Result<()> {
+    fn set_aside(&mut self, number: Number, path: &str, found: &mut Recovered) -> io::Result<()> {
+        self.inventory.remove(&*self.disk, number);
         let aside = format!("{path}.damaged");
         self.disk.rename(path, &aside)?;
         found.faults.push(format!("{path}: kept as {aside}"));
@@ -386,6 +450,7 @@ impl Segments {
         let count = self.last_number.get(&lane).map_or(0, |last| last.count());
         let number = Number::new(lane, count.saturating_add(1));
         let file = Some(self.disk.create(&self.path(number, "seg"))?);
+        self.inventory.add(&*self.disk, number);
         self.last_number.insert(lane, number);
         self.current.insert(lane, Current { number, file });
         self.list.insert(
@@ -419,6 +484,8 @@ impl Segments {
             put_footer(&mut raw, &segment.written);
             file.write_at(segment.len, &raw)?;
             segment.len += raw.len() as u64;
+            let messages = segment.written.messages;
+            self.inventory.count(&*self.disk, number, messages);
         }
         self.current.remove(&lane);
         self.drop_if_dead(number)
@@ -538,7 +605,8 @@ impl Segments {
     }
 
     /// The messages first: an ack file without its segment means nothing, the reverse would bring messages back.
-    fn remove_files(&self, number: Number) -> io::Result<()> {
+    fn remove_files(&mut self, number: Number) -> io::Result<()> {
+        self.inventory.remove(&*self.disk, number);
         for kind in ["seg", "ack"] {
             match self.disk.remove(&self.path(number, kind)) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -620,6 +688,7 @@ impl Segments {
         self.current.clear();
         self.settled.clear();
         self.made_dir = false;
+        self.inventory = Inventory::new(self.queue, &self.dir);
         self.disk.remove_dir(&self.dir)
     }
 }

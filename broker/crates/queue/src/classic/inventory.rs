@@ -1,0 +1,184 @@
+//! The list of a classic queue's segments, beside them: a segment that is missing is told from one whose messages are all
+//! settled. Integers are big-endian.
+//!
+//! `magic 8 | version u8 | zeros 7 | queue u64`, then for each change `kind u8 | number u64 | messages u64 | crc u32`
+//!
+//! Nothing is synced, as nothing of a classic queue is. A removal is written down before the file goes, an addition after
+//! the file is there: a process that ends in between never makes a segment look lost.
+
+use super::place::Number;
+use super::record::{be32, be64};
+use bytes::{BufMut, BytesMut};
+use env::Disk;
+use metadata::QueueId;
+use std::collections::BTreeMap;
+use std::io;
+
+pub(super) const NAME: &str = "inventory";
+const MAGIC: [u8; 8] = *b"PHORNINV";
+const VERSION: u8 = 1;
+const HEADER: usize = 24;
+const COVERED: usize = 17;
+const RECORD: usize = COVERED + 4;
+/// Larger files are not of our making.
+const MAX_FILE: u64 = 64 << 20;
+/// Changes that wait for a disk that takes them. With more the list is given up.
+const MAX_PENDING: usize = 64 << 10;
+
+const ADDED: u8 = 1;
+const COUNTED: u8 = 2;
+const REMOVED: u8 = 3;
+
+/// Persistent messages that were written to each segment, as far as that is known.
+pub(super) type Listed = BTreeMap<Number, Option<u64>>;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Inventory {
+    queue: QueueId,
+    path: String,
+    /// Bytes of the file.
+    len: u64,
+    /// Not written yet.
+    pending: BytesMut,
+    /// Changes were lost: there is no list until the next start.
+    given_up: bool,
+}
+
+impl Inventory {
+    pub fn new(queue: QueueId, dir: &str) -> Inventory {
+        Inventory {
+            queue,
+            path: format!("{dir}/{NAME}"),
+            len: 0,
+            pending: BytesMut::new(),
+            given_up: false,
+        }
+    }
+
+    /// A new segment is there.
+    pub fn add(&mut self, disk: &dyn Disk, number: Number) {
+        self.put(ADDED, number, 0);
+        self.write(disk);
+    }
+
+    /// A segment has this many persistent messages, settled ones included, and gets no more.
+    pub fn count(&mut self, disk: &dyn Disk, number: Number, messages: u64) {
+        self.put(COUNTED, number, messages);
+        self.write(disk);
+    }
+
+    /// A segment is about to be removed.
+    pub fn remove(&mut self, disk: &dyn Disk, number: Number) {
+        self.put(REMOVED, number, 0);
+        self.write(disk);
+    }
+
+    fn put(&mut self, kind: u8, number: Number, messages: u64) {
+        if self.len == 0 && self.pending.is_empty() {
+            self.pending.put_slice(&MAGIC);
+            self.pending.put_u8(VERSION);
+            self.pending.put_bytes(0, 7);
+            self.pending.put_u64(self.queue.0);
+        }
+        let start = self.pending.len();
+        self.pending.put_u8(kind);
+        self.pending.put_u64(number.value());
+        self.pending.put_u64(messages);
+        let crc = crc32fast::hash(self.pending.get(start..).unwrap_or_default());
+        self.pending.put_u32(crc);
+    }
+
+    /// What a disk without space does not take is written with the next change.
+    fn write(&mut self, disk: &dyn Disk) {
+        if self.given_up {
+            return self.pending.clear();
+        }
+        let file = match disk.open(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create(&self.path),
+            other => other,
+        };
+        if file
+            .and_then(|f| f.write_at(self.len, &self.pending))
+            .is_ok()
+        {
+            self.len += self.pending.len() as u64;
+            self.pending.clear();
+        } else if self.pending.len() > MAX_PENDING {
+            self.given_up = true;
+            self.pending.clear();
+            // A list that is not true any more is worse than none.
+            let _ = disk.remove(&self.path);
+        }
+    }
+
+    /// What an earlier process left; empty where there is no list.
+    pub fn read(&mut self, disk: &dyn Disk) -> io::Result<Listed> {
+        let file = match disk.open(&self.path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Listed::new()),
+            other => other?,
+        };
+        let mut raw = vec![0; file.len()?.min(MAX_FILE) as usize];
+        let read = file.read_at(0, &mut raw)?;
+        raw.truncate(read);
+        self.len = raw.len() as u64;
+        Ok(self.parse(&raw))
+    }
+
+    /// Another version's list counts as none, and so does what comes behind a damaged record.
+    fn parse(&self, raw: &[u8]) -> Listed {
+        let mut listed = Listed::new();
+        let whose = (raw.get(..8), raw.get(8), be64(raw, 16));
+        if whose != (Some(&MAGIC[..]), Some(&VERSION), Some(self.queue.0)) {
+            return listed;
+        }
+        for record in raw.get(HEADER..).unwrap_or_default().chunks_exact(RECORD) {
+            let covered = record.get(..COVERED).map(crc32fast::hash);
+            let (Some(kind), Some(number), Some(messages)) =
+                (record.first(), be64(record, 1), be64(record, 9))
+            else {
+                break;
+            };
+            if covered != be32(record, COVERED) {
+                break;
+            }
+            let number = Number::of(number);
+            match *kind {
+                ADDED => {
+                    listed.entry(number).or_insert(None);
+                }
+                COUNTED => {
+                    listed.insert(number, Some(messages));
+                }
+                _ => {
+                    listed.remove(&number);
+                }
+            }
+        }
+        listed
+    }
+
+    /// Begins the list anew with what there is.
+    pub fn rewrite(&mut self, disk: &dyn Disk, listed: &Listed) {
+        match disk.remove(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return,
+            _ => {}
+        }
+        self.len = 0;
+        self.pending.clear();
+        for (number, messages) in listed {
+            match messages {
+                Some(messages) => self.put(COUNTED, *number, *messages),
+                None => self.put(ADDED, *number, 0),
+            }
+        }
+        if !self.pending.is_empty() {
+            self.write(disk);
+        }
+    }
+
+    /// Whether the file holds more than the list needs.
+    pub fn is_long(&self, listed: &Listed) -> bool {
+        self.len > (HEADER + (2 * listed.len() + 64) * RECORD) as u64
+    }
+}

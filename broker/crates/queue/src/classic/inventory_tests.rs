@@ -1,0 +1,125 @@
+//! Segments that are missing or cut off at the end of a record: noticed, and counted as far as that is known.
+
+use super::tests::{Rig, settings};
+use super::*;
+use crate::Outcome;
+use env::Disk;
+
+const FIRST: &str = "classic/0000000000000005/00000001.seg";
+const SECOND: &str = "classic/0000000000000005/00000002.seg";
+
+/// Messages in three segments; which are in the first two is on record.
+fn three_segments() -> (Rig, u64) {
+    let mut rig = Rig::new(settings());
+    let mut n = 0;
+    let segments = |rig: &Rig| {
+        let files = rig.disk.files();
+        files
+            .iter()
+            .filter(|(path, _)| path.ends_with(".seg"))
+            .count()
+    };
+    while segments(&rig) < 3 {
+        n += 1;
+        rig.publish(n, true, 60_000);
+        rig.pass(WRITE_AFTER);
+    }
+    (rig, n)
+}
+
+/// What is told after the next start, and how many messages there are.
+fn restarted(rig: &mut Rig, stops: bool, lose: &[&str]) -> (Vec<String>, u64) {
+    if stops {
+        rig.queue.write_all(&mut Output::default()).unwrap();
+    }
+    for path in lose {
+        rig.disk.remove(path).unwrap();
+    }
+    rig.restart(false);
+    let mut out = Output::default();
+    rig.queue.flush(rig.at, &mut out);
+    (out.faults, rig.queue.stats().ready)
+}
+
+#[test]
+fn a_missing_segment_is_told_with_the_number_of_its_messages() {
+    for lose in [FIRST, SECOND] {
+        for stops in [true, false] {
+            let (mut rig, all) = three_segments();
+            let (faults, ready) = restarted(&mut rig, stops, &[lose]);
+            let lost = format!("{lose} is missing: {} messages are lost", all - ready);
+            assert_eq!(faults, [format!("queue 'q' in vhost '/': {lost}")]);
+            // It is told once.
+            assert_eq!(restarted(&mut rig, stops, &[]), (Vec::new(), ready));
+        }
+    }
+}
+
+#[test]
+fn a_missing_only_segment_is_told() {
+    for (stops, count) in [
+        (true, "5 messages are lost"),
+        (false, "how many is not known"),
+    ] {
+        let mut rig = Rig::new(settings());
+        for n in 1..=5 {
+            rig.publish(n, true, 100);
+        }
+        rig.pass(WRITE_AFTER);
+        let (faults, ready) = restarted(&mut rig, stops, &[FIRST]);
+        assert_eq!((faults.len(), ready), (1, 0), "{faults:?}");
+        assert!(
+            faults[0].contains(FIRST) && faults[0].contains(count),
+            "{faults:?}"
+        );
+    }
+}
+
+/// Messages that are settled are not lost, and files whose messages all are go without a word.
+#[test]
+fn settled_messages_and_their_files_are_not_missed() {
+    let (mut rig, all) = three_segments();
+    rig.consume(1, 1, 0);
+    rig.settle(1, 1, Outcome::Accepted, 1);
+    rig.pass(WRITE_AT_LAST);
+    let (faults, ready) = restarted(&mut rig, true, &[FIRST]);
+    let lost = format!("{} messages are lost", all - 1 - ready);
+    assert!(faults.len() == 1 && faults[0].contains(&lost), "{faults:?}");
+    assert_eq!(rig.drain().0.len() as u64, ready);
+    assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
+    assert_eq!(restarted(&mut rig, true, &[]), (Vec::new(), 0));
+}
+
+#[test]
+fn an_end_that_is_cut_off_between_two_messages_is_told() {
+    let mut rig = Rig::new(settings());
+    for n in 1..=5 {
+        rig.publish(n, true, 100);
+    }
+    rig.pass(WRITE_AFTER);
+    rig.queue.write_all(&mut Output::default()).unwrap();
+    let len = rig.disk.open(FIRST).unwrap().len().unwrap();
+    let front = preamble::LEN as u64;
+    let record = (len - front) / 5;
+    assert!(rig.disk.lose_end(FIRST, front + 3 * record));
+    let (faults, ready) = restarted(&mut rig, false, &[]);
+    assert_eq!(ready, 3);
+    assert!(
+        faults.len() == 1 && faults[0].contains("2 messages are lost"),
+        "{faults:?}"
+    );
+}
+
+/// A queue of an older version has no list, and gets one.
+#[test]
+fn a_queue_without_an_inventory_opens_as_it_is() {
+    let (mut rig, all) = three_segments();
+    let path = "classic/0000000000000005/inventory";
+    assert_eq!(restarted(&mut rig, false, &[path, FIRST]).0, [""; 0]);
+    let (faults, ready) = restarted(&mut rig, false, &[SECOND]);
+    assert!(ready < all);
+    assert!(
+        faults.len() == 1 && faults[0].contains("how many is not known"),
+        "{faults:?}"
+    );
+}
