@@ -57,6 +57,10 @@ pub struct Config {
     pub anonymous_pass: String,
     pub limits: Limits,
     pub disk_free_limit: u64,
+    /// What AMQP clients are told as `product`.
+    pub product: String,
+    /// What they are told as `version`.
+    pub version: String,
     /// Share of the memory limit of the cgroup (or the machine).
     pub memory_watermark: f64,
     /// Members that quorum queues are grown to; 0: none.
@@ -241,6 +245,8 @@ impl Default for Config {
                 accepts_per_second: 5000,
                 peer_buffer: 64 << 20,
             },
+            product: "RabbitMQ".to_owned(),
+            version: "4.1.0".to_owned(),
             disk_free_limit: 50_000_000,
             memory_watermark: 0.6,
             target_group_size: 0,

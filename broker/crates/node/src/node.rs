@@ -373,6 +373,8 @@ impl Node {
             incarnation: identity.incarnation,
             name: self.name.as_str().into(),
             cluster_name: self.config.cluster.name.as_str().into(),
+            product: self.config.product.as_str().into(),
+            version: self.config.version.as_str().into(),
             address: self.address.as_str().into(),
             shards: self.shards,
             index,

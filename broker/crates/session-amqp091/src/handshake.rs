@@ -3,6 +3,7 @@
 use crate::connection::{AmqpSession, Phase};
 use crate::directory;
 use crate::failure::{Code, Failure, Outcome, refuse};
+use crate::limits::SessionConfig;
 use crate::link::{Capabilities, Cx};
 use auth::{Credentials, Mechanism, TlsPeer};
 use bytes::BytesMut;
@@ -20,7 +21,7 @@ impl AmqpSession {
         let start = Method::ConnectionStart {
             version_major: 0,
             version_minor: 9,
-            server_properties: server_properties(&self.config.server_name),
+            server_properties: server_properties(&self.config),
             mechanisms: mechanisms.as_bytes(),
             locales: b"en_US",
         };
@@ -315,8 +316,8 @@ impl Login {
     }
 }
 
-/// The version of RabbitMQ that clients find here, as in the HTTP API: what they do depends on it.
-const SPEAKS_LIKE: &str = "4.1.0";
+/// What this broker calls itself. Clients test `product` and `version`, and only show this.
+const PLATFORM: &str = concat!("Posthorn ", env!("CARGO_PKG_VERSION"));
 
 /// Characters of `connection_name` that are kept.
 const MAX_CLIENT_NAME: usize = 255;
@@ -337,7 +338,7 @@ fn negotiated(field: &str, min: u32, offered: u32, chosen: u32) -> Outcome {
     ))
 }
 
-fn server_properties(server_name: &str) -> Table {
+fn server_properties(config: &SessionConfig) -> Table {
     let mut capabilities = Table::default();
     for name in [
         "publisher_confirms",
@@ -354,15 +355,15 @@ fn server_properties(server_name: &str) -> Table {
     }
     let mut properties = Table::default();
     properties.set("capabilities", Value::Table(capabilities));
-    properties.set("cluster_name", server_name.into());
+    properties.set("cluster_name", (*config.server_name).into());
     properties.set("copyright", "The Posthorn authors".into());
     properties.set(
         "information",
         "Licensed under the Apache License 2.0".into(),
     );
-    properties.set("platform", "Rust".into());
-    properties.set("product", "Posthorn".into());
+    properties.set("platform", PLATFORM.into());
+    properties.set("product", (*config.product).into());
     properties.set("product_version", env!("CARGO_PKG_VERSION").into());
-    properties.set("version", SPEAKS_LIKE.into());
+    properties.set("version", (*config.version).into());
     properties
 }

@@ -37,7 +37,7 @@ mod wait;
 
 pub use connection::AmqpSession;
 pub use envelope::MessageEnvelope;
-pub use limits::{Limits, Logins, SessionConfig};
+pub use limits::{Limits, Logins, PRODUCT, SessionConfig, VERSION};
 
 #[cfg(test)]
 mod tests {

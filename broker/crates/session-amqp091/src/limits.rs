@@ -91,6 +91,11 @@ impl Default for Logins {
     }
 }
 
+/// The `product` of the server properties unless configured otherwise. Clients detect features by RabbitMQ's name.
+pub const PRODUCT: &str = "RabbitMQ";
+/// The `version` of the server properties unless configured otherwise, as in the HTTP API. Clients compare it with RabbitMQ's.
+pub const VERSION: &str = "4.1.0";
+
 /// What a session is told when its connection is accepted.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
@@ -102,6 +107,10 @@ pub struct SessionConfig {
     pub tls: Option<Arc<TlsPeer>>,
     /// This node's name, told to clients as `cluster_name`.
     pub server_name: Arc<str>,
+    /// What clients are told as `product` (`server_properties.product`).
+    pub product: Arc<str>,
+    /// What clients are told as `version` (`server_properties.version`).
+    pub version: Arc<str>,
     pub limits: Arc<Limits>,
     pub logins: Arc<Logins>,
 }
@@ -113,6 +122,8 @@ impl Default for SessionConfig {
             peer: String::new(),
             tls: None,
             server_name: "posthorn".into(),
+            product: PRODUCT.into(),
+            version: VERSION.into(),
             limits: Arc::default(),
             logins: Arc::default(),
         }

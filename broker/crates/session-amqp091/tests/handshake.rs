@@ -55,7 +55,12 @@ fn the_server_introduces_itself() {
     );
     assert_eq!(
         server_properties.get("product").and_then(Value::as_str),
-        Some("Posthorn")
+        Some("RabbitMQ")
+    );
+    let platform = server_properties.get("platform").and_then(Value::as_str);
+    assert!(
+        platform.is_some_and(|p| p.starts_with("Posthorn ")),
+        "{platform:?}"
     );
     let version = server_properties.get("version").and_then(Value::as_str);
     // Clients compare it with RabbitMQ's.
@@ -77,6 +82,27 @@ fn the_server_introduces_itself() {
     ] {
         assert_eq!(capabilities.get(name), Some(&Value::Bool(true)), "{name}");
     }
+}
+
+/// kombu tests `product` and `version` before it raises the prefetch of a running consumer.
+#[test]
+fn server_properties_name_the_configured_product_and_version() {
+    let mut conn = Conn::new(SessionConfig {
+        product: "Posthorn".into(),
+        version: "3.13.7".into(),
+        ..SessionConfig::default()
+    });
+    conn.raw(&PROTOCOL_HEADER);
+    let (_, _, payload) = conn.next_frame().unwrap();
+    let Ok(Method::ConnectionStart {
+        server_properties, ..
+    }) = Method::decode(&payload)
+    else {
+        panic!("not connection.start")
+    };
+    let text = |name| server_properties.get(name).and_then(Value::as_str);
+    assert_eq!(text("product"), Some("Posthorn"));
+    assert_eq!(text("version"), Some("3.13.7"));
 }
 
 #[test]

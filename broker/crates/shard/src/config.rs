@@ -15,6 +15,10 @@ pub struct ShardConfig {
     pub name: Name,
     /// `cluster.name`.
     pub cluster_name: Name,
+    /// `server_properties.product`.
+    pub product: Name,
+    /// `server_properties.version`.
+    pub version: Name,
     /// host:port under which other nodes reach this one.
     pub address: Name,
     /// Shards of this node; never 0.

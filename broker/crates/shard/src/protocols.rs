@@ -15,6 +15,8 @@ use std::time::Duration;
 /// What sessions of a shard share.
 pub struct Protocols {
     cluster_name: Name,
+    product: Name,
+    version: Name,
     limits: Arc<Limits>,
     logins: Arc<Logins>,
     mqtt: Arc<session_mqtt::Settings>,
@@ -44,6 +46,8 @@ impl Protocols {
         };
         Protocols {
             cluster_name: config.cluster_name.clone(),
+            product: config.product.clone(),
+            version: config.version.clone(),
             limits: Arc::new(limits),
             logins: Arc::new(logins),
             mqtt: Arc::new(config.mqtt.clone()),
@@ -61,6 +65,8 @@ impl Protocols {
                     peer: info.peer.to_string(),
                     tls: info.tls.clone(),
                     server_name: self.cluster_name.clone(),
+                    product: self.product.clone(),
+                    version: self.version.clone(),
                     limits: self.limits.clone(),
                     logins: self.logins.clone(),
                 };

@@ -48,6 +48,12 @@ pub(super) fn filled(text: &str) -> Option<String> {
     (!text.is_empty() && text.len() <= 255).then(|| text.to_owned())
 }
 
+/// Clients split it at the dots and take each part for a number.
+fn is_version(text: &str) -> bool {
+    let is_number = |part: &str| part.parse::<u16>().is_ok_and(|n| n.to_string() == part);
+    text.split('.').count() == 3 && text.split('.').all(is_number)
+}
+
 fn auth(config: &mut Config) -> &mut AuthFiles {
     config.cluster.auth.get_or_insert_default()
 }
@@ -120,6 +126,22 @@ const KEYS: &[Key] = &[
         default: "/",
         doc: "Virtual host of clients that cannot name one.",
         set: |c, _, v| filled(v).map(|n| c.default_vhost = n),
+    },
+    Key {
+        name: "server_properties.product",
+        accepts: "a name of 1 to 255 bytes",
+        default: "RabbitMQ",
+        doc: "What AMQP 0.9.1 clients are told as `product` in the server properties. Clients detect features by RabbitMQ's name; \
+              Posthorn names itself in `platform`.",
+        set: |c, _, v| filled(v).map(|n| c.product = n),
+    },
+    Key {
+        name: "server_properties.version",
+        accepts: "three numbers with dots, as 4.1.0",
+        default: "4.1.0",
+        doc: "What AMQP 0.9.1 clients are told as `version`: they compare it with RabbitMQ's versions. kombu 5.7 raises the prefetch of \
+              a running Celery worker, which tasks with ETA or countdown need, only for versions from 3.3 to 3.13.",
+        set: |c, _, v| is_version(v).then(|| c.version = v.to_owned()),
     },
     Key {
         name: "default_queue_type",

@@ -572,6 +572,8 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
         incarnation: Incarnation(1),
         name: format!("n{id}").into(),
         cluster_name: "test".into(),
+        product: "RabbitMQ".into(),
+        version: "4.1.0".into(),
         address: format!("n{id}:25672").into(),
         shards: 1,
         index: 0,

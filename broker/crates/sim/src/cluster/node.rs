@@ -255,6 +255,8 @@ impl Node {
             address: format!("{name}:25672").as_str().into(),
             name: name.as_str().into(),
             cluster_name: "sim".into(),
+            product: "RabbitMQ".into(),
+            version: "4.1.0".into(),
             shards: self.plan.shards,
             index,
             founding: founder.then(|| self.plan.founding.clone()),
