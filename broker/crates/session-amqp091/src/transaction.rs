@@ -62,8 +62,8 @@ impl Transaction {
         self.octets += octets;
         if self.octets > link.limits.transaction {
             refuse!(
-                ResourceError,
-                "the transaction exceeds {} octets",
+                PreconditionFailed,
+                "the transaction exceeds {} octets, commit it in parts",
                 link.limits.transaction
             );
         }

@@ -162,7 +162,7 @@ fn tx_and_confirms_do_not_mix() {
 }
 
 #[test]
-fn a_transaction_is_bounded() {
+fn transaction_over_its_limit_closes_its_channel_only() {
     let limits = Limits {
         transaction: 1000,
         ..Limits::default()
@@ -178,11 +178,15 @@ fn a_transaction_is_bounded() {
     conn.publish(1, "", "q", &[0; 700]);
     conn.expect_nothing();
     conn.publish(1, "", "q", &[0; 700]);
-    conn.expect_connection_close(
-        506,
-        "RESOURCE_ERROR - the transaction exceeds 1000 octets",
+    conn.expect_channel_close(
+        1,
+        406,
+        "PRECONDITION_FAILED - the transaction exceeds 1000 octets, commit it in parts",
         (60, 40),
     );
+    // Other channels go on.
+    conn.open_channel(2);
+    conn.declare(2, "q");
 }
 
 #[test]
