@@ -58,8 +58,8 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('memory' in self.requests) || !('memory' in self.limits) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",message="resources.requests.memory cannot be more than resources.limits.memory"
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// TLS makes the nodes listen on port 5671, and the HTTP API on 15671, by which the operator and the
-	// kubelet then ask; absent: they do not.
+	// TLS makes the nodes listen on port 5671, and the HTTP API on 15671, by which the operator
+	// then asks; absent: they do not.
 	// +optional
 	TLS *TLSSpec `json:"tls,omitempty"`
 

@@ -6,6 +6,7 @@ package brokercluster
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,8 @@ const (
 	secretFileMode = int32(0o440)
 	// stopSeconds is how long a node may take to hand over its leaders when it is stopped.
 	stopSeconds = int64(120)
+	// probesPort names the port that answers /livez and /readyz alone.
+	probesPort = "probes"
 )
 
 // templateInputs is everything of the spec that the pod template is made from. Its digest decides
@@ -129,12 +132,15 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: "POSTHORN_CLUSTER_ZONE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{
 				APIVersion: "v1", FieldPath: "metadata.labels['" + names.LabelZone + "']",
 			}}},
+			// In the environment, beside the probes that ask there, and not in the ConfigMap, which pods of an older template read too.
+			{Name: "POSTHORN_PROBES_TCP_PORT", Value: strconv.Itoa(names.PortProbes)},
 		},
 		Ports: []corev1.ContainerPort{
 			{Name: plainAMQP, ContainerPort: names.PortAMQP, Protocol: corev1.ProtocolTCP},
 			{Name: managementPlain, ContainerPort: names.PortManagement, Protocol: corev1.ProtocolTCP},
 			{Name: metricsPlain, ContainerPort: names.PortPrometheus, Protocol: corev1.ProtocolTCP},
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
+			{Name: probesPort, ContainerPort: names.PortProbes, Protocol: corev1.ProtocolTCP},
 		},
 		Resources: inputs.Resources,
 		// A roll waits for these at each node: they ask often, and bear as much as if they asked seldom.
@@ -154,10 +160,11 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 	}
 }
 
+// probe asks the listener that only probes use: clients cannot fill it up by way of the HTTP API.
 func probe(path string, period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-			Path: path, Port: intstr.FromString(managementPlain), Scheme: corev1.URISchemeHTTP,
+			Path: path, Port: intstr.FromString(probesPort), Scheme: corev1.URISchemeHTTP,
 		}},
 		PeriodSeconds: period, FailureThreshold: failures, TimeoutSeconds: 3, SuccessThreshold: 1,
 	}

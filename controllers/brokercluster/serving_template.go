@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
@@ -70,10 +69,6 @@ func addServing(template *corev1.PodTemplateSpec, tls *tlsInputs) {
 	}
 	set("POSTHORN_MANAGEMENT_SSL_PORT", strconv.Itoa(names.PortManagementTLS))
 	set("POSTHORN_PROMETHEUS_SSL_PORT", strconv.Itoa(names.PortPrometheusTLS))
-	for _, probe := range []*corev1.Probe{container.StartupProbe, container.LivenessProbe, container.ReadinessProbe} {
-		// The kubelet does not verify the certificate: it asks the pod's own address.
-		probe.HTTPGet.Port, probe.HTTPGet.Scheme = intstr.FromString(managementTLS), corev1.URISchemeHTTPS
-	}
 	container.Ports = append(container.Ports,
 		corev1.ContainerPort{Name: managementTLS, ContainerPort: names.PortManagementTLS, Protocol: corev1.ProtocolTCP},
 		corev1.ContainerPort{Name: metricsTLS, ContainerPort: names.PortPrometheusTLS, Protocol: corev1.ProtocolTCP})

@@ -69,11 +69,10 @@ func TestHowAPodIsAsked(t *testing.T) {
 		tls    *posthornv1.TLSSpec
 		reach  reach
 		secret string
-		scheme corev1.URIScheme
 	}{
-		"without TLS": {nil, reach{plain: true}, "", corev1.URISchemeHTTP},
-		"with TLS":    {&posthornv1.TLSSpec{}, reach{true, true}, "c-tls", corev1.URISchemeHTTPS},
-		"only TLS":    {&posthornv1.TLSSpec{SecretName: "mine", DisablePlaintext: true}, reach{secure: true}, "mine", corev1.URISchemeHTTPS},
+		"without TLS": {nil, reach{plain: true}, ""},
+		"with TLS":    {&posthornv1.TLSSpec{}, reach{true, true}, "c-tls"},
+		"only TLS":    {&posthornv1.TLSSpec{SecretName: "mine", DisablePlaintext: true}, reach{secure: true}, "mine"},
 	}
 	for name, c := range cases {
 		pod := podOf(t, true, c.tls)
@@ -85,7 +84,8 @@ func TestHowAPodIsAsked(t *testing.T) {
 		}
 		broker := pod.Spec.Containers[0]
 		for _, probe := range []*corev1.Probe{broker.StartupProbe, broker.LivenessProbe, broker.ReadinessProbe} {
-			if probe.HTTPGet.Scheme != c.scheme || !hasPort(broker.Ports, probe.HTTPGet.Port.StrVal) {
+			// A port of its own, which clients of the HTTP API cannot fill up.
+			if probe.HTTPGet.Scheme != corev1.URISchemeHTTP || probe.HTTPGet.Port.StrVal != probesPort || !hasPort(broker.Ports, probesPort) {
 				t.Errorf("%s: probe %v", name, probe.HTTPGet)
 			}
 		}

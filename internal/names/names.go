@@ -19,7 +19,9 @@ const (
 	PortPrometheus = 15692
 	// PortPrometheusTLS is metrics over TLS.
 	PortPrometheusTLS = 15691
-	PortCluster       = 25672
+	// PortProbes answers /livez and /readyz and nothing else, without TLS, for the kubelet.
+	PortProbes  = 15693
+	PortCluster = 25672
 )
 
 // Labels and annotations.

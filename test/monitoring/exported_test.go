@@ -92,7 +92,7 @@ func TestTheListIsWhatABrokerExports(t *testing.T) {
 	metrics := freePort(t)
 	var said bytes.Buffer
 	broker := exec.CommandContext(ctx, program(t), "serve", "--data-dir", t.TempDir(), "--set", "listeners.tcp.default="+freePort(t),
-		"--set", "mqtt.listeners.tcp.default="+freePort(t), "--set", "management.tcp.port=0", "--set", "prometheus.tcp.port="+metrics)
+		"--set", "mqtt.listeners.tcp.default="+freePort(t), "--set", "management.tcp.port=0", "--set", "prometheus.tcp.port="+metrics, "--set", "probes.tcp.port=none")
 	broker.Stdout, broker.Stderr = &said, &said
 	if err := broker.Start(); err != nil {
 		t.Fatal(err)

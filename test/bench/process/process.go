@@ -107,6 +107,7 @@ func (b *Broker) Launch() error {
 		"--set", fmt.Sprintf("listeners.tcp.default=127.0.0.1:%d", b.Ports["amqp"]),
 		"--set", fmt.Sprintf("management.tcp.port=127.0.0.1:%d", b.Ports["management"]),
 		"--set", "prometheus.tcp.port=127.0.0.1:0",
+		"--set", "probes.tcp.port=none",
 	}
 	b.cmd = exec.Command(b.program, append(all, b.arguments...)...)
 	return b.spawn()

@@ -114,6 +114,7 @@ func newNode(o Options, number int) *Node {
 		fmt.Sprintf("listeners.tcp.default=%s:%d", address, amqpPort),
 		fmt.Sprintf("management.tcp.port=%s:%d", address, httpPort),
 		"prometheus.tcp.port=none",
+		"probes.tcp.port=none",
 		"default_user=" + User,
 		"default_pass=" + Password,
 	}

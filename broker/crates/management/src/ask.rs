@@ -5,11 +5,13 @@ use crate::lengths::Lately;
 use crate::login::Logins;
 use crate::rates::{Moment, Rates};
 use crate::{Config, Node, entropy};
+use axum::body::{Body, Bytes};
 use control::{ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficOf};
+use http_body::Body as _;
 use metadata::{Change, Done, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::Instant;
 
 /// An answer of the node later than this is not waited for; clients give up at about 5 s.
@@ -37,6 +39,8 @@ struct Shared {
     logins: Logins,
     rates: Mutex<Rates>,
     lately: Lately,
+    /// Memory for bodies of requests, in KiB.
+    bodies: Arc<Semaphore>,
     /// Since when a sign of life is waited for.
     unanswered: Mutex<Option<Instant>>,
 }
@@ -45,12 +49,14 @@ impl Api {
     pub(crate) fn new(node: Node, config: Config) -> std::io::Result<Api> {
         let mut key = [0; 32];
         entropy::fill(&mut key)?;
+        let bodies = Arc::new(Semaphore::new(config.memory.bodies()));
         Ok(Api(Arc::new(Shared {
             node,
             config,
             logins: Logins::new(key),
             rates: Mutex::new(Rates::default()),
             lately: Lately::default(),
+            bodies,
             unanswered: Mutex::new(None),
         })))
     }
@@ -75,6 +81,25 @@ impl Api {
 
     pub(crate) fn lately(&self) -> &Lately {
         &self.0.lately
+    }
+
+    /// Reads the body of a request within the memory that all bodies share, which it holds as long as the permit lives.
+    pub(crate) async fn read_body(
+        &self,
+        body: Body,
+        limit: usize,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), ApiError> {
+        let announced = body.size_hint().exact();
+        let length = announced.and_then(|n| usize::try_from(n).ok());
+        let length = length.map_or(limit, |n| n.min(limit));
+        let mut permit = None;
+        if length > 0 {
+            let cost = self.config().memory.body_cost(length);
+            let held = self.0.bodies.clone().acquire_many_owned(cost).await;
+            permit = Some(held.map_err(|_| ApiError::unavailable("the node is stopping"))?);
+        }
+        let read = axum::body::to_bytes(body, limit).await;
+        Ok((read.map_err(|_| ApiError::too_large(limit))?, permit))
     }
 
     pub(crate) fn moment(&self) -> Moment {

@@ -5,6 +5,7 @@ use crate::ask::Api;
 use crate::error::ApiError;
 use crate::listen::Peer;
 use crate::page::Query;
+use crate::serving::Protection;
 use crate::{
     MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
     exchanges, features, health, limits, login, messages, nodes, overview, parameters, permissions,
@@ -90,12 +91,15 @@ async fn answer(api: &Api, request: Request) -> Answer {
         ["definitions", ..] => MAX_DEFINITIONS,
         _ => MAX_BODY,
     };
-    let body = axum::body::to_bytes(body, limit).await;
+    if let Some(protection) = parts.extensions.get::<Protection>() {
+        protection.protect();
+    }
+    let (body, _memory) = api.read_body(body, limit).await?;
     let call = Call {
         user,
         makes: matches!(method.as_str(), "PUT" | "POST"),
         query: Query::parse(parts.uri.query()),
-        body: body.map_err(|_| ApiError::too_large(limit))?,
+        body,
         reason: text(&parts.headers, "x-reason").map(str::to_owned),
     };
     let needs = match routes::find(&method, path) {

@@ -18,12 +18,14 @@ mod error;
 mod exchanges;
 mod exposition;
 mod features;
+mod gate;
 mod health;
 mod json;
 mod lengths;
 mod limits;
 mod listen;
 mod login;
+mod memory;
 mod messages;
 mod metrics;
 mod nodes;
@@ -32,10 +34,12 @@ mod page;
 mod parameters;
 mod permissions;
 mod policies;
+mod probes;
 mod queues;
 mod rates;
 mod replicas;
 mod routes;
+mod serving;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -43,7 +47,7 @@ mod ui;
 mod users;
 mod vhosts;
 
-use axum::Router;
+pub use axum::Router;
 use control::{ControlRequest, Resources};
 use env::NodeId;
 use env::real::RealClock;
@@ -144,11 +148,15 @@ pub struct Config {
     pub default_queue_type: Option<QueueKind>,
     /// How long clients may keep a delivery where the queue does not say (`consumer_timeout`); None: for ever.
     pub consumer_timeout_ms: Option<u64>,
-    /// `management.max_connections`
+    /// Connections of one [`Gate`] together, where memory allows so many.
     pub max_connections: usize,
-    /// `management.request_timeout`: a request is answered by then.
+    /// For all HTTP connections and request bodies together.
+    pub memory: HttpMemory,
+    /// A request is answered by then.
     pub request_timeout: Duration,
-    /// `management.idle_timeout`: a connection without a byte for so long is closed.
+    /// The head of a request arrives by then, counted from its first byte.
+    pub head_timeout: Duration,
+    /// A connection without a byte for so long is closed.
     pub idle_timeout: Duration,
     /// None: the watermark stays as configured.
     pub memory_watermark: Option<SetWatermark>,
@@ -185,7 +193,9 @@ impl Config {
             default_queue_type: None,
             consumer_timeout_ms: None,
             max_connections: 1024,
+            memory: HttpMemory::default(),
             request_timeout: Duration::from_secs(30),
+            head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             memory_watermark: None,
             disk_free_limit: None,
@@ -211,46 +221,46 @@ pub fn prometheus(node: Node, config: Config) -> std::io::Result<Router> {
     Ok(metrics::router(ask::Api::new(node, config)?))
 }
 
+pub use gate::Gate;
 pub use listen::Peer;
+pub use memory::HttpMemory;
+pub use probes::{probes, serve_probes};
+pub use serving::MAX_HEAD;
 
-/// Serves an application on a listener until `stop` resolves, then lets requests under way finish. Must run inside a
-/// tokio runtime with time and I/O enabled.
+impl Config {
+    /// For the listeners of the HTTP API, which share one.
+    pub fn api_gate(&self) -> Gate {
+        Gate::new(self.max_connections.min(self.memory.connections()))
+    }
+
+    /// For the listeners of metrics. Of their own, so that neither keeps the other out.
+    pub fn metrics_gate(&self) -> Gate {
+        Gate::new(self.max_connections.min(MAX_SCRAPERS))
+    }
+}
+
+/// Connections for metrics.
+const MAX_SCRAPERS: usize = 32;
+
+/// Serves an application on a listener until `stop` resolves, then lets requests under way finish. Over TLS (HTTPS) where
+/// there is a server for it. Must run inside a tokio runtime with time and I/O enabled.
 pub async fn serve(
-    listener: std::net::TcpListener,
-    app: Router,
-    config: &Config,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    serve_with((listener, None), app, config, stop).await
-}
-
-/// The same over TLS (HTTPS).
-pub async fn serve_tls(
-    listener: std::net::TcpListener,
-    tls: Arc<tls::Server>,
-    app: Router,
-    config: &Config,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    serve_with((listener, Some(tls)), app, config, stop).await
-}
-
-async fn serve_with(
     (listener, tls): (std::net::TcpListener, Option<Arc<tls::Server>>),
     app: Router,
-    config: &Config,
+    (config, gate): (&Config, &Gate),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let listener = listen::Bounded::new(
-        listener,
+    let terms = serving::Terms {
+        gate: gate.clone(),
         tls,
-        config.max_connections,
-        config.idle_timeout,
-        // The answer that says that it took too long gets through.
-        config.request_timeout.saturating_mul(2),
-    )?;
-    let app = app.into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, app)
-        .with_graceful_shutdown(stop)
-        .await
+        patience: listen::Patience {
+            idle: config.idle_timeout,
+            head: config.head_timeout,
+            // The answer that says that it took too long gets through.
+            request: config.request_timeout.saturating_mul(2),
+        },
+        head: MAX_HEAD,
+        keep_alive: true,
+    };
+    serving::run(listener, terms, app, stop).await
 }

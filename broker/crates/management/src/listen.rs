@@ -1,94 +1,48 @@
-//! A listener that takes a bounded number of connections and closes silent ones.
+//! A connection that ends when its client takes too long.
 
 use crate::stream::Stream;
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use std::future::Future as _;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
-
-/// Pause after an accept that failed (no descriptors left), so that it does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-pub(crate) struct Bounded {
-    listener: TcpListener,
-    tls: Option<Arc<tls::Server>>,
-    places: Arc<Semaphore>,
-    idle: Duration,
-    patience: Duration,
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Without a byte.
+    pub(crate) idle: Duration,
+    /// For the whole head of a request, counted from its first byte.
+    pub(crate) head: Duration,
+    /// For a whole request to arrive, and for an answer to be taken.
+    pub(crate) request: Duration,
 }
 
-impl Bounded {
-    pub(crate) fn new(
-        listener: std::net::TcpListener,
-        tls: Option<Arc<tls::Server>>,
-        places: usize,
-        idle: Duration,
-        patience: Duration,
-    ) -> io::Result<Bounded> {
-        listener.set_nonblocking(true)?;
-        Ok(Bounded {
-            listener: TcpListener::from_std(listener)?,
-            tls,
-            places: Arc::new(Semaphore::new(places.max(1))),
-            idle,
-            patience,
-        })
-    }
-}
+/// Whether the head of the request that arrives is complete.
+#[derive(Clone, Default)]
+pub(crate) struct HeadProgress(Arc<AtomicBool>);
 
-impl Listener for Bounded {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        loop {
-            // The semaphore is never closed, so this waits until a connection ends.
-            let Ok(place) = self.places.clone().acquire_owned().await else {
-                std::future::pending::<()>().await;
-                continue;
-            };
-            match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    let connection = Connection {
-                        stream: Stream::new(stream, self.tls.as_deref()),
-                        idle: self.idle,
-                        quiet: Box::pin(tokio::time::sleep(self.idle)),
-                        busy: Busy::No,
-                        patience: self.patience,
-                        over: Box::pin(tokio::time::sleep(self.patience)),
-                        _place: place,
-                    };
-                    return (connection, peer);
-                }
-                Err(error) => {
-                    tracing::warn!(event = "management_accept_failed", %error);
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
+impl HeadProgress {
+    pub(crate) fn complete(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    /// The next bytes belong to another head.
+    pub(crate) fn begin(&self) {
+        self.0.store(false, Ordering::Relaxed);
     }
-}
 
-impl Connected<IncomingStream<'_, Bounded>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Peer {
-        Peer(*stream.remote_addr())
+    fn is_complete(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -103,16 +57,25 @@ enum Busy {
 
 pub(crate) struct Connection {
     stream: Stream,
-    idle: Duration,
+    patience: Patience,
     quiet: Pin<Box<Sleep>>,
     busy: Busy,
-    /// For a whole request to arrive, and for an answer to be taken.
-    patience: Duration,
+    progress: HeadProgress,
     over: Pin<Box<Sleep>>,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
+    pub(crate) fn new(stream: Stream, patience: Patience, progress: HeadProgress) -> Connection {
+        Connection {
+            stream,
+            quiet: Box::pin(tokio::time::sleep(patience.idle)),
+            busy: Busy::No,
+            progress,
+            over: Box::pin(tokio::time::sleep(patience.request)),
+            patience,
+        }
+    }
+
     /// A byte moved, or an error if none has for too long.
     fn watched<T>(
         &mut self,
@@ -120,7 +83,7 @@ impl Connection {
         poll: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if poll.is_ready() {
-            let next = Instant::now() + self.idle;
+            let next = Instant::now() + self.patience.idle;
             self.quiet.as_mut().reset(next);
             return poll;
         }
@@ -138,9 +101,15 @@ impl Connection {
             (Busy::Writing(since), Busy::Writing(_)) => Busy::Writing(since),
             (_, begins) => begins,
         };
-        if began != self.busy {
+        let (allowed, since) = match began {
+            Busy::Reading(since) if !self.progress.is_complete() => (self.patience.head, since),
+            Busy::Reading(since) | Busy::Writing(since) => (self.patience.request, since),
+            Busy::No => (self.patience.request, now),
+        };
+        let deadline = since + allowed;
+        if began != self.busy || self.over.deadline() != deadline {
             self.busy = began;
-            self.over.as_mut().reset(now + self.patience);
+            self.over.as_mut().reset(deadline);
         }
         self.over.as_mut().poll(cx).is_pending()
     }

@@ -13,10 +13,12 @@ use crate::exposition::Page;
 use crate::nodes;
 use crate::page::Query;
 use crate::parameters;
+use crate::serving::Protection;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{RawQuery, State};
+use axum::extract::{RawQuery, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use control::{ControlRequest, Counters, QueueFacts};
@@ -32,7 +34,16 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/metrics", get(aggregated))
         .route("/metrics/per-object", get(per_object))
         .route("/metrics/detailed", get(detailed))
+        .layer(from_fn(protect))
         .with_state(api)
+}
+
+/// Nobody logs in here, so every complete request counts.
+async fn protect(request: Request, next: Next) -> Response {
+    if let Some(protection) = request.extensions().get::<Protection>() {
+        protection.protect();
+    }
+    next.run(request).await
 }
 
 async fn aggregated(State(api): State<Api>) -> Response {

@@ -45,6 +45,7 @@ pub struct Config {
     pub mechanisms: BTreeMap<u32, Mechanism>,
     pub management: Listen,
     pub prometheus: Listen,
+    pub probes: Listen,
     pub cluster: ClusterConfig,
     pub default_user: String,
     pub default_pass: String,
@@ -214,6 +215,7 @@ impl Default for Config {
             mechanisms: BTreeMap::new(),
             management: Listen::loopback(15672),
             prometheus: Listen::loopback(15692),
+            probes: Listen::loopback(15693),
             cluster: ClusterConfig {
                 name: "posthorn".to_owned(),
                 node: String::new(),

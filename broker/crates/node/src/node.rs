@@ -70,6 +70,10 @@ pub struct ControlParts {
     pub management_tls: Option<(TcpListener, Arc<tls::Server>)>,
     pub prometheus_tls: Option<(TcpListener, Arc<tls::Server>)>,
     pub prometheus: Option<TcpListener>,
+    /// For `/livez` and `/readyz` alone.
+    pub probes: Option<TcpListener>,
+    /// Bytes of memory that the process may use, where known.
+    pub memory_limit: Option<u64>,
     /// To shard 0; see [`ControlDoor::ask`].
     pub control: Arc<dyn Fn(ControlRequest) + Send + Sync>,
     /// What the node uses of its machine, as it was seen last.
@@ -645,12 +649,14 @@ fn start_control(
     let secure = addresses::bind_alone("management/ssl", config.management_tls)?;
     let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
     let watched = addresses::bind_alone("prometheus/ssl", config.prometheus_tls)?;
+    let probes = addresses::bind_alone("probes", config.probes)?;
     let mut ports = Vec::new();
     for (what, listener) in [
         ("management", &management),
         ("management/ssl", &secure),
         ("prometheus", &prometheus),
         ("prometheus/ssl", &watched),
+        ("probes", &probes),
     ] {
         if let Some(listener) = listener {
             ports.push((what, listener.local_addr().map_err(io_error("listener"))?));
@@ -663,6 +669,7 @@ fn start_control(
         ("https", listening_port(secure.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
         ("https/prometheus", listening_port(watched.as_ref())),
+        ("http/probes", listening_port(probes.as_ref())),
     ];
     let parts = ControlParts {
         node,
@@ -681,6 +688,8 @@ fn start_control(
         management_tls: secure.zip(clients.management()),
         prometheus_tls: watched.zip(clients.prometheus()),
         prometheus,
+        probes,
+        memory_limit: machine::memory_limit(),
         control: Arc::new(move |request| door.ask(request)),
         resources: Arc::new(move || seen.resources()),
         set_memory_watermark: Arc::new(move |share| {

@@ -1,9 +1,12 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
-use management::{Config, Expiry, LogLevels, Measure, Node, SetDiskLimit, SetWatermark};
+use management::{
+    Config, Expiry, HttpMemory, LogLevels, Measure, Node, Router, SetDiskLimit, SetWatermark,
+};
 use node::ControlParts;
 use node::logging::Levels;
 use std::future::pending;
+use std::net::TcpListener;
 use std::sync::Arc;
 
 fn log_levels(levels: Arc<Levels>) -> LogLevels {
@@ -34,57 +37,65 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
     config.log_levels = Some(log_levels(levels));
     config.certificates_expire = Some(Expiry(parts.certificates_expire));
     config.resources = Some(Measure(parts.resources));
+    config.memory = HttpMemory::of_limit(parts.memory_limit);
+    if let Some(listener) = parts.probes {
+        start_probes(listener, parts.control.clone(), config.clone())?;
+    }
     let node: Node = parts.control;
     runtime.block_on(async move {
-        // One application on both, so that wrong passwords are counted together.
+        // One application on both, so that wrong passwords are counted together; and one gate, so that connections are.
         let app = management::router(node.clone(), config.clone()).map_err(|e| e.to_string())?;
-        let api = async {
-            match parts.management {
-                None => pending().await,
-                Some(listener) => {
-                    let served = management::serve(listener, app.clone(), &config, pending());
-                    served.await.map_err(|e| format!("management: {e}"))
-                }
-            }
+        let metrics_app =
+            management::prometheus(node, config.clone()).map_err(|e| e.to_string())?;
+        let (api_gate, metrics_gate) = (config.api_gate(), config.metrics_gate());
+        let plain = |listener: Option<TcpListener>| listener.map(|l| (l, None));
+        let secure = |listener: Option<(TcpListener, _)>| listener.map(|(l, tls)| (l, Some(tls)));
+        let listen = async |what, listener, app: &Router, gate| {
+            let Some(listener) = listener else {
+                return pending().await;
+            };
+            let served = management::serve(listener, app.clone(), (&config, gate), pending());
+            served.await.map_err(|e| format!("{what}: {e}"))
         };
-        let secure = async {
-            match parts.management_tls {
-                None => pending().await,
-                Some((listener, tls)) => {
-                    let app = app.clone();
-                    let served = management::serve_tls(listener, tls, app, &config, pending());
-                    served
-                        .await
-                        .map_err(|e| format!("management with TLS: {e}"))
-                }
-            }
-        };
-        let metrics = async {
-            match parts.prometheus {
-                None => pending().await,
-                Some(listener) => {
-                    let app = management::prometheus(node.clone(), config.clone())
-                        .map_err(|e| e.to_string())?;
-                    let served = management::serve(listener, app, &config, pending());
-                    served.await.map_err(|e| format!("prometheus: {e}"))
-                }
-            }
-        };
-        let secure_metrics = async {
-            match parts.prometheus_tls {
-                None => pending().await,
-                Some((listener, tls)) => {
-                    let app = management::prometheus(node.clone(), config.clone())
-                        .map_err(|e| e.to_string())?;
-                    let served = management::serve_tls(listener, tls, app, &config, pending());
-                    served
-                        .await
-                        .map_err(|e| format!("prometheus with TLS: {e}"))
-                }
-            }
-        };
-        let ended: Result<((), (), (), ()), String> =
-            tokio::try_join!(api, secure, metrics, secure_metrics);
+        let ended: Result<((), (), (), ()), String> = tokio::try_join!(
+            listen("management", plain(parts.management), &app, &api_gate),
+            listen(
+                "management with TLS",
+                secure(parts.management_tls),
+                &app,
+                &api_gate
+            ),
+            listen(
+                "prometheus",
+                plain(parts.prometheus),
+                &metrics_app,
+                &metrics_gate
+            ),
+            listen(
+                "prometheus with TLS",
+                secure(parts.prometheus_tls),
+                &metrics_app,
+                &metrics_gate
+            ),
+        );
         ended.map(|_| ())
     })
+}
+
+/// Probes have a thread of their own: whatever the HTTP API does, they are answered.
+fn start_probes(listener: TcpListener, node: Node, config: Config) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
+    let app = management::probes(node, config).map_err(|e| e.to_string())?;
+    let serve = move || {
+        let served = management::serve_probes(listener, app, pending());
+        if let Err(error) = runtime.block_on(served) {
+            tracing::error!(event = "probes_ended", %error);
+        }
+    };
+    let thread = std::thread::Builder::new().name("probes".to_owned());
+    thread.spawn(serve).map_err(|e| format!("probes: {e}"))?;
+    Ok(())
 }

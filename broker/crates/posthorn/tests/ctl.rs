@@ -256,7 +256,7 @@ impl Node {
                 let wait = async move {
                     let _ = stopped.await;
                 };
-                management::serve(listener, app, &config, wait)
+                management::serve((listener, None), app, (&config, &config.api_gate()), wait)
                     .await
                     .unwrap();
             });

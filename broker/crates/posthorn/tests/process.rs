@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::{Result, Scratch, Serving, posthorn, serve, stderr, wait_for};
+use program::{Result, Scratch, Serving, address, posthorn, serve, stderr, wait_for};
 use std::process::{Command, Stdio};
 
 #[test]
@@ -63,7 +63,7 @@ fn serves_until_sigterm_and_keeps_its_directory_to_itself() -> Result<()> {
     let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
     let mut first = Serving(serve(&dir, &ready).stderr(Stdio::null()).spawn()?);
     let told: serde_json::Value = serde_json::from_str(&wait_for(&ready)?)?;
-    for listener in ["amqp", "management", "prometheus"] {
+    for listener in ["amqp", "management", "prometheus", "probes"] {
         let address = told["addresses"][listener].as_str().ok_or("no address")?;
         std::net::TcpStream::connect(address)?;
     }
@@ -98,5 +98,27 @@ fn damaged_directories_are_refused_and_left_alone() -> Result<()> {
         stderr(&output)
     );
     assert_eq!(std::fs::read_to_string(dir.join("identity.json"))?, newer);
+    Ok(())
+}
+
+#[test]
+fn probes_are_answered_while_the_http_api_is_full() -> Result<()> {
+    const IDLE: usize = 600;
+    let scratch = Scratch::new("probes")?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let _node = Serving(serve(&dir, &ready).stderr(Stdio::null()).spawn()?);
+    let management = address(&ready, "management")?;
+    let mut held = Vec::new();
+    for _ in 0..IDLE {
+        held.push(std::net::TcpStream::connect(&management)?);
+    }
+    for path in ["livez", "readyz"] {
+        let url = format!("http://{}/{path}", address(&ready, "probes")?);
+        assert_eq!(ureq::get(&url).call()?.status(), 200, "{path}");
+        // The same on the management port: whoever only holds a connection makes room.
+        let url = format!("http://{management}/{path}");
+        assert_eq!(ureq::get(&url).call()?.status(), 200, "{path}");
+    }
+    drop(held);
     Ok(())
 }

@@ -622,9 +622,15 @@ fn run(
     runtime.block_on(async {
         let api = router(node.clone(), config.clone()).unwrap();
         let prometheus = prometheus(node, config.clone()).unwrap();
+        let (gate, metrics_gate) = (config.api_gate(), config.metrics_gate());
         let (a, b) = tokio::join!(
-            serve(http, api, &config, wait(stopped.clone())),
-            serve(metrics, prometheus, &config, wait(stopped.clone())),
+            serve((http, None), api, (&config, &gate), wait(stopped.clone())),
+            serve(
+                (metrics, None),
+                prometheus,
+                (&config, &metrics_gate),
+                wait(stopped.clone())
+            ),
         );
         a.unwrap();
         b.unwrap();

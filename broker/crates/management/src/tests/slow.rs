@@ -31,6 +31,7 @@ fn hurried() -> Server {
         config.max_connections = 1;
         config.idle_timeout = Duration::from_secs(600);
         config.request_timeout = Duration::from_millis(200);
+        config.head_timeout = Duration::from_millis(200);
     })
 }
 
@@ -99,4 +100,47 @@ fn an_answer_that_nobody_takes_ends() {
     let url = format!("http://{}/metrics", server.metrics);
     assert_eq!(next.get(url).call().unwrap().status(), 200);
     drop(slow);
+}
+
+#[test]
+fn a_head_of_more_than_its_limit_is_refused() {
+    let server = Server::start();
+    let mut client = TcpStream::connect(server.address).unwrap();
+    let line = format!("X-Filler: {}\r\n", "x".repeat(1000));
+    client
+        .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
+        .unwrap();
+    for _ in 0..=crate::MAX_HEAD / line.len() {
+        // An error: it has been refused by now.
+        if client.write_all(line.as_bytes()).is_err() {
+            break;
+        }
+    }
+    let mut answer = [0; 12];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 431");
+}
+
+#[test]
+fn connections_without_a_request_make_room_for_one_with_a_request() {
+    const LIMIT: usize = 8;
+    let server = Server::start_with(|config| {
+        config.max_connections = LIMIT;
+        config.idle_timeout = Duration::from_secs(600);
+        config.head_timeout = Duration::from_secs(600);
+    });
+    let held: Vec<TcpStream> = (0..LIMIT * 4)
+        .map(|_| {
+            let mut client = TcpStream::connect(server.address).unwrap();
+            client
+                .write_all(b"GET /livez HTTP/1.1\r\nX-Half: ")
+                .unwrap();
+            client
+        })
+        .collect();
+    assert_eq!(server.ask("GET", "/api/whoami", None).status, 200);
+    // The oldest was the first to go.
+    let mut rest = Vec::new();
+    let _ = (&held[0]).read_to_end(&mut rest);
+    assert!(rest.is_empty());
 }

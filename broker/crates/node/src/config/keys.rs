@@ -89,7 +89,7 @@ const KEYS: &[Key] = &[
         name: "management.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15672",
-        doc: "HTTP API, web UI, probes.",
+        doc: "HTTP API, web UI; `/livez` and `/readyz` too.",
         set: |c, _, v| Listen::parse(v).map(|l| c.management = l),
     },
     Key {
@@ -98,6 +98,13 @@ const KEYS: &[Key] = &[
         default: "127.0.0.1:15692",
         doc: "Metrics.",
         set: |c, _, v| Listen::parse(v).map(|l| c.prometheus = l),
+    },
+    Key {
+        name: "probes.tcp.port",
+        accepts: LISTEN,
+        default: "127.0.0.1:15693",
+        doc: "`/livez` and `/readyz` only, without TLS or password, answered also while the HTTP API has no free connection.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.probes = l),
     },
     Key {
         name: "data_dir",

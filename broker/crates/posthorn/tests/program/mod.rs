@@ -59,6 +59,7 @@ pub fn serve_arguments(command: &mut Command, dir: &Path, ready: &Path) {
         "listeners.tcp.default",
         "management.tcp.port",
         "prometheus.tcp.port",
+        "probes.tcp.port",
     ] {
         command.arg("--set").arg(format!("{key}=127.0.0.1:0"));
     }
