@@ -2,7 +2,9 @@
 //! process runs, all together or by category.
 
 use crate::config::LogConfig;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
@@ -128,13 +130,55 @@ fn reloading<S: 'static>(handle: Handle<EnvFilter, S>) -> Apply {
     Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))
 }
 
+/// Writes one event a line: control characters in it, which clients may have put into names, are escaped.
+struct EscapingWriter<W>(W);
+
+impl<W: Write> Write for EscapingWriter<W> {
+    /// A whole event, with the line feed behind it.
+    fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        self.0.write_all(&escape(event))?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Whether a character changes how the rest of a log is shown: it ends a line, moves a cursor or turns the direction of text.
+fn is_unsafe(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || turns
+}
+
+fn escape(event: &[u8]) -> Cow<'_, [u8]> {
+    let (line, end) = match event.strip_suffix(b"\n") {
+        Some(line) => (line, "\n"),
+        None => (event, ""),
+    };
+    let text = String::from_utf8_lossy(line);
+    if !text.contains(is_unsafe) {
+        return Cow::Borrowed(event);
+    }
+    let mut escaped = String::with_capacity(event.len() + 16);
+    for c in text.chars() {
+        match is_unsafe(c) {
+            true => escaped.extend(c.escape_default()),
+            false => escaped.push(c),
+        }
+    }
+    escaped.push_str(end);
+    Cow::Owned(escaped.into_bytes())
+}
+
 /// Sets the process's log up; once, before threads start.
 pub fn init(config: &LogConfig) -> Result<Arc<Levels>, String> {
     let all = level(&config.level)?;
     let filter = EnvFilter::try_new(all).map_err(|e| e.to_string())?;
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| EscapingWriter(std::io::stderr()))
         .with_ansi(false)
         .with_thread_names(true);
     let (set, apply) = if config.json {
@@ -216,5 +260,46 @@ mod tests {
             let path = format!("{crates}/{}", name.replace('_', "-"));
             assert!(std::path::Path::new(&path).is_dir(), "{path}");
         }
+    }
+
+    /// What the text format makes of an event.
+    fn logged(name: &str) -> String {
+        #[derive(Clone, Default)]
+        struct Lines(Arc<Mutex<Vec<u8>>>);
+        impl Write for Lines {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let lines = Lines::default();
+        let written = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || EscapingWriter(lines.clone()))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(event = "login.failed", user = %name, why = name, "refused {name}");
+        });
+        let written = written.0.lock().unwrap().clone();
+        String::from_utf8(written).unwrap()
+    }
+
+    #[test]
+    fn names_of_clients_cannot_forge_log_lines() {
+        let forged =
+            "PLAIN\r\n2026-01-01T00:00:00Z  INFO node: forged\u{1b}[2J\u{85}\u{2028}\u{202e}\u{0}";
+        let line = logged(forged);
+        assert_eq!(line.matches('\n').count(), 1, "{line:?}");
+        assert!(
+            line.ends_with('\n') && !line.trim_end_matches('\n').contains(is_unsafe),
+            "{line:?}"
+        );
+        assert!(line.contains("PLAIN\\r\\n2026"), "{line:?}");
+        let usual = logged("b\u{fc}ro/\u{65e5}");
+        assert!(usual.contains("user=b\u{fc}ro/\u{65e5}"), "{usual:?}");
     }
 }
