@@ -101,7 +101,8 @@ impl Series {
         }
     }
 
-    /// Figures at the points of a range, the newest first, as far back as they are known; at least the present ones.
+    /// Samples near the points of a range with the times when they were taken, the newest first, as far back as they are
+    /// known; at least the present figures. Points without a sample of their own, as after a pause, are left out.
     pub(super) fn samples(
         &self,
         wall: WallTime,
@@ -113,14 +114,15 @@ impl Series {
             .iter()
             .map(|(_, samples)| samples.iter().rev().peekable())
             .collect();
-        let mut found = Vec::new();
+        let mut found: Vec<(u64, Box<[u64]>)> = Vec::new();
         for point in range.points(wall) {
             let before = tiers.iter_mut().filter_map(|samples| {
                 while samples.next_if(|s| s.at.wall.0 > point).is_some() {}
                 samples.peek().copied()
             });
             match before.max_by_key(|s| s.at.wall) {
-                Some(sample) => found.push((point, sample.figures.clone())),
+                Some(sample) if found.last().is_some_and(|(at, _)| *at == sample.at.wall.0) => {}
+                Some(sample) => found.push((sample.at.wall.0, sample.figures.clone())),
                 None => break,
             }
         }
@@ -180,12 +182,30 @@ mod tests {
         for (point, figure) in &hours {
             assert!(point - figure < 600, "{hours:?}");
         }
+        // Coarser samples than were asked for: each is there once, with its own time.
         let days = of(200_000, 1000);
-        assert!(
-            days.len() > 80 && days.len() < 90,
-            "not invented: {}",
-            days.len()
-        );
+        assert!(days.len() > 60 && days.len() < 90, "{}", days.len());
+        for pair in days.windows(2) {
+            assert!(pair[0].0 > pair[1].0);
+            assert_eq!(pair[0].0 - pair[1].0, pair[0].1 - pair[1].1, "1 a second");
+        }
+    }
+
+    #[test]
+    fn a_pause_in_sampling_is_a_gap() {
+        let mut series = Series::new(SHORT);
+        // 100 a second; nothing was sampled between 20 and 80, and the tick after the pause came late.
+        for second in [0, 5, 10, 15, 20, 83, 88] {
+            series.note(at(second), &[second * 100], true);
+        }
+        let range = Range::new(100, 5).unwrap().unwrap();
+        let found = series.samples(at(90).wall, &[0], &range);
+        let times: Vec<u64> = found.iter().map(|(time, _)| time / 1000).collect();
+        assert_eq!(times, [88, 83, 20, 15, 10, 5, 0]);
+        for pair in found.windows(2) {
+            let seconds = (pair[0].0 - pair[1].0) / 1000;
+            assert_eq!((pair[0].1[0] - pair[1].1[0]) / seconds, 100);
+        }
     }
 
     #[test]

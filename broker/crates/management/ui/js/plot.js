@@ -1,7 +1,7 @@
 // Small plots: lines over time, with their last values as text beside them.
 import { html } from './dom.js';
 import * as format from './format.js';
-import { ceiling, levels, line, rates } from './samples.js';
+import { ceiling, levels, line, pieces, rates } from './samples.js';
 
 const WIDTH = 300;
 const HEIGHT = 64;
@@ -20,7 +20,7 @@ export function Plot({ title, of, show }) {
     <svg viewBox=${`0 -2 ${WIDTH} ${HEIGHT + 4}`} preserveAspectRatio="none" role="img" aria-label=${`${title}: ${said}`}>
       <line class="base" x1="0" x2=${WIDTH} y1=${HEIGHT} y2=${HEIGHT} />
       <line class="base" x1="0" x2=${WIDTH} y1="0" y2="0" />
-      ${of.map((series, at) => series.points.length > 0 && html`<polyline key=${series.label} class=${`line l${at}`} points=${line(series.points, box)} />`)}
+      ${of.map((series, at) => pieces(series.points).map((piece) => html`<polyline key=${`${series.label} ${piece[0].at}`} class=${`line l${at}`} points=${line(piece, box)} />`))}
     </svg>
     <ul class="legend">${of.map((series, at) => html`<li key=${series.label}><span class=${`dot l${at}`}></span>${series.label} <b>${show(last(series))}</b></li>`)}</ul>
   </figure>`;

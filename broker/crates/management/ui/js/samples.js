@@ -16,6 +16,20 @@ export function rates(samples) {
   return changes;
 }
 
+/** Milliseconds between two samples above which nothing is known of the time between them. */
+const GAP = 15_000;
+
+/** Parts of a line without a gap inside. */
+export function pieces(points) {
+  const all = [];
+  for (const point of points) {
+    const last = all.at(-1)?.at(-1);
+    if (last !== undefined && point.at - last.at <= GAP) all.at(-1).push(point);
+    else all.push([point]);
+  }
+  return all;
+}
+
 /** What goes up and down. */
 export const levels = (samples) => inOrder(samples).map((point) => ({ at: point.timestamp, value: point.sample }));
 
