@@ -8,13 +8,15 @@ use crate::page::Query;
 use crate::serving::Protection;
 use crate::{
     MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
-    exchanges, features, health, limits, login, messages, nodes, overview, parameters, permissions,
-    policies, queues, replicas, routes, ui, users, vhosts,
+    exchanges, features, form, health, limits, login, messages, nodes, origin, overview,
+    parameters, permissions, policies, queues, replicas, routes, ui, users, vhosts,
 };
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use http_body::Body as _;
 use metadata::PolicyScope;
 use percent_encoding::percent_decode_str;
 use serde_json::Value as Json;
@@ -78,9 +80,8 @@ async fn answer(api: &Api, request: Request) -> Answer {
         let allowed = routes::allowed(path).ok_or_else(ApiError::not_found)?;
         return Ok(([(header::ALLOW, allowed)], ()).into_response());
     }
-    if method != "GET" && is_of_another_site(&parts.headers) {
-        let why = "pages of other sites may not change anything here";
-        return Err(ApiError::bad_request(why));
+    if method != "GET" {
+        origin::check(&parts.headers, !body.is_end_stream())?;
     }
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
     // Without knowing where from, loopback rules cannot be kept.
@@ -95,6 +96,10 @@ async fn answer(api: &Api, request: Request) -> Answer {
         protection.protect();
     }
     let (body, _memory) = api.read_body(body, limit).await?;
+    let body = match path {
+        ["definitions", ..] => file_of_form(&parts.headers, body)?,
+        _ => body,
+    };
     let call = Call {
         user,
         makes: matches!(method.as_str(), "PUT" | "POST"),
@@ -117,6 +122,17 @@ async fn answer(api: &Api, request: Request) -> Answer {
     dispatch(api, &call, &method, path).await
 }
 
+/// The file that a form uploads; a body of another type as it is.
+fn file_of_form(headers: &HeaderMap, body: Bytes) -> Result<Bytes, ApiError> {
+    let kind = text(headers, header::CONTENT_TYPE.as_str());
+    let Some(boundary) = kind.and_then(form::boundary) else {
+        return Ok(body);
+    };
+    let file = form::part(&body, boundary, "file");
+    let file = file.ok_or_else(|| ApiError::bad_request("the form has no part named 'file'"))?;
+    Ok(body.slice(file))
+}
+
 /// Which methods the path takes, where it takes others (RFC 9110, 15.5.6).
 fn no_route(error: ApiError, path: &[&str]) -> Response {
     let response = error.into_response();
@@ -124,13 +140,6 @@ fn no_route(error: ApiError, path: &[&str]) -> Response {
         Some(allowed) => ([(header::ALLOW, allowed)], response).into_response(),
         None => response,
     }
-}
-
-/// Whether a browser says that another site's page makes it send this (Fetch Metadata, 2.4). A browser that has asked for a
-/// password itself would send it along; what is no browser does not say.
-fn is_of_another_site(headers: &HeaderMap) -> bool {
-    let site = text(headers, "sec-fetch-site");
-    matches!(site, Some("cross-site" | "same-site"))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

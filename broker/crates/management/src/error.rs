@@ -87,6 +87,18 @@ impl ApiError {
         )
     }
 
+    pub(crate) fn forbidden(reason: impl Into<Json>) -> ApiError {
+        ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)
+    }
+
+    pub(crate) fn unsupported_type(reason: impl Into<Json>) -> ApiError {
+        ApiError::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            reason,
+        )
+    }
+
     pub(crate) fn too_large(limit: usize) -> ApiError {
         ApiError::new(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -305,7 +305,7 @@ fn responses() -> Json {
         "405": {"description": "The path does not take the method"},
         "412": error("What is there does not allow it"),
         "413": error("The body is too large"),
-        "429": error("Too many failed logins"),
+        "403": error("A page of another site sent the request"),
         "503": {"description": "Not now, or a check that failed", "content": {"application/json": {}}},
     })
 }

@@ -190,10 +190,63 @@ fn pages_of_other_sites_change_nothing_with_a_password_that_the_browser_has() {
         got.status().as_u16()
     };
     for site in ["cross-site", "same-site"] {
-        assert_eq!(status("PUT", site), 400, "{site}");
+        assert_eq!(status("PUT", site), 403, "{site}");
         assert_eq!(status("GET", site), 404, "{site}: it was not made");
     }
     assert_eq!(status("PUT", "same-origin"), 201);
-    assert_eq!(status("DELETE", "cross-site"), 400);
+    assert_eq!(status("DELETE", "cross-site"), 403);
     assert_eq!(status("DELETE", "none"), 204);
+}
+
+/// Over plain HTTP browsers send an origin, and no Fetch Metadata.
+#[test]
+fn requests_with_a_foreign_origin_change_nothing() {
+    let server = Server::start();
+    let login = ("authorization", "Basic Z3Vlc3Q6Z3Vlc3Q=");
+    let user = r#"{"users": [{"name": "evil", "password": "x", "tags": "administrator"}]}"#;
+    let send = |origin: Option<&str>, kind: &str, body: &str| {
+        let url = format!("http://{}/api/definitions", server.address);
+        let mut request = ureq::http::Request::builder().method("POST").uri(url);
+        request = request
+            .header(login.0, login.1)
+            .header("content-type", kind);
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        let body = body.as_bytes().to_vec();
+        server
+            .agent
+            .run(request.body(body).unwrap())
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    let form = format!(
+        "--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"d.json\"\r\n\r\n{user}\r\n--XX--\r\n"
+    );
+    let form_kind = "multipart/form-data; boundary=XX";
+    for origin in ["http://evil.example", "null", "http://127.0.0.1:1"] {
+        for (kind, body) in [
+            ("text/plain", user),
+            ("application/json", user),
+            (form_kind, &form),
+        ] {
+            assert_eq!(send(Some(origin), kind, body), 403, "{origin} {kind}");
+        }
+    }
+    let own = format!("http://{}", server.address);
+    assert_eq!(send(Some(&own), "text/plain", user), 415);
+    assert_eq!(server.ask("GET", "/api/users/evil", None).status, 404);
+    assert_eq!(send(Some(&own), "application/json", "{}"), 204);
+    assert_eq!(send(None, "text/plain", "{}"), 204, "no browser");
+    assert_eq!(send(None, form_kind, "--XX--"), 400);
+    // As `curl -F file=@d.json` sends it.
+    assert_eq!(send(None, form_kind, &form), 204);
+    assert_eq!(server.ask("GET", "/api/users/evil", None).status, 200);
+    assert_eq!(server.delete("/api/users/evil"), 204);
+    assert_eq!(
+        send(Some(&own), form_kind, &form),
+        204,
+        "from our own pages"
+    );
 }
