@@ -1,18 +1,20 @@
 //! Users' credentials and rights: password hashes, permissions, SASL mechanisms (O5, A9-1). No I/O.
 #![forbid(unsafe_code)]
 
-mod guesses;
 mod password;
 mod pattern;
 mod peer;
 mod sasl;
+mod throttle;
 mod verified;
 
-pub use guesses::{FAILURES, Guesses, PENALTY, WATCHED};
-pub use password::{BadHash, SALT_LEN, hash, hash_with, verify};
+pub use password::{BadHash, SALT_LEN, decoy, hash, hash_with, verify};
 pub use pattern::{BadPattern, MAX_PATTERN, Pattern};
 pub use peer::TlsPeer;
 pub use sasl::{Credentials, Mechanism, SaslError, amqplain, plain};
+pub use throttle::{
+    FREE_ADDRESS_FAILURES, FREE_FAILURES, FailedLogin, LOGGED_PER_MINUTE, MAX_DELAY, Throttle,
+};
 pub use verified::{VERIFIED_CAPACITY, Verified};
 
 /// A stored password hash. Never printed by `Debug`.

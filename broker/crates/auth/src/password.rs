@@ -89,6 +89,18 @@ fn digest<D: sha2::Digest>(salt: &[u8], password: &[u8]) -> Vec<u8> {
     digest.finalize().to_vec()
 }
 
+/// A hash that no password has, as costly to check as one of [`hash`]. Checked for users that do not exist, so that the
+/// time of a refusal does not tell which do.
+pub fn decoy() -> PasswordHash {
+    const SALT_AND_DIGEST: &str =
+        "cG9zdGhvcm5kZWNveTAwMA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let text = format!("$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}${SALT_AND_DIGEST}");
+    PasswordHash {
+        algorithm: HashAlgorithm::Argon2id,
+        bytes: text.into_bytes(),
+    }
+}
+
 /// Whether this is the password. Costly for argon2id (some 20 ms); never panics on stored bytes. An empty password never is.
 pub fn verify(hash: &PasswordHash, password: &[u8]) -> bool {
     if password.is_empty() {
@@ -238,6 +250,15 @@ mod tests {
         let longer = STANDARD.encode([1; 36]);
         let refused = PasswordHash::from_text(HashAlgorithm::Md5, &longer);
         assert!(matches!(refused, Err(BadHash::Length { want: 20, .. })));
+    }
+
+    #[test]
+    fn decoy_costs_what_a_real_hash_costs() {
+        let (decoy, real) = (decoy(), hash(b"secret", &SALT).unwrap());
+        let cost = |hash: &PasswordHash| Params::try_from(&phc(&hash.bytes).unwrap()).unwrap();
+        assert_eq!(cost(&decoy), cost(&real));
+        assert_eq!(decoy.check(), Ok(()));
+        assert!(!verify(&decoy, b"secret") && !verify(&decoy, b"decoy"));
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn this_node(api: &Api, node: &str) -> Result<(), ApiError> {
 /// Logins at this node's API since it started or since they were reset.
 pub(crate) fn attempts(api: &Api, node: &str) -> Answer {
     this_node(api, node)?;
-    let (succeeded, failed) = api.logins().attempts();
+    let (succeeded, failed) = api.config().login_counts.since_reset();
     json(object!([{
         "protocol": "http",
         "auth_attempts": succeeded + failed,
@@ -38,7 +38,7 @@ pub(crate) fn attempts(api: &Api, node: &str) -> Answer {
 
 pub(crate) fn reset_attempts(api: &Api, node: &str) -> Answer {
     this_node(api, node)?;
-    api.logins().reset_attempts();
+    api.config().login_counts.reset();
     no_content()
 }
 

@@ -79,14 +79,6 @@ impl ApiError {
         )
     }
 
-    pub(crate) fn too_many() -> ApiError {
-        ApiError::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "too_many_requests",
-            "too many failed logins; wait before the next",
-        )
-    }
-
     pub(crate) fn forbidden(reason: impl Into<Json>) -> ApiError {
         ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)
     }

@@ -171,6 +171,8 @@ pub struct Config {
     /// None: nothing is known of the machine.
     pub resources: Option<Measure>,
     pub clock: Clock,
+    /// Shared by the API, which counts, and metrics.
+    pub login_counts: LoginCounts,
 }
 
 /// Largest request body, in bytes.
@@ -205,6 +207,7 @@ impl Config {
             certificates_expire: None,
             resources: None,
             clock: Clock(Arc::new(RealClock::new())),
+            login_counts: LoginCounts::default(),
         }
     }
 }
@@ -225,6 +228,7 @@ pub fn prometheus(node: Node, config: Config) -> std::io::Result<Router> {
 
 pub use gate::Gate;
 pub use listen::Peer;
+pub use login::LoginCounts;
 pub use memory::HttpMemory;
 pub use probes::{probes, serve_probes};
 pub use serving::MAX_HEAD;

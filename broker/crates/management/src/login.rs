@@ -1,121 +1,164 @@
-//! Who is asking: basic authentication against the tree, bounded against guessing (O5).
+//! Authentication: basic credentials against the tree, slow for guessers.
 
 use crate::ask::Api;
 use crate::error::ApiError;
-use auth::{PasswordHash, Verified};
+use auth::{FailedLogin, PasswordHash, Throttle, Verified};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use env::Time;
 use metadata::UserRecord;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 /// Password checks under way at once: each is some 20 ms of a core and 7 MiB.
 const CHECKS: usize = 2;
-/// Failures of one user from one address before it has to wait, and how long.
-const FAILURES: u32 = 10;
-const PENALTY: Duration = Duration::from_secs(10);
-/// User and address pairs kept; when full, those whose time is over go.
-const WATCHED: usize = 4096;
+/// Of those, the checks for one address.
+const ADDRESS_CHECKS: usize = 1;
 /// Longest user name and password looked at.
 const MAX_CREDENTIALS: usize = 4096;
 
-pub(crate) struct Logins {
-    verified: Mutex<Verified>,
-    failed: Mutex<BTreeMap<(IpAddr, String), Failed>>,
-    pub(crate) hashing: Arc<Semaphore>,
+/// Logins over HTTP since the node started or since they were reset. Cloning counts a reference.
+#[derive(Clone, Debug, Default)]
+pub struct LoginCounts(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
     succeeded: AtomicU64,
-    failures: AtomicU64,
+    failed: AtomicU64,
+    /// What a reset took away, so that metrics never go down.
+    succeeded_before: AtomicU64,
+    failed_before: AtomicU64,
 }
 
-struct Failed {
-    times: u32,
-    last: Instant,
+impl LoginCounts {
+    /// Succeeded and failed since the last reset.
+    pub(crate) fn since_reset(&self) -> (u64, u64) {
+        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        (count(&self.0.succeeded), count(&self.0.failed))
+    }
+
+    /// Succeeded and failed since the node started.
+    pub(crate) fn all(&self) -> (u64, u64) {
+        let (succeeded, failed) = self.since_reset();
+        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        (
+            succeeded + count(&self.0.succeeded_before),
+            failed + count(&self.0.failed_before),
+        )
+    }
+
+    pub(crate) fn reset(&self) {
+        let Counts {
+            succeeded,
+            failed,
+            succeeded_before,
+            failed_before,
+        } = &*self.0;
+        for (now, before) in [(succeeded, succeeded_before), (failed, failed_before)] {
+            before.fetch_add(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    fn note(&self, right: bool) {
+        let count = match right {
+            true => &self.0.succeeded,
+            false => &self.0.failed,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) struct Logins {
+    verified: Mutex<Verified>,
+    throttle: Mutex<Throttle>,
+    hashing: Arc<Semaphore>,
+    /// One for each address with a check that waits or is under way.
+    lanes: Mutex<BTreeMap<IpAddr, Arc<Semaphore>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn stopping() -> ApiError {
+    ApiError::unavailable("the node is stopping")
+}
+
+/// An address's turn; without others who wait for one, the lane goes with it.
+struct Lane<'a> {
+    logins: &'a Logins,
+    address: IpAddr,
+    turns: Arc<Semaphore>,
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        let mut lanes = locked(&self.logins.lanes);
+        // The map's and this one.
+        if Arc::strong_count(&self.turns) <= 2 {
+            lanes.remove(&self.address);
+        }
+    }
 }
 
 impl Logins {
     pub(crate) fn new(key: [u8; 32]) -> Logins {
         Logins {
             verified: Mutex::new(Verified::new(key)),
-            failed: Mutex::new(BTreeMap::new()),
+            throttle: Mutex::new(Throttle::new(key)),
             hashing: Arc::new(Semaphore::new(CHECKS)),
-            succeeded: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
+            lanes: Mutex::default(),
         }
     }
 
-    fn barred(&self, who: &(IpAddr, String)) -> bool {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed
-            .get(who)
-            .is_some_and(|f| f.times >= FAILURES && f.last.elapsed() < PENALTY)
+    fn failed(&self, peer: IpAddr, user: &str, now: Time) -> FailedLogin {
+        locked(&self.throttle).note(peer, user, now)
     }
 
-    /// Logins that succeeded and that failed.
-    pub(crate) fn attempts(&self) -> (u64, u64) {
-        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        (count(&self.succeeded), count(&self.failures))
-    }
-
-    pub(crate) fn reset_attempts(&self) {
-        self.succeeded.store(0, Ordering::Relaxed);
-        self.failures.store(0, Ordering::Relaxed);
-    }
-
-    fn note(&self, who: (IpAddr, String), right: bool) {
-        let count = if right {
-            &self.succeeded
-        } else {
-            &self.failures
-        };
-        count.fetch_add(1, Ordering::Relaxed);
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if right {
-            failed.remove(&who);
-            return;
+    fn lane(&self, peer: IpAddr) -> Lane<'_> {
+        let address = peer.to_canonical();
+        let mut lanes = locked(&self.lanes);
+        let turns = lanes
+            .entry(address)
+            .or_insert_with(|| Arc::new(Semaphore::new(ADDRESS_CHECKS)))
+            .clone();
+        Lane {
+            logins: self,
+            address,
+            turns,
         }
-        if failed.len() >= WATCHED {
-            failed.retain(|_, f| f.last.elapsed() < PENALTY);
-        }
-        if failed.len() >= WATCHED && !failed.contains_key(&who) {
-            failed.pop_first();
-        }
-        let entry = failed.entry(who).or_insert(Failed {
-            times: 0,
-            last: Instant::now(),
-        });
-        if entry.last.elapsed() >= PENALTY {
-            entry.times = 0;
-        }
-        entry.times += 1;
-        entry.last = Instant::now();
     }
 
-    fn knows(&self, hash: &PasswordHash, password: &[u8]) -> bool {
-        let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        verified.knows(hash, password)
-    }
-
-    fn remember(&self, hash: &PasswordHash, password: &[u8]) {
-        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        verified.remember(hash, password);
-    }
-
-    /// Checks a password on a blocking thread, unless it was right before.
-    async fn check(&self, hash: PasswordHash, password: Vec<u8>) -> Result<bool, ApiError> {
-        if self.knows(&hash, &password) {
+    /// Checks a password on a blocking thread, unless it was right before. Addresses take turns, so that the guesses of one
+    /// do not keep the others waiting. Every refusal costs a check of the costly kind: its time does not tell whether the
+    /// user exists or how its password is stored.
+    async fn check(
+        &self,
+        peer: IpAddr,
+        hash: PasswordHash,
+        password: Vec<u8>,
+    ) -> Result<bool, ApiError> {
+        if locked(&self.verified).knows(&hash, &password) {
             return Ok(true);
         }
+        let lane = self.lane(peer);
+        let _turn = lane.turns.acquire().await.map_err(|_| stopping())?;
         let work = (hash.clone(), password.clone());
         let right = self
-            .blocking(move || auth::verify(&work.0, &work.1))
+            .blocking(move || {
+                let (hash, password) = work;
+                let right = auth::verify(&hash, &password);
+                if !right && !hash.algorithm.is_costly() {
+                    auth::verify(&auth::decoy(), &password);
+                }
+                right
+            })
             .await?;
         if right {
-            self.remember(&hash, &password);
+            locked(&self.verified).remember(&hash, &password);
         }
         Ok(right)
     }
@@ -125,7 +168,6 @@ impl Logins {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let stopping = || ApiError::unavailable("the node is stopping");
         let place = self.hashing.clone().acquire_owned().await;
         let place = place.map_err(|_| stopping())?;
         let done = tokio::task::spawn_blocking(move || {
@@ -145,23 +187,26 @@ pub(crate) async fn login(
 ) -> Result<Arc<UserRecord>, ApiError> {
     let failed = || ApiError::not_authorized("Not_Authorized");
     let (name, password) = header.and_then(basic).ok_or_else(failed)?;
-    let who = (peer, name.clone());
     let logins = api.logins();
-    if logins.barred(&who) {
-        return Err(ApiError::too_many());
-    }
     let wanted = name.clone();
     let user = api
         .read(move |tree| (!tree.cluster().is_empty()).then(|| tree.user(&wanted).cloned()))
         .await?;
     // Before there is a cluster there are no users: no failure of whoever asks.
     let user = user.ok_or_else(|| ApiError::unavailable("this node is not in a cluster yet"))?;
-    let right = match user.as_ref().and_then(|u| u.password.clone()) {
-        Some(hash) => logins.check(hash, password).await?,
-        None => false,
+    let hash = user.as_ref().and_then(|u| u.password.clone());
+    let hash = hash.unwrap_or_else(auth::decoy);
+    let right = logins.check(peer, hash, password).await?;
+    api.config().login_counts.note(right);
+    let Some(user) = user.filter(|_| right) else {
+        let failure = logins.failed(peer, &name, api.moment().now);
+        if let Some(unlogged) = failure.log {
+            tracing::warn!(event = "login.failed", user = %name, %peer, unlogged, "wrong user name or password over HTTP");
+        }
+        tokio::time::sleep(failure.delay).await;
+        return Err(failed());
     };
-    logins.note(who, right);
-    let user = user.filter(|_| right).ok_or_else(failed)?;
+    locked(&logins.throttle).clear(peer, &name);
     let home_only = api.config().loopback_users.contains(&name);
     if home_only && !peer.to_canonical().is_loopback() {
         return Err(ApiError::not_authorized(
@@ -198,20 +243,25 @@ mod unit {
     }
 
     #[test]
-    fn failures_bar_only_their_own_and_are_bounded() {
+    fn counts_for_metrics_survive_a_reset() {
+        let counts = LoginCounts::default();
+        [true, false, false]
+            .into_iter()
+            .for_each(|right| counts.note(right));
+        counts.reset();
+        counts.note(false);
+        assert_eq!(counts.since_reset(), (0, 1));
+        assert_eq!(counts.all(), (1, 3));
+    }
+
+    #[test]
+    fn lanes_of_addresses_end_with_their_last_check() {
         let logins = Logins::new([1; 32]);
-        let who = |n: u8, name: &str| (IpAddr::from([10, 0, 0, n]), name.to_owned());
-        for _ in 0..FAILURES {
-            assert!(!logins.barred(&who(1, "u")));
-            logins.note(who(1, "u"), false);
-        }
-        assert!(logins.barred(&who(1, "u")));
-        assert!(!logins.barred(&who(1, "v")) && !logins.barred(&who(2, "u")));
-        logins.note(who(1, "u"), true);
-        assert!(!logins.barred(&who(1, "u")));
-        for n in 0..WATCHED + 100 {
-            logins.note(who(3, &n.to_string()), false);
-        }
-        assert!(logins.failed.lock().unwrap().len() <= WATCHED);
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let (first, second) = (logins.lane(address), logins.lane(address));
+        drop(first);
+        assert_eq!(locked(&logins.lanes).len(), 1);
+        drop(second);
+        assert!(locked(&logins.lanes).is_empty());
     }
 }

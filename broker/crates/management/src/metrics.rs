@@ -22,7 +22,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use control::{ControlRequest, Counters, QueueFacts};
-use globals::{churn, dead_letters, globals, machine, mqtt};
+use globals::{churn, dead_letters, globals, logins, machine, mqtt};
 use objects::{FAMILIES, Samples};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -153,6 +153,7 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     ];
     page.sample("identity_info", &identity, 1);
     churn(&mut page, &counters);
+    logins(&mut page, config.login_counts.all());
     let alarm = |on: Option<bool>| u8::from(on.unwrap_or(false));
     page.one(
         "alarms_memory_used_watermark",

@@ -233,9 +233,9 @@ impl AmqpSession {
         if password.is_empty() {
             return Err(format!("user '{user}' gave an empty password"));
         }
-        let hash = directory::password(cx.broker.tree(), user)
-            .ok_or_else(|| format!("user '{user}' does not exist or has no password"))?;
         self.may_come_from_there(user)?;
+        // An unknown user takes as long as a known one.
+        let hash = directory::password(cx.broker.tree(), user).unwrap_or_else(auth::decoy);
         Ok(cx.broker.verify(user, &hash, password))
     }
 
@@ -312,7 +312,10 @@ pub(crate) struct Login {
 
 impl Login {
     fn wrong_password(&self) -> String {
-        format!("user '{}' gave a wrong password", self.user)
+        format!(
+            "user '{}' does not exist, has no password or gave a wrong one",
+            self.user
+        )
     }
 }
 

@@ -1,13 +1,19 @@
-//! Passwords of clients who log in: cheap ones are checked here, costly ones by whoever the node gave for it.
+//! Passwords of clients who log in: cheap ones are checked here, costly ones by the threads that the node has for them.
 
-use auth::{Guesses, PasswordHash, Verified};
+use auth::{PasswordHash, Throttle, Verified};
 use env::Time;
 use session::Verdict;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-/// Different passwords under check at the most; whoever comes then is asked to come again.
+/// Different passwords under check at the most; a client that comes then is asked to come again.
 const MAX_CHECKS: usize = 256;
+
+/// Of those, the checks that clients of one address may have begun.
+const MAX_ADDRESS_CHECKS: usize = 64;
+
+/// Refusals held back at the most, at some 40 bytes each; further ones are given at once.
+const MAX_HELD: usize = 16 * 1024;
 
 /// Longer ones are wrong.
 const MAX_PASSWORD: usize = 4096;
@@ -28,18 +34,29 @@ pub type StartCheck = Box<dyn FnMut(Check) + Send>;
 
 /// What a shard knows of logins.
 pub struct Logins {
-    /// Passwords that were right before, so that a storm of reconnects does not burn the processor (M9).
+    /// Passwords that were right before, so that a storm of reconnects does not burn the processor.
     verified: Verified,
-    guesses: Guesses,
-    /// Who waits for each check.
-    waiting: BTreeMap<CheckId, Vec<Attempt>>,
+    throttle: Throttle,
+    waiting: BTreeMap<CheckId, Waiting>,
+    /// Checks under way by the address that began them.
+    begun: BTreeMap<IpAddr, usize>,
+    /// Sessions whose refusal is held back, by the time when it is given.
+    held: BTreeMap<(Time, u64), u64>,
+    next_held: u64,
     /// None: everything is checked here.
     start: Option<StartCheck>,
 }
 
+/// Sessions that wait for one check.
+struct Waiting {
+    begun_by: IpAddr,
+    attempts: Vec<Attempt>,
+}
+
 struct Attempt {
     session: u64,
-    who: (IpAddr, String),
+    peer: SocketAddr,
+    user: Box<str>,
 }
 
 impl Logins {
@@ -47,8 +64,11 @@ impl Logins {
     pub fn new(key: [u8; 32]) -> Logins {
         Logins {
             verified: Verified::new(key),
-            guesses: Guesses::default(),
+            throttle: Throttle::new(key),
             waiting: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            held: BTreeMap::new(),
+            next_held: 0,
             start: None,
         }
     }
@@ -57,7 +77,8 @@ impl Logins {
         self.start = Some(start);
     }
 
-    /// Whether this is the user's password, as far as that is known at once.
+    /// Whether this is the user's password, as far as that is known at once. Every refusal costs a check of the costly
+    /// kind, so that its time does not tell whether the user exists or how its password is stored.
     pub fn verify(
         &mut self,
         now: Time,
@@ -65,62 +86,130 @@ impl Logins {
         user: &str,
         (hash, password): (&PasswordHash, &[u8]),
     ) -> Verdict {
+        let attempt = Attempt {
+            session,
+            peer,
+            user: user.into(),
+        };
         if password.len() > MAX_PASSWORD {
-            return Verdict::Wrong;
-        }
-        let who = (peer.ip().to_canonical(), user.to_owned());
-        if self.guesses.barred(&who, now) {
-            tracing::warn!(event = "login.barred", user, %peer, "too many wrong passwords; not tried");
-            return Verdict::Wrong;
+            return self.refuse(now, &attempt);
         }
         let id = CheckId(self.verified.fingerprint(hash, password));
         if self.verified.has(&id.0) {
+            self.throttle.clear(peer.ip(), user);
             return Verdict::Right;
         }
-        let Some(start) = self.start.as_mut().filter(|_| hash.algorithm.is_costly()) else {
-            let right = auth::verify(hash, password);
-            self.guesses.note(&who, right, now);
-            if right {
-                self.verified.add(id.0);
-                return Verdict::Right;
+        let is_costly = hash.algorithm.is_costly();
+        if (!is_costly || self.start.is_none()) && auth::verify(hash, password) {
+            self.verified.add(id.0);
+            self.throttle.clear(peer.ip(), user);
+            return Verdict::Right;
+        }
+        if self.start.is_none() {
+            return self.refuse(now, &attempt);
+        }
+        match is_costly {
+            true => self.begin(id, attempt, hash.clone(), password),
+            false => {
+                let decoy = auth::decoy();
+                let id = CheckId(self.verified.fingerprint(&decoy, password));
+                self.begin(id, attempt, decoy, password)
             }
-            return Verdict::Wrong;
-        };
-        let attempt = Attempt { session, who };
+        }
+    }
+
+    fn begin(
+        &mut self,
+        id: CheckId,
+        attempt: Attempt,
+        hash: PasswordHash,
+        password: &[u8],
+    ) -> Verdict {
         // A storm of clients with one password costs one check.
         if let Some(waiting) = self.waiting.get_mut(&id) {
-            waiting.push(attempt);
+            waiting.attempts.push(attempt);
             return Verdict::Later;
         }
-        if self.waiting.len() >= MAX_CHECKS {
+        let begun_by = attempt.peer.ip().to_canonical();
+        let of_address = self.begun.get(&begun_by).copied().unwrap_or(0);
+        if self.waiting.len() >= MAX_CHECKS || of_address >= MAX_ADDRESS_CHECKS {
             return Verdict::Busy;
         }
-        self.waiting.insert(id, vec![attempt]);
+        let Some(start) = &mut self.start else {
+            return Verdict::Busy;
+        };
+        self.begun.insert(begun_by, of_address + 1);
+        let attempts = vec![attempt];
+        self.waiting.insert(id, Waiting { begun_by, attempts });
         start(Check {
             id,
-            hash: hash.clone(),
+            hash,
             password: password.to_vec(),
         });
         Verdict::Later
     }
 
-    /// What came of a check; the sessions that wait for it.
-    pub fn checked(&mut self, now: Time, id: CheckId, right: bool) -> Vec<u64> {
-        if right {
-            self.verified.add(id.0);
+    /// Counts a failure; its refusal may be held back until [`Logins::due`] gives it.
+    fn refuse(&mut self, now: Time, attempt: &Attempt) -> Verdict {
+        let Attempt { peer, user, .. } = attempt;
+        let failed = self.throttle.note(peer.ip(), user, now);
+        if let Some(unlogged) = failed.log {
+            tracing::warn!(event = "login.failed", user = %user, %peer, unlogged, "wrong user name or password");
         }
-        let attempts = self.waiting.remove(&id).unwrap_or_default();
-        for attempt in &attempts {
-            self.guesses.note(&attempt.who, right, now);
+        if failed.delay.is_zero() || self.held.len() >= MAX_HELD {
+            return Verdict::Wrong;
+        }
+        self.next_held += 1;
+        let key = (now + failed.delay, self.next_held);
+        self.held.insert(key, attempt.session);
+        Verdict::Later
+    }
+
+    /// The result of a check: the sessions to be told of it now. A refusal may come later, by [`Logins::due`].
+    pub fn checked(&mut self, now: Time, id: CheckId, right: bool) -> Vec<u64> {
+        let Some(waiting) = self.waiting.remove(&id) else {
+            return Vec::new();
+        };
+        if let Some(begun) = self.begun.get_mut(&waiting.begun_by) {
+            *begun = begun.saturating_sub(1);
+            if *begun == 0 {
+                self.begun.remove(&waiting.begun_by);
+            }
+        }
+        let mut attempts = waiting.attempts;
+        match right {
+            true => {
+                self.verified.add(id.0);
+                for attempt in &attempts {
+                    self.throttle.clear(attempt.peer.ip(), &attempt.user);
+                }
+            }
+            false => attempts.retain(|attempt| self.refuse(now, attempt) == Verdict::Wrong),
         }
         attempts.into_iter().map(|a| a.session).collect()
+    }
+
+    /// Sessions whose refusal was held back until now.
+    pub fn due(&mut self, now: Time) -> Vec<u64> {
+        let mut due = Vec::new();
+        while let Some(first) = self.held.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            due.push(first.remove());
+        }
+        due
+    }
+
+    pub fn wake_at(&self) -> Option<Time> {
+        self.held.first_key_value().map(|((time, _), _)| *time)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use auth::{FAILURES, HashAlgorithm, PENALTY, hash_with};
+    use auth::{FREE_FAILURES, HashAlgorithm, MAX_DELAY, hash_with};
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
@@ -185,32 +274,62 @@ mod tests {
     }
 
     #[test]
-    fn waiting_checks_are_bounded_and_cheap_ones_do_not_wait() {
+    fn waiting_checks_are_bounded_and_right_cheap_ones_do_not_wait() {
         let mut rig = Rig::new();
+        let per_address = MAX_ADDRESS_CHECKS as u64;
         for n in 0..MAX_CHECKS as u64 {
-            assert_eq!(rig.try_in(n, 1, &n.to_le_bytes()), Verdict::Later);
+            let host = u8::try_from(n / per_address).unwrap();
+            assert_eq!(rig.try_in(n, host, &n.to_le_bytes()), Verdict::Later);
+            if n + 1 == per_address {
+                assert_eq!(rig.try_in(999, 0, b"beyond its share"), Verdict::Busy);
+            }
         }
-        assert_eq!(rig.try_in(1000, 1, b"one more"), Verdict::Busy);
-        assert_eq!(rig.begun().len(), MAX_CHECKS);
+        assert_eq!(rig.try_in(1000, 99, b"one more"), Verdict::Busy);
+        let begun = rig.begun();
+        assert_eq!(begun.len(), MAX_CHECKS);
         let cheap = hash_with(HashAlgorithm::Sha256, b"p", b"salt").unwrap();
         assert_eq!(rig.login(7, 1, (&cheap, b"p")), Verdict::Right);
-        assert_eq!(rig.login(7, 1, (&cheap, b"q")), Verdict::Wrong);
+        rig.logins.checked(rig.now, begun[0].0, false);
+        assert_eq!(rig.try_in(1001, 0, b"there is room again"), Verdict::Later);
         let long = vec![b'p'; MAX_PASSWORD + 1];
         assert_eq!(rig.try_in(8, 1, &long), Verdict::Wrong);
     }
 
     #[test]
-    fn who_guesses_is_not_even_tried_for_a_while() {
+    fn every_refusal_costs_the_same_check() {
         let mut rig = Rig::new();
-        for n in 0..FAILURES {
-            assert_eq!(rig.try_in(1, 1, &n.to_le_bytes()), Verdict::Later);
+        let cheap = hash_with(HashAlgorithm::Sha256, b"p", b"salt").unwrap();
+        assert_eq!(rig.login(1, 1, (&cheap, b"q")), Verdict::Later);
+        // As sessions ask for a user that does not exist.
+        assert_eq!(rig.login(2, 1, (&auth::decoy(), b"q")), Verdict::Later);
+        let begun = rig.begun();
+        assert_eq!(begun.len(), 1);
+        assert_eq!(rig.logins.checked(rig.now, begun[0].0, false), [1, 2]);
+    }
+
+    #[test]
+    fn wrong_passwords_slow_refusals_and_never_a_right_password() {
+        let mut rig = Rig::new();
+        assert_eq!(rig.try_in(1, 1, b"known"), Verdict::Later);
+        let (id, _) = rig.begun().remove(0);
+        rig.logins.checked(rig.now, id, true);
+        let mut refused = 0;
+        for n in 0..FREE_FAILURES + 5 {
+            assert_eq!(rig.try_in(2, 1, &n.to_le_bytes()), Verdict::Later);
             let (id, _) = rig.begun().remove(0);
-            rig.logins.checked(rig.now, id, false);
+            refused += rig.logins.checked(rig.now, id, false).len();
         }
-        assert_eq!(rig.try_in(1, 1, b"the right one"), Verdict::Wrong);
-        assert!(rig.begun().is_empty());
-        assert_eq!(rig.try_in(2, 2, b"the right one"), Verdict::Later);
-        rig.now = rig.now + PENALTY;
-        assert_eq!(rig.try_in(1, 1, b"the right one"), Verdict::Later);
+        assert_eq!(refused, FREE_FAILURES as usize);
+        assert_eq!(rig.try_in(3, 1, b"known"), Verdict::Right);
+        // A right password that was not seen before is checked and taken at once.
+        assert_eq!(rig.try_in(4, 1, b"new"), Verdict::Later);
+        let (id, _) = rig.begun().remove(0);
+        assert_eq!(rig.logins.checked(rig.now, id, true), [4]);
+        assert!(rig.logins.due(rig.now).is_empty());
+        let first = rig.logins.wake_at().unwrap();
+        assert!(first > rig.now);
+        assert_eq!(rig.logins.due(first), [2]);
+        assert_eq!(rig.logins.due(rig.now + MAX_DELAY), [2; 4]);
+        assert_eq!(rig.logins.wake_at(), None);
     }
 }

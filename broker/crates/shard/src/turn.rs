@@ -257,6 +257,11 @@ impl Core {
         self.owners.set_time(at);
         self.owners.tick();
         self.dead_letters.tick(self.now);
+        for session in self.passwords.due(self.now) {
+            // One that has ended meanwhile is not there to hear it.
+            let refused = session::Notice::Verified { right: false };
+            self.notices.push_back((session, refused));
+        }
         self.topics.clock(self.now, self.wall);
         if self.topics.waits_for_majority() {
             self.see_majority();
@@ -315,6 +320,7 @@ impl Core {
             self.owners.host_wake(),
             self.clients.wake_at(),
             self.dead_letters.wake_at(self.now),
+            self.passwords.wake_at(),
             self.topics.wake_at(),
             directory,
             self.stats.wake_at(),

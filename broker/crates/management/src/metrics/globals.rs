@@ -186,6 +186,30 @@ const BY_TYPE: &[ByType] = &[
 /// Messages that come from no queue, under the name that RabbitMQ has for what is nearest.
 const QUEUELESS: &str = "rabbit_mqtt_qos0_queue";
 
+/// Logins that succeeded and that failed.
+pub(super) fn logins(page: &mut Page, (succeeded, failed): (u64, u64)) {
+    for (name, help, value) in [
+        (
+            "auth_attempts_total",
+            "Authentication attempts",
+            succeeded + failed,
+        ),
+        (
+            "auth_attempts_succeeded_total",
+            "Successful authentication attempts",
+            succeeded,
+        ),
+        (
+            "auth_attempts_failed_total",
+            "Failed authentication attempts",
+            failed,
+        ),
+    ] {
+        page.head(name, COUNTER, help);
+        page.sample(name, &[("protocol", "http")], value);
+    }
+}
+
 /// Never go down while the node lives, whoever disconnects.
 pub(super) fn globals(page: &mut Page, protocols: &BTreeMap<String, ProtocolCounters>, mqtt: bool) {
     // A protocol that nobody has used yet is there with zeros: rates need a beginning.
