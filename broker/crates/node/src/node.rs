@@ -365,6 +365,7 @@ impl Node {
                 user: user.clone(),
                 password: config.anonymous_pass.as_bytes().to_vec(),
             }),
+            name_without_password: config.mqtt.name_without_password,
             by_certificate: config.mqtt.by_certificate,
         }
     }

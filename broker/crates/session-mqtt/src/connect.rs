@@ -198,7 +198,9 @@ fn identity(
     certificate: Option<Arc<TlsPeer>>,
     connect: &Connect<'_>,
 ) -> Result<(String, Identity), Failure> {
-    if let Some(name) = connect.user_name {
+    // A name that nothing proves is nobody's: it must not choose a user or a virtual host.
+    let proven = |_: &&str| !settings.name_without_password || connect.password.is_some();
+    if let Some(name) = connect.user_name.filter(proven) {
         let (vhost, user) = name.rsplit_once(':').unwrap_or((&settings.vhost, name));
         let password = connect.password.unwrap_or_default().to_vec();
         let user = user.to_owned();
@@ -207,7 +209,7 @@ fn identity(
     }
     let vhost = settings.vhost.to_string();
     let named = certificate.as_deref().and_then(|tls| tls.name.as_deref());
-    if let (Some(user), None) = (named, connect.password) {
+    if let (Some(user), None, None) = (named, connect.user_name, connect.password) {
         return Ok((vhost, Identity::Certificate(user.to_owned())));
     }
     match settings.anonymous.clone() {

@@ -81,6 +81,8 @@ pub struct Settings {
     pub loopback_users: Vec<Name>,
     /// Whom a client without a user name is (`mqtt.allow_anonymous`). None: it is refused.
     pub anonymous: Option<Credentials>,
+    /// Whether a client with a user name and no password is that user, whatever the name (`mqtt.allow_user_name_without_password`).
+    pub name_without_password: bool,
     /// Whether a client without a user name is whom its certificate names (`mqtt.ssl_cert_login`).
     pub by_certificate: bool,
 }
@@ -97,6 +99,7 @@ impl Default for Settings {
                 user: "guest".into(),
                 password: b"guest".to_vec(),
             }),
+            name_without_password: false,
             by_certificate: false,
         }
     }

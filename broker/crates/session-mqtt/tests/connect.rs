@@ -211,6 +211,37 @@ fn guests_come_from_this_machine_alone_and_anonymous_ones_only_where_it_is_allow
 }
 
 #[test]
+fn user_name_without_password_is_anonymous_only_where_that_is_allowed() {
+    let connects = |settings: Settings, name: &'static str, password| {
+        let mut w = World::new(settings);
+        let c = w.open(Version::V311);
+        w.connect(c, |connect| {
+            connect.user_name = Some(name);
+            connect.password = password;
+        });
+        w.bytes(c)
+    };
+    let allowed = || Settings {
+        name_without_password: true,
+        ..Settings::default()
+    };
+    let (accepted, refused) = ([0x20, 2, 0, 0], [0x20, 2, 0, 4]);
+    assert_eq!(connects(Settings::default(), "sensor", None), refused);
+    assert_eq!(connects(Settings::default(), "guest", None), refused);
+    for name in ["sensor", "guest", "other:small", "nowhere:small"] {
+        assert_eq!(connects(allowed(), name, None), accepted, "{name}");
+        // An empty password is one.
+        assert_eq!(connects(allowed(), name, Some(b"")), refused, "{name}");
+        assert_eq!(connects(allowed(), name, Some(b"x")), refused, "{name}");
+    }
+    let nobody = Settings {
+        anonymous: None,
+        ..allowed()
+    };
+    assert_eq!(connects(nobody, "sensor", None), refused);
+}
+
+#[test]
 fn who_gives_no_name_is_whom_the_certificate_names() {
     // Section 5.4.1 leaves it to the server; RabbitMQ's `mqtt.ssl_cert_login`.
     let shown = |name: Option<&str>| TlsPeer {

@@ -16,6 +16,7 @@ pub struct MqttConfig {
     /// None: there are no topics of the server's own.
     pub sys_interval: Option<Duration>,
     pub allow_anonymous: bool,
+    pub name_without_password: bool,
     pub by_certificate: bool,
     pub limits: Limits,
 }
@@ -30,6 +31,7 @@ impl Default for MqttConfig {
             exchange: settings.exchange.to_string(),
             sys_interval: settings.sys_interval,
             allow_anonymous: true,
+            name_without_password: settings.name_without_password,
             by_certificate: settings.by_certificate,
             limits: settings.limits,
         }
@@ -108,6 +110,14 @@ pub const MQTT_KEYS: &[Key] = &[
         default: "true",
         doc: "Whether MQTT clients without a user name are `anonymous_login_user`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.allow_anonymous = on),
+    },
+    Key {
+        name: "mqtt.allow_user_name_without_password",
+        accepts: BOOL,
+        default: "false",
+        doc: "Whether MQTT clients that give a user name and no password are `anonymous_login_user`, whatever the name. Needs \
+              `mqtt.allow_anonymous`.",
+        set: |c, _, v| parse_bool(v).map(|on| c.mqtt.name_without_password = on),
     },
     Key {
         name: "mqtt.ssl_cert_login",
