@@ -43,6 +43,11 @@ impl MqttSession {
     ) -> Outcome {
         self.version = connect.version;
         let properties = &connect.properties;
+        if let (Client::Unknown(unknown), Some(most)) =
+            (&mut self.client, properties.maximum_packet_size)
+        {
+            unknown.packet = most.get();
+        }
         // [MQTT-4.12.0-1]
         if properties.authentication_method.is_some() {
             let text = "no authentication method is offered";
@@ -109,6 +114,10 @@ impl MqttSession {
             let text = "the user may not publish to the will's topic";
             return Err(Failure::new(Reason::NotAuthorized, text));
         }
+        if link.connack().is_none() {
+            let text = "CONNACK is larger than the client takes";
+            return Err(Failure::new(Reason::PacketTooLarge, text));
+        }
         if let Err(limit) = cx.broker.admit(user) {
             let text = format!("user '{user}' may have {limit} connections");
             return Err(Failure::new(Reason::QuotaExceeded, text));
@@ -138,6 +147,10 @@ impl MqttSession {
         let Some(link) = self.client.known_mut() else {
             return;
         };
+        // A client that is refused must not end the connection that has its client id.
+        if let Err(failure) = link.may_open(cx.broker.tree()) {
+            return self.fail(failure, cx);
+        }
         let Some(hub) = cx.broker.topics() else {
             let text = "this node takes no MQTT clients";
             return self.fail(Failure::new(Reason::ServerUnavailable, text), cx);
@@ -252,12 +265,7 @@ fn new_link(
     }
     let client_id: Box<str> = match assigned {
         // [MQTT-3.2.2-16]
-        true => format!(
-            "posthorn-{:016x}{:016x}",
-            cx.broker.random(),
-            cx.broker.random()
-        )
-        .into(),
+        true => assigned_id(cx),
         false => connect.client_id.into(),
     };
     let asked = match (five, connect.clean_start) {
@@ -284,7 +292,7 @@ fn new_link(
         .as_ref()
         .and_then(|will| publish::will(will, &settings.exchange, cx))
         .map(|(will, delay)| Box::new(DelayedWill { will, delay }));
-    Ok(Link {
+    let mut link = Link {
         settings: settings.clone(),
         version: connect.version,
         account,
@@ -308,7 +316,27 @@ fn new_link(
         alarm: cx.broker.publishers_blocked().is_some(),
         busy: false,
         unread: 0,
-    })
+    };
+    if assigned && link.connack().is_none() {
+        link.extras.client_id = Some(short_id(cx.broker.random()));
+    }
+    Ok(link)
+}
+
+fn assigned_id(cx: &mut Cx<'_>) -> Box<str> {
+    let (high, low) = (cx.broker.random(), cx.broker.random());
+    format!("posthorn-{high:016x}{low:016x}").into()
+}
+
+/// For clients that take small packets only: a number of 64 bits in the characters that every server allows in client ids.
+fn short_id(mut random: u64) -> Box<str> {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let digit = |_| {
+        let digit = DIGITS.get((random % 62) as usize).copied();
+        random /= 62;
+        char::from(digit.unwrap_or(b'0'))
+    };
+    (0..11).map(digit).collect::<String>().into()
 }
 
 fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
@@ -338,21 +366,9 @@ fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict,
 impl Link {
     /// CONNACK, and what is left over from the last connection. False: the client takes no packet of that size [MQTT-3.1.2-24].
     fn accept(&mut self, cx: &mut Cx<'_>) -> bool {
-        let mut packet = BytesMut::new();
-        // What is there is said where there is room: it goes without saying.
-        let fits = [Some(true), None].into_iter().any(|available| {
-            packet.clear();
-            let accepted = ConnAck {
-                session_present: self.extras.present,
-                reason: Reason::Success,
-                properties: self.terms(available),
-            };
-            accepted.encode(self.version, &mut packet);
-            packet.len() <= self.max_packet()
-        });
-        if !fits {
+        let Some(packet) = self.connack() else {
             return false;
-        }
+        };
         cx.packet().extend_from_slice(&packet);
         cx.count(|t| t.traffic.connects += 1);
         self.comes_back(cx);
@@ -366,6 +382,28 @@ impl Link {
 
     /// What a client of 5.0 is told with its CONNACK; `available`: of features that every client has.
     fn terms(&self, available: Option<bool>) -> Properties<'_> {
+    /// CONNACK for a client that is let in. None: it is larger than the client takes.
+    fn connack(&self) -> Option<BytesMut> {
+        let full = self.terms(Some(true));
+        // A feature that CONNACK does not mention is available.
+        let short = self.terms(None);
+        // A client that is told of no topic aliases uses none.
+        let shortest = Properties {
+            topic_alias_maximum: None,
+            ..short
+        };
+        [full, short, shortest].into_iter().find_map(|properties| {
+            let mut packet = BytesMut::new();
+            let accepted = ConnAck {
+                session_present: self.extras.present,
+                reason: Reason::Success,
+                properties,
+            };
+            accepted.encode(self.version, &mut packet);
+            (packet.len() <= self.max_packet()).then_some(packet)
+        })
+    }
+
         if !self.is_5() {
             return Properties::default();
         }

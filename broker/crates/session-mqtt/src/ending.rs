@@ -67,8 +67,7 @@ impl MqttSession {
     pub(crate) fn fail(&mut self, failure: Failure, cx: &mut Cx<'_>) {
         let Failure { reason, text } = failure;
         tracing::info!(peer = %cx.broker.peer(), reason = reason.text(), text, "MQTT connection ends");
-        let link = self.client.known();
-        let room = link.map_or(usize::MAX, |link| link.max_packet());
+        let room = self.client.max_packet();
         let told = Properties {
             reason_string: Some(&text),
             ..Properties::default()

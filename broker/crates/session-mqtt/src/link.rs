@@ -4,7 +4,7 @@ use crate::Settings;
 use crate::deliver::Sending;
 use crate::extras::MaybeExtras;
 use crate::packet_ids::PacketIds;
-use crate::session::Failure;
+use crate::session::{Failure, Outcome};
 use crate::state::{ClientState, Kept};
 use crate::stored::{Past, queue_name};
 use crate::traffic::Traffic;
@@ -237,6 +237,17 @@ impl Link {
             .all(|right| tree.permitted(&self.account.user, &self.account.vhost, right, queue))
     }
 
+    /// Whether the user may have the session that its client id has by now.
+    pub fn may_open(&self, tree: &Tree) -> Outcome {
+        let name = self.extras.client_id.as_deref().and_then(queue_name);
+        let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
+        if record.is_some_and(|record| !self.may_use(tree, &record.name)) {
+            let text = "the user may not use the session's queue";
+            return Err(Failure::new(Reason::NotAuthorized, text));
+        }
+        Ok(())
+    }
+
     /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here.
     /// False: the queue has to answer first.
     pub fn open_session(
@@ -253,7 +264,7 @@ impl Link {
         let name = self.extras.client_id.as_deref().and_then(queue_name);
         let record = name.and_then(|name| tree.queue(&self.account.vhost, &name));
         let record = record.cloned();
-        let allowed = record.as_ref().is_none_or(|r| self.may_use(tree, &r.name));
+        let allowed = self.may_open(tree);
         let id = record.as_ref().map(|r| r.id);
         let hub = cx.broker.topics();
         let over = hub.is_some_and(|hub| {
@@ -288,10 +299,8 @@ impl Link {
         let Some(record) = record else {
             return Ok(!self.make_queue(cx));
         };
-        if !allowed {
-            let text = "the user may not use the session's queue";
-            return Err(Failure::new(Reason::NotAuthorized, text));
-        }
+        // Another node may have made the queue since the client id was claimed.
+        allowed?;
         if self.extras.clean_start || over {
             self.delete_queue(OPENING, &record, cx);
             return Ok(false);

@@ -48,6 +48,8 @@ pub(crate) struct Unknown {
     /// Where it may tell the user.
     pub tls: Option<Arc<TlsPeer>>,
 }
+    /// Bytes of a packet that the client takes, if it has said so: it may be refused before it is known.
+    pub packet: u32,
 
 impl Client {
     pub fn known(&self) -> Option<&Link> {
@@ -58,6 +60,15 @@ impl Client {
     }
 
     pub fn known_mut(&mut self) -> Option<&mut Link> {
+    /// Bytes of a packet that it takes.
+    pub fn max_packet(&self) -> usize {
+        match self {
+            Client::Known(link) => link.max_packet(),
+            Client::Unknown(unknown) => usize::try_from(unknown.packet).unwrap_or(usize::MAX),
+            Client::Gone => usize::MAX,
+        }
+    }
+
         match self {
             Client::Known(link) => Some(link),
             _ => None,
@@ -132,6 +143,7 @@ impl MqttSession {
             client: Client::Unknown(Box::new(Unknown {
                 tls: config.tls.filter(|_| config.settings.by_certificate),
                 settings: config.settings,
+                packet: u32::MAX,
                 peer_is_loopback: config.peer_is_loopback,
             })),
         }

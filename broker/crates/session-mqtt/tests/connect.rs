@@ -552,7 +552,114 @@ fn connack_is_no_larger_than_the_client_takes() {
     // Without what goes without saying.
     assert_eq!(connack(23), (16, false));
     assert_eq!(connack(16), (16, false));
-    assert_eq!(connack(15), (0, true));
+    // Without topic aliases: a client that is told of none sends none.
+    assert_eq!(connack(15), (13, false));
+    assert_eq!(connack(13), (13, false));
+    // CONNACK with 0x95 alone, or nothing at all.
+    assert_eq!(connack(12), (5, true));
+    assert_eq!(connack(5), (5, true));
+    assert_eq!(connack(4), (0, true));
+}
+
+#[test]
+fn assigned_client_id_fits_the_clients_maximum_packet_size() {
+    // [MQTT-3.1.2-24], [MQTT-3.2.2-16]
+    for size in 13..80 {
+        let mut w = World::default();
+        let c = w.open(Version::V5);
+        w.connect(c, |connect| {
+            connect.client_id = "";
+            connect.properties.maximum_packet_size = NonZeroU32::new(size);
+        });
+        let raw = w.bytes(c);
+        assert!(raw.len() <= size as usize, "{} of {size}", raw.len());
+        let frame = parse_frame(&raw, 1000).unwrap().expect("CONNACK");
+        let Ok(Packet::ConnAck(ack)) = Packet::decode(&frame, Version::V5) else {
+            panic!("no CONNACK");
+        };
+        let assigned = ack.properties.assigned_client_id.map(str::len);
+        match size {
+            ..27 => assert_eq!((ack.reason, assigned), (Reason::PacketTooLarge, None)),
+            27..57 => assert_eq!((ack.reason, assigned), (Reason::Success, Some(11))),
+            _ => assert_eq!((ack.reason, assigned), (Reason::Success, Some(41))),
+        }
+    }
+}
+
+#[test]
+fn refusal_without_an_account_leaves_out_the_reason_that_does_not_fit() {
+    // [MQTT-3.2.2-19]
+    let refused = |change: fn(&mut codec_mqtt::Connect<'static>)| {
+        let mut w = World::default();
+        let c = w.open(Version::V5);
+        w.connect(c, |connect| {
+            connect.properties.maximum_packet_size = NonZeroU32::new(20);
+            change(connect);
+        });
+        w.bytes(c)
+    };
+    let method = refused(|c| c.properties.authentication_method = Some("SCRAM-SHA-1"));
+    assert_eq!(method, [0x20, 3, 0, 0x8C, 0]);
+    let long = refused(|c| {
+        c.client_id = fake::unstatic(&"i".repeat(1000));
+        c.properties.session_expiry = Some(10);
+    });
+    assert_eq!(long, [0x20, 3, 0, 0x85, 0]);
+}
+
+#[test]
+fn refused_client_does_not_end_the_connection_that_has_its_client_id() {
+    let mut w = World::new(Settings {
+        anonymous: None,
+        ..Settings::default()
+    });
+    let owner = |w: &mut World, expiry| {
+        let c = w.open(Version::V5);
+        w.connect(c, |connect| {
+            connect.client_id = "owners";
+            connect.user_name = Some("other:guest");
+            connect.password = Some(b"guest");
+            connect.properties.session_expiry = expiry;
+            connect.clean_start = false;
+        });
+        assert!(w.said(c)[0].starts_with("CONNACK 0x00"));
+        c
+    };
+    w.node.must(metadata::Change::PutPermission(
+        metadata::PermissionRecord {
+            user: "guest".into(),
+            vhost: "other".into(),
+            configure: ".*".into(),
+            write: ".*".into(),
+            read: ".*".into(),
+        },
+    ));
+    let c = owner(&mut w, Some(100));
+    // The user has no rights on the session's queue.
+    for clean in [false, true] {
+        for expiry in [None, Some(100)] {
+            let other = w.open(Version::V5);
+            w.connect(other, |connect| {
+                connect.client_id = "owners";
+                connect.user_name = Some("other:small");
+                connect.password = Some(b"small");
+                connect.clean_start = clean;
+                connect.properties.session_expiry = expiry;
+            });
+            assert!(w.said(other)[0].starts_with("CONNACK 0x87"));
+            assert_eq!(w.said(c), [""; 0], "the owner stays");
+        }
+    }
+    // CONNACK does not fit.
+    let other = w.open(Version::V5);
+    w.connect(other, |connect| {
+        connect.client_id = "owners";
+        connect.user_name = Some("other:guest");
+        connect.password = Some(b"guest");
+        connect.properties.maximum_packet_size = NonZeroU32::new(6);
+    });
+    assert_eq!(w.said(other), ["CONNACK 0x95", "END"]);
+    assert_eq!(w.said(c), [""; 0], "the owner stays");
 }
 
 #[test]
