@@ -82,6 +82,7 @@ bugs! {
         ProgramOfBefore "program-of-before" "a node counts as what it ran in an earlier life",
         DeadHubKept "dead-hub-kept" "hubs keep the routes of a node's earlier life when it is back",
         PacketIdForgotten "packet-id-forgotten" "packet identifiers of QoS 2 do not outlive the connection",
+        ForgetsReceivedId "forgets-received-id" "a client's publish of QoS 2 is forgotten if its connection ends before the queues have answered",
         PredecessorStays "predecessor-stays" "what a lasting session's last connection held does not go back before the next one is served",
         SuspectedReturns "suspected-returns" "what a lasting session holds goes back when its node is out of reach for a moment",
         RetainedStale "retained-stale" "a shard goes on showing what was retained before another one replaced it",

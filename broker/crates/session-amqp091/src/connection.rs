@@ -504,6 +504,7 @@ impl AmqpSession {
             Notice::Topic(_)
             | Notice::TakenOver
             | Notice::ClaimAgain
+            | Notice::AnsweredLate { .. }
             | Notice::Known
             | Notice::Missed
             | Notice::TellWill => {}

@@ -81,7 +81,7 @@ impl Link {
 
     /// [MQTT-4.3.3-11], [MQTT-4.3.3-12]
     fn released(&mut self, ack: &Ack<'_>, cx: &mut Cx<'_>) {
-        let reason = match self.state.received.remove(&ack.packet_id) {
+        let reason = match self.state.forget_received(ack.packet_id) {
             true => Reason::Success,
             false => self.unknown(),
         };

@@ -164,7 +164,9 @@ impl MqttSession {
         match hub.claim(&link.account.vhost, name, number, *clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
             Claim::Granted { subscriber, left } => {
-                let Leave { state, until, will } = left;
+                let Leave {
+                    state, until, will, ..
+                } = left;
                 let kept = state.and_then(|state| state.into_any().downcast::<Kept>().ok());
                 if kept.is_some() {
                     link.extras.waited = Some(Box::new(Waited { until, will }));
@@ -380,8 +382,6 @@ impl Link {
         true
     }
 
-    /// What a client of 5.0 is told with its CONNACK; `available`: of features that every client has.
-    fn terms(&self, available: Option<bool>) -> Properties<'_> {
     /// CONNACK for a client that is let in. None: it is larger than the client takes.
     fn connack(&self) -> Option<BytesMut> {
         let full = self.terms(Some(true));
@@ -404,6 +404,8 @@ impl Link {
         })
     }
 
+    /// What a client of 5.0 is told with its CONNACK; `available`: of features that every client has.
+    fn terms(&self, available: Option<bool>) -> Properties<'_> {
         if !self.is_5() {
             return Properties::default();
         }

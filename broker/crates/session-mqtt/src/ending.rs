@@ -198,7 +198,11 @@ impl Link {
             self.leave_queue(cx);
             self.delete_own_queue(cx);
             if let Some(hub) = cx.broker.topics() {
-                hub.leave(subscriber, Leave::default());
+                let leave = Leave {
+                    undelivered: self.state.take_undelivered(),
+                    ..Leave::default()
+                };
+                hub.leave(subscriber, leave);
             }
             return;
         }
@@ -212,7 +216,7 @@ impl Link {
         let Some(subscriber) = self.subscriber.known() else {
             return;
         };
-        self.forget_unconfirmed();
+        self.keep_unconfirmed(cx);
         let stored = self.extras.stored.as_deref();
         let fence = match self.extras.pending {
             None => stored.map_or(0, |stored| stored.fence),
@@ -234,6 +238,7 @@ impl Link {
             state: Some(Box::new(kept)),
             until,
             will,
+            ..Leave::default()
         };
         if let Some(hub) = cx.broker.topics() {
             hub.leave(subscriber, leave);

@@ -26,9 +26,11 @@ mod state;
 mod stored;
 mod subscribe;
 mod traffic;
+mod unanswered;
 
 pub use for_topic::for_topic;
 pub use publish::publish_will;
 pub use session::MqttSession;
 pub use settings::{Limits, SessionConfig, Settings};
 pub use stored::{client_of, shared_subscription};
+pub use unanswered::publish_answer;

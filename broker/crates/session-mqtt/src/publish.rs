@@ -48,7 +48,7 @@ impl Link {
         // [MQTT-4.3.3-10]
         if qos == Qos::ExactlyOnce && !self.state.received.insert(id) {
             let on_its_way = |u: &Unconfirmed| u.packet_id == id && u.qos == qos;
-            if !self.unconfirmed.iter().any(on_its_way) {
+            if !self.unconfirmed.iter().any(on_its_way) && !self.await_earlier(id) {
                 self.answer(qos, id, Reason::Success, cx);
             }
             return Ok(());
@@ -135,11 +135,9 @@ impl Link {
 
     /// The cluster has what the client retained, or not. False: the token is another change's.
     pub(crate) fn retained(&mut self, token: u64, taken: bool, cx: &mut Cx<'_>) -> Option<Outcome> {
-        if token & !MAX_SEQ != RETAIN {
-            return None;
-        }
+        let seq = retained_seq(token)?;
         self.retaining = self.retaining.saturating_sub(1);
-        Some(match token & MAX_SEQ {
+        Some(match seq {
             0 => Ok(()),
             seq => self.confirmed(seq, taken, cx),
         })
@@ -290,17 +288,7 @@ impl Link {
     /// A publish that was not taken: the same packet identifier is another message.
     fn forget(&mut self, qos: Qos, id: u16) {
         if qos == Qos::ExactlyOnce {
-            self.state.received.remove(&id);
-        }
-    }
-
-    /// The connection ends while queues have not answered for these: rather twice than not at all.
-    pub(crate) fn forget_unconfirmed(&mut self) {
-        if self.unconfirmed.is_empty() {
-            return;
-        }
-        while let Some(publish) = self.unconfirmed.pop_front() {
-            self.forget(publish.qos, publish.packet_id);
+            self.state.forget_received(id);
         }
     }
 
@@ -371,6 +359,11 @@ const MAX_KEY: usize = metadata::limits::NAME_BYTES;
 /// In the token of a change that retains a message; the rest is the publish's number, 0 for QoS 0.
 const RETAIN: u64 = 1 << 62;
 const MAX_SEQ: u64 = RETAIN - 1;
+
+/// The number of the publish whose message is being retained, 0 for QoS 0. None: the token is another change's.
+pub(crate) fn retained_seq(token: u64) -> Option<u64> {
+    (token & !MAX_SEQ == RETAIN).then_some(token & MAX_SEQ)
+}
 
 fn retain(
     broker: &mut dyn Broker,

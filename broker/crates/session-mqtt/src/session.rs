@@ -2,6 +2,7 @@
 
 use crate::link::{Cx, LEARNING, Link, MAKING, OPENING};
 use crate::settings::{SessionConfig, Settings};
+use crate::unanswered::is_deleted;
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
@@ -47,9 +48,9 @@ pub(crate) struct Unknown {
     pub peer_is_loopback: bool,
     /// Where it may tell the user.
     pub tls: Option<Arc<TlsPeer>>,
-}
     /// Bytes of a packet that the client takes, if it has said so: it may be refused before it is known.
     pub packet: u32,
+}
 
 impl Client {
     pub fn known(&self) -> Option<&Link> {
@@ -59,7 +60,6 @@ impl Client {
         }
     }
 
-    pub fn known_mut(&mut self) -> Option<&mut Link> {
     /// Bytes of a packet that it takes.
     pub fn max_packet(&self) -> usize {
         match self {
@@ -69,6 +69,7 @@ impl Client {
         }
     }
 
+    pub fn known_mut(&mut self) -> Option<&mut Link> {
         match self {
             Client::Known(link) => Some(link),
             _ => None,
@@ -142,8 +143,8 @@ impl MqttSession {
             since: Moment::of(now + login),
             client: Client::Unknown(Box::new(Unknown {
                 tls: config.tls.filter(|_| config.settings.by_certificate),
-                settings: config.settings,
                 packet: u32::MAX,
+                settings: config.settings,
                 peer_is_loopback: config.peer_is_loopback,
             })),
         }
@@ -315,10 +316,19 @@ impl MqttSession {
                 self.with_link(cx, |link, cx| link.confirmed(tag.tag, true, cx));
             }
             Notice::NotPublished { queue, tag, why } => {
-                // A queue that was deleted meanwhile is no reason to refuse: RabbitMQ's rule.
-                let deleted = why == queue::Reject::Unavailable
-                    && cx.broker.tree().queue_by_id(queue).is_none();
+                let deleted = is_deleted(queue, why, cx.broker.tree());
                 self.with_link(cx, |link, cx| link.confirmed(tag.tag, deleted, cx));
+            }
+            Notice::AnsweredLate {
+                publisher,
+                tag,
+                taken,
+            } => {
+                let link = self.client.known_mut();
+                let outcome = link.map(|link| link.answered_late((publisher, tag), taken, cx));
+                if let Some(Err(failure)) = outcome {
+                    self.fail(failure, cx);
+                }
             }
             Notice::Known => self.with_link(cx, Link::known),
             Notice::Missed => {

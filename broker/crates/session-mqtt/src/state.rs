@@ -55,6 +55,19 @@ pub(crate) struct Waiting {
     pub dup: bool,
 }
 
+/// A publish of QoS 2 of an earlier connection that queues or other hubs have not all answered.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    /// The session of that connection, and its number for the publish.
+    pub session: u64,
+    pub seq: u64,
+    pub packet_id: u16,
+    /// Answers that are missing.
+    pub left: usize,
+    /// This connection's number for it, if the client has sent it again: PUBREC waits for the same answers.
+    pub resent: Option<u64>,
+}
+
 /// It derefs to what is there only while messages are under way.
 #[derive(Debug, Default)]
 pub(crate) struct ClientState(Option<Box<UnderWay>>);
@@ -65,10 +78,14 @@ pub(crate) struct UnderWay {
     releasing: BTreeSet<u16>,
     /// Packet identifiers of QoS 2 publishes that await PUBREL.
     pub received: BTreeSet<u16>,
+    /// Of these the ones whose answers are missing.
+    pub unanswered: Vec<Unanswered>,
     /// In the order in which they were sent.
     pub inflight: VecDeque<Inflight>,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
+    /// A message found no room: what waits is not handed to others, who have no more room.
+    overrun: bool,
     /// Messages of the session's queue that the client is done with.
     pub completed: Completed,
 }
@@ -76,9 +93,11 @@ pub(crate) struct UnderWay {
 static NOTHING: UnderWay = UnderWay {
     releasing: BTreeSet::new(),
     received: BTreeSet::new(),
+    unanswered: Vec::new(),
     inflight: VecDeque::new(),
     waiting: VecDeque::new(),
     waiting_bytes: 0,
+    overrun: false,
     completed: Completed::NONE,
 };
 
@@ -87,6 +106,7 @@ impl UnderWay {
     fn is_over(&self) -> bool {
         self.releasing.is_empty()
             && self.received.is_empty()
+            && self.unanswered.is_empty()
             && self.inflight.is_empty()
             && self.waiting.is_empty()
             && self.completed.is_empty()
@@ -144,12 +164,35 @@ impl ClientState {
         self.0.take_if(|under_way| under_way.is_over());
     }
 
+    /// The session is over: what other members of shared subscriptions are to have instead. A message of QoS 2 that was sent goes
+    /// to nobody else [MQTT-4.8.2-5].
+    pub fn take_undelivered(&mut self) -> Vec<Delivery> {
+        let Some(under_way) = self.0.as_deref_mut() else {
+            return Vec::new();
+        };
+        let inflight = std::mem::take(&mut under_way.inflight).into_iter();
+        let unacknowledged = inflight
+            .filter(|i| i.owed == Owed::Nobody && i.qos == Qos::AtLeastOnce)
+            .filter_map(|i| i.delivery);
+        let waiting = match under_way.overrun {
+            true => VecDeque::new(),
+            false => std::mem::take(&mut under_way.waiting),
+        };
+        let unsent = waiting
+            .into_iter()
+            .filter(|w| w.owed.is_none() && !(w.dup && is_exactly_once(&w.delivery)))
+            .map(|w| w.delivery);
+        let all = unacknowledged.chain(unsent);
+        all.filter(|delivery| delivery.group != 0).collect()
+    }
+
     /// Puts a message of QoS 1 or 2 behind the others. False: there is no room.
     pub fn wait(&mut self, delivery: Delivery, limits: &Limits) -> bool {
         let size = delivery.message.as_bytes().len();
         if self.waiting.len() >= limits.waiting_messages
             || self.waiting_bytes + size > limits.waiting_bytes
         {
+            self.overrun = true;
             return false;
         }
         self.wait_given(Waiting {
@@ -222,6 +265,7 @@ impl ClientState {
             return;
         };
         under_way.received.clear();
+        under_way.unanswered.clear();
         let all = std::mem::take(&mut under_way.inflight);
         let ours = all.into_iter().filter(|i| i.owed == Owed::Nobody);
         for delivery in ours
@@ -236,6 +280,32 @@ impl ClientState {
                 dup: true,
             });
         }
+    }
+
+    /// Forgets a packet identifier of the client's. True: it was known.
+    pub fn forget_received(&mut self, id: u16) -> bool {
+        let Some(under_way) = self.0.as_deref_mut() else {
+            return false;
+        };
+        under_way.unanswered.retain(|u| u.packet_id != id);
+        under_way.received.remove(&id)
+    }
+
+    /// A publish of an earlier connection was answered. The publish, if that was the last answer that it needed.
+    pub fn answered(&mut self, session: u64, seq: u64, taken: bool) -> Option<Unanswered> {
+        let under_way = self.0.as_deref_mut()?;
+        let mut all = under_way.unanswered.iter_mut();
+        let at = all.position(|u| (u.session, u.seq) == (session, seq))?;
+        let publish = under_way.unanswered.get_mut(at)?;
+        publish.left = publish.left.saturating_sub(1);
+        if taken && publish.left > 0 {
+            return None;
+        }
+        let publish = under_way.unanswered.remove(at);
+        if !taken {
+            under_way.received.remove(&publish.packet_id);
+        }
+        Some(publish)
     }
 
     /// Those that PUBREL has to go out for.
@@ -284,6 +354,11 @@ impl ClientState {
     }
 }
 
+fn is_exactly_once(delivery: &Delivery) -> bool {
+    let properties = delivery.message.properties();
+    Envelope::read(properties).is_ok_and(|e| quality(delivery, &e) == Qos::ExactlyOnce)
+}
+
 impl Parked for Kept {
     fn deliver(&mut self, delivery: Delivery) -> bool {
         let properties = delivery.message.properties();
@@ -295,6 +370,15 @@ impl Parked for Kept {
             Qos::AtMostOnce => true,
             _ => self.state.wait(delivery, &self.settings.limits),
         }
+    }
+
+    fn take_undelivered(&mut self) -> Vec<Delivery> {
+        self.state.take_undelivered()
+    }
+
+    fn answered(&mut self, session: u64, tag: u64, taken: bool) {
+        self.state.answered(session, tag, taken);
+        self.state.rest();
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {

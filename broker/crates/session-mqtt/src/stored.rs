@@ -650,6 +650,7 @@ fn understand(
     let hits: SmallVec<[Hit; 1]> = found.iter().map(|s| s.hit()).collect();
     let best = hits.iter().map(|hit| hit.qos).max()?;
     (message.durable() && best > Qos::AtMostOnce).then_some(Delivery {
+        group: 0,
         message,
         hits,
         retained: false,

@@ -3,7 +3,7 @@
 mod fake;
 
 use codec_mqtt::{AckKind, Disconnect, Packet, Properties, Qos, Reason, Version};
-use fake::{World, will};
+use fake::{World, confirm_all, refuse_all, will};
 use session_mqtt::{Limits, Settings};
 use std::time::Duration;
 
@@ -139,17 +139,95 @@ fn a_publishers_half_of_exactly_once_is_kept_too() {
 }
 
 #[test]
-fn a_publish_whose_queues_have_not_answered_may_come_again_as_new() {
+fn publish_without_answer_is_remembered_when_its_connection_ends() {
+    // [MQTT-4.3.3-10]
+    for version in [Version::V311, Version::V5] {
+        let mut w = World::default();
+        w.node.queue("q", "a");
+        w.node.silent = true;
+        let (c, _) = keeper(&mut w, version);
+        for (id, text) in [(8, "x"), (9, "y")] {
+            w.publish(c, "a", Qos::ExactlyOnce, id, text);
+        }
+        w.cut(c);
+        // PUBREC waits for the queue also on the connections that follow.
+        for _ in 0..2 {
+            let (c, _) = keeper(&mut w, version);
+            w.publish_with(c, "a", Qos::ExactlyOnce, 8, "x", |p| p.dup = true);
+            assert_eq!(w.said(c), [""; 0]);
+            w.cut(c);
+        }
+        let (c, _) = keeper(&mut w, version);
+        w.publish_with(c, "a", Qos::ExactlyOnce, 8, "x", |p| p.dup = true);
+        confirm_all(&mut w);
+        assert_eq!(w.said(c), ["PUBREC 8"]);
+        w.publish_with(c, "a", Qos::ExactlyOnce, 9, "y", |p| p.dup = true);
+        assert_eq!(w.said(c), ["PUBREC 9"], "answered before it came again");
+        assert_eq!(w.node.queued.len(), 2, "each of them once");
+        for id in [8, 9] {
+            w.ack(c, AckKind::PubRel, id, Reason::Success);
+        }
+        assert_eq!(w.said(c), ["PUBCOMP 8", "PUBCOMP 9"]);
+        w.publish(c, "a", Qos::ExactlyOnce, 8, "z");
+        assert_eq!(w.node.queued.len(), 3, "the identifier is free again");
+    }
+}
+
+#[test]
+fn publish_answered_while_its_client_is_away_is_remembered() {
     let mut w = World::default();
     w.node.queue("q", "a");
     w.node.silent = true;
-    let (c, _) = keeper(&mut w, Version::V311);
+    let (c, _) = keeper(&mut w, Version::V5);
+    w.publish(c, "a", Qos::AtLeastOnce, 8, "x");
+    w.publish(c, "a", Qos::ExactlyOnce, 9, "y");
+    w.cut(c);
+    confirm_all(&mut w);
+    let (c, _) = keeper(&mut w, Version::V5);
+    w.publish_with(c, "a", Qos::ExactlyOnce, 9, "y", |p| p.dup = true);
+    assert_eq!(w.said(c), ["PUBREC 9"]);
+    assert_eq!(w.node.queued.len(), 2);
+}
+
+#[test]
+fn publish_refused_after_its_connection_ended_is_a_new_message_when_it_comes_again() {
+    for away in [true, false] {
+        let mut w = World::default();
+        w.node.queue("q", "a");
+        w.node.silent = true;
+        let (c, _) = keeper(&mut w, Version::V5);
+        w.publish(c, "a", Qos::ExactlyOnce, 9, "x");
+        w.cut(c);
+        if away {
+            refuse_all(&mut w);
+        }
+        let (c, _) = keeper(&mut w, Version::V5);
+        w.publish_with(c, "a", Qos::ExactlyOnce, 9, "x", |p| p.dup = true);
+        if !away {
+            refuse_all(&mut w);
+            assert_eq!(w.said(c), ["PUBREC 9 0x97"]);
+            w.publish_with(c, "a", Qos::ExactlyOnce, 9, "x", |p| p.dup = true);
+        }
+        confirm_all(&mut w);
+        assert_eq!(w.said(c), ["PUBREC 9"]);
+        assert_eq!(w.node.queued.len(), 2, "the queue took only the second");
+    }
+}
+
+#[test]
+fn session_that_begins_anew_remembers_no_publish() {
+    let mut w = World::default();
+    w.node.queue("q", "a");
+    w.node.silent = true;
+    let (c, _) = keeper(&mut w, Version::V5);
     w.publish(c, "a", Qos::ExactlyOnce, 9, "x");
     w.cut(c);
-    let (c, _) = keeper(&mut w, Version::V311);
-    w.publish_with(c, "a", Qos::ExactlyOnce, 9, "x", |p| p.dup = true);
-    assert_eq!(w.node.queued.len(), 2, "rather twice than not at all");
-    assert_eq!(w.said(c), [""; 0]);
+    let c = w.client(Version::V5, "keeper");
+    refuse_all(&mut w);
+    w.publish(c, "a", Qos::ExactlyOnce, 9, "y");
+    assert_eq!(w.node.queued.len(), 2);
+    confirm_all(&mut w);
+    assert_eq!(w.said(c), ["PUBREC 9"]);
 }
 
 #[test]

@@ -445,8 +445,8 @@ fn who_shares_a_subscription_may_have_a_queue() {
     let (_, said) = keeper(&mut w, "k", 60);
     assert_eq!(
         said.len(),
-        5,
-        "two that were not acknowledged, and the last two: {said:?}"
+        7,
+        "two that were not acknowledged, two of the member that left, and the last two: {said:?}"
     );
 }
 

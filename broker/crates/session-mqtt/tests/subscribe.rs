@@ -4,7 +4,8 @@ mod fake;
 
 use bytes::BytesMut;
 use codec_mqtt::{
-    Filters, Packet, Properties, Qos, RetainHandling, Subscribe, SubscribeOptions, Version,
+    AckKind, Filters, Packet, Properties, Qos, Reason, RetainHandling, Subscribe, SubscribeOptions,
+    Version,
 };
 use fake::World;
 use session_mqtt::{Limits, Settings};
@@ -317,6 +318,68 @@ fn a_shared_subscription_serves_one_member_each_time() {
             .map(|n| format!("PUBLISH a {n} q0"))
             .collect::<Vec<_>>()
     );
+}
+
+#[test]
+fn unacknowledged_messages_of_a_member_whose_session_ends_go_to_another() {
+    // Section 4.8.2, [MQTT-4.8.2-5]
+    for version in [Version::V311, Version::V5] {
+        let mut w = World::default();
+        let members: Vec<usize> = ["a", "b"].map(|id| w.client(version, id)).into();
+        for &c in &members {
+            w.subscribe(c, "$share/g/t", Qos::ExactlyOnce);
+            w.subscribe(c, "t", Qos::AtLeastOnce);
+        }
+        let p = w.client(Version::V5, "p");
+        // Twelve for each member: it is sent ten, the others wait.
+        for n in 1..=24 {
+            w.publish(p, "t", Qos::AtLeastOnce, n, &n.to_string());
+        }
+        let shared = |said: Vec<String>| said.len();
+        let before = members.clone().into_iter().map(|c| shared(w.said(c)));
+        assert_eq!(before.collect::<Vec<_>>(), [10, 10]);
+        w.cut(members[0]);
+        // The other one acknowledges all it is sent, its own and those of the group.
+        let mut got = 10;
+        let mut next = 1;
+        while next <= got {
+            w.ack(members[1], AckKind::PubAck, next as u16, Reason::Success);
+            got += w.said(members[1]).len();
+            next += 1;
+        }
+        assert_eq!(
+            got,
+            24 + 24,
+            "24 of its own, 12 of the group, 12 of the member that left"
+        );
+    }
+}
+
+#[test]
+fn qos_2_message_that_a_member_was_sent_goes_to_nobody_else() {
+    // [MQTT-4.8.2-5]
+    let mut w = World::default();
+    let members: Vec<usize> = ["a", "b"].map(|id| w.client(Version::V5, id)).into();
+    for &c in &members {
+        w.subscribe(c, "$share/g/t", Qos::ExactlyOnce);
+    }
+    let p = w.client(Version::V5, "p");
+    for n in 1..=24 {
+        w.publish(p, "t", Qos::ExactlyOnce, n, &n.to_string());
+    }
+    let got: Vec<usize> = members.iter().map(|c| w.said(*c).len()).collect();
+    assert_eq!(got, [10, 10]);
+    w.cut(members[0]);
+    let mut got = 10;
+    let mut next = 1;
+    while next <= got {
+        w.ack(members[1], AckKind::PubRec, next as u16, Reason::Success);
+        w.ack(members[1], AckKind::PubComp, next as u16, Reason::Success);
+        let said = w.said(members[1]);
+        got += said.iter().filter(|s| s.starts_with("PUBLISH")).count();
+        next += 1;
+    }
+    assert_eq!(got, 12 + 2, "those that the other one was not sent");
 }
 
 #[test]

@@ -216,6 +216,12 @@ pub enum Notice {
     Topic(topics::Delivery),
     /// Another hub has what was published with this tag for its subscribers, or is no more.
     Heard { tag: PublishTag },
+    /// A publish of the client's earlier session `publisher` was answered ([`topics::Hub::expect_late_answers`]).
+    AnsweredLate {
+        publisher: u64,
+        tag: u64,
+        taken: bool,
+    },
     /// Subscriptions are known wherever they have to be ([`topics::Hub::announce`]).
     Known,
     /// Messages for this session's subscriptions are lost: their publishers' nodes could not reach this one.

@@ -85,7 +85,7 @@ impl Shard {
     /// A notice for a session, with those behind it that are for the same one: confirms and deliveries come in runs.
     fn tell(&mut self, number: u64, notice: Notice) {
         let Some(key) = self.sessions.by_number(number) else {
-            return;
+            return self.core.tell_late(number, &notice);
         };
         self.step(key, |s, view, out| {
             let mut standing = s.notice(notice, view, out);
@@ -171,13 +171,29 @@ impl Shard {
                     let tag = PublishTag { channel, tag };
                     (session, Notice::Heard { tag })
                 }
+                Output::AnsweredLate {
+                    session,
+                    publisher,
+                    tag,
+                    taken,
+                } => {
+                    let notice = Notice::AnsweredLate {
+                        publisher,
+                        tag,
+                        taken,
+                    };
+                    (session, notice)
+                }
                 Output::Relieved { session } => (session, Notice::Relieved),
                 Output::Known { session } => (session, Notice::Known),
                 Output::Missed { session } => (session, Notice::Missed),
                 Output::TellWill { session } => (session, Notice::TellWill),
             };
-            if let Some(key) = self.sessions.by_number(number) {
-                self.step(key, |s, view, out| s.notice(notice, view, out));
+            match self.sessions.by_number(number) {
+                Some(key) => {
+                    self.step(key, |s, view, out| s.notice(notice, view, out));
+                }
+                None => self.core.tell_late(number, &notice),
             }
         }
         worked

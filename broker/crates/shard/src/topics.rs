@@ -6,7 +6,7 @@ use crate::sessions::{CONTROL_KEY, number};
 use crate::view::View;
 use message::Message;
 use metadata::{BindingRecord, Destination, QueueId};
-use session::PublishTag;
+use session::{Notice, PublishTag};
 use smallvec::SmallVec;
 use topics::{Heard, Publisher};
 
@@ -61,6 +61,13 @@ impl Core {
             return false;
         }
         true
+    }
+
+    /// A notice for a session whose connection has ended: MQTT sessions outlive theirs, and hear answers to publishes.
+    pub fn tell_late(&mut self, session: u64, notice: &Notice) {
+        if let Some((tag, taken)) = session_mqtt::publish_answer(notice, &self.tree) {
+            self.topics.answer_late(session, tag, taken);
+        }
     }
 
     fn comes_by_topics(&self, vhost: &str, message: &Message) -> bool {

@@ -4,6 +4,8 @@ mod claims;
 mod clients;
 mod elsewhere;
 mod filters;
+mod handover;
+mod late;
 mod name;
 mod owner;
 mod publish;
@@ -23,6 +25,7 @@ use clients::Clients;
 use env::planted::{self, Bug};
 use env::{Time, WallTime};
 use hashbrown::HashMap;
+use late::LateAnswers;
 use message::{Message, Room};
 use server::Server;
 pub use server::is_servers;
@@ -63,6 +66,14 @@ impl Default for Limits {
 pub trait Parked: Send {
     /// A message for it. False: it was not kept.
     fn deliver(&mut self, delivery: Delivery) -> bool;
+    /// A queue or another hub answers a publish of one of its earlier connections ([`Hub::expect_late_answers`]).
+    fn answered(&mut self, session: u64, tag: u64, taken: bool) {
+        let _ = (session, tag, taken);
+    }
+    /// The session is over: what another member of a shared subscription is to have.
+    fn take_undelivered(&mut self) -> Vec<Delivery> {
+        Vec::new()
+    }
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
@@ -96,6 +107,8 @@ pub struct Leave {
     pub until: Option<Time>,
     /// To be published at that time, or when the session is over if that comes first.
     pub will: Option<(Time, Will)>,
+    /// Of a session that is over: messages of shared subscriptions that another member is to have.
+    pub undelivered: Vec<Delivery>,
 }
 
 /// What a hub has to say.
@@ -114,6 +127,13 @@ pub enum Output {
         session: u64,
         channel: u16,
         tag: u64,
+    },
+    /// To a session: a publish of its client's earlier connection `publisher` was answered.
+    AnsweredLate {
+        session: u64,
+        publisher: u64,
+        tag: u64,
+        taken: bool,
     },
     /// To a session that was told [`Heard::behind`].
     Relieved { session: u64 },
@@ -223,6 +243,7 @@ pub struct Hub {
     /// Room for what other hubs say.
     events: Vec<Event>,
     claims: Claims,
+    late: LateAnswers,
     server: Server,
     wills: Wills,
     parked: usize,
@@ -256,6 +277,7 @@ impl Hub {
             room: Room::default(),
             ending: BTreeSet::new(),
             events: Vec::new(),
+            late: LateAnswers::default(),
             server: Server::default(),
             wills: Wills::default(),
             parked: 0,
@@ -345,7 +367,12 @@ impl Hub {
         let Away { state, until, will } = *away;
         self.stop_timer(subscriber, due(until, &will));
         self.parked -= 1;
-        let left = Leave { state, until, will };
+        let left = Leave {
+            state,
+            until,
+            will,
+            undelivered: Vec::new(),
+        };
         Claim::Granted { subscriber, left }
     }
 
@@ -414,9 +441,20 @@ impl Hub {
                 self.parked += 1;
                 self.timers.extend(timer.map(|at| (at, subscriber)));
             }
-            _ => {
+            state => {
                 let vhost = entry.vhost().clone();
+                let mut undelivered = leave.undelivered;
+                undelivered.extend(
+                    state
+                        .map(|mut state| state.take_undelivered())
+                        .into_iter()
+                        .flatten(),
+                );
+                if entry.filters().len() > 0 {
+                    undelivered.extend(handover::take_unsent(&mut self.outputs, session));
+                }
                 self.forget(subscriber);
+                self.hand_over(&vhost, undelivered);
                 let will = leave.will.map(|(_, will)| Output::Will { vhost, will });
                 self.outputs.extend(will);
             }
@@ -457,6 +495,7 @@ impl Hub {
             return;
         };
         self.wills.drop(subscriber);
+        self.late.forget(subscriber);
         self.let_go((entry.vhost(), entry.client()), entry.stamp);
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.clients.remove(entry.client(), subscriber);
@@ -466,10 +505,12 @@ impl Hub {
         }
         self.subscriptions -= entry.filters().len();
         if let Some(away) = entry.away_mut() {
-            let Away { until, will, .. } = std::mem::take(away);
+            let Away { until, will, state } = std::mem::take(away);
+            let undelivered = state.map(|mut state| state.take_undelivered());
             self.parked -= 1;
             self.stop_timer(subscriber, due(until, &will));
             let vhost = entry.vhost().clone();
+            self.hand_over(&vhost, undelivered.unwrap_or_default());
             self.outputs
                 .extend(will.map(|(_, will)| Output::Will { vhost, will }));
         }
@@ -612,6 +653,7 @@ impl Hub {
                     message: message.clone(),
                     hits: SmallVec::from_buf([asked.hit()]),
                     retained: true,
+                    group: 0,
                 });
             }
             room

@@ -64,4 +64,6 @@ pub struct Delivery {
     pub hits: SmallVec<[Hit; 1]>,
     /// It was retained, and comes because of a new subscription.
     pub retained: bool,
+    /// The number, in this hub, of the shared subscription whose member was chosen; 0: it is for a subscription of the client alone.
+    pub group: u32,
 }

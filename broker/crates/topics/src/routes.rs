@@ -92,6 +92,8 @@ pub(crate) struct Found {
     pub who: SubscriberId,
     /// Before the subscription, so that those of a client that are not shared stand together.
     pub shared: bool,
+    /// The group that chose the subscriber; see [`Delivery::group`](crate::Delivery).
+    pub group: u32,
     pub subscription: Subscription,
 }
 
@@ -248,7 +250,7 @@ impl Routes {
                             planted::is(Bug::SharedTwice).then(|| group.pick(durable, seats));
                         pick.into_iter()
                             .chain(next.flatten())
-                            .for_each(|p| found.picked(p, &group.name));
+                            .for_each(|p| found.picked(p, (&group.name, index + 1)));
                     }
                 }
             }
@@ -287,6 +289,19 @@ impl Routes {
             true => group.pick(durable, seats),
             false => group.pick_here(seats),
         }
+    }
+
+    /// The number of a group in [`Delivery::group`](crate::Delivery); 0: there is no such group.
+    pub fn group_number(&self, filter: &str) -> u32 {
+        let index = self.by_filter.get(filter);
+        // Each group has a member, and clients have numbers of 32 bits.
+        index.map_or(0, |index| *index as u32 + 1)
+    }
+
+    /// The filter of the group with this number.
+    pub fn group_name(&self, number: u32) -> Option<&Arc<str>> {
+        let index = usize::try_from(number.checked_sub(1)?).ok()?;
+        Some(&self.groups.get(index)?.name)
     }
 
     /// What the trie has for a topic, in `scratch`.
@@ -334,12 +349,14 @@ impl Matches {
         self.hubs.clear();
     }
 
-    pub fn picked(&mut self, pick: Pick, group: &Arc<str>) {
+    /// `group`: its filter and its number.
+    pub fn picked(&mut self, pick: Pick, (group, number): (&Arc<str>, u32)) {
         match pick {
             Pick::Member(who, subscription) => self.here.push(Found {
                 who,
                 subscription,
                 shared: true,
+                group: number,
             }),
             Pick::Hub { hub, numbered } => self.hubs.push(Bound {
                 hub,
@@ -355,6 +372,7 @@ fn one(who: SubscriberId, route: &Route) -> Found {
         who,
         subscription: route.subscription,
         shared: false,
+        group: 0,
     }
 }
 

@@ -158,6 +158,7 @@ fn a_session_that_is_away_goes_on_collecting_until_its_time_is_over() {
         state: Some(Box::new(basket.clone())),
         until: Some(seconds(60)),
         will: Some((seconds(10), will("w"))),
+        ..Leave::default()
     };
     hub.leave(who, leave);
     assert_eq!(publish(&mut hub, "/", "a/b"), 1);
@@ -201,6 +202,7 @@ fn a_will_is_published_when_the_session_ends_first_and_not_when_the_client_is_ba
         state: Some(Box::new(Basket::default())),
         until: Some(seconds(5)),
         will: Some((seconds(10), will("w"))),
+        ..Leave::default()
     };
     // The session's end comes first.
     let who = enter(&mut hub, "c", 1);
@@ -239,6 +241,7 @@ fn a_connection_that_is_not_let_in_leaves_the_session_and_its_will_as_they_were(
         state: Some(Box::new(Basket::default())),
         until: Some(seconds(20)),
         will: Some((seconds(10), will("w"))),
+        ..Leave::default()
     };
     hub.leave(who, away);
     for session in 2..4 {

@@ -729,7 +729,25 @@ impl World {
                     }
                     Output::TakenOver { session } => self.tell(session, Notice::TakenOver),
                     Output::Free { session } => self.tell(session, Notice::ClaimAgain),
+                    Output::AnsweredLate {
+                        session,
+                        publisher,
+                        tag,
+                        taken,
+                    } => {
+                        let notice = Notice::AnsweredLate {
+                            publisher,
+                            tag,
+                            taken,
+                        };
+                        self.tell(session, notice);
+                    }
                     Output::Will { vhost, will } => publish_will(&mut self.node, &vhost, will),
+                    Output::ToQueue { queue, message } => {
+                        let tag = PublishTag { channel: 0, tag: 0 };
+                        self.node.number = 0;
+                        self.node.publish(QueueId(queue), tag, message);
+                    }
                     other => panic!("there is no other hub: {other:?}"),
                 }
             }
@@ -751,6 +769,8 @@ impl World {
         if !seat.closed {
             self.node.number = number;
             seat.standing = seat.session.notice(notice, &mut self.node, &mut seat.out);
+        } else if let Some((tag, taken)) = session_mqtt::publish_answer(&notice, &self.node.tree) {
+            self.node.hub.answer_late(number, tag, taken);
         }
     }
 

@@ -314,6 +314,7 @@ impl Hub {
         }
         // It has come back: no will [MQTT-3.1.3-9].
         self.wills.drop(subscriber);
+        self.late.forget(subscriber);
         let nobody = Seat::Away(Box::default());
         if let Some(Seat::Away(was)) = self.change_seat(subscriber, nobody) {
             self.stop_timer(subscriber, super::due(was.until, &was.will));

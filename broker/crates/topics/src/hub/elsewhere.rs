@@ -179,7 +179,7 @@ impl Hub {
     }
 
     /// For one member of a group, who may have left meanwhile: then for another one.
-    fn take_shared(&mut self, sent: &Sent, group: &Arc<str>) {
+    pub(super) fn take_shared(&mut self, sent: &Sent, group: &Arc<str>) {
         let durable = sent.message.durable();
         let Hub {
             vhosts,
@@ -191,6 +191,7 @@ impl Hub {
             return;
         };
         let seats = &Whereabouts { subscribers, hubs };
+        let number = vhost.routes.group_number(group);
         let pick = vhost.routes.pick(group, durable, false, seats);
         let pick = match pick {
             None if sent.hops < MAX_HOPS => vhost.routes.pick(group, durable, true, seats),
@@ -201,7 +202,7 @@ impl Hub {
         };
         let mut found = std::mem::take(&mut self.found);
         found.clear();
-        found.picked(pick, group);
+        found.picked(pick, (group, number));
         let mut queues = Vec::new();
         self.hand_out(&found.here, &sent.message, &mut queues);
         for queue in queues {

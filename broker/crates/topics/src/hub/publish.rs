@@ -117,6 +117,7 @@ impl Hub {
                 message: message.clone(),
                 hits: matched.iter().map(|f| f.subscription.hit()).collect(),
                 retained: false,
+                group: first.group,
             };
             if let Some(session) = entry.session() {
                 let output = Output::Deliver { session, delivery };

@@ -139,6 +139,7 @@ impl Hub {
         let matching = matching.filter(|(topic, _)| codec_mqtt::matches(filter, topic));
         let hits = subscription.map(|subscription| subscription.hit());
         found.extend(matching.take(room).map(|(_, message)| Delivery {
+            group: 0,
             message: message.clone(),
             hits: hits.into_iter().collect(),
             retained: true,
