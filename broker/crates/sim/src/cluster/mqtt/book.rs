@@ -191,13 +191,25 @@ impl Book {
 
     /// It does not know whether it came, and publishes it again: what is acknowledged is this.
     pub fn sent_again(&mut self, now: Time, id: PostId, knows: Knows<'_>) {
-        tracing::debug!(post = id.0, "posted again");
+        self.repeated(now, id, false, knows);
+    }
+
+    /// The same in a session that the server has kept since, at the same place: it takes a message of QoS 2 once, if nothing was
+    /// wrong meanwhile [MQTT-4.3.3-10].
+    pub fn sent_again_in_session(&mut self, now: Time, id: PostId, knows: Knows<'_>) {
+        let post = self.posts.get(&id);
+        let once = post.is_some_and(|p| p.qos == Qos::ExactlyOnce && self.calm_since(p.sent));
+        self.repeated(now, id, once, knows);
+    }
+
+    fn repeated(&mut self, now: Time, id: PostId, once: bool, knows: Knows<'_>) {
+        tracing::debug!(post = id.0, once, "posted again");
         let Some((topic, qos)) = self.posts.get(&id).map(|p| (p.topic.clone(), p.qos)) else {
             return;
         };
         let (owed, groups) = self.owed(now, (&topic, qos), knows);
         if let Some(post) = self.posts.get_mut(&id) {
-            post.again = true;
+            post.again |= !once;
             post.owed.retain(|device| owed.contains(device));
             post.owed_groups.retain(|group| groups.contains(group));
         }

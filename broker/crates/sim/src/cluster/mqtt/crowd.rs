@@ -240,7 +240,12 @@ impl Crowd {
         let stays = device.rng.chance(1, 2);
         let any = Client::pick(&mut device.rng, &nodes).unwrap_or_default();
         *next_connection += 1;
-        let node = match device.plan.looks {
+        let returns = device.place.filter(|place| {
+            let alive = world.process(place.node).map(Node::incarnation);
+            device.returns() && alive == Some(place.life)
+        });
+        let looks = returns.map(|place| (place.node, place.shard));
+        let node = match looks.or(device.plan.looks) {
             _ if let Some(dies) = device.plan.dies => dies.node,
             Some((node, shard)) => {
                 let shards = self.shards;

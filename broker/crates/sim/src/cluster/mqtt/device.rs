@@ -84,6 +84,8 @@ struct Sent {
     id: Option<PostId>,
     /// It is retained: the number of the write.
     write: Option<u64>,
+    /// The device's epoch when it was sent first.
+    epoch: u64,
 }
 
 pub struct Device {
@@ -122,6 +124,8 @@ pub struct Device {
 pub(super) struct Closing {
     /// It has moved on once.
     pub(super) moved: bool,
+    /// How often it has cut its connection right after PUBLISH.
+    cuts: u32,
     /// Its will was cancelled, and one was left behind.
     goodbyes: u32,
     wills: u32,
@@ -160,6 +164,16 @@ impl Device {
             closing: Closing::default(),
             found: BTreeMap::new(),
         }
+    }
+
+    /// It cuts its connection right after PUBLISH when all is quiet, and sends the messages again.
+    fn cuts(&self) -> bool {
+        self.plan.publishes.is_some() && self.plan.lasting
+    }
+
+    /// Its next connection goes to the place of the last one, whose session remembers what was published.
+    pub fn returns(&self) -> bool {
+        self.cuts() && self.closing.cuts > 0
     }
 
     /// The queue that its session has, if that outlives connections.
@@ -324,8 +338,12 @@ impl Device {
             let Some(sent) = self.sent.get(&number) else {
                 continue;
             };
-            if let Some(id) = sent.id {
-                cx.book.sent_again(cx.now, id, cx.knows);
+            match sent.id {
+                Some(id) if sent.epoch == self.epoch => {
+                    cx.book.sent_again_in_session(cx.now, id, cx.knows);
+                }
+                Some(id) => cx.book.sent_again(cx.now, id, cx.knows),
+                None => {}
             }
             if let Some(write) = sent.write {
                 cx.retained.doubted(write);
@@ -430,6 +448,7 @@ impl Device {
             () if self.plan.looks.is_some() && !self.closing.looked => "what is retained",
             () if self.plan.wills && self.closing.wills == 0 => "its will",
             () if self.plan.publishes.is_some() && !self.is_written() => "what it retains",
+            () if self.cuts() && self.closing.cuts < CUTS => "to publish and cut its connection",
             () if self.plan.looks.is_none() && !self.is_content(cx) => "messages",
             () => return None,
         };
@@ -451,6 +470,8 @@ pub const WILLS: &str = "w/1";
 pub(super) const EXPIRY: u32 = 3600;
 /// After the last fault, until nothing of it can show any more.
 pub(super) const CALMING: Duration = Duration::from_secs(4);
+/// When all is quiet: how often a publisher whose session lasts cuts its connection right after PUBLISH.
+const CUTS: u32 = 3;
 
 /// CONNACK.
 fn may_refuse(reason: Reason) -> Result<(), String> {

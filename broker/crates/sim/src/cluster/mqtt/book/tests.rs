@@ -100,6 +100,21 @@ fn with_qos_2_a_message_comes_once_where_the_session_goes_on() {
 }
 
 #[test]
+fn publisher_whose_session_goes_on_is_heard_once() {
+    let mut book = book("t/+", Qos::ExactlyOnce);
+    book.disturbed = at(10);
+    // Something was wrong since it was sent first.
+    let one = post(&mut book, 2, ALL);
+    book.sent_again_in_session(at(80), one, ALL);
+    assert_eq!(comes(&mut book, LASTING, one, 0), Ok(()));
+    assert_eq!(comes(&mut book, LASTING, one, 0), Ok(()));
+    let two = post(&mut book, 20, ALL);
+    book.sent_again_in_session(at(80), two, ALL);
+    assert_eq!(comes(&mut book, LASTING, two, 0), Ok(()));
+    assert!(comes(&mut book, LASTING, two, 0).is_err_and(|e| e.contains("twice")));
+}
+
+#[test]
 fn a_publishers_order_is_kept_and_sessions_end() {
     let mut book = book("t/+", Qos::ExactlyOnce);
     let (one, two) = (post(&mut book, 2, ALL), post(&mut book, 3, ALL));

@@ -1,6 +1,6 @@
 //! What a device does when its turn comes.
 
-use super::{CALMING, Cx, Device, Draft, Sent, Wish, goodbye};
+use super::{CALMING, CUTS, Cx, Device, Draft, Sent, Wish, goodbye};
 use crate::cluster::client::Client;
 use crate::cluster::mqtt::book::is_shared;
 use bytes::BytesMut;
@@ -50,6 +50,9 @@ impl Device {
                 self.wander(since, cx)
             }
             Some(quiet) => {
+                if self.publish_and_cut(cx) {
+                    return Wish::HangUp;
+                }
                 self.publish_last(quiet, cx);
                 self.look(cx);
                 self.move_last(since, quiet, cx)
@@ -144,7 +147,8 @@ impl Device {
                 self.unanswered.push(id);
             }
         }
-        self.sent.insert(self.serial, Sent { id, write });
+        let epoch = self.epoch;
+        self.sent.insert(self.serial, Sent { id, write, epoch });
         let draft = Draft {
             id,
             topic,
@@ -199,6 +203,20 @@ impl Device {
                 self.post(topic.to_owned(), Qos::ExactlyOnce, (false, false), cx);
             }
         }
+    }
+
+    /// When all is quiet: messages of QoS 2, and the end of the connection before any answer can come. The next one sends them
+    /// again, and the server must not take them for new ones. True: they are sent.
+    fn publish_and_cut(&mut self, cx: &mut Cx<'_>) -> bool {
+        let ready = self.is_written() && self.outbound.len() == 0;
+        if !self.cuts() || !ready || self.closing.cuts == CUTS {
+            return false;
+        }
+        self.closing.cuts += 1;
+        for topic in TOPICS {
+            self.post(topic.to_owned(), Qos::ExactlyOnce, (false, false), cx);
+        }
+        true
     }
 
     pub(super) fn is_written(&self) -> bool {
