@@ -440,12 +440,14 @@ fn the_last_copy_keeps_its_node() {
 }
 
 /// Records of queues that node 0 looks at to declare one more.
+#[cfg(debug_assertions)]
 fn walked_by_a_declaration(c: &mut Cluster, client: &mut Client, name: &str) -> u64 {
     let before = c.queues_walked(0);
     client.declare(c, name, &quorum(&[]));
     c.queues_walked(0) - before
 }
 
+#[cfg(debug_assertions)]
 #[test]
 fn declaring_a_quorum_queue_costs_the_same_however_many_there_are() {
     let mut c = Cluster::new(1);

@@ -84,7 +84,7 @@ impl KnownLeaders {
     }
 
     /// As [`KnownLeaders::count`] of all nodes, with a look at every queue.
-    #[cfg(debug_assertions)]
+    #[cfg(any(test, debug_assertions))]
     pub fn recount(&self, tree: &Tree) -> BTreeMap<NodeId, usize> {
         let mut counts = BTreeMap::new();
         for record in tree.all_queues() {

@@ -411,6 +411,7 @@ impl Cluster {
     }
 
     /// Records of queues that a node has looked at one after the other.
+    #[cfg(debug_assertions)]
     pub fn queues_walked(&self, at: usize) -> u64 {
         self.nodes[at].shard.core().tree.queues_walked()
     }
