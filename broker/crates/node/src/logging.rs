@@ -282,7 +282,7 @@ mod tests {
             .with_writer(move || EscapingWriter(lines.clone()))
             .finish();
         tracing::subscriber::with_default(subscriber, || {
-            tracing::warn!(event = "login.failed", user = %name, why = name, "refused {name}");
+            tracing::warn!(user = %name, why = name, "refused {name}");
         });
         let written = written.0.lock().unwrap().clone();
         String::from_utf8(written).unwrap()
