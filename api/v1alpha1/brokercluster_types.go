@@ -52,7 +52,8 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	Storage StorageSpec `json:"storage"`
 
-	// Resources of the broker's container.
+	// Resources of the broker's container. Where neither a request nor a limit is named, it requests 100m
+	// CPU and 256Mi memory, so that its pod is not BestEffort.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('cpu' in self.requests) || !('cpu' in self.limits) || quantity(string(self.requests['cpu'])).compareTo(quantity(string(self.limits['cpu']))) <= 0",message="resources.requests.cpu cannot be more than resources.limits.cpu"
 	// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || !('memory' in self.requests) || !('memory' in self.limits) || quantity(string(self.requests['memory'])).compareTo(quantity(string(self.limits['memory']))) <= 0",message="resources.requests.memory cannot be more than resources.limits.memory"
@@ -187,7 +188,8 @@ type StorageSpec struct {
 	// +kubebuilder:validation:Enum=Retain;Delete
 	WhenDeleted string `json:"whenDeleted,omitempty"`
 
-	// WhenScaled says what happens to the volume of a node that is scaled away. A volume that is
+	// WhenScaled says what happens to the volume of a node that is scaled away. The StatefulSet says
+	// Delete only while the operator removes a node that holds nothing any more. A volume that is
 	// retained cannot be used again: it has to be deleted before the cluster grows to that node's
 	// ordinal again. Hibernation keeps the volumes whatever this says.
 	// +optional

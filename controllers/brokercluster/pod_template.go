@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
@@ -35,6 +36,10 @@ const (
 	stopSeconds = int64(120)
 	// probesPort names the port that answers /livez and /readyz alone.
 	probesPort = "probes"
+
+	// Requests of the broker's container where the spec names none.
+	defaultCPURequest    = "100m"
+	defaultMemoryRequest = "256Mi"
 )
 
 // templateInputs is everything of the spec that the pod template is made from. Its digest decides
@@ -142,7 +147,7 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			{Name: "cluster", ContainerPort: names.PortCluster, Protocol: corev1.ProtocolTCP},
 			{Name: probesPort, ContainerPort: names.PortProbes, Protocol: corev1.ProtocolTCP},
 		},
-		Resources: inputs.Resources,
+		Resources: withDefaultRequests(inputs.Resources),
 		// A roll waits for these at each node: they ask often, and bear as much as if they asked seldom.
 		StartupProbe:   probe("/livez", 1, 300),
 		LivenessProbe:  probe("/livez", 10, 6),
@@ -158,6 +163,26 @@ func brokerContainer(cluster *posthornv1.BrokerCluster, inputs templateInputs) c
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
+}
+
+// withDefaultRequests gives the broker requests where the spec names neither a request nor a limit: a pod
+// without any is BestEffort, the first that the kernel kills and the kubelet evicts. Kubernetes takes a limit
+// for the request where there is no other.
+func withDefaultRequests(resources corev1.ResourceRequirements) corev1.ResourceRequirements {
+	out := *resources.DeepCopy()
+	for name, quantity := range map[corev1.ResourceName]string{
+		corev1.ResourceCPU: defaultCPURequest, corev1.ResourceMemory: defaultMemoryRequest,
+	} {
+		_, limited := out.Limits[name]
+		if _, requested := out.Requests[name]; requested || limited {
+			continue
+		}
+		if out.Requests == nil {
+			out.Requests = corev1.ResourceList{}
+		}
+		out.Requests[name] = resource.MustParse(quantity)
+	}
+	return out
 }
 
 // probe asks the listener that only probes use: clients cannot fill it up by way of the HTTP API.
