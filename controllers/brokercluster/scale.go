@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -220,6 +221,10 @@ func (s *scope) removeNode(ctx context.Context, b broker.Client, m *memberView) 
 	sts := s.sts.DeepCopy()
 	fewer := s.sizes.Nodes - 1
 	sts.Spec.Replicas = &fewer
+	if policy := sts.Spec.PersistentVolumeClaimRetentionPolicy; policy != nil {
+		// It is Retain again when the pod is gone (whenScaled).
+		policy.WhenScaled = appsv1.PersistentVolumeClaimRetentionPolicyType(s.cluster.Spec.Storage.WhenScaled)
+	}
 	if err := s.Client.Update(ctx, sts); err != nil {
 		return fmt.Errorf("making the StatefulSet smaller: %w", err)
 	}

@@ -39,6 +39,8 @@ type scope struct {
 	// pods is how many pods there are, and podsBeyond says that some belong to nodes that were removed.
 	pods       int
 	podsBeyond bool
+	// condemned: the StatefulSet was made smaller, and a pod that it is to delete is still there.
+	condemned bool
 	// leftover is a node that the broker knows and that has no place in the StatefulSet; empty: none.
 	leftover string
 	// scaling is what was found about the removal of a node.

@@ -78,7 +78,9 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 	}
 	sts := s.sts.DeepCopy()
 	s.label(sts)
+	scaled := whenScaled(s.sts, s.condemned)
 	applyMutable(sts, s.cluster)
+	sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled = scaled
 	applySizes(sts, s.sizes)
 	stored, err := templateDigest(&s.sts.Spec.Template)
 	if err != nil {
@@ -168,8 +170,18 @@ func applyMutable(sts *appsv1.StatefulSet, cluster *posthornv1.BrokerCluster) {
 	sts.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType}
 	sts.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
 		WhenDeleted: appsv1.PersistentVolumeClaimRetentionPolicyType(cluster.Spec.Storage.WhenDeleted),
-		WhenScaled:  appsv1.PersistentVolumeClaimRetentionPolicyType(cluster.Spec.Storage.WhenScaled),
+		WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 	}
+}
+
+// whenScaled keeps the policy Delete, which removeNode sets, until the pod of the removed node is gone. At any
+// other time the policy is Retain: somebody else who scales the StatefulSet then deletes no volume.
+func whenScaled(sts *appsv1.StatefulSet, condemned bool) appsv1.PersistentVolumeClaimRetentionPolicyType {
+	policy := sts.Spec.PersistentVolumeClaimRetentionPolicy
+	if condemned && policy != nil {
+		return policy.WhenScaled
+	}
+	return appsv1.RetainPersistentVolumeClaimRetentionPolicyType
 }
 
 func dataClaim(cluster *posthornv1.BrokerCluster) corev1.PersistentVolumeClaim {

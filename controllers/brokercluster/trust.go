@@ -79,6 +79,9 @@ func (s *scope) settleReach(ctx context.Context) error {
 		s.mounted = []string{servingSecret(s.cluster)}
 	}
 	for _, name := range sortedKeys(pods) {
+		if ordinal, ours := s.ordinalOf(name); ours && s.sts != nil && s.sts.Spec.Replicas != nil {
+			s.condemned = s.condemned || ordinal >= *s.sts.Spec.Replicas
+		}
 		s.reach, s.scraped = s.reach.or(reachOf(pods[name])), s.scraped.or(scrapedAt(pods[name]))
 		if secret := mountedSecret(pods[name]); secret != "" && !slices.Contains(s.mounted, secret) {
 			s.mounted = append(s.mounted, secret)

@@ -67,7 +67,7 @@ var _ = Describe("hibernation", func() {
 		Eventually(ready(q)).Should(HavePrefix("True"))
 		var sts appsv1.StatefulSet
 		Expect(k8s.Get(ctx, w.key(clusterName), &sts)).To(Succeed())
-		Expect(sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled).To(Equal(appsv1.DeletePersistentVolumeClaimRetentionPolicyType))
+		Expect(sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled).To(Equal(appsv1.RetainPersistentVolumeClaimRetentionPolicyType))
 	})
 
 	It("remembers how many nodes there were when fewer are wanted meanwhile", func() {

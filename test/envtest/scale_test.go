@@ -110,9 +110,25 @@ var _ = Describe("scaling down (K4)", func() {
 
 	It("deletes the volumes where the spec says so", func() {
 		w := fiveNodes(func(c *posthornv1.BrokerCluster) { c.Spec.Storage.WhenScaled = "Delete" })
+		policy := func() appsv1.PersistentVolumeClaimRetentionPolicyType {
+			var sts appsv1.StatefulSet
+			_ = k8s.Get(ctx, w.key(clusterName), &sts)
+			return sts.Spec.PersistentVolumeClaimRetentionPolicy.WhenScaled
+		}
+		Expect(policy()).To(Equal(appsv1.RetainPersistentVolumeClaimRetentionPolicyType))
+		// Somebody else scales the StatefulSet: no volume goes.
+		before := w.claim("c-4").UID
+		sts := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: clusterName}}
+		change(sts, func(s *appsv1.StatefulSet) { s.Spec.Replicas = new(int32(4)) })
+		Eventually(func() int32 { _ = k8s.Get(ctx, w.key(clusterName), sts); return *sts.Spec.Replicas }).Should(BeEquivalentTo(5))
+		Eventually(w.pods).Should(HaveLen(5))
+		w.readyWorld()
+		Expect(w.claim("c-4").UID).To(Equal(before))
+
 		w.setReplicas(3)
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "data-c-3"}}
 		Eventually(gone(claim)).Should(BeTrue())
+		Eventually(policy).Should(Equal(appsv1.RetainPersistentVolumeClaimRetentionPolicyType))
 		w.setReplicas(5)
 		Eventually(w.pods).Should(HaveLen(5))
 		w.readyWorld()
