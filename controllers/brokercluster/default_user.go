@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -51,7 +53,7 @@ func (s *scope) ensureAccess(ctx context.Context) error {
 		username, password := noted.Username, noted.Password
 		if username == "" || password == "" {
 			var err error
-			if username, password, err = newCredentials(); err != nil {
+			if username, password, err = s.recoverCredentials(ctx, note); err != nil {
 				return err
 			}
 		}
@@ -59,6 +61,57 @@ func (s *scope) ensureAccess(ctx context.Context) error {
 		s.credentials = credentials{username: username, accepted: password, wanted: password}
 		return nil
 	})
+}
+
+// recoverCredentials gives the credentials for a note that has none. A broker that exists takes those of its
+// first start and no others: they come from the default user's Secret, and are never invented.
+//
+//	the default user's Secret has them  | they are taken from there
+//	a StatefulSet or a volume exists    | error CredentialsLost
+//	nothing exists                      | new ones
+func (s *scope) recoverCredentials(ctx context.Context, note *corev1.Secret) (username, password string, err error) {
+	var seen corev1.Secret
+	err = s.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: names.DefaultUserSecret(s.cluster.Name)}, &seen)
+	if client.IgnoreNotFound(err) != nil {
+		return "", "", fmt.Errorf("looking for the default user's credentials: %w", err)
+	}
+	if err == nil && ownedBy(&seen, s.cluster) {
+		username, password = acceptedCredentials(&seen)
+	}
+	if username != "" && password != "" {
+		if s.cluster.Status.CurrentVersion != "" {
+			// A cluster is complete only after its definitions were imported.
+			metav1.SetMetaDataAnnotation(&note.ObjectMeta, names.AnnotationImported, s.Now().UTC().Format(time.RFC3339))
+		}
+		s.event(corev1.EventTypeWarning, "CredentialsRecovered", "Recover", "Secret %s had no credentials; they were taken from Secret %s", note.Name, seen.Name)
+		return username, password, nil
+	}
+	begins, err := s.beginsEmpty(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	if !begins {
+		return "", "", terminal("CredentialsLost", "the broker keeps the default user of its first start, and neither Secret %s nor Secret %s has that user's credentials: restore Secret %s from a backup, or delete the cluster and its volumes to begin anew",
+			note.Name, names.DefaultUserSecret(s.cluster.Name), note.Name)
+	}
+	return newCredentials()
+}
+
+// acceptedCredentials reads the default user's Secret: the file that nodes start with has what the broker
+// took last, while anybody may have written the other keys.
+func acceptedCredentials(secret *corev1.Secret) (username, password string) {
+	for line := range strings.Lines(string(secret.Data[defaultUserKey])) {
+		switch key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " = "); key {
+		case "default_user":
+			username = value
+		case "default_pass":
+			password = value
+		}
+	}
+	if username == "" || password == "" {
+		return string(secret.Data["username"]), string(secret.Data["password"])
+	}
+	return username, password
 }
 
 // ensureNote makes the operator's note or brings it to what update sets. It outlives the cluster where

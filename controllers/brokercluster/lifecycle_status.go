@@ -5,11 +5,13 @@ package brokercluster
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/names"
 )
 
 // verdict is what the condition Ready says.
@@ -29,6 +31,9 @@ func (s *scope) lifecycleVerdict() (verdict, bool) {
 		return verdict{metav1.ConditionFalse, "Hibernating", fmt.Sprintf("%d pods are still there", s.pods), false}, true
 	case s.cluster.Spec.Hibernated:
 		return verdict{metav1.ConditionTrue, "Hibernated", fmt.Sprintf("%d nodes sleep; their volumes are kept", s.sizes.Nodes), false}, true
+	case s.credentialsRefused():
+		return verdict{metav1.ConditionFalse, "CredentialsRefused", fmt.Sprintf("the broker refuses the default user's password that Secret %s has: somebody changed it in the broker; write the password that the broker takes into key password of Secret %s",
+			names.OperatorSecret(s.cluster.Name), names.DefaultUserSecret(s.cluster.Name)), true}, true
 	case s.invalidConfig != "":
 		return verdict{metav1.ConditionFalse, reasonInvalidConfig, s.invalidConfig, true}, true
 	case s.refusal.reason != "":
@@ -50,6 +55,11 @@ func (s *scope) lifecycleVerdict() (verdict, bool) {
 		return verdict{}, false
 	}
 	return verdict{metav1.ConditionFalse, "ScalingDown", message, false}, true
+}
+
+// credentialsRefused says whether a node that serves refuses the operator's credentials.
+func (s *scope) credentialsRefused() bool {
+	return slices.ContainsFunc(s.members, func(m memberView) bool { return m.Ready && m.unauthorized })
 }
 
 func (s *scope) blockedMessage() string {

@@ -37,6 +37,8 @@ type memberView struct {
 	trouble string
 	// unbelieved: the node showed a certificate that is not believed.
 	unbelieved bool
+	// unauthorized: the node refused the operator's credentials.
+	unauthorized bool
 	// secure: the node's HTTP API is asked over TLS.
 	secure  bool
 	version string
@@ -247,7 +249,7 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 	answer, err := node.QuorumCritical(ctx)
 	switch {
 	case err != nil:
-		m.unbelieved = broker.IsUnbelieved(err)
+		m.unbelieved, m.unauthorized = broker.IsUnbelieved(err), broker.IsUnauthorized(err)
 		logger.V(1).Info("health unknown", "reason", err.Error())
 	case answer.Critical:
 		m.Health, m.queues = healthCritical, answer.Queues

@@ -4,6 +4,8 @@
 package envtest
 
 import (
+	"strings"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -77,9 +79,57 @@ var _ = Describe("a cluster that is made again", func() {
 		w.readyWorld()
 		before := w.credentials()
 		w.deleteCluster()
+		for _, pod := range []string{"c-0", "c-1", "c-2"} {
+			Expect(deleteClaim(ctx, k8s, w.namespace, "data-"+pod)).To(Succeed())
+		}
 		Expect(gone(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-operator"}})()).To(BeTrue())
 		create(newCluster(w.namespace))
 		Eventually(w.credentials).Should(And(HavePrefix("default_user_"), Not(Equal(before))))
+	})
+
+	It("gets the operator's Secret back when that was deleted", func() {
+		w := newWorld()
+		w.readyWorld()
+		before := w.credentials()
+		note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-operator"}}
+		Expect(k8s.Delete(ctx, note)).To(Succeed())
+		Eventually(func() string {
+			_ = k8s.Get(ctx, w.key("c-operator"), note)
+			return string(note.Data["username"]) + " " + string(note.Data["password"])
+		}).Should(Equal(before))
+		w.readyWorld()
+		Expect(w.credentials()).To(Equal(before))
+		Eventually(eventsOf(w.cluster(), "CredentialsRecovered")).Should(BeNumerically(">=", 1))
+		w.worksWithQueues("orders")
+	})
+
+	It("gets no user that the broker on its volumes does not have", func() {
+		w := newWorld(setMonitor("Off"))
+		w.readyWorld()
+		w.deleteCluster()
+		note := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-operator"}}
+		Expect(k8s.Get(ctx, w.key("c-operator"), note)).To(Succeed())
+		Expect(k8s.Delete(ctx, note)).To(Succeed())
+		again := newCluster(w.namespace)
+		setMonitor("Off")(again)
+		create(again)
+		Eventually(ready(again)).Should(HavePrefix("False CredentialsLost"))
+		Expect(conditionOf(again, posthornv1.ConditionStalled)()).To(HavePrefix("True CredentialsLost"))
+		Expect(gone(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-default-user"}})()).To(BeTrue())
+		restored := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-operator", Labels: note.Labels}, Data: note.Data}
+		create(restored)
+		w.readyWorld()
+	})
+
+	It("says that the broker refuses the operator's credentials, and takes the right ones from the Secret", func() {
+		w := newWorld()
+		w.readyWorld()
+		name, _, _ := strings.Cut(w.credentials(), " ")
+		w.broker.SetUser(name, "changed behind its back", "administrator")
+		Eventually(ready(w.cluster())).Should(And(HavePrefix("False CredentialsRefused"), ContainSubstring("Secret c-default-user")))
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-default-user"}}
+		change(secret, func(s *corev1.Secret) { s.Data["password"] = []byte("changed behind its back") })
+		w.readyWorld()
 	})
 
 	It("is not given a Secret of that name that is somebody else's", func() {
