@@ -121,6 +121,9 @@ func TLSCASecret(cluster string) string { return cluster + "-tls-ca" }
 // ClientCA is the ConfigMap with the authorities that clients trust.
 func ClientCA(cluster string) string { return cluster + "-ca" }
 
+// Leftovers is the ConfigMap that records what is still to be deleted in the broker.
+func Leftovers(cluster string) string { return cluster + "-leftovers" }
+
 // Dashboards is the ConfigMap with the Grafana dashboards.
 func Dashboards(cluster string) string { return cluster + "-dashboards" }
 

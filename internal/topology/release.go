@@ -27,7 +27,15 @@ func (a *attempt[T]) release(ctx context.Context) error {
 		if !letGo {
 			return err
 		}
-		a.Events.Eventf(a.object, nil, warning, "LeftBehind", "Delete", "%s stays in the broker: %s: %v", a.object.BrokerName(), why, err)
+		what := "stays in the broker"
+		if !broker.IsTerminal(err) {
+			if failure := a.recordLeftover(ctx); failure == nil {
+				what = "stays in the broker until that answers again"
+			} else if !errors.Is(failure, errLeftoversFull) {
+				return errors.Join(err, failure)
+			}
+		}
+		a.Events.Eventf(a.object, nil, warning, "LeftBehind", "Delete", "%s %s: %s: %v", a.object.BrokerName(), what, why, err)
 	}
 	base := a.Reconciler.copy(a.object)
 	controllerutil.RemoveFinalizer(a.object, names.Finalizer)

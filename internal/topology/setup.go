@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -51,6 +52,9 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 	}
 	if err := r.Kind.Configure(mgr, b); err != nil {
 		return fmt.Errorf("configuring the controller %s: %w", name, err)
+	}
+	if err := mgr.Add(manager.RunnableFunc(r.sweepForever)); err != nil {
+		return fmt.Errorf("adding the sweep of leftovers: %w", err)
 	}
 	return b.Complete(r)
 }

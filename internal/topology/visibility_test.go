@@ -58,7 +58,7 @@ func newBench[T topology.Object](t *testing.T, kind topology.Kind[T], object T, 
 	}
 	object.SetUID("1")
 	object.SetGeneration(1)
-	all := append([]client.Object{object, secret}, others...)
+	all := append([]client.Object{object, secret, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "mq"}}}, others...)
 	hasCluster := false
 	for _, other := range others {
 		if _, is := other.(*posthornv1.BrokerCluster); is {

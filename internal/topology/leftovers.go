@@ -1,0 +1,204 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package topology
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/names"
+)
+
+const (
+	// maxLeftoverBytes bounds the record of a cluster; the API server takes at most 1 MiB.
+	maxLeftoverBytes = 512 << 10
+	// leftoverInterval is how often the operator looks for recorded leftovers.
+	leftoverInterval = 15 * time.Second
+)
+
+// errLeftoversFull says that a leftover could not be recorded.
+var errLeftoversFull = errors.New("the record of leftovers is full")
+
+// leftoverKey is the key of an object in the record: its kind and a digest of its claim.
+func (a *attempt[T]) leftoverKey() string {
+	digest := sha256.Sum256([]byte(a.claim))
+	return a.leftoverPrefix() + hex.EncodeToString(digest[:16])
+}
+
+// leftoverPrefix begins the keys of the kind.
+func (r *Reconciler[T]) leftoverPrefix() string {
+	return reflect.TypeOf(r.Kind.New()).Elem().Name() + "."
+}
+
+// recordLeftover writes down that the object's thing is still to be deleted in the broker. The record is beside the
+// BrokerCluster, so it survives the object and its namespace, and goes with the cluster.
+func (a *attempt[T]) recordLeftover(ctx context.Context) error {
+	cluster, err := a.findCluster(ctx)
+	if err != nil {
+		return err
+	}
+	if going, err := namespaceGoes(ctx, a.Live, cluster.Namespace); err != nil || going {
+		return err
+	}
+	// Only what Forget needs.
+	kept := a.Kind.New()
+	whole, err := json.Marshal(a.object)
+	if err == nil {
+		err = json.Unmarshal(whole, kept)
+	}
+	if err != nil {
+		return fmt.Errorf("encoding the leftover: %w", err)
+	}
+	kept.SetManagedFields(nil)
+	kept.SetAnnotations(nil)
+	kept.Topology().Conditions = nil
+	text, err := json.Marshal(kept)
+	if err != nil {
+		return fmt.Errorf("encoding the leftover: %w", err)
+	}
+	record := leftoverRecord(cluster)
+	_, err = controllerutil.CreateOrUpdate(ctx, a.Client, record, func() error {
+		if record.UID != "" && !metav1.IsControlledBy(record, cluster) {
+			return fmt.Errorf("it does not belong to the BrokerCluster %s", cluster.Name)
+		}
+		size := len(text)
+		for key, value := range record.Data {
+			size += len(key) + len(value)
+		}
+		if size > maxLeftoverBytes {
+			return errLeftoversFull
+		}
+		if record.Data == nil {
+			record.Data = map[string]string{}
+		}
+		record.Labels = names.Labels(cluster.Name)
+		record.Data[a.leftoverKey()] = string(text)
+		return controllerutil.SetControllerReference(cluster, record, a.Scheme)
+	})
+	if err != nil {
+		return fmt.Errorf("recording the leftover in ConfigMap %s: %w", record.Name, err)
+	}
+	return nil
+}
+
+func leftoverRecord(cluster *posthornv1.BrokerCluster) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: names.Leftovers(cluster.Name)}}
+}
+
+// sweepForever deletes recorded leftovers until the context ends.
+func (r *Reconciler[T]) sweepForever(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := r.Sweep(ctx); err != nil {
+			log.FromContext(ctx).Info("leftovers stay in a broker, trying again", "cause", err.Error())
+		}
+	}, min(leftoverInterval, r.Resync))
+	return nil
+}
+
+// Sweep deletes the recorded leftovers of the kind in all clusters that answer.
+func (r *Reconciler[T]) Sweep(ctx context.Context) error {
+	var clusters posthornv1.BrokerClusterList
+	if err := r.Client.List(ctx, &clusters); err != nil {
+		return fmt.Errorf("listing BrokerClusters: %w", err)
+	}
+	var failures []error
+	for i := range clusters.Items {
+		cluster := &clusters.Items[i]
+		if cluster.DeletionTimestamp == nil && !cluster.Spec.Hibernated {
+			failures = append(failures, r.sweepCluster(ctx, cluster))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func (r *Reconciler[T]) sweepCluster(ctx context.Context, cluster *posthornv1.BrokerCluster) error {
+	record := leftoverRecord(cluster)
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(record), record); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !metav1.IsControlledBy(record, cluster) {
+		return nil
+	}
+	var failures []error
+	done := false
+	for key, text := range record.Data {
+		if !strings.HasPrefix(key, r.leftoverPrefix()) {
+			continue
+		}
+		if err := r.forgetLeftover(ctx, cluster, text); err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		delete(record.Data, key)
+		done = true
+	}
+	if done {
+		// Somebody who wrote meanwhile makes this fail, and it is done again.
+		if err := r.Client.Update(ctx, record); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			failures = append(failures, fmt.Errorf("writing ConfigMap %s: %w", record.Name, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// forgetLeftover deletes one thing in the broker, unless another object owns it by now. An error means that it
+// has to be tried again.
+func (r *Reconciler[T]) forgetLeftover(ctx context.Context, cluster *posthornv1.BrokerCluster, text string) error {
+	object := r.Kind.New()
+	if json.Unmarshal([]byte(text), object) != nil {
+		return nil
+	}
+	a := &attempt[T]{Reconciler: r, object: object, claim: claimOf(r.Kind, object)}
+	if ClusterKey(object) != client.ObjectKeyFromObject(cluster) {
+		return nil
+	}
+	owned, err := a.ownedByAnother(ctx)
+	if err != nil || owned {
+		return err
+	}
+	b, err := r.Brokers.Cluster(ctx, ClusterKey(object))
+	if err != nil {
+		return err
+	}
+	a.work = r.Kind.Work(object, a.env(cluster))
+	err = a.within(ctx, b, func() error { return a.work.Forget(ctx, b) })
+	if broker.IsTerminal(err) {
+		return nil
+	}
+	return err
+}
+
+// ownedByAnother asks the API server, because the cache may be behind a claim just written.
+func (a *attempt[T]) ownedByAnother(ctx context.Context) (bool, error) {
+	others, err := a.siblings(ctx, a.object)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(others, func(other T) bool {
+		live := a.Kind.New()
+		if failure := a.Live.Get(ctx, client.ObjectKeyFromObject(other), live); failure != nil {
+			err = errors.Join(err, client.IgnoreNotFound(failure))
+			return false
+		}
+		return live.GetUID() != a.object.GetUID() && live.Topology().Claim == a.claim
+	}), err
+}
