@@ -139,7 +139,7 @@ func TestPackagesDependDownward(t *testing.T) {
 	for line := range strings.Lines(string(listed)) {
 		words := strings.Fields(strings.ReplaceAll(line, modulePath, ""))
 		if strings.HasSuffix(words[0], "test") {
-			// What tests stand on.
+			// Packages that only tests use.
 			continue
 		}
 		uses[words[0]] = words[1:]

@@ -30,7 +30,7 @@ pub const LOGGED_PER_MINUTE: u32 = 10;
 /// Slots of the table: 64 KiB in all.
 const SLOTS: usize = 4096;
 
-/// What to do about a failed login.
+/// The treatment of a failed login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedLogin {
     /// The refusal is to be held back for so long.

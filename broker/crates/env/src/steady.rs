@@ -26,7 +26,7 @@ impl SteadyWall {
         }
     }
 
-    /// What it shows at `now`, when the wall clock shows `wall`.
+    /// The steady wall time at `now`, when the wall clock shows `wall`.
     pub fn read(&mut self, now: Time, wall: WallTime) -> WallTime {
         let passed = i64::try_from(now.0.saturating_sub(self.now.0)).unwrap_or(i64::MAX);
         let behind = offset(now, wall).saturating_sub(self.offset);

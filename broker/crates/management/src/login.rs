@@ -28,7 +28,7 @@ pub struct LoginCounts(Arc<Counts>);
 struct Counts {
     succeeded: AtomicU64,
     failed: AtomicU64,
-    /// What a reset took away, so that metrics never go down.
+    /// Attempts counted before the last reset, so that metrics never go down.
     succeeded_before: AtomicU64,
     failed_before: AtomicU64,
 }

@@ -5,9 +5,9 @@ const DIVISOR: u64 = 16;
 /// Least and most that HTTP gets, in bytes.
 const LEAST: u64 = 4 << 20;
 const MOST: u64 = 256 << 20;
-/// What a process may use where nobody says, in bytes.
+/// Memory limit of a process where none is configured, in bytes.
 const UNKNOWN_LIMIT: u64 = 1 << 30;
-/// What one connection takes at the most: a head, an answer's buffer, both again under TLS, and its task.
+/// The most memory that one connection takes: a head, an answer's buffer, both again under TLS, and its task.
 const CONNECTION: u64 = 64 << 10;
 /// The JSON of a body takes so many times the memory of its text.
 const PARSED_FACTOR: usize = 4;
@@ -33,7 +33,7 @@ impl HttpMemory {
         usize::try_from(self.0 / 2 / 1024).unwrap_or(usize::MAX)
     }
 
-    /// What a body of so many bytes takes while its request is served, in KiB. One body is always let in.
+    /// Memory that a body of `length` bytes takes while its request is served, in KiB. One body is always let in.
     pub(crate) fn body_cost(self, bytes: usize) -> u32 {
         let cost = bytes.saturating_mul(PARSED_FACTOR).div_ceil(1024);
         u32::try_from(cost.min(self.bodies())).unwrap_or(u32::MAX)

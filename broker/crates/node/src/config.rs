@@ -58,9 +58,9 @@ pub struct Config {
     pub anonymous_pass: String,
     pub limits: Limits,
     pub disk_free_limit: u64,
-    /// What AMQP clients are told as `product`.
+    /// `product` in the server properties of AMQP.
     pub product: String,
-    /// What they are told as `version`.
+    /// `version` in the server properties of AMQP.
     pub version: String,
     /// Share of the memory limit of the cgroup (or the machine).
     pub memory_watermark: f64,

@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// What the text format makes of an event.
+    /// An event in the text format.
     fn logged(name: &str) -> String {
         #[derive(Clone, Default)]
         struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -319,7 +319,7 @@ impl Login {
     }
 }
 
-/// What this broker calls itself. Clients test `product` and `version`, and only show this.
+/// The name of this broker in `platform`. Clients test `product` and `version`, and only show `platform`.
 const PLATFORM: &str = concat!("Posthorn ", env!("CARGO_PKG_VERSION"));
 
 /// Characters of `connection_name` that are kept.

@@ -107,9 +107,9 @@ pub struct SessionConfig {
     pub tls: Option<Arc<TlsPeer>>,
     /// This node's name, told to clients as `cluster_name`.
     pub server_name: Arc<str>,
-    /// What clients are told as `product` (`server_properties.product`).
+    /// `product` in the server properties (`server_properties.product`).
     pub product: Arc<str>,
-    /// What clients are told as `version` (`server_properties.version`).
+    /// `version` in the server properties (`server_properties.version`).
     pub version: Arc<str>,
     pub limits: Arc<Limits>,
     pub logins: Arc<Logins>,

@@ -14,7 +14,7 @@ use metadata::{QueueId, Tree};
 use queue::Reject;
 use session::Notice;
 
-/// What a notice for a session says about one of its publishes: its number, and whether it was taken.
+/// The outcome of one publish in a notice for its session: the number, and whether it was accepted.
 pub fn publish_answer(notice: &Notice, tree: &Tree) -> Option<(u64, bool)> {
     match notice {
         Notice::Published { tag, .. } | Notice::Heard { tag } => Some((tag.tag, true)),

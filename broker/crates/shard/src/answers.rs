@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// What a node that catches up has, and what it waits for.
+    /// The progress of a node that catches up: entries applied, entries known, and the leader.
     fn catching_up(&self) -> String {
         let what = "catching up with what the cluster decided while this node was away";
         let Some(status) = self.owners.metadata_status() else {

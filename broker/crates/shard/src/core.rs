@@ -225,7 +225,7 @@ impl Core {
             Asker::Members { token, queue, to } => self.members_changed(token, queue, to, result),
             Asker::Retain(retaining) => self.retained(*retaining, result),
             Asker::Review(queue) => self.members.review.answered(queue),
-            // Whoever found it asks again.
+            // The node that found it asks again.
             Asker::Deletion(queue) if result.is_err() => {
                 self.deleting.remove(&queue);
             }

@@ -224,7 +224,7 @@ fn isolated_node_is_not_quorum_critical() {
     assert_eq!(critical(&mut c, 2), 0);
 }
 
-/// What the leader says of voters counts, not which nodes run: the new self votes when it has caught up.
+/// The leader's list of voters counts, not the nodes that run: the new self votes when it has caught up.
 #[test]
 fn nodes_are_critical_until_the_new_self_has_the_old_ones_votes() {
     let (mut c, _, _) = replaced();

@@ -17,10 +17,10 @@ pub enum Command {
     CloseConnection {
         /// As list_connections has it
         name: String,
-        /// What the client is told
+        /// Reason given to the client
         #[arg(default_value = "closed by an operator")]
         explanation: String,
-        /// The same
+        /// Reason given to the client, as an option
         #[arg(long, conflicts_with = "explanation")]
         reason: Option<String>,
     },
@@ -37,13 +37,13 @@ pub enum Command {
         /// Milliseconds between two connections
         #[arg(long = "per-connection-delay", default_value_t = 0)]
         per_connection_delay: u64,
-        /// What the clients are told
+        /// Reason given to the clients
         explanation: String,
     },
     /// Close the connections of a user
     CloseAllUserConnections {
         user: String,
-        /// What the clients are told
+        /// Reason given to the clients
         reason: String,
     },
 }

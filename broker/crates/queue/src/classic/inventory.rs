@@ -89,7 +89,7 @@ impl Inventory {
         self.pending.put_u32(crc);
     }
 
-    /// What a disk without space does not take is written with the next change.
+    /// Changes that a full disk refuses are written with the next change.
     fn write(&mut self, disk: &dyn Disk) {
         if self.given_up {
             return self.pending.clear();
@@ -112,7 +112,7 @@ impl Inventory {
         }
     }
 
-    /// What an earlier process left; empty where there is no list.
+    /// The list that an earlier process left; empty if there is none.
     pub fn read(&mut self, disk: &dyn Disk) -> io::Result<Listed> {
         let file = match disk.open(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Listed::new()),

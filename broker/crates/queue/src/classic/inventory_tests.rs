@@ -27,7 +27,7 @@ fn three_segments() -> (Rig, u64) {
     (rig, n)
 }
 
-/// What is told after the next start, and how many messages there are.
+/// The losses reported after the next start, and the number of messages.
 fn restarted(rig: &mut Rig, stops: bool, lose: &[&str]) -> (Vec<String>, u64) {
     if stops {
         rig.queue.write_all(&mut Output::default()).unwrap();

@@ -200,7 +200,7 @@ impl Segments {
         Ok(())
     }
 
-    /// What is written to now gets no more in this life of the node.
+    /// Notes in the inventory how many messages each current segment has: none is added before the node starts again.
     pub fn count_current(&mut self) {
         for current in self.current.values() {
             if let Some(segment) = self.list.get(&current.number) {

@@ -86,7 +86,7 @@ fn repeated_get_takes_again_if_its_message_was_given_back() {
     client.link_restored(Time(2));
     let out = apply(&mut client, &mut rig);
     assert_eq!(hear(&mut client, out), [], "the queue is not empty");
-    // What the queue gave back comes with the second attempt.
+    // The second attempt gets the message that the queue gave back.
     let out = apply(&mut client, &mut rig);
     assert_eq!(got(&hear(&mut client, out)), [1]);
     assert!(client.is_idle());

@@ -1,5 +1,5 @@
-//! Who leads how many quorum queues, as far as this shard knows: kept as leaders are heard of, so that to place a queue does not
-//! mean to look at all that there are. Of a queue without a replica here the first member is taken to lead.
+//! The number of quorum queues that each node leads, as far as this shard knows. It is updated when leaders are announced, so
+//! that placing a queue does not look at all others. A queue without a replica here counts for its first member.
 
 use crate::core::FixedState;
 use env::NodeId;

@@ -20,7 +20,7 @@ const END_AT_ONCE: usize = 500;
 #[derive(Debug, Default)]
 pub struct Replacements {
     asked: BTreeSet<NodeId>,
-    /// Those that cannot leave yet, and this was logged.
+    /// Nodes that cannot leave yet, and for which this was logged.
     held: BTreeSet<NodeId>,
 }
 
@@ -80,7 +80,7 @@ impl Core {
         }
     }
 
-    /// What came of a node's request to join. One that was refused asks again.
+    /// Takes the outcome of a node's request to join. A refused node asks again.
     pub fn join_answered(&mut self, node: NodeId, result: Result<Done, Refused>) {
         self.joining.remove(&node);
         if let Err(why) = result {

@@ -29,7 +29,7 @@ impl Hub {
     }
 }
 
-/// What a session that is over was still to be told: its messages of shared subscriptions with QoS 1 and 2.
+/// The undelivered messages of a session that ended: those of shared subscriptions with QoS 1 and 2.
 pub(super) fn take_unsent(outputs: &mut VecDeque<Output>, session: u64) -> Vec<Delivery> {
     let mut unsent = Vec::new();
     for output in std::mem::take(outputs) {

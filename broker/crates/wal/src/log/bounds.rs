@@ -1,4 +1,4 @@
-//! What the log and its manifest say of each other.
+//! Consistency checks between the log and its manifest.
 
 use super::Wal;
 use crate::error::WalError;
