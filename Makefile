@@ -1,5 +1,5 @@
-# `make help` lists what there is. Everything installs what it needs; nothing outside the checkout is changed but
-# the cache in $POSTHORN_CACHE (default ~/.cache/posthorn) and, while a local cluster is up, /var/lib/posthorn-lab.
+# `make help` lists the targets. Everything installs what it needs: missing Debian packages with apt-get, and built programs in
+# the cache $POSTHORN_CACHE (default ~/.cache/posthorn). While a local cluster is up it uses /var/lib/posthorn-lab.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -89,7 +89,7 @@ build: broker operator demo-client ## bin/posthorn, bin/posthorn-operator, bin/d
 broker:
 	@mkdir -p bin
 	@echo "building the broker (release)"
-	@$(CARGO) build -q --release --locked $(BROKER) -p posthorn
+	@$(CARGO) build $(if $(VERBOSE),,-q) --release --locked $(BROKER) -p posthorn
 	@cp $(CARGO_TARGET_DIR)/release/posthorn bin/posthorn
 
 .PHONY: next

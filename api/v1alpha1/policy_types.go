@@ -82,6 +82,7 @@ type PolicyStatus struct {
 
 	// MatchedQueues is the number of queues the policy applies to.
 	// +optional
+	// +kubebuilder:default=0
 	MatchedQueues int32 `json:"matchedQueues"`
 	// ShadowedBy are policies that apply in this one's stead to queues it matches (at most 16).
 	// +optional

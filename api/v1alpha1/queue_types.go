@@ -107,6 +107,7 @@ type QueueStatus struct {
 	EffectiveOperatorPolicy string `json:"effectiveOperatorPolicy,omitempty"`
 	// Messages in the queue when it was last looked at.
 	// +optional
+	// +kubebuilder:default=0
 	Messages int64 `json:"messages"`
 }
 

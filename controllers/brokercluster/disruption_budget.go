@@ -28,11 +28,13 @@ func (s *scope) ensureDisruptionBudget(ctx context.Context) error {
 	if s.cluster.Spec.PodDisruptionBudget.Mode == "Off" {
 		return s.remove(ctx, budget)
 	}
-	return s.ensure(ctx, budget, func() error {
+	// It follows the health of the nodes: its changes are no repairs.
+	_, err := s.apply(ctx, budget, func() error {
 		allowed := intstr.FromInt32(s.disruptions())
 		budget.Spec.MaxUnavailable = &allowed
 		budget.Spec.MinAvailable = nil
 		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: names.Selector(s.cluster.Name)}
 		return nil
 	})
+	return err
 }

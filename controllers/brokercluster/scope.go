@@ -115,10 +115,23 @@ func isTerminal(err error) (*terminalError, bool) {
 }
 
 // ensure makes a child or brings it to what update sets. An object of that name that is not the
-// cluster's is left alone.
+// cluster's is left alone. An event tells of a change that no change of the spec asked for.
 func (s *scope) ensure(ctx context.Context, child client.Object, update func() error) error {
+	isUpdated, err := s.apply(ctx, child, update)
+	if isUpdated && s.cluster.Status.ObservedGeneration == s.cluster.Generation {
+		s.childUpdated(child)
+	}
+	return err
+}
+
+func (s *scope) childUpdated(child client.Object) {
+	s.event(corev1.EventTypeNormal, "ChildUpdated", "Reconcile", "updated %s %s, which was not as it must be", kindOf(child), child.GetName())
+}
+
+// apply is ensure without the event; true: the child existed and was changed.
+func (s *scope) apply(ctx context.Context, child client.Object, update func() error) (bool, error) {
 	child.SetNamespace(s.cluster.Namespace)
-	_, err := controllerutil.CreateOrUpdate(ctx, s.Client, child, func() error {
+	done, err := controllerutil.CreateOrUpdate(ctx, s.Client, child, func() error {
 		if err := s.mayChange(child); err != nil {
 			return err
 		}
@@ -129,9 +142,9 @@ func (s *scope) ensure(ctx context.Context, child client.Object, update func() e
 		return controllerutil.SetControllerReference(s.cluster, child, s.Scheme)
 	})
 	if err != nil {
-		return fmt.Errorf("%T %s: %w", child, child.GetName(), err)
+		return false, fmt.Errorf("%T %s: %w", child, child.GetName(), err)
 	}
-	return nil
+	return done == controllerutil.OperationResultUpdated, nil
 }
 
 // remove removes a child that is not wanted any more. An object of that name that is not the cluster's

@@ -94,6 +94,9 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 		if err := s.Client.Update(ctx, sts); err != nil {
 			return refused(err, "updating the StatefulSet")
 		}
+		if s.sts.Annotations[names.AnnotationInputs] == wanted && s.sts.Annotations[names.AnnotationStored] != stored {
+			s.childUpdated(sts)
+		}
 	}
 	if !accepted {
 		s.sts = sts

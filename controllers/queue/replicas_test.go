@@ -4,6 +4,7 @@
 package queue
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -58,5 +59,12 @@ func TestDecidePlacement(t *testing.T) {
 		if got := decidePlacement(c.wanted, c.queue, c.cluster); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.row, got, c.want)
 		}
+	}
+}
+
+func TestMembersWithoutANameAreLeftOut(t *testing.T) {
+	got := named([]string{"c-0", "00f00ba400f00ba4", "c-2", "deadbeef"})
+	if !reflect.DeepEqual(got, []string{"c-0", "c-2", "deadbeef"}) {
+		t.Errorf("%v", got)
 	}
 }

@@ -6,6 +6,8 @@ package queue
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"sort"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
@@ -174,12 +176,20 @@ func (w *work) Report(ctx context.Context, b broker.Client) error {
 	if status.Leader == "" {
 		status.Leader = found.Node
 	}
-	status.Members = sorted(found.Members)
-	status.OnlineMembers = sorted(found.Online)
+	status.Members = sorted(named(found.Members))
+	status.OnlineMembers = sorted(named(found.Online))
 	status.EffectivePolicy = found.Policy
 	status.EffectiveOperatorPolicy = found.OperatorPolicy
 	status.Messages = found.Messages
 	return nil
+}
+
+// nodeID is how the broker shows a member whose node has left the cluster: it has no name any more.
+var nodeID = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
+// named leaves out members whose node has left the cluster.
+func named(members []string) []string {
+	return slices.DeleteFunc(slices.Clone(members), nodeID.MatchString)
 }
 
 func sorted(in []string) []string {

@@ -224,6 +224,8 @@ func readError(response *http.Response) error {
 			failure.Reason = string(text)
 		}
 	}
+	// One line: conditions are columns of kubectl's tables.
+	failure.Reason = strings.Join(strings.Fields(failure.Reason), " ")
 	if len(failure.Reason) > maxReason {
 		failure.Reason = strings.ToValidUTF8(failure.Reason[:maxReason], "")
 	}

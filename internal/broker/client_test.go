@@ -112,6 +112,18 @@ func TestUnexpectedAnswers(t *testing.T) {
 	}
 }
 
+func TestReasonsAreOneLine(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"error":"bad_request","reason":"first line,\n\n  second\tline\r\n"}`)
+	}))
+	defer server.Close()
+	_, err := broker.New(broker.Access{URL: server.URL}, broker.NewTransport()).Overview(context.Background())
+	if err == nil || !strings.Contains(err.Error(), "first line, second line") || strings.ContainsAny(err.Error(), "\r\n\t") {
+		t.Errorf("%q", err)
+	}
+}
+
 func TestLongReasonsAreCut(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)

@@ -132,6 +132,7 @@ var _ = Describe("BrokerCluster", func() {
 			_ = k8s.Get(ctx, w.key("c"), sts)
 			return sts.Spec.Template.Spec.Containers[0].Image
 		}).Should(Equal("example.test/posthorn:1.0.0"))
+		Eventually(eventsOf(w.cluster(), "ChildUpdated")).Should(BeNumerically(">=", 2))
 	})
 
 	It("changes no StatefulSet when only the operator is another version (K9)", func() {

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
@@ -44,6 +45,21 @@ var _ = Describe("safety of running clusters", func() {
 		Eventually(eventsOf(w.cluster(), "QueuesLost")).Should(Equal(1))
 		w.broker.SetLostQueues()
 		Eventually(conditionOf(w.cluster(), posthornv1.ConditionQueuesLost)).ShouldNot(HavePrefix("True"))
+	})
+
+	It("shows that a queue has no messages", func() {
+		w := newWorld()
+		w.readyWorld()
+		q := w.queue("empty")
+		create(q)
+		Eventually(ready(q)).Should(HavePrefix("True"))
+		stored := &unstructured.Unstructured{}
+		stored.SetGroupVersionKind(posthornv1.GroupVersion.WithKind("Queue"))
+		Expect(k8s.Get(ctx, w.key("empty"), stored)).To(Succeed())
+		messages, found, err := unstructured.NestedInt64(stored.Object, "status", "messages")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(found).To(BeTrue())
+		Expect(messages).To(BeZero())
 	})
 
 	It("spreads leaders after a roll", func() {
