@@ -2,7 +2,7 @@
 
 use crate::link::{Cx, LEARNING, Link, MAKING, OPENING};
 use crate::settings::{SessionConfig, Settings};
-use crate::unanswered::is_deleted;
+use crate::unanswered::{is_deleted, pass_on};
 use auth::TlsPeer;
 use bytes::{Buf, BytesMut};
 use codec_mqtt::{
@@ -513,8 +513,9 @@ impl Session for MqttSession {
 
     fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
         let cx = &mut Cx::new(broker, out);
-        if self.phase != Phase::Ended {
-            self.take_notice(notice, cx);
+        match self.phase {
+            Phase::Ended => pass_on(&notice, cx),
+            _ => self.take_notice(notice, cx),
         }
         self.end_step(cx)
     }

@@ -27,6 +27,18 @@ pub fn publish_answer(notice: &Notice, tree: &Tree) -> Option<(u64, bool)> {
     }
 }
 
+/// A notice for a connection that has ended and whose last bytes are still being written: the client's session hears answers to
+/// its publishes.
+pub(crate) fn pass_on(notice: &Notice, cx: &mut Cx<'_>) {
+    let Some((tag, taken)) = publish_answer(notice, cx.broker.tree()) else {
+        return;
+    };
+    let session = cx.broker.id().number;
+    if let Some(hub) = cx.broker.topics() {
+        hub.answer_late(session, tag, taken);
+    }
+}
+
 /// A queue that was deleted meanwhile is no reason to refuse: RabbitMQ's rule.
 pub(crate) fn is_deleted(queue: QueueId, why: Reject, tree: &Tree) -> bool {
     why == Reject::Unavailable && tree.queue_by_id(queue).is_none()

@@ -189,6 +189,29 @@ fn publish_answered_while_its_client_is_away_is_remembered() {
     assert_eq!(w.node.queued.len(), 2);
 }
 
+/// The connection that was taken over is still there: its last bytes are on their way.
+#[test]
+fn publish_answered_to_a_connection_that_was_taken_over_is_answered_to_the_next_one() {
+    for early in [true, false] {
+        let mut w = World::default();
+        w.node.queue("q", "a");
+        w.node.silent = true;
+        let (taken_over, _) = keeper(&mut w, Version::V5);
+        w.stick(taken_over, true);
+        w.publish(taken_over, "a", Qos::ExactlyOnce, 9, "y");
+        let (c, _) = keeper(&mut w, Version::V5);
+        if early {
+            confirm_all(&mut w);
+        }
+        w.publish_with(c, "a", Qos::ExactlyOnce, 9, "y", |p| p.dup = true);
+        if !early {
+            confirm_all(&mut w);
+        }
+        assert_eq!(w.said(c), ["PUBREC 9"], "answered early: {early}");
+        assert_eq!(w.node.queued.len(), 1);
+    }
+}
+
 #[test]
 fn publish_refused_after_its_connection_ended_is_a_new_message_when_it_comes_again() {
     for away in [true, false] {

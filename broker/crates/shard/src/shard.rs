@@ -173,10 +173,17 @@ impl Shard {
                 }
                 Output::AnsweredLate {
                     session,
+                    client,
                     publisher,
                     tag,
                     taken,
                 } => {
+                    // What was taken before it may have ended that connection.
+                    if !self.core.topics.is_connected_by(client, session) {
+                        let publish = (publisher, tag);
+                        self.core.topics.pass_answer(client, publish, taken);
+                        continue;
+                    }
                     let notice = Notice::AnsweredLate {
                         publisher,
                         tag,

@@ -131,6 +131,7 @@ pub enum Output {
     /// To a session: a publish of its client's earlier connection `publisher` was answered.
     AnsweredLate {
         session: u64,
+        client: SubscriberId,
         publisher: u64,
         tag: u64,
         taken: bool,

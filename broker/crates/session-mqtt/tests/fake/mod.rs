@@ -731,6 +731,7 @@ impl World {
                     Output::Free { session } => self.tell(session, Notice::ClaimAgain),
                     Output::AnsweredLate {
                         session,
+                        client: _,
                         publisher,
                         tag,
                         taken,

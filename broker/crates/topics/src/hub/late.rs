@@ -49,15 +49,27 @@ impl Hub {
 
     /// An answer for a session that has ended.
     pub fn answer_late(&mut self, session: u64, tag: u64, taken: bool) {
-        let Some(client) = self.late.take_one(session) else {
-            return;
-        };
+        if let Some(client) = self.late.take_one(session) {
+            self.pass_answer(client, (session, tag), taken);
+        }
+    }
+
+    /// Whether the client is connected by this session.
+    pub fn is_connected_by(&self, client: SubscriberId, session: u64) -> bool {
+        let entry = self.subscribers.get(client.0 as usize);
+        entry.is_some_and(|entry| entry.session() == Some(session))
+    }
+
+    /// Passes the answer to a publish of an earlier connection of a client to its session, connected or away. Called again if
+    /// the connection that was to hear it has ended meanwhile.
+    pub fn pass_answer(&mut self, client: SubscriberId, (session, tag): (u64, u64), taken: bool) {
         let Some(entry) = self.subscribers.get_mut(client.0 as usize) else {
             return;
         };
         match entry.session() {
             Some(current) => self.outputs.push_back(Output::AnsweredLate {
                 session: current,
+                client,
                 publisher: session,
                 tag,
                 taken,

@@ -465,7 +465,14 @@ impl Book {
         let (group, sent) = (group.clone(), post.sent);
         post.owed_groups.remove(&group);
         let first = *post.shared.entry(group.clone()).or_insert(device);
-        if first != device && !post.again {
+        // A session that ended before its acknowledgement was read leaves the message to another member (section 4.8.2).
+        let is_handed_over = self
+            .listeners
+            .get(&first)
+            .is_some_and(|l| l.is_handed_over(id));
+        if first != device && is_handed_over {
+            post.shared.insert(group.clone(), device);
+        } else if first != device && !post.again {
             return Err(format!(
                 "{id:?} came to devices {first} and {device}, which share {group}"
             ));

@@ -152,6 +152,12 @@ impl Listener {
         self.got.contains_key(&id)
     }
 
+    /// It came to a session that is over and that nothing outlives: if the server did not read the acknowledgement, another
+    /// member of a shared subscription gets it.
+    pub fn is_handed_over(&self, id: PostId) -> bool {
+        self.queue.is_none() && !self.has(id)
+    }
+
     pub fn heard(&mut self, filter: &str, sent: Time) {
         if let Some(newest) = self.newest.get_mut(filter) {
             *newest = sent.max(*newest);
