@@ -40,7 +40,7 @@ func (s *scope) setSpread() {
 	}
 	shared := sharedMachines(s.members)
 	if len(shared) == 0 {
-		s.set(posthornv1.ConditionSpread, metav1.ConditionTrue, "OneNodeAMachine", "")
+		s.set(posthornv1.ConditionSpread, metav1.ConditionTrue, "OneNodeAMachine", "no two nodes run on one machine")
 		return
 	}
 	message := "one machine's loss takes several nodes: " + strings.Join(shared, ", ")

@@ -107,6 +107,7 @@ func start(ctx context.Context, t *testing.T) *crowd {
 	// The operator makes these Secrets of a new cluster only when there are none.
 	c.broker = brokertest.Start("admin", "secret")
 	t.Cleanup(c.broker.Close)
+	c.broker.SetNode("c-0", true)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.OperatorSecret("c")},
 		Data:       map[string][]byte{"username": []byte("admin"), "password": []byte("secret")},
