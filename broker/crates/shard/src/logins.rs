@@ -192,6 +192,10 @@ impl Logins {
     /// Sessions whose refusal was held back until now.
     pub fn due(&mut self, now: Time) -> Vec<u64> {
         let mut due = Vec::new();
+        if self.held.is_empty() {
+            // Asked in every turn of the loop.
+            return due;
+        }
         while let Some(first) = self.held.first_entry() {
             if first.key().0 > now {
                 break;

@@ -145,7 +145,15 @@ impl Shard {
         while let Some(output) = self.core.topics.take() {
             worked = true;
             let (number, notice) = match output {
-                Output::Deliver { session, delivery } => (session, Notice::Topic(delivery)),
+                Output::Deliver { session, delivery } => {
+                    // One for each message: it is not moved about with the others.
+                    if let Some(key) = self.sessions.by_number(session) {
+                        self.step(key, |s, view, out| {
+                            s.notice(Notice::Topic(delivery), view, out)
+                        });
+                    }
+                    continue;
+                }
                 Output::TakenOver { session } => (session, Notice::TakenOver),
                 Output::Free { session } => (session, Notice::ClaimAgain),
                 Output::Will { vhost, will } => {

@@ -90,11 +90,16 @@ impl Default for Routes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Found {
     pub who: SubscriberId,
-    /// Before the subscription, so that those of a client that are not shared stand together.
-    pub shared: bool,
-    /// The group that chose the subscriber; see [`Delivery::group`](crate::Delivery).
+    /// The group that chose the subscriber; see [`Delivery::group`](crate::Delivery). Before the subscription, so that those of a
+    /// client that are not shared stand together.
     pub group: u32,
     pub subscription: Subscription,
+}
+
+impl Found {
+    pub fn is_shared(&self) -> bool {
+        self.group != 0
+    }
 }
 
 /// A hub that is to have a message.
@@ -355,7 +360,6 @@ impl Matches {
             Pick::Member(who, subscription) => self.here.push(Found {
                 who,
                 subscription,
-                shared: true,
                 group: number,
             }),
             Pick::Hub { hub, numbered } => self.hubs.push(Bound {
@@ -371,7 +375,6 @@ fn one(who: SubscriberId, route: &Route) -> Found {
     Found {
         who,
         subscription: route.subscription,
-        shared: false,
         group: 0,
     }
 }

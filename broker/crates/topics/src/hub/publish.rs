@@ -98,7 +98,7 @@ impl Hub {
         queues: &mut Vec<u64>,
     ) -> usize {
         let mut receivers = 0;
-        let together = |a: &Found, b: &Found| a.who == b.who && !a.shared && !b.shared;
+        let together = |a: &Found, b: &Found| a.who == b.who && !a.is_shared() && !b.is_shared();
         for matched in found.chunk_by(together) {
             let Some(first) = matched.first() else {
                 continue;

@@ -132,5 +132,5 @@ pub(super) fn through_queue(matched: &[Found], message: &Message) -> Option<bool
     let kept = |f: &&Found| message.durable() && f.subscription.qos != Qos::AtMostOnce;
     let mut all = matched.iter().filter(kept).peekable();
     all.peek()?;
-    Some(all.all(|f| f.shared))
+    Some(all.all(|f| f.is_shared()))
 }
