@@ -15,7 +15,7 @@ import (
 const (
 	// catchUpLimit bounds how long Ready waits for queues after a pod became ready. A queue that is
 	// critical for longer lacks members for another reason: QuorumSafe tells of it.
-	catchUpLimit = time.Minute
+	catchUpLimit = 30 * time.Second
 	// failureGrace is how long an attempt may fail before a cluster whose nodes are all ready is not Ready.
 	failureGrace = time.Minute
 )

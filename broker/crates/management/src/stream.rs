@@ -13,6 +13,8 @@ pub(crate) enum Stream {
     /// TLS is being agreed on, by whoever reads or writes first: others are accepted meanwhile.
     Shaking(Box<Accept<TcpStream>>),
     Secure(Box<TlsStream<TcpStream>>),
+    /// TLS was not agreed on. The handshake must not be polled again.
+    Failed,
 }
 
 /// What both kinds of streams are.
@@ -39,6 +41,7 @@ impl Stream {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => {
                     tracing::info!(event = "management_tls_failed", %error);
+                    *self = Stream::Failed;
                     return Poll::Ready(Err(error));
                 }
                 Poll::Ready(Ok(stream)) => *self = Stream::Secure(Box::new(stream)),
@@ -48,6 +51,7 @@ impl Stream {
             Stream::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
             Stream::Secure(stream) => Poll::Ready(Ok(Pin::new(stream))),
             Stream::Shaking(_) => Poll::Pending,
+            Stream::Failed => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -80,7 +84,7 @@ impl AsyncWrite for Stream {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Secure(stream) => Pin::new(stream).poll_shutdown(cx),
             // Nothing was said of which leave would have to be taken.
-            Stream::Shaking(_) => Poll::Ready(Ok(())),
+            Stream::Shaking(_) | Stream::Failed => Poll::Ready(Ok(())),
         }
     }
 }

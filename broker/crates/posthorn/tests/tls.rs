@@ -264,6 +264,9 @@ fn ctl_speaks_https_and_verifies_the_node() -> Result<()> {
         text.contains("certificate") && text.contains("--cacert"),
         "{text}"
     );
+    // A handshake that failed costs its own connection only.
+    let again = ping(&address, &[("--cacert", &fixture.path("ca.pem"))])?;
+    assert!(again.status.success(), "{}", stderr(&again));
     let no_certificate = ping(&address, &[("--cacert", &fixture.path("key.pem"))])?;
     assert_eq!(no_certificate.status.code(), Some(2));
     let text = stderr(&no_certificate);
