@@ -186,7 +186,7 @@ impl Shard {
                     tag,
                     taken,
                 } => {
-                    // What was taken before it may have ended that connection.
+                    // An output before this one may have ended that connection.
                     if !self.core.topics.is_connected_by(client, session) {
                         let publish = (publisher, tag);
                         self.core.topics.pass_answer(client, publish, taken);
