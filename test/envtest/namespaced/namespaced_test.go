@@ -182,9 +182,10 @@ func TestItWorksInItsNamespaceAndTouchesNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(ctx, t, "the cluster has all its children", func() bool {
+	// An attempt that could not create a child ends with Progressing False.
+	await(ctx, t, "the cluster has all its children and waits for its node", func() bool {
 		condition := meta.FindStatusCondition(get(ctx, t, k8s, cluster).Status.Conditions, posthornv1.ConditionProgressing)
-		return condition != nil && condition.Reason == "WaitingForNodes"
+		return condition != nil && condition.Status == metav1.ConditionTrue && condition.Reason == "Creating"
 	})
 	await(ctx, t, "the queue waits for the cluster", func() bool {
 		return len(get(ctx, t, k8s, queue).Finalizers) == 1
