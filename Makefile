@@ -54,7 +54,7 @@ sim: ## one simulated run: make sim SEED=7; many: make sim SEEDS=1000
 .PHONY: bench bench-peers bench-storage faults
 bench: ## what messages cost: CPU, rate, latency, bytes; PEERS=all or names for others beside us, ROUNDS=n, WORKLOAD=name (test/bench/run -help)
 	@test/bench/run $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(PEERS),-peers $(PEERS)) -json $(CARGO_TARGET_DIR)/messages.json \
-	  -against docs/messages.json $(WORKLOAD)
+	  -against docs/explanation/messages.json $(WORKLOAD)
 
 bench-peers: ## other people's brokers for bench PEERS=..., into the cache: RabbitMQ, mosquitto, NATS, HiveMQ CE, Artemis
 	@test/bench/peers/install $(PEERS)

@@ -227,9 +227,9 @@ func TestDefinitionsAreLeftWhenTheReleaseGoes(t *testing.T) {
 	}
 }
 
-// TestTheCommandsOfTheGuide renders what each helm command of docs/install.md would install.
+// TestTheCommandsOfTheGuide renders what each helm command of docs/how-to/install.md would install.
 func TestTheCommandsOfTheGuide(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "how-to", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

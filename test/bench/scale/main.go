@@ -1,4 +1,4 @@
-// Command scale works out what many MQTT connections need in nodes, from what one connection costs; docs/scale.md says where the costs come
+// Command scale works out what many MQTT connections need in nodes, from what one connection costs; docs/explanation/scale.md says where the costs come
 // from. It measures nothing.
 package main
 

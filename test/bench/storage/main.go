@@ -1,5 +1,5 @@
 // Command storage measures what a broker's storage costs: whole processes, from outside. Processor time, ratios, bytes and
-// times to a first answer; docs/performance.md has what they came to.
+// times to a first answer; docs/explanation/performance.md has what they came to.
 package main
 
 import (

@@ -8,7 +8,8 @@ use std::path::Path;
 
 #[test]
 fn the_reference_is_complete() -> Result<()> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md");
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/configuration.md");
     let output = posthorn().args(["config", "reference"]).output()?;
     let found = format!(
         "# Configuration\n\nLines `key = value` of a file and of `conf.d/*.conf` beside it (`posthorn serve --config FILE`); the environment, \
@@ -24,7 +25,7 @@ fn the_reference_is_complete() -> Result<()> {
     let written = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         written == found,
-        "docs/configuration.md is not what the program says: UPDATE=1 writes it"
+        "docs/reference/configuration.md is not what the program says: UPDATE=1 writes it"
     );
     Ok(())
 }

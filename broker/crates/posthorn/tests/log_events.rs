@@ -1,4 +1,4 @@
-//! docs/log-events.md lists the names of all events that the program logs. UPDATE=1 writes it anew.
+//! docs/reference/log-events.md lists the names of all events that the program logs. UPDATE=1 writes it anew.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ fn reference() -> String {
 
 #[test]
 fn the_list_of_events_is_complete() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/log-events.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/log-events.md");
     let found = reference();
     assert!(
         found.contains("| `node.failed` | error | posthorn |"),
@@ -69,7 +69,7 @@ fn the_list_of_events_is_complete() {
     let written = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         written == found,
-        "docs/log-events.md is not what the sources say: UPDATE=1 writes it"
+        "docs/reference/log-events.md is not what the sources say: UPDATE=1 writes it"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `docs/mqtt-conformance.md` says of every normative statement of MQTT 5.0 and 3.1.1 which test shows it, or why there is none.
+//! `docs/reference/mqtt-conformance.md` says of every normative statement of MQTT 5.0 and 3.1.1 which test shows it, or why there is none.
 //! This compares it with the tests: their comments name statements as `[MQTT-3.1.0-1]`, ranges with `to`. What stands behind
 //! `3.1.1:` on a line is about that version's own numbers.
 #![forbid(unsafe_code)]
@@ -196,8 +196,8 @@ fn tests(standard: &Standard) -> BTreeMap<String, BTreeSet<String>> {
 
 /// A table's lines: statement, what it says.
 fn document(standard: &Standard) -> Vec<(String, String)> {
-    let path = crates().join("../../docs/mqtt-conformance.md");
-    let text = fs::read_to_string(path).expect("docs/mqtt-conformance.md");
+    let path = crates().join("../../docs/reference/mqtt-conformance.md");
+    let text = fs::read_to_string(path).expect("docs/reference/mqtt-conformance.md");
     let lines = text.lines().skip_while(|line| *line != standard.heading);
     let table = lines.skip(1).take_while(|line| !line.starts_with("## "));
     let lines = table.filter_map(|line| line.strip_prefix("| "));

@@ -1,4 +1,4 @@
-//! Clients that speak MQTT 5.0 to the nodes, and the rules that what they see must keep (docs/simulation.md).
+//! Clients that speak MQTT 5.0 to the nodes, and the rules that what they see must keep (docs/internals/simulation.md).
 
 mod book;
 mod crowd;
