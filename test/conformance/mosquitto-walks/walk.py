@@ -296,7 +296,7 @@ class Walk:
                 # What is local and how retained messages are marked is never changed by a second subscription (3.8.4-3):
                 # mosquitto keeps what the first one said.
                 flags = random.Random("%s %s %d" % (self.seed, name.replace(self.prefix, ""), client.number))
-                # A session that has a queue says also of its own message which subscriptions without it match (docs/reference/limits.md).
+                # A session that has a queue says also of its own message which subscriptions without it match (docs/compatibility.md).
                 if not name.startswith("$share") and not self.overlap:
                     options |= flags.choice((0, 0, 4))
                 options |= flags.choice((0, 0, 8)) | r.choice((0, 0, 0, 0x10, 0x20))
