@@ -6,18 +6,30 @@ mod program;
 use program::{Result, posthorn};
 use std::path::Path;
 
+/// The text above the table of `posthorn config reference`.
+const HEADING: &str = "# Configuration
+
+A node reads its configuration from these sources; a later one takes precedence:
+
+1. lines `key = value` of a file (`posthorn serve --config FILE`);
+2. the files `conf.d/*.conf` next to it;
+3. environment variables: `POSTHORN_` and the key, with `_` for `.` and `__` for `_`;
+4. `--set key=value`.
+
+`posthorn config check FILE` names every error. A change needs a restart, with two exceptions. The
+contents of certificate files apply within seconds. `posthorn ctl` changes log levels, the memory
+watermark and the limit of free disk space of a running node until its next restart.
+
+`UPDATE=1 cargo test -p posthorn --test configuration` generates this page.
+
+";
+
 #[test]
-fn the_reference_is_complete() -> Result<()> {
+fn documented_keys_match_the_program() -> Result<()> {
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/configuration.md");
     let output = posthorn().args(["config", "reference"]).output()?;
-    let found = format!(
-        "# Configuration\n\nLines `key = value` of a file and of `conf.d/*.conf` beside it (`posthorn serve --config FILE`); the environment, \
-         `POSTHORN_` and the key with `_` for `.` and `__` for `_`; `--set key=value`. Later ones win, in this order. `posthorn config check FILE` names \
-         what is wrong. A change takes a restart, but for the contents of certificate files, log levels, the memory watermark and the limit of free disk space, \
-         which `posthorn ctl` sets until then. Made by the program: `UPDATE=1 cargo test -p posthorn --test configuration`.\n\n{}",
-        String::from_utf8(output.stdout)?
-    );
+    let found = format!("{HEADING}{}", String::from_utf8(output.stdout)?);
     assert!(found.contains("| `cluster.peers` |"), "{found}");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&file, &found)?;
@@ -25,7 +37,7 @@ fn the_reference_is_complete() -> Result<()> {
     let written = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         written == found,
-        "docs/reference/configuration.md is not what the program says: UPDATE=1 writes it"
+        "docs/reference/configuration.md differs from `posthorn config reference`: UPDATE=1 writes it"
     );
     Ok(())
 }

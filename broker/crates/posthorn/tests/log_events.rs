@@ -1,4 +1,4 @@
-//! docs/reference/log-events.md lists the names of all events that the program logs. UPDATE=1 writes it anew.
+//! docs/reference/log-events.md lists all events that the program logs. UPDATE=1 generates it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,18 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
         }
     }
 }
+
+/// The text above the list, and the head of its table.
+const HEADING: &str = "# Events in the log
+
+The field `event` of a log line has one of these names. Names do not change between versions; the
+texts next to them may change. The last column is the crate that logs the event.
+
+`UPDATE=1 cargo test -p posthorn --test log_events` generates this page.
+
+| Event | Level | Crate |
+|---|---|---|
+";
 
 /// Name and level of each event of a file: the macro is the last one that begins before the name.
 fn events(text: &str) -> Vec<(String, &'static str)> {
@@ -35,7 +47,7 @@ fn reference() -> String {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let mut files = Vec::new();
-        // The simulator is no part of the program.
+        // The simulator is not part of the program.
         if path.join("src").is_dir() && name != "sim" {
             sources(&path.join("src"), &mut files);
         }
@@ -45,10 +57,7 @@ fn reference() -> String {
             all.extend(found.map(|(event, level)| (event, level, name.clone())));
         }
     }
-    let mut text = String::from(
-        "# Events in the log\n\nThe field `event` names what happened; names stay, texts may change. Made from the sources: \
-         `UPDATE=1 cargo test -p posthorn --test log_events`.\n\n| event | level | of |\n|---|---|---|\n",
-    );
+    let mut text = String::from(HEADING);
     for (event, level, of) in all {
         text.push_str(&format!("| `{event}` | {level} | {of} |\n"));
     }
@@ -56,7 +65,7 @@ fn reference() -> String {
 }
 
 #[test]
-fn the_list_of_events_is_complete() {
+fn documented_events_match_the_sources() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/reference/log-events.md");
     let found = reference();
     assert!(
@@ -69,12 +78,12 @@ fn the_list_of_events_is_complete() {
     let written = std::fs::read_to_string(&file).unwrap_or_default();
     assert!(
         written == found,
-        "docs/reference/log-events.md is not what the sources say: UPDATE=1 writes it"
+        "docs/reference/log-events.md differs from the sources: UPDATE=1 writes it"
     );
 }
 
 #[test]
-fn the_macro_before_the_name_tells_the_level() {
+fn level_comes_from_the_macro_before_the_name() {
     let text = "info!(x); tracing::warn!(\n event = \"a.b\", y); error!(event = \"c\")";
     let expected = [("a.b".to_owned(), "warn"), ("c".to_owned(), "error")];
     assert_eq!(events(text), expected);

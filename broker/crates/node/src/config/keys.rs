@@ -82,42 +82,43 @@ const KEYS: &[Key] = &[
         name: "listeners.tcp.default",
         accepts: LISTEN,
         default: "127.0.0.1:5672",
-        doc: "AMQP listener.",
+        doc: "AMQP listener without TLS.",
         set: |c, _, v| Listen::parse(v).map(|l| c.amqp = l),
     },
     Key {
         name: "management.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15672",
-        doc: "HTTP API, web UI; `/livez` and `/readyz` too.",
+        doc: "Listener of the HTTP API and the web UI, which also answers `/livez` and `/readyz`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.management = l),
     },
     Key {
         name: "prometheus.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15692",
-        doc: "Metrics.",
+        doc: "Listener of the metrics.",
         set: |c, _, v| Listen::parse(v).map(|l| c.prometheus = l),
     },
     Key {
         name: "probes.tcp.port",
         accepts: LISTEN,
         default: "127.0.0.1:15693",
-        doc: "`/livez` and `/readyz` only, without TLS or password, answered also while the HTTP API has no free connection.",
+        doc: "Listener of `/livez` and `/readyz` only, without TLS or password, which answers \
+              even while the HTTP API has no free connection.",
         set: |c, _, v| Listen::parse(v).map(|l| c.probes = l),
     },
     Key {
         name: "data_dir",
         accepts: PATH,
         default: "posthorn-data",
-        doc: "Directory of everything the node keeps. `--data-dir` comes before it.",
+        doc: "Directory of all data of the node; `--data-dir` takes precedence.",
         set: |c, _, v| path(v).map(|p| c.data_dir = p),
     },
     Key {
         name: "default_user",
         accepts: "a name of 1 to 255 bytes",
         default: "guest",
-        doc: "First user, administrator. Used only when the cluster is formed.",
+        doc: "First user, an administrator, which the node creates only when it forms the cluster.",
         set: |c, _, v| filled(v).map(|n| c.default_user = n),
     },
     Key {
@@ -131,30 +132,32 @@ const KEYS: &[Key] = &[
         name: "default_vhost",
         accepts: "a name of 1 to 255 bytes",
         default: "/",
-        doc: "Virtual host of clients that cannot name one.",
+        doc: "Virtual host of clients whose protocol cannot name one.",
         set: |c, _, v| filled(v).map(|n| c.default_vhost = n),
     },
     Key {
         name: "server_properties.product",
         accepts: "a name of 1 to 255 bytes",
         default: "RabbitMQ",
-        doc: "What AMQP 0.9.1 clients are told as `product` in the server properties. Clients detect features by RabbitMQ's name; \
-              Posthorn names itself in `platform`.",
+        doc: "`product` in the server properties of AMQP 0.9.1, by which clients detect the \
+              features of RabbitMQ.",
         set: |c, _, v| filled(v).map(|n| c.product = n),
     },
     Key {
         name: "server_properties.version",
         accepts: "three numbers with dots, as 4.1.0",
         default: "4.1.0",
-        doc: "What AMQP 0.9.1 clients are told as `version`: they compare it with RabbitMQ's versions. kombu 5.7 raises the prefetch of \
-              a running Celery worker, which tasks with ETA or countdown need, only for versions from 3.3 to 3.13.",
+        doc: "Version of RabbitMQ in the server properties of AMQP 0.9.1, which some clients \
+              evaluate; Celery with kombu 5.7 and classic queues needs 3.13.7 for tasks with ETA \
+              or countdown.",
         set: |c, _, v| is_version(v).then(|| c.version = v.to_owned()),
     },
     Key {
         name: "default_queue_type",
         accepts: "classic or quorum",
         default: "classic",
-        doc: "Type of queues that do not say theirs, of new virtual hosts that do not say theirs either: the first one, when the cluster is formed, and those that are made through this node. It can be changed for each virtual host.",
+        doc: "Type of queues declared without `x-queue-type`, for the first virtual host and for \
+              those created through this node without a default queue type of their own.",
         set: |c, _, v| {
             c.default_queue_type = match v {
                 "classic" => None,
@@ -168,14 +171,15 @@ const KEYS: &[Key] = &[
         name: "loopback_users",
         accepts: "none",
         default: "",
-        doc: "`none`: no user is restricted to loopback.",
+        doc: "`none` lets every user log in from any address.",
         set: |c, _, v| (v == "none").then(|| c.loopback_users.clear()),
     },
     Key {
         name: "loopback_users.*",
         accepts: BOOL,
         default: "",
-        doc: "Whether this user may log in over loopback only. `guest` may, unless this says false.",
+        doc: "Restricts this user to connections over loopback; `guest` is restricted unless the \
+              value is false.",
         set: |c, user, v| {
             let on = parse_bool(v)?;
             c.loopback_users.retain(|u| u != user);
@@ -189,8 +193,8 @@ const KEYS: &[Key] = &[
         name: "anonymous_login_user",
         accepts: "a name of 1 to 255 bytes, or none",
         default: "guest",
-        doc: "User of clients that log in without a name (SASL ANONYMOUS). It must exist, and `loopback_users` counts for it. `none`: \
-              they may not log in.",
+        doc: "Existing user of clients that log in without a name (SASL ANONYMOUS), subject to \
+              `loopback_users`; `none` refuses these clients.",
         set: |c, _, v| {
             let named = filled(v)?;
             c.anonymous_user = (named != "none").then_some(named);
@@ -201,28 +205,29 @@ const KEYS: &[Key] = &[
         name: "anonymous_login_pass",
         accepts: "a password of 1 to 255 bytes",
         default: "guest",
-        doc: "Password of that user.",
+        doc: "Password of the anonymous user.",
         set: |c, _, v| filled(v).map(|n| c.anonymous_pass = n),
     },
     Key {
         name: "cluster.name",
         accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
         default: "posthorn",
-        doc: "Nodes talk only to nodes of the same cluster name.",
+        doc: "Name of the cluster; nodes refuse links to nodes of another cluster.",
         set: |c, _, v| name(v).map(|n| c.cluster.name = n),
     },
     Key {
         name: "cluster.node",
         accepts: "letters, digits, `.`, `-`, `_`, `@`; 1 to 255",
         default: "",
-        doc: "Name of this node, unique in the cluster. Without it the host's name.",
+        doc: "Name of this node, unique in the cluster; the host name by default.",
         set: |c, _, v| name(v).map(|n| c.cluster.node = n),
     },
     Key {
         name: "cluster.zone",
         accepts: "letters, digits, `.`, `-`, `_`, `@`, at most 255; or nothing",
         default: "",
-        doc: "Where this node is (a rack, an availability zone). The members of a quorum queue are spread over zones.",
+        doc: "Rack or availability zone of this node; the replicas of a quorum queue are spread \
+              over zones.",
         set: |c, _, v| {
             c.cluster.zone = match v {
                 "" => String::new(),
@@ -235,71 +240,76 @@ const KEYS: &[Key] = &[
         name: "cluster.peers",
         accepts: "host:port, comma-separated",
         default: "",
-        doc: "Inter-node addresses of the nodes that form the cluster, this one among them, the same on each; or one DNS name \
-              that resolves to all of them (then `cluster.initial_size` says how many). Empty: a cluster of one.",
+        doc: "Addresses of all nodes that form the cluster, the same on each node; or one DNS \
+              name for all of them, with `cluster.initial_size`; empty for a single node.",
         set: |c, _, v| peers(v).map(|p| c.cluster.peers = p),
     },
     Key {
         name: "cluster.initial_size",
         accepts: "0 to 101",
         default: "0",
-        doc: "Nodes that form the cluster; 0: as many as `cluster.peers` has entries.",
+        doc: "Number of nodes that form the cluster; 0 uses the number of `cluster.peers`.",
         set: |c, _, v| number(v, 0, 101).map(|n| c.cluster.initial_size = n),
     },
     Key {
         name: "cluster.listener",
         accepts: LISTEN,
         default: "none",
-        doc: "Listener for other nodes, by convention 25672. Needed with `cluster.peers`.",
+        doc: "Listener for links from other nodes, by convention 25672, which `cluster.peers` \
+              needs.",
         set: |c, _, v| Listen::parse(v).map(|l| c.cluster.listener = l),
     },
     Key {
         name: "cluster.advertised_host",
         accepts: "a host name or address",
         default: "",
-        doc: "Host under which other nodes reach this one. Without it the host's name, or 127.0.0.1 when the listener is there.",
+        doc: "Host under which other nodes reach this one; by default the host name, or 127.0.0.1 \
+              if the listener is on loopback.",
         set: |c, _, v| filled(v).map(|n| c.cluster.advertised_host = n.to_ascii_lowercase()),
     },
     Key {
         name: "cluster.auth.cacertfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of the authority that signs nodes' certificates, and nothing else. With it, links between nodes are mutual TLS.",
+        doc: "PEM file of the authority that signs only the certificates of nodes, which turns on \
+              mutual TLS for links.",
         set: |c, _, v| path(v).map(|p| auth(c).cacertfile = p),
     },
     Key {
         name: "cluster.auth.certfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of this node's certificate chain, good for both server and client authentication.",
+        doc: "PEM file of this node's certificate chain, valid for server and client \
+              authentication.",
         set: |c, _, v| path(v).map(|p| auth(c).certfile = p),
     },
     Key {
         name: "cluster.auth.keyfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of this node's private key.",
+        doc: "PEM file of this node's private key.",
         set: |c, _, v| path(v).map(|p| auth(c).keyfile = p),
     },
     Key {
         name: "cluster.heartbeat_interval",
         accepts: "milliseconds, 50 to 60000",
         default: "500",
-        doc: "Between two signs of life to each other node.",
+        doc: "Interval between two heartbeats to each other node.",
         set: |c, _, v| parse_ms(v, 50, 60_000).map(|d| c.cluster.heartbeat = d),
     },
     Key {
         name: "cluster.peer_timeout",
         accepts: "milliseconds, 200 to 600000",
         default: "3000",
-        doc: "Silence after which another node counts as down.",
+        doc: "Time without a heartbeat after which another node counts as down.",
         set: |c, _, v| parse_ms(v, 200, 600_000).map(|d| c.cluster.peer_timeout = d),
     },
     Key {
         name: "cluster.peer_buffer",
         accepts: BYTES,
         default: "64MiB",
-        doc: "What may wait to be sent to one other node; more closes the link to it. At least 1 MiB.",
+        doc: "Largest size of the data that waits for one other node, at least 1 MiB; more closes \
+              the link.",
         set: |c, _, v| {
             let bytes = parse_bytes(v).filter(|b| *b >= 1 << 20)?;
             c.limits.peer_buffer = usize::try_from(bytes).ok()?;
@@ -310,28 +320,29 @@ const KEYS: &[Key] = &[
         name: "shards",
         accepts: "0 to 256",
         default: "1",
-        doc: "Threads that serve connections and queues; 0: as many as CPUs. The same on all nodes of a cluster. Queues move between shards when it changes at a restart.",
+        doc: "Number of threads that serve connections and queues, the same on all nodes, or 0 \
+              for the number of CPUs; a restart with another number moves queues between shards.",
         set: |c, _, v| number(v, 0, 256).map(|n| c.shards = n),
     },
     Key {
         name: "frame_max",
         accepts: "bytes, 8192 to 16777216",
         default: "131072",
-        doc: "Largest AMQP 0.9.1 frame offered to clients.",
+        doc: "Largest AMQP 0.9.1 frame that the node offers to clients.",
         set: |c, _, v| number(v, 8192, 16 << 20).map(|n| c.limits.frame_max = n),
     },
     Key {
         name: "channel_max",
         accepts: "1 to 65535",
         default: "2047",
-        doc: "Channels of one connection.",
+        doc: "Largest number of channels of a connection.",
         set: |c, _, v| number(v, 1, u16::MAX).map(|n| c.limits.channel_max = n),
     },
     Key {
         name: "heartbeat",
         accepts: "seconds, 0 to 65535",
         default: "60",
-        doc: "Heartbeat offered to clients; 0 is none.",
+        doc: "Heartbeat interval that the node offers to clients; 0 turns heartbeats off.",
         set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.limits.heartbeat_s = n),
     },
     Key {
@@ -345,22 +356,23 @@ const KEYS: &[Key] = &[
         name: "deprecated_features.permit.*",
         accepts: "true; for `classic_queue_mirroring`, `ram_node_type` and `queue_master_locator` also false",
         default: "",
-        doc: "RabbitMQ's. What is deprecated there and exists here is always permitted.",
+        doc: "Deprecated features of RabbitMQ; those that exist here are always permitted.",
         set: |_, feature, v| (parse_bool(v)? || MISSING_FEATURES.contains(&feature)).then_some(()),
     },
     Key {
         name: "handshake_timeout",
         accepts: "milliseconds, 100 to 600000",
         default: "10000",
-        doc: "Until a new connection must have logged in.",
+        doc: "Time within which a new connection must log in.",
         set: |c, _, v| parse_ms(v, 100, 600_000).map(|d| c.limits.handshake_timeout = d),
     },
     Key {
         name: "consumer_timeout",
         accepts: "milliseconds, 0 to 4294967295, or none",
         default: "1800000",
-        doc: "How long a client may keep a delivery without acknowledging it, where the queue does not say (`x-consumer-timeout`, policy \
-              `consumer-timeout`): then its channel is closed. Looked at once a minute.",
+        doc: "Time after which the channel of a consumer that does not acknowledge a delivery is \
+              closed, checked once a minute, for queues without `x-consumer-timeout` or policy \
+              `consumer-timeout`.",
         set: |c, _, v| {
             let timeout = match v {
                 "none" => None,
@@ -374,50 +386,55 @@ const KEYS: &[Key] = &[
         name: "connection_max",
         accepts: "1 to 10000000",
         default: "1000000",
-        doc: "Client connections of this node.",
+        doc: "Largest number of client connections of this node.",
         set: |c, _, v| number(v, 1, 10_000_000).map(|n| c.limits.max_connections = n),
     },
     Key {
         name: "accepts_per_turn",
         accepts: "1 to 65535",
         default: "64",
-        doc: "New connections that each shard takes in between other work: paces a storm of reconnects.",
+        doc: "New connections that a shard accepts before it does other work, which limits a \
+              burst of reconnects.",
         set: |c, _, v| number(v, 1, 65535).map(|n| c.limits.accepts_per_turn = n),
     },
     Key {
         name: "accepts_per_second",
         accepts: "0 to 1000000; 0: no bound",
         default: "5000",
-        doc: "New connections of this node per second; the others wait. Paces a storm of reconnects.",
+        doc: "New connections of this node per second, which limits a burst of reconnects; \
+              further ones wait.",
         set: |c, _, v| number(v, 0, 1_000_000).map(|n| c.limits.accepts_per_second = n),
     },
     Key {
         name: "disk_free_limit.absolute",
         accepts: BYTES,
         default: "50MB",
-        doc: "Free disk space below which publishers are blocked. Below 32 MiB they always are: that is kept for settlements and for freeing the log.",
+        doc: "Free disk space below which publishers are blocked; the last 32 MiB are always kept \
+              for acknowledgements and for freeing the log.",
         set: |c, _, v| parse_bytes(v).map(|b| c.disk_free_limit = b),
     },
     Key {
         name: "vm_memory_high_watermark.relative",
         accepts: "a share between 0.05 and 1",
         default: "0.6",
-        doc: "Share of the memory limit (cgroup's, or the machine's memory) above which publishers are blocked.",
+        doc: "Share of the memory limit (of the cgroup or the machine) above which publishers are \
+              blocked.",
         set: |c, _, v| number(v, 0.05, 1.0).map(|n| c.memory_watermark = n),
     },
     Key {
         name: "quorum_queue.continuous_membership_reconciliation.target_group_size",
         accepts: "0 to 7",
         default: "0",
-        doc: "Members that every quorum queue is grown to when there are nodes for them; a queue may say more \
-              (`x-quorum-target-group-size`, policy `target-group-size`). 0: only those that say it. The same on all nodes.",
+        doc: "Number of replicas that every quorum queue grows to, the same on all nodes; a queue \
+              may have a larger `x-quorum-target-group-size` or policy `target-group-size`, and 0 \
+              grows only these.",
         set: |c, _, v| number(v, 0, 7).map(|n| c.target_group_size = n),
     },
     Key {
         name: "wal.file_size",
         accepts: "1 MiB to 1 GiB, in bytes or with a unit",
         default: "64MiB",
-        doc: "Size at which the write-ahead log goes on in a new file.",
+        doc: "Size at which the write-ahead log continues in a new file.",
         set: |c, _, v| {
             let bytes = parse_bytes(v).filter(|b| (1 << 20..=1 << 30).contains(b))?;
             c.wal_file_bytes = bytes;
@@ -428,14 +445,14 @@ const KEYS: &[Key] = &[
         name: "shutdown_timeout",
         accepts: "milliseconds, 0 to 3600000",
         default: "30000",
-        doc: "How long a stopping node may take to tell clients and to hand its leaderships over.",
+        doc: "Time that a stopping node may take to inform clients and to transfer its leaders.",
         set: |c, _, v| parse_ms(v, 0, 3_600_000).map(|d| c.shutdown_timeout = d),
     },
     Key {
         name: "log.level",
         accepts: "error, warn, info, debug or trace",
         default: "info",
-        doc: "What is logged, on standard error.",
+        doc: "Lowest level of the events that the node writes to standard error.",
         set: |c, _, v| {
             let known = ["error", "warn", "info", "debug", "trace"];
             known.contains(&v).then(|| c.log.level = v.to_owned())
@@ -445,7 +462,7 @@ const KEYS: &[Key] = &[
         name: "log.format",
         accepts: "text or json",
         default: "text",
-        doc: "One line per event, for people or for machines.",
+        doc: "Format of the log, one line per event: text for people, JSON for programs.",
         set: |c, _, v| {
             c.log.json = match v {
                 "text" => false,

@@ -66,121 +66,128 @@ pub const MQTT_KEYS: &[Key] = &[
         name: "mqtt.listeners.tcp",
         accepts: "none",
         default: "",
-        doc: "`none`: no MQTT listener without TLS.",
+        doc: "`none` turns the MQTT listener without TLS off.",
         set: |c, _, v| (v == "none").then(|| c.mqtt.plain = Listen::None),
     },
     Key {
         name: "mqtt.listeners.tcp.default",
         accepts: LISTEN,
         default: "none",
-        doc: "MQTT listener, by convention 1883. On loopback there when no `listeners` are configured and the node is alone.",
+        doc: "MQTT listener without TLS, by convention 1883, where a single node without \
+              configured `listeners` has it on loopback.",
         set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.plain = l),
     },
     Key {
         name: "mqtt.listeners.ssl.default",
         accepts: LISTEN,
         default: "none",
-        doc: "MQTT listener with TLS, by convention 8883. Needs `ssl_options.certfile` and `ssl_options.keyfile`.",
+        doc: "MQTT listener with TLS, by convention 8883, which needs `ssl_options.certfile` and \
+              `ssl_options.keyfile`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.mqtt.tls = l),
     },
     Key {
         name: "mqtt.vhost",
         accepts: "a name of 1 to 255 bytes",
         default: "",
-        doc: "Virtual host of MQTT clients whose user name does not begin with one and a colon. Without it `default_vhost`.",
+        doc: "Virtual host of MQTT clients whose user name does not start with a virtual host and \
+              a colon; `default_vhost` by default.",
         set: |c, _, v| filled(v).map(|n| c.mqtt.vhost = Some(n)),
     },
     Key {
         name: "mqtt.exchange",
         accepts: "a name of 1 to 255 bytes",
         default: "amq.topic",
-        doc: "Topic exchange that AMQP and MQTT clients meet at.",
+        doc: "Topic exchange that AMQP and MQTT clients share.",
         set: |c, _, v| filled(v).map(|n| c.mqtt.exchange = n),
     },
     Key {
         name: "mqtt.sys_interval",
         accepts: "seconds, 0 to 65535",
         default: "10",
-        doc: "How often MQTT clients that subscribe to `$SYS/broker/...` are told of what has changed there; 0: there are no such topics.",
+        doc: "Interval at which subscribers of `$SYS/broker/...` get changed values; 0 turns \
+              these topics off.",
         set: |c, _, v| interval(v).map(|every| c.mqtt.sys_interval = every),
     },
     Key {
         name: "mqtt.allow_anonymous",
         accepts: BOOL,
         default: "true",
-        doc: "Whether MQTT clients without a user name are `anonymous_login_user`.",
+        doc: "Lets MQTT clients without a user name log in as `anonymous_login_user`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.allow_anonymous = on),
     },
     Key {
         name: "mqtt.allow_user_name_without_password",
         accepts: BOOL,
         default: "false",
-        doc: "Whether MQTT clients that give a user name and no password are `anonymous_login_user`, whatever the name. Needs \
-              `mqtt.allow_anonymous`.",
+        doc: "Lets MQTT clients with any user name and no password log in as \
+              `anonymous_login_user`, which needs `mqtt.allow_anonymous`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.name_without_password = on),
     },
     Key {
         name: "mqtt.ssl_cert_login",
         accepts: BOOL,
         default: "false",
-        doc: "Whether an MQTT client that gives no user name is the user whom its certificate names (`ssl_cert_login_from`). Needs \
-              `ssl_options.verify = verify_peer`.",
+        doc: "Lets MQTT clients without a user name log in as the user of their certificate \
+              (`ssl_cert_login_from`), which needs `ssl_options.verify = verify_peer`.",
         set: |c, _, v| parse_bool(v).map(|on| c.mqtt.by_certificate = on),
     },
     Key {
         name: "mqtt.prefetch",
         accepts: "1 to 65535",
         default: "10",
-        doc: "Unacknowledged messages to an MQTT client at most.",
+        doc: "Largest number of unacknowledged messages to an MQTT client.",
         set: |c, _, v| number(v, 1, u16::MAX).map(|n| c.mqtt.limits.prefetch = n),
     },
     Key {
         name: "mqtt.max_session_expiry_interval_seconds",
         accepts: "0 to 4294967295, or infinity",
         default: "86400",
-        doc: "How long an MQTT session without a connection is kept at most.",
+        doc: "Longest time that an MQTT session without a connection is kept.",
         set: |c, _, v| seconds(v).map(|n| c.mqtt.limits.session_expiry = n),
     },
     Key {
         name: "mqtt.max_keep_alive_seconds",
         accepts: "0 to 65535",
         default: "0",
-        doc: "The longest keep alive that MQTT clients may have: those of 5.0 are told it, others that ask for a longer one or none are refused. 0: any.",
+        doc: "Longest keep alive of MQTT clients, or 0 for no limit; clients of 5.0 get it as \
+              Server Keep Alive, others with a longer one or none are refused.",
         set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.mqtt.limits.keep_alive = n),
     },
     Key {
         name: "mqtt.topic_alias_maximum",
         accepts: "0 to 65535",
         default: "16",
-        doc: "Topic aliases of an MQTT connection in each direction; 0: none.",
+        doc: "Number of topic aliases of an MQTT connection in each direction; 0 turns them off.",
         set: |c, _, v| number(v, 0, u16::MAX).map(|n| c.mqtt.limits.topic_aliases = n),
     },
     Key {
         name: "mqtt.max_packet_size_unauthenticated",
         accepts: PACKET,
         default: "200704",
-        doc: "Size of an MQTT client's CONNECT. One of more than 64 KiB may come from 64 connections of a shard at a time.",
+        doc: "Largest CONNECT packet of MQTT clients; 64 connections of a shard at a time may \
+              send one of more than 64 KiB.",
         set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet_unauthenticated = n),
     },
     Key {
         name: "mqtt.max_packet_size_authenticated",
         accepts: PACKET,
         default: "16777216",
-        doc: "Size of other packets of MQTT clients.",
+        doc: "Largest size of other packets of MQTT clients.",
         set: |c, _, v| packet(v).map(|n| c.mqtt.limits.packet = n),
     },
     Key {
         name: "mqtt.mailbox_soft_limit",
         accepts: "0 to 4294967295",
         default: "200",
-        doc: "Messages of QoS 0 that may wait for an MQTT client that does not read; more are dropped. 0: none is.",
+        doc: "Number of QoS 0 messages that may wait for an MQTT client that does not read; \
+              further ones are dropped, unless the value is 0.",
         set: |c, _, v| number(v, 0, u32::MAX).map(|n| c.mqtt.limits.mailbox = n),
     },
     Key {
         name: "mqtt.login_timeout",
         accepts: "milliseconds, 100 to 600000",
         default: "10000",
-        doc: "From an MQTT connection's start until its CONNECT is accepted.",
+        doc: "Time within which the CONNECT of an MQTT connection must be accepted.",
         set: |c, _, v| parse_ms(v, 100, 600_000).map(|t| c.mqtt.limits.login = t),
     },
 ];

@@ -41,50 +41,53 @@ pub const TLS_KEYS: &[Key] = &[
         name: "listeners.tcp",
         accepts: "none",
         default: "",
-        doc: "`none`: no AMQP listener without TLS.",
+        doc: "`none` turns the AMQP listener without TLS off.",
         set: |c, _, v| (v == "none").then(|| c.amqp = Listen::None),
     },
     Key {
         name: "listeners.ssl",
         accepts: "none",
         default: "",
-        doc: "`none`: no AMQP listener with TLS.",
+        doc: "`none` turns the AMQP listener with TLS off.",
         set: |c, _, v| (v == "none").then(|| c.amqp_tls = Listen::None),
     },
     Key {
         name: "listeners.ssl.default",
         accepts: LISTEN,
         default: "none",
-        doc: "AMQP listener with TLS, by convention 5671. Needs `ssl_options.certfile` and `ssl_options.keyfile`.",
+        doc: "AMQP listener with TLS, by convention 5671, which needs `ssl_options.certfile` and \
+              `ssl_options.keyfile`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.amqp_tls = l),
     },
     Key {
         name: "ssl_options.certfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of the server's certificate, then those between it and its authority. Files that change are taken into use within seconds, \
-              for new connections.",
+        doc: "PEM file of the server's certificate, followed by the intermediate ones; a changed \
+              file applies to new connections within seconds.",
         set: |c, _, v| path(v).map(|p| c.tls.certfile = Some(p)),
     },
     Key {
         name: "ssl_options.keyfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of its private key, not encrypted.",
+        doc: "PEM file of the private key, not encrypted.",
         set: |c, _, v| path(v).map(|p| c.tls.keyfile = Some(p)),
     },
     Key {
         name: "ssl_options.cacertfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of the authorities of clients' certificates. Needed with `verify_peer`.",
+        doc: "PEM file of the authorities that sign client certificates, which `verify_peer` \
+              needs.",
         set: |c, _, v| path(v).map(|p| c.tls.cacertfile = Some(p)),
     },
     Key {
         name: "ssl_options.verify",
         accepts: "verify_peer or verify_none",
         default: "verify_none",
-        doc: "Whether clients are asked for a certificate, which must then be of one of the authorities.",
+        doc: "`verify_peer` requests a client certificate, which one of the authorities must have \
+              signed.",
         set: |c, _, v| {
             c.tls.verify_peer = match v {
                 "verify_peer" => true,
@@ -98,14 +101,15 @@ pub const TLS_KEYS: &[Key] = &[
         name: "ssl_options.fail_if_no_peer_cert",
         accepts: BOOL,
         default: "false",
-        doc: "Whether a client without a certificate is refused. Needs `verify_peer`.",
+        doc: "Refuses clients without a certificate, which needs `verify_peer`.",
         set: |c, _, v| parse_bool(v).map(|on| c.tls.fail_if_no_peer_cert = on),
     },
     Key {
         name: "ssl_options.versions.*",
         accepts: "tlsv1.3 or tlsv1.2",
         default: "",
-        doc: "Versions of TLS, one with each number (`ssl_options.versions.1`, ...). Without any: both.",
+        doc: "Permitted versions of TLS, one for each number (`ssl_options.versions.1`, ...); \
+              both by default.",
         set: |c, place, v| {
             let known = ["tlsv1.2", "tlsv1.3"].into_iter().find(|k| *k == v)?;
             c.tls.versions.insert(place.parse().ok()?, known);
@@ -116,8 +120,9 @@ pub const TLS_KEYS: &[Key] = &[
         name: "auth_mechanisms.*",
         accepts: "PLAIN, AMQPLAIN, ANONYMOUS or EXTERNAL",
         default: "",
-        doc: "How clients may log in, one with each number (`auth_mechanisms.1`, ...), the best first. Without any: PLAIN, AMQPLAIN and ANONYMOUS. \
-              EXTERNAL: by the certificate of a client that connects over TLS.",
+        doc: "Permitted SASL mechanisms, one for each number (`auth_mechanisms.1`, ...), the best \
+              first; by default PLAIN, AMQPLAIN and ANONYMOUS, while EXTERNAL uses the client \
+              certificate.",
         set: |c, place, v| {
             let mechanism = Mechanism::from_name(v)?;
             c.mechanisms.insert(place.parse().ok()?, mechanism);
@@ -128,14 +133,15 @@ pub const TLS_KEYS: &[Key] = &[
         name: "ssl_cert_login_from",
         accepts: "distinguished_name, common_name or subject_alternative_name",
         default: "distinguished_name",
-        doc: "What of a client's certificate is the name of its user, for EXTERNAL and `mqtt.ssl_cert_login`.",
+        doc: "Part of a client certificate that names the user, for EXTERNAL and \
+              `mqtt.ssl_cert_login`.",
         set: |c, _, v| login_from(c, v),
     },
     Key {
         name: "ssl_cert_login_san_type",
         accepts: "dns, ip, email, uri or other_name",
         default: "dns",
-        doc: "Which kind of alternative name, for `subject_alternative_name`.",
+        doc: "Type of the alternative name, for `subject_alternative_name`.",
         set: |c, _, v| {
             let (_, kind) = SAN_TYPES.iter().find(|(name, _)| *name == v)?;
             c.tls.san_type = *kind;
@@ -147,7 +153,7 @@ pub const TLS_KEYS: &[Key] = &[
         name: "ssl_cert_login_san_index",
         accepts: "0 to 100",
         default: "0",
-        doc: "Which one of that kind; the first is 0.",
+        doc: "Position of the alternative name among those of its type, from 0.",
         set: |c, _, v| {
             c.tls.san_index = number(v, 0, 100)?;
             alternative_name(c);
@@ -158,42 +164,44 @@ pub const TLS_KEYS: &[Key] = &[
         name: "management.ssl.port",
         accepts: LISTEN,
         default: "none",
-        doc: "HTTP API with TLS (HTTPS), by convention 15671. Without TLS none: `management.tcp.port = none`.",
+        doc: "HTTP API with TLS (HTTPS), by convention 15671; `management.tcp.port = none` turns \
+              the one without TLS off.",
         set: |c, _, v| Listen::parse(v).map(|l| c.management_tls = l),
     },
     Key {
         name: "management.ssl.certfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of its certificate, as `ssl_options.certfile`, which it is without this.",
+        doc: "PEM file of the certificate of the HTTP API; `ssl_options.certfile` by default.",
         set: |c, _, v| path(v).map(|p| c.management_files.certfile = Some(p)),
     },
     Key {
         name: "management.ssl.keyfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of its private key; without it `ssl_options.keyfile`.",
+        doc: "PEM file of the private key of the HTTP API; `ssl_options.keyfile` by default.",
         set: |c, _, v| path(v).map(|p| c.management_files.keyfile = Some(p)),
     },
     Key {
         name: "prometheus.ssl.port",
         accepts: LISTEN,
         default: "none",
-        doc: "Metrics with TLS, by convention 15691. Without TLS none: `prometheus.tcp.port = none`.",
+        doc: "Metrics with TLS, by convention 15691; `prometheus.tcp.port = none` turns those \
+              without TLS off.",
         set: |c, _, v| Listen::parse(v).map(|l| c.prometheus_tls = l),
     },
     Key {
         name: "prometheus.ssl.certfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of its certificate, as `ssl_options.certfile`, which it is without this.",
+        doc: "PEM file of the certificate of the metrics; `ssl_options.certfile` by default.",
         set: |c, _, v| path(v).map(|p| c.prometheus_files.certfile = Some(p)),
     },
     Key {
         name: "prometheus.ssl.keyfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of its private key; without it `ssl_options.keyfile`.",
+        doc: "PEM file of the private key of the metrics; `ssl_options.keyfile` by default.",
         set: |c, _, v| path(v).map(|p| c.prometheus_files.keyfile = Some(p)),
     },
 ];

@@ -52,7 +52,7 @@ pub const WEB_MQTT_KEYS: &[Key] = &[
         name: "web_mqtt.tcp.port",
         accepts: LISTEN,
         default: "none",
-        doc: "MQTT over WebSocket, by convention 15675.",
+        doc: "MQTT over WebSocket without TLS, by convention 15675.",
         set: plain,
     },
     Key {
@@ -66,7 +66,8 @@ pub const WEB_MQTT_KEYS: &[Key] = &[
         name: "web_mqtt.ssl.port",
         accepts: LISTEN,
         default: "none",
-        doc: "MQTT over WebSocket with TLS, by convention 15676. Needs `ssl_options.certfile` and `ssl_options.keyfile`.",
+        doc: "MQTT over WebSocket with TLS, by convention 15676, which needs \
+              `ssl_options.certfile` and `ssl_options.keyfile`.",
         set: tls,
     },
     Key {
@@ -80,22 +81,23 @@ pub const WEB_MQTT_KEYS: &[Key] = &[
         name: "web_mqtt.ws_path",
         accepts: "a path that begins with /",
         default: "/ws",
-        doc: "Where WebSocket clients connect; other paths are not found.",
+        doc: "Path at which WebSocket clients connect; other paths answer 404.",
         set: |c, _, v| target(v).map(|path| c.web_mqtt.settings.path = path),
     },
     Key {
         name: "web_mqtt.ws_opts.max_frame_size",
         accepts: "bytes, or a number with kB, MB, GB, KiB, MiB or GiB, or infinity",
         default: "infinity",
-        doc: "Payload of one WebSocket frame. What a packet may have is another matter: `mqtt.max_packet_size_authenticated`.",
+        doc: "Largest payload of a WebSocket frame, independent of \
+              `mqtt.max_packet_size_authenticated`.",
         set: |c, _, v| frame(v).map(|bytes| c.web_mqtt.settings.max_frame = bytes),
     },
     Key {
         name: "web_mqtt.allow_origins.*",
         accepts: "an origin, such as https://example.com",
         default: "",
-        doc: "Web pages of which origin may connect, one with each number (`web_mqtt.allow_origins.1`, ...). Without any: all. Clients that \
-              are no browsers do not say one, and may.",
+        doc: "Permitted origins of web pages, one for each number (`web_mqtt.allow_origins.1`, \
+              ...), by default all; clients that are no browsers send no origin and are permitted.",
         set: |c, place, v| {
             number::<u32>(place, 0, u32::MAX)?;
             filled(v).map(|origin| c.web_mqtt.settings.origins.push(origin))
