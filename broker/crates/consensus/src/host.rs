@@ -45,8 +45,8 @@ pub struct Counters {
     pub unknown_group: u64,
     /// Checkpoints that were given up, on either side.
     pub failed_transfers: u64,
-    /// Times a job found the disk full.
-    pub disk_full: u64,
+    /// Times a job was postponed because space, descriptors or memory were short.
+    pub postponed_jobs: u64,
 }
 
 /// All Raft groups of one shard.
@@ -81,9 +81,9 @@ pub struct Host {
     incoming: BTreeMap<GroupId, Incoming>,
     /// Groups that want a flush.
     flushes: BTreeSet<GroupId>,
-    /// Removals that found the disk full, and the tick from which on they are tried again.
+    /// Postponed removals, and the tick from which on they are tried again.
     removals: Vec<(u64, JobFor)>,
-    /// Groups whose checkpoint found the disk full, and the tick from which on they are asked for another.
+    /// Groups whose checkpoint was postponed, and the tick from which on they are asked for another.
     checkpoints: BTreeMap<GroupId, u64>,
     /// The disk is short of space.
     short: bool,
@@ -102,8 +102,7 @@ impl Host {
         disk: Arc<dyn Disk>,
         recovered: BTreeMap<GroupId, RecoveredGroup>,
     ) -> Result<Host, RecoveryError> {
-        let tombstones = tombstone::read_all(&*disk)
-            .map_err(|(group, what)| RecoveryError::Damaged { group, what })?;
+        let tombstones = tombstone::read_all(&*disk)?;
         let mut host = Host {
             tombstones,
             rng: SeededRng::new(config.seed),

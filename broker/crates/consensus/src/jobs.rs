@@ -50,8 +50,8 @@ pub enum Outcome {
     Refused(String),
     /// A part of a checkpoint that is to be sent.
     Read(crate::snapshot::Read),
-    /// The disk is full. The job had no effect.
-    Full,
+    /// Space, descriptors or memory are short. The job had no effect and is tried again.
+    Postponed,
 }
 
 type Run = Box<dyn FnOnce(&dyn Disk) -> Result<Outcome, SegmentError> + Send>;
@@ -76,13 +76,13 @@ impl StorageJob for Job {
     }
 
     fn refuse(self: Box<Self>) -> JobResult {
-        Ok(Box::new(Outcome::Full))
+        Ok(Box::new(Outcome::Postponed))
     }
 
     fn run(self: Box<Self>, disk: &dyn Disk) -> JobResult {
         match (self.run)(disk) {
             Ok(outcome) => Ok(Box::new(outcome)),
-            Err(SegmentError::Full { .. }) => Ok(Box::new(Outcome::Full)),
+            Err(error) if error.is_passing() => Ok(Box::new(Outcome::Postponed)),
             Err(error) => Err(JobError {
                 what: self.what,
                 error: error.to_string(),
@@ -203,14 +203,14 @@ pub fn remove_group(group: GroupId) -> Box<dyn StorageJob> {
 /// Puts on record what a replica that is about to go has promised.
 pub fn bury(group: GroupId, stone: Tombstone) -> Box<dyn StorageJob> {
     job("writing the tombstone", group, FILE_BYTES, move |d| {
-        tombstone::write(d, group, &stone).map_err(|e| io("departed", &e))?;
+        tombstone::write(d, group, &stone).map_err(|e| SegmentError::io("departed", &e))?;
         Ok(Outcome::Buried(stone))
     })
 }
 
 pub fn remove_tombstone(group: GroupId) -> Box<dyn StorageJob> {
     job("removing the tombstone", group, 0, move |d| {
-        tombstone::remove(d, group).map_err(|e| io("departed", &e))?;
+        tombstone::remove(d, group).map_err(|e| SegmentError::io("departed", &e))?;
         Ok(Outcome::Removed)
     })
 }
@@ -229,18 +229,10 @@ fn staging_path(group: GroupId) -> String {
     format!("{STAGING}/{:016x}", group.0)
 }
 
-fn io(path: &str, e: &std::io::Error) -> SegmentError {
-    let (file, error) = (path.to_owned(), e.to_string());
-    match env::disk::is_full(e) {
-        true => SegmentError::Full { file, error },
-        false => SegmentError::Io { file, error },
-    }
-}
-
 fn remove_staging(disk: &dyn Disk, group: GroupId) -> Result<(), SegmentError> {
     let path = staging_path(group);
     match disk.remove(&path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(io(&path, &e)),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(SegmentError::io(&path, &e)),
         _ => Ok(()),
     }
 }
@@ -249,7 +241,7 @@ fn remove_staging(disk: &dyn Disk, group: GroupId) -> Result<(), SegmentError> {
 pub fn stage(group: GroupId, offset: u64, data: Bytes) -> Box<dyn StorageJob> {
     job("staging a checkpoint", group, data.len() as u64, move |d| {
         let path = staging_path(group);
-        let fail = |e: std::io::Error| io(&path, &e);
+        let fail = |e: std::io::Error| SegmentError::io(&path, &e);
         if offset == 0 {
             d.create_dir(STAGING).map_err(fail)?;
             remove_staging(d, group)?;
@@ -278,14 +270,14 @@ pub fn install(
 ) -> Box<dyn StorageJob> {
     job("installing a checkpoint", group, bytes, move |d| {
         let path = staging_path(group);
-        let file = d.open(&path).map_err(|e| io(&path, &e))?;
+        let file = d.open(&path).map_err(|e| SegmentError::io(&path, &e))?;
         let result = unpack(d, &disk, group, Reader::new(&*file, bytes), contents);
         drop(file);
         remove_staging(d, group)?;
         match result {
             Ok(outcome) => Ok(outcome),
             Err(StreamError::Malformed(what)) => Ok(Outcome::Refused(what)),
-            Err(StreamError::Io(e)) => Err(io(&path, &e)),
+            Err(StreamError::Io(e)) => Err(SegmentError::io(&path, &e)),
             Err(StreamError::Segment(e)) => Err(e),
         }
     })

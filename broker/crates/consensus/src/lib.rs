@@ -71,6 +71,9 @@ pub enum ReadError {
     Gone,
     #[error("log of group {group:?} is damaged: {what}")]
     Corrupt { group: GroupId, what: String },
+    /// Nothing is wrong with the log: the same read succeeds once there are descriptors and memory again.
+    #[error("log of group {group:?} cannot be read now: {what}")]
+    Shortage { group: GroupId, what: String },
 }
 
 /// A group as seen from this node.

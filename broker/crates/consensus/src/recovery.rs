@@ -28,6 +28,9 @@ pub enum RecoveryError {
     NoCheckpoint { group: GroupId, index: u64 },
     #[error("group {:016x}: {what}", group.0)]
     Damaged { group: GroupId, what: String },
+    /// Descriptors or memory are short: nothing is known to be wrong with the group.
+    #[error("group {:016x}: {what}", group.0)]
+    Shortage { group: GroupId, what: String },
     #[error(transparent)]
     Files(#[from] SegmentError),
 }
@@ -181,9 +184,12 @@ fn restore_tail(
     let tail: Vec<&Entry> = wal.entries.iter().filter(|e| e.index > begin).collect();
     let first_in_log = tail.first().map_or(u64::MAX, |e| e.index);
     let mut next = begin + 1;
-    let damaged = |e: ReadError| RecoveryError::Damaged {
-        group,
-        what: e.to_string(),
+    let damaged = |e: ReadError| match e {
+        ReadError::Shortage { what, .. } => RecoveryError::Shortage { group, what },
+        ReadError::Gone | ReadError::Corrupt { .. } => RecoveryError::Damaged {
+            group,
+            what: e.to_string(),
+        },
     };
     while store.segments().hold(next).map_err(damaged)? {
         if next < first_in_log {

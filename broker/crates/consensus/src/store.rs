@@ -47,7 +47,7 @@ pub struct LogStore {
     /// Live indexes between `compacted` and the checkpoint's.
     live_tail: LiveSet,
     segments: Segments,
-    /// An entry could not be read. raft-rs was told to wait; the host must stop the group.
+    /// An entry is damaged or missing. raft-rs was told to wait; the host must stop the group.
     fault: RefCell<Option<ReadError>>,
 }
 
@@ -403,12 +403,15 @@ impl Storage for LogStore {
         }
         let high = high.min(self.last() + 1);
         self.slice(low, high, max_size.into()).map_err(|error| {
-            *self.fault.borrow_mut() = Some(match error {
+            match error {
                 ReadError::Gone => {
-                    self.damaged(format!("an entry between {low} and {high} is missing"))
+                    let what = format!("an entry between {low} and {high} is missing");
+                    *self.fault.borrow_mut() = Some(self.damaged(what));
                 }
-                corrupt @ ReadError::Corrupt { .. } => corrupt,
-            });
+                ReadError::Corrupt { .. } => *self.fault.borrow_mut() = Some(error),
+                // raft-rs asks again with the next answer to a heartbeat.
+                ReadError::Shortage { .. } => {}
+            }
             StorageError::LogTemporarilyUnavailable.into()
         })
     }

@@ -6,7 +6,9 @@
 //! Written by a job and durable before anything of the replica goes; it goes with the group.
 
 use crate::entry::Position;
+use crate::recovery::RecoveryError;
 use env::Disk;
+use segment::SegmentError;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use wal::GroupId;
@@ -56,17 +58,19 @@ fn remove_file(disk: &dyn Disk, path: &str) -> io::Result<()> {
 }
 
 /// All there are. The error names the file.
-pub fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, (GroupId, String)> {
-    let fail = |group, e: io::Error| (group, format!("{DIR}: {e}"));
-    let names = disk.list(DIR).map_err(|e| fail(GroupId(0), e))?;
+pub fn read_all(disk: &dyn Disk) -> Result<BTreeMap<GroupId, Tombstone>, RecoveryError> {
+    let names = disk.list(DIR).map_err(|e| SegmentError::io(DIR, &e))?;
     let mut all = BTreeMap::new();
     for name in names {
         // A temporary file has no such name.
         let Ok(group) = u64::from_str_radix(&name, 16).map(GroupId) else {
             continue;
         };
-        let stone = read(disk, group).map_err(|e| fail(group, e))?;
-        let stone = stone.map_err(|what| (group, format!("{}{what}", path(group))))?;
+        let stone = read(disk, group).map_err(|e| SegmentError::io(&path(group), &e))?;
+        let stone = stone.map_err(|what| RecoveryError::Damaged {
+            group,
+            what: format!("{}{what}", path(group)),
+        })?;
         all.insert(group, stone);
     }
     Ok(all)
@@ -163,8 +167,15 @@ mod tests {
         write(&disk, GroupId(5), &STONE)?;
         disk.open(&path(GroupId(5)))?.write_at(20, &[0xff])?;
         let error = read_all(&disk).unwrap_err();
-        assert_eq!(error.0, GroupId(5));
-        assert!(error.1.contains("departed/0000000000000005"), "{}", error.1);
+        assert!(matches!(
+            error,
+            RecoveryError::Damaged {
+                group: GroupId(5),
+                ..
+            }
+        ));
+        let text = error.to_string();
+        assert!(text.contains("departed/0000000000000005"), "{text}");
         Ok(())
     }
 
@@ -173,7 +184,7 @@ mod tests {
         let disk = SimDisk::new();
         write(&disk, GroupId(5), &STONE)?;
         disk.open(&path(GroupId(5)))?.write_at(8, &[9])?;
-        let error = read_all(&disk).unwrap_err().1;
+        let error = read_all(&disk).unwrap_err().to_string();
         assert!(error.contains("departed/0000000000000005"), "{error}");
         assert!(error.contains("version 9"), "{error}");
         Ok(())

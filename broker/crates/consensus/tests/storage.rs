@@ -181,7 +181,7 @@ fn a_full_disk_delays_checkpoints_and_loses_nothing() {
     cluster.nodes.get_mut(&id).expect("there").checkpoint(GROUP);
     let full = |c: &Cluster| {
         let host = c.nodes[&id].host.as_ref().expect("runs");
-        host.counters().disk_full
+        host.counters().postponed_jobs
     };
     let limit = Duration::from_secs(20);
     cluster.until("several attempts", limit, |c| full(c) >= 3);
@@ -234,7 +234,7 @@ fn a_disk_that_is_full_now_and_then() {
     cluster.run(Duration::from_secs(10));
     cluster.converge(GROUP);
     let met = cluster.nodes.values().filter_map(|n| n.host.as_ref());
-    assert!(met.map(|h| h.counters().disk_full).sum::<u64>() > 0);
+    assert!(met.map(|h| h.counters().postponed_jobs).sum::<u64>() > 0);
     for id in cluster.ids() {
         cluster.crash(id);
         cluster.start(id);

@@ -36,6 +36,10 @@ pub trait Disk: Send + Sync {
 #[error("{0}")]
 pub struct Shortage(pub String);
 
+/// What to do about a [`Shortage`] that does not end by itself.
+pub const SHORTAGE_REMEDY: &str =
+    "raise the limit of open files (`ulimit -n`) or give the node more memory";
+
 /// Whether a call failed because a resource is short that others may give back: descriptors, memory or space.
 pub fn is_shortage(error: &io::Error) -> bool {
     let cause = error.get_ref();

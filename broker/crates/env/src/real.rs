@@ -105,13 +105,16 @@ impl RealDisk {
                     writes: self.writes.clone(),
                 }))
             }
-            Err(error) => {
-                if open_files::is_shortage(&error) {
-                    self.files.failed();
-                }
-                Err(at(&path, error))
-            }
+            Err(error) => Err(self.not_opened(&path, error)),
         }
+    }
+
+    /// A file or directory could not be opened.
+    fn not_opened(&self, path: &Path, error: io::Error) -> io::Error {
+        if open_files::is_shortage(&error) {
+            self.files.failed();
+        }
+        at(path, error)
     }
 
     pub fn root(&self) -> &Path {
@@ -135,6 +138,11 @@ fn at(path: &Path, error: io::Error) -> io::Error {
         true => io::Error::new(error.kind(), Shortage(text)),
         false => io::Error::new(error.kind(), text),
     }
+}
+
+/// As [`at`], but never a [`Shortage`]: what the disk holds after a failed fsync is unknown, whatever the reason.
+fn sync_failed(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 impl Disk for RealDisk {
@@ -187,7 +195,7 @@ impl Disk for RealDisk {
         let dir = self.path(dir)?;
         let entries = match fs::read_dir(&dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|e| at(&dir, e))?,
+            other => other.map_err(|e| self.not_opened(&dir, e))?,
         };
         let mut names = Vec::new();
         for entry in entries {
@@ -201,10 +209,9 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        let dir = self.path(dir)?;
-        fs::File::open(&dir)
-            .and_then(|d| d.sync_all())
-            .map_err(|e| at(&dir, e))
+        let path = self.path(dir)?;
+        let dir = fs::File::open(&path).map_err(|e| self.not_opened(&path, e))?;
+        dir.sync_all().map_err(|e| sync_failed(&path, &e))
     }
 
     fn available(&self) -> io::Result<u64> {
@@ -278,7 +285,9 @@ impl File for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data().map_err(|e| at(&self.path, e))
+        self.file
+            .sync_data()
+            .map_err(|e| sync_failed(&self.path, &e))
     }
 }
 

@@ -214,7 +214,7 @@ impl LogThread {
                 event = "wal.disk_full",
                 directory,
                 error,
-                "nothing is confirmed until there is space"
+                "nothing is confirmed until the log can be written"
             );
         } else {
             tracing::info!(event = "wal.disk_written_again", directory);

@@ -158,7 +158,7 @@ impl Kind {
                         .expect("a command of this program");
                 }
                 let from = *first;
-                let mut read = |index: u64| log.get((index - from) as usize).cloned();
+                let mut read = |index: u64| log.get((index - from) as usize).cloned().into();
                 queue.resolve(&mut read, out);
             }
             Kind::Classic(queue) => {

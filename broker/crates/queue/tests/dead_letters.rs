@@ -199,7 +199,10 @@ impl World {
     /// The leader hands out, targets confirm some of it, and the leader logs that.
     fn pass_on(&mut self, all: bool) {
         let committed = &self.committed;
-        let mut read = |index: u64| committed.get(index as usize - 1).map(|(_, c)| c.clone());
+        let mut read = |index: u64| {
+            let entry = committed.get(index as usize - 1);
+            entry.map(|(_, c)| c.clone()).into()
+        };
         let queue = &mut self.members[self.leader].queue;
         let mut out = Output::default();
         queue.flush(self.at, &mut out);

@@ -180,7 +180,10 @@ impl World {
         }
         let member = &mut self.members[at];
         let committed = &self.log.committed;
-        let mut read = |index: u64| committed.get(index as usize - 1).map(|(_, c)| c.clone());
+        let mut read = |index: u64| {
+            let entry = committed.get(index as usize - 1);
+            entry.map(|(_, c)| c.clone()).into()
+        };
         member.queue.flush(self.at, &mut member.out);
         member.queue.resolve(&mut read, &mut member.out);
         assert_eq!(member.out.faults, Vec::<String>::new());

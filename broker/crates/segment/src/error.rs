@@ -1,3 +1,4 @@
+use env::disk::{SHORTAGE_REMEDY, is_full, is_shortage};
 use std::io;
 use wal::GroupId;
 
@@ -7,6 +8,10 @@ pub enum SegmentError {
     /// No space. What was begun is gone again; the same call works once there is space.
     #[error("{file}: no space left on the disk ({error})")]
     Full { file: String, error: String },
+    /// Descriptors or memory are short, and nothing is wrong with the file. As for [`SegmentError::Full`], but a file that
+    /// was completed may stay; a repeated call makes another one.
+    #[error("{file} cannot be used now: {error}; {}", SHORTAGE_REMEDY)]
+    Shortage { file: String, error: String },
     /// What the disk holds after a failed fsync is unknown, so the node must not go on.
     #[error("fsync of {file} failed: {error}")]
     Sync { file: String, error: String },
@@ -51,19 +56,33 @@ pub enum SegmentError {
 }
 
 impl SegmentError {
-    pub(crate) fn io(file: &str, error: &io::Error) -> SegmentError {
+    /// A failed operation on a file, other than an fsync.
+    pub fn io(file: &str, error: &io::Error) -> SegmentError {
         let (file, text) = (file.to_owned(), error.to_string());
-        match env::disk::is_full(error) {
-            true => SegmentError::Full { file, error: text },
-            false => SegmentError::Io { file, error: text },
+        match error {
+            full if is_full(full) => SegmentError::Full { file, error: text },
+            short if is_shortage(short) => SegmentError::Shortage { file, error: text },
+            _ => SegmentError::Io { file, error: text },
         }
     }
 
     pub(crate) fn sync(file: &str, error: &io::Error) -> SegmentError {
+        if is_shortage(error) && !is_full(error) {
+            // The directory could not be opened: there was no fsync that could fail.
+            return SegmentError::io(file, error);
+        }
         SegmentError::Sync {
             file: file.to_owned(),
             error: error.to_string(),
         }
+    }
+
+    /// Returns true if the same call can succeed later: space, descriptors or memory are short.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            SegmentError::Full { .. } | SegmentError::Shortage { .. }
+        )
     }
 
     pub(crate) fn corrupt(file: &str, offset: u64, what: impl Into<String>) -> SegmentError {

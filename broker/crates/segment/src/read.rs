@@ -221,6 +221,9 @@ impl Segment {
             let n = file.read_at(u64::from(start), &mut bytes).map_err(io)?;
             bytes.truncate(n);
         }
+        if !self.disk.may_keep_open() {
+            cache.file = None;
+        }
         if bytes.len() < end.saturating_sub(start) as usize {
             return Err(SegmentError::corrupt(
                 &self.path,

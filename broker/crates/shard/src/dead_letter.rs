@@ -15,6 +15,7 @@ use message::{DeadReason, Deaths, Dying, Message};
 use metadata::{Name, QueueId, QueueKind, QueueRecord, QueueSettings, RouteResult, Tree};
 use queue::Output;
 use queue::client::Told;
+use queue::quorum::DeadRead;
 use session::PublishTag;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -441,8 +442,11 @@ impl Core {
         let worked = !again.is_empty();
         for id in again {
             match self.owners.read_dead(queue, id) {
-                Some((reason, message)) => self.pass_on_surely(queue, id, reason, &message),
-                None => self.dead_letters.drop_pending(queue, id),
+                DeadRead::Message(reason, message) => {
+                    self.pass_on_surely(queue, id, reason, &message);
+                }
+                DeadRead::Gone => self.dead_letters.drop_pending(queue, id),
+                DeadRead::Shortage => self.dead_letters.try_again(queue, id, self.now),
             }
         }
         worked

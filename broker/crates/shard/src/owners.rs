@@ -24,10 +24,10 @@ use hashbrown::HashMap;
 use metadata::{QueueId, QueueRecord};
 use owned::{Classic, Counted, Owned, Quorum};
 use queue::classic::ClassicQueue;
-use queue::quorum::{DEFAULT_DELIVERY_LIMIT, QuorumQueue, Unreadable};
+use queue::quorum::{DEFAULT_DELIVERY_LIMIT, DeadRead, QuorumQueue, Unreadable};
 use queue::{
-    DeadLettering, DeadReason, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings,
-    RequestBody, SessionId, ToQueue,
+    DeadLettering, Event, GoneNode, Moment, Output, Overflow, Queue, QueueSettings, RequestBody,
+    SessionId, ToQueue,
 };
 use reading::{Damage, commands};
 use said::Said;
@@ -318,11 +318,11 @@ impl Owners {
         });
     }
 
-    /// One that a queue keeps until it has been passed on, once more.
-    pub fn read_dead(&mut self, queue: QueueId, id: u64) -> Option<(DeadReason, message::Message)> {
-        match self.queues.get(&queue)? {
-            Owned::Classic(_) => None,
-            Owned::Quorum(quorum) => {
+    /// Reads once more a message that a queue keeps until it has been passed on.
+    pub fn read_dead(&mut self, queue: QueueId, id: u64) -> DeadRead {
+        match self.queues.get(&queue) {
+            None | Some(Owned::Classic(_)) => DeadRead::Gone,
+            Some(Owned::Quorum(quorum)) => {
                 let mut read = commands(&self.host, queue, &mut self.damage);
                 quorum.read_dead(id, &mut read)
             }

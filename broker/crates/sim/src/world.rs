@@ -714,7 +714,7 @@ impl<S: Scenario> World<S> {
                     .life(node)
                     .map(|l| l.writer.wal().delete_through(up_to));
                 match freed {
-                    Some(Err(error)) if !matches!(error, WalError::Full { .. }) => {
+                    Some(Err(error)) if error.is_fatal() => {
                         self.ended(scenario, node, &error.to_string())?;
                     }
                     _ => {}

@@ -1,14 +1,20 @@
 use crate::format;
 use env::NodeId;
-use env::disk::is_full;
+use env::disk::{SHORTAGE_REMEDY, is_full, is_shortage};
 use std::io;
 
-/// Why the log could not do as asked. All but [`WalError::Full`] and [`WalError::TooLarge`] end the node.
+/// Why the log could not do as asked. [`WalError::is_fatal`] tells which of them end the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WalError {
     /// No space. Nothing of the batch is in the log; the same call works once there is space again.
     #[error("write-ahead log: no space left on the disk ({error})")]
     Full { error: String },
+    /// Descriptors or memory are short. As for [`WalError::Full`].
+    #[error(
+        "write-ahead log: {file} cannot be used now: {error}; {}",
+        SHORTAGE_REMEDY
+    )]
+    Shortage { file: String, error: String },
     /// A record is over `MAX_RECORD_BYTES`. Nothing of the batch is in the log.
     #[error("write-ahead log: a record of {bytes} bytes is over the limit of {limit}")]
     TooLarge { bytes: u64, limit: u64 },
@@ -60,9 +66,18 @@ impl WalError {
                 error: error.to_string(),
             };
         }
-        WalError::Io {
-            file: file.to_owned(),
-            error: error.to_string(),
+        let (file, text) = (file.to_owned(), error.to_string());
+        match is_shortage(error) {
+            true => WalError::Shortage { file, error: text },
+            false => WalError::Io { file, error: text },
+        }
+    }
+
+    /// A directory could not be synced. If it could not be opened for want of a descriptor, no fsync failed.
+    pub(crate) fn sync_dir(dir: &str, error: &io::Error) -> WalError {
+        match is_shortage(error) && !is_full(error) {
+            true => WalError::io(dir, error),
+            false => WalError::sync(dir, error),
         }
     }
 
@@ -94,8 +109,13 @@ impl WalError {
         }
     }
 
-    /// Whether the log goes on after this error.
+    /// Returns true if the same call can succeed later: space, descriptors or memory are short.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, WalError::Full { .. } | WalError::Shortage { .. })
+    }
+
+    /// Returns false if the log goes on after this error.
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, WalError::Full { .. } | WalError::TooLarge { .. })
+        !self.is_passing() && !matches!(self, WalError::TooLarge { .. })
     }
 }

@@ -76,6 +76,8 @@ pub struct Wal {
     scratch: Vec<u8>,
     /// Not yet reported.
     rolled: Option<Rolled>,
+    /// The active file has its name, and a power failure may take that away: nothing may be acknowledged.
+    name_is_unsynced: bool,
     /// Space is short.
     saves_space: bool,
     /// None until the first file is started, in a directory that has none.
@@ -119,7 +121,7 @@ impl Wal {
     pub fn open(disk: Arc<dyn Disk>, config: WalConfig) -> Result<(Wal, Recovered), WalError> {
         let dir = format::DIR;
         disk.create_dir(dir).map_err(|e| WalError::io(dir, &e))?;
-        disk.sync_dir("").map_err(|e| WalError::sync(dir, &e))?;
+        disk.sync_dir("").map_err(|e| WalError::sync_dir(dir, &e))?;
         let names = disk.list(dir).map_err(|e| WalError::io(dir, &e))?;
         let number_in = |extension| {
             names
@@ -140,6 +142,7 @@ impl Wal {
             carried: BTreeMap::new(),
             scratch: Vec::new(),
             rolled: None,
+            name_is_unsynced: false,
             saves_space: false,
             noted: manifest.as_ref().map_or(0, |m| m.bounds.durable),
             noted_position: 0,
@@ -289,7 +292,8 @@ impl Wal {
             self.stop_if_fatal(result)?;
         }
         let result = self
-            .record_deletion(file)
+            .sync_name()
+            .and_then(|()| self.record_deletion(file))
             .and_then(|()| self.delete_oldest(file));
         self.stop_if_fatal(result)
     }
@@ -347,10 +351,12 @@ impl Wal {
         if !self.fits(needed, self.max_file_bytes()) {
             match self.start_file() {
                 // Rather a long file than none.
-                Err(WalError::Full { .. }) if self.fits(needed, self.config.max_file_bytes) => {}
+                Err(error)
+                    if error.is_passing() && self.fits(needed, self.config.max_file_bytes) => {}
                 other => other?,
             }
         }
+        self.sync_name()?;
         // Before a record of it can be acknowledged. Repeated if there was no space for it before.
         self.record_newest_file()?;
         match self.grow(needed) {

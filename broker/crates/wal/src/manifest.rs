@@ -106,8 +106,10 @@ impl Manifest {
             return Err(WalError::io(NEW, &error));
         }
         disk.rename(NEW, PATH)
-            .and_then(|()| disk.sync_dir(DIR))
             .map_err(|e| WalError::sync(PATH, &e))?;
+        // Without a descriptor for it the next attempt makes another one.
+        disk.sync_dir(DIR)
+            .map_err(|e| WalError::sync_dir(PATH, &e))?;
         Ok(manifest)
     }
 

@@ -12,7 +12,7 @@ pub struct Writer<T> {
     wal: Wal,
     queue: VecDeque<Batch<T>>,
     queued_bytes: u64,
-    /// What the disk said when it was full last.
+    /// Why nothing could be written last.
     full_error: String,
 }
 
@@ -27,7 +27,7 @@ struct Batch<T> {
 pub struct Progress {
     /// A file was completed before the batches of this step.
     pub rolled: Option<Rolled>,
-    /// The disk is full: what is queued stays queued. Raise the alarm and step again later.
+    /// Space, descriptors or memory are short: what is queued stays queued. Raise the alarm and step again later.
     pub full: bool,
 }
 
@@ -60,7 +60,7 @@ impl<T> Writer<T> {
         self.queued_bytes
     }
 
-    /// What the disk said when [`Progress::full`] was told last.
+    /// Why [`Progress::full`] was told last.
     pub fn full_error(&self) -> &str {
         &self.full_error
     }
@@ -81,8 +81,8 @@ impl<T> Writer<T> {
                     progress.rolled = rolled;
                     break;
                 }
-                Err(WalError::Full { error }) => {
-                    self.full_error = error;
+                Err(error) if error.is_passing() => {
+                    self.full_error = error.to_string();
                     // A smaller part may still fit.
                     progress.full = true;
                     count /= 2;

@@ -85,8 +85,8 @@ impl Host {
                 return;
             }
         };
-        if matches!(outcome, Outcome::Full) {
-            self.counters.disk_full += 1;
+        if matches!(outcome, Outcome::Postponed) {
+            self.counters.postponed_jobs += 1;
             if matches!(whose, JobFor::Cleanup { .. } | JobFor::Deletion { .. }) {
                 // Some file systems need space to give space.
                 return self.removals.push((self.later(), whose));
@@ -104,7 +104,7 @@ impl Host {
         }
     }
 
-    /// When what found the disk full is tried again, in ticks.
+    /// When a postponed job is tried again, in ticks.
     fn later(&self) -> u64 {
         self.ticks + u64::from(self.config.limits.flush_delay_ticks)
     }
@@ -127,8 +127,8 @@ impl Host {
         self.start_job(JobFor::Cleanup { group, garbage }, job);
     }
 
-    /// Tries again what found the disk full.
-    pub(super) fn retry_full(&mut self) {
+    /// Tries postponed jobs again.
+    pub(super) fn retry_postponed(&mut self) {
         let now = self.ticks;
         let due = self.removals.extract_if(.., |(at, _)| *at <= now);
         for (_, whose) in due.collect::<Vec<_>>() {
@@ -246,7 +246,7 @@ impl Host {
         };
         group.busy = false;
         group.checkpointing = false;
-        if matches!(outcome, Outcome::Full) {
+        if matches!(outcome, Outcome::Postponed) {
             if let Some(flush) = &mut group.flush {
                 // It is much smaller with the checkpoint, for which the owner gets its time again.
                 flush.at_tick = after_that;

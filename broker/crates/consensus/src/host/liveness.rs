@@ -67,7 +67,7 @@ impl Host {
             }
             self.sleep_if_settled(id);
         }
-        self.retry_full();
+        self.retry_postponed();
         self.reclaim();
         self.flush_late();
         self.tick_transfers();

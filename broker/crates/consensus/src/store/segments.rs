@@ -62,7 +62,7 @@ impl Segments {
         match self.read(index) {
             Ok(_) => Ok(true),
             Err(ReadError::Gone) => Ok(false),
-            Err(damaged) => Err(damaged),
+            Err(error) => Err(error),
         }
     }
 
@@ -112,9 +112,10 @@ pub fn keep_set(live: &LiveSet, compacted: u64) -> LiveSet {
     keep
 }
 
-pub fn read_error(group: GroupId, error: &SegmentError) -> ReadError {
-    ReadError::Corrupt {
-        group,
-        what: error.to_string(),
+fn read_error(group: GroupId, error: &SegmentError) -> ReadError {
+    let what = error.to_string();
+    match error.is_passing() {
+        true => ReadError::Shortage { group, what },
+        false => ReadError::Corrupt { group, what },
     }
 }

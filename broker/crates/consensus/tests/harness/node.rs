@@ -186,7 +186,7 @@ impl Node {
                 if let Some(writer) = self.writer.as_mut() {
                     match writer.wal().delete_through(up_to) {
                         // The next one takes these with it.
-                        Err(WalError::Full { .. }) => {}
+                        Err(error) if !error.is_fatal() => {}
                         other => other.expect("files go"),
                     }
                 }

@@ -50,8 +50,10 @@ struct Faults {
     /// Successful syncs left before every later one fails.
     syncs_left: Option<u64>,
     unreadable: BTreeSet<String>,
-    /// No descriptor is left: files cannot be opened.
-    out_of_descriptors: bool,
+    /// Files and directories that can be opened before none can be for want of descriptors.
+    opens_left: Option<u64>,
+    /// The kernel has no memory for reads.
+    out_of_memory: bool,
     copies_on_write: bool,
     lies: bool,
     /// Changes of the disk left before the power goes off.
@@ -214,9 +216,22 @@ impl State {
 }
 
 impl State {
-    fn check_descriptors(&self, path: &str) -> io::Result<()> {
-        if self.faults.out_of_descriptors {
-            let text = format!("{path}: too many open files (simulated)");
+    /// Before each opening of a file or directory: counts down to the shortage.
+    fn take_descriptor(&mut self, path: &str) -> io::Result<()> {
+        match &mut self.faults.opens_left {
+            Some(0) => {
+                let text = format!("{path}: too many open files (simulated)");
+                return Err(io::Error::other(Shortage(text)));
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self, path: &str) -> io::Result<()> {
+        if self.faults.out_of_memory {
+            let text = format!("{path}: cannot allocate memory (simulated)");
             return Err(io::Error::other(Shortage(text)));
         }
         Ok(())
@@ -263,7 +278,7 @@ impl Disk for SimDisk {
     fn create(&self, path: &str) -> io::Result<Box<dyn File>> {
         let state = &mut *self.state();
         state.check(path)?;
-        state.check_descriptors(path)?;
+        state.take_descriptor(path)?;
         if state.now.files.contains_key(path) || state.now.has_dir(path) {
             return Err(error(ErrorKind::AlreadyExists, "exists", path));
         }
@@ -282,9 +297,9 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn File>> {
-        let state = self.state();
+        let mut state = self.state();
         state.check(path)?;
-        state.check_descriptors(path)?;
+        state.take_descriptor(path)?;
         match state.now.files.get(path) {
             Some(inode) => Ok(self.handle(&state, path, *inode)),
             None => Err(error(ErrorKind::NotFound, "no such file", path)),
@@ -334,6 +349,7 @@ impl Disk for SimDisk {
     fn remove_dir(&self, path: &str) -> io::Result<()> {
         let state = &mut *self.state();
         state.check(path)?;
+        state.take_descriptor(path)?;
         if path.is_empty() {
             return Err(error(ErrorKind::InvalidInput, "is the root", path));
         }
@@ -362,8 +378,9 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        let state = self.state();
+        let mut state = self.state();
         state.check(dir)?;
+        state.take_descriptor(dir)?;
         let mut names: Vec<String> = (state.now.files.keys())
             .chain(&state.now.dirs)
             .filter(|p| !p.is_empty() && parent(p) == dir)
@@ -376,6 +393,7 @@ impl Disk for SimDisk {
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let mut state = self.state();
         state.check(dir)?;
+        state.take_descriptor(dir)?;
         if !state.now.has_dir(dir) {
             return Err(error(ErrorKind::NotFound, "no such directory", dir));
         }
@@ -396,7 +414,7 @@ impl Disk for SimDisk {
     }
 
     fn may_keep_open(&self) -> bool {
-        !self.state().faults.out_of_descriptors
+        self.state().faults.opens_left != Some(0)
     }
 }
 
@@ -441,6 +459,7 @@ impl File for SimFile {
             if state.faults.unreadable.contains(&self.path) {
                 return Err(error(ErrorKind::Other, "read failed", &self.path));
             }
+            state.check_memory(&self.path)?;
             let n = inode.read_at(offset, buf);
             state.counters.bytes_read += n as u64;
             Ok(n)

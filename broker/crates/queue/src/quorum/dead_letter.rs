@@ -6,11 +6,10 @@
 //! begins again at the first.
 
 use super::command::Command;
-use super::effects::{Effects, slice};
+use super::effects::{Effects, LogRead, Unread, message};
 use super::leader::QuorumQueue;
 use super::ready::Held;
 use crate::{DeadLettering, DeadReason, Output};
-use bytes::Bytes;
 use message::Message;
 use std::collections::BTreeMap;
 
@@ -113,6 +112,16 @@ impl DeadLetters {
     }
 }
 
+/// An attempt to read a kept dead message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DeadRead {
+    Message(DeadReason, Message),
+    /// It is no longer there, or damaged.
+    Gone,
+    /// Descriptors or memory are short: try again later.
+    Shortage,
+}
+
 /// How far a leader is with passing on; forgotten with its leadership.
 #[derive(Debug, Default)]
 pub(crate) struct Passing {
@@ -154,7 +163,7 @@ fn ranges(mut ids: Vec<u64>) -> Vec<(u64, u64)> {
 impl QuorumQueue {
     /// [`take_dead`](Self::take_dead) has something to give.
     pub fn has_dead(&self) -> bool {
-        self.effects.has_dead() || self.next_to_pass().is_some()
+        !self.waits_to_read() && (self.effects.has_dead() || self.next_to_pass().is_some())
     }
 
     fn next_to_pass(&self) -> Option<(u64, Held, DeadReason)> {
@@ -172,17 +181,23 @@ impl QuorumQueue {
         &mut self,
         most: usize,
         most_bytes: usize,
-        read: &mut dyn FnMut(u64) -> Option<Bytes>,
+        read: &mut dyn FnMut(u64) -> LogRead,
         out: &mut Output,
     ) {
         self.effects.take_dead(most, most_bytes, read, out);
         let mut room = most_bytes;
-        while out.kept_dead.len() < most && room > 0 {
+        while out.kept_dead.len() < most && room > 0 && !self.effects.is_short() {
             let Some((id, item, reason)) = self.next_to_pass() else {
-                return;
+                break;
             };
+            let place = item.place();
+            let read = message(&read(place.index), place);
+            if read == Err(Unread::Shortage) {
+                self.effects.note_shortage();
+                break;
+            }
             self.passing.handed = id;
-            match message(&item, read) {
+            match read {
                 Ok(message) => {
                     room = room.saturating_sub(message.as_bytes().len());
                     self.passing.out.insert(id, item.body);
@@ -190,19 +205,24 @@ impl QuorumQueue {
                     out.kept_dead.push((id, reason, message));
                 }
                 // It stays: another leader may be able to read it.
-                Err(fault) => out.faults.push(fault),
+                Err(Unread::Lost(fault)) => out.faults.push(fault),
+                Err(Unread::Shortage) => {}
             }
         }
+        self.retry_if_short();
     }
 
-    /// A message that was handed out before, once more. None when it is no longer there.
-    pub fn read_dead(
-        &self,
-        id: u64,
-        read: &mut dyn FnMut(u64) -> Option<Bytes>,
-    ) -> Option<(DeadReason, Message)> {
-        let (item, reason) = self.machine.dead.kept.get(&id)?;
-        Some((*reason, message(item, read).ok()?))
+    /// A message that was handed out before, once more.
+    pub fn read_dead(&self, id: u64, read: &mut dyn FnMut(u64) -> LogRead) -> DeadRead {
+        let Some((item, reason)) = self.machine.dead.kept.get(&id) else {
+            return DeadRead::Gone;
+        };
+        let place = item.place();
+        match message(&read(place.index), place) {
+            Ok(message) => DeadRead::Message(*reason, message),
+            Err(Unread::Lost(_)) => DeadRead::Gone,
+            Err(Unread::Shortage) => DeadRead::Shortage,
+        }
     }
 
     /// Every queue behind the dead letter exchange has confirmed this one.
@@ -223,10 +243,4 @@ impl QuorumQueue {
             self.propose(&Command::PassedOn(done));
         }
     }
-}
-
-fn message(item: &Held, read: &mut dyn FnMut(u64) -> Option<Bytes>) -> Result<Message, String> {
-    let command =
-        read(item.index).ok_or_else(|| format!("log entry {} cannot be read", item.index))?;
-    slice(&command, item.place())
 }

@@ -1,7 +1,7 @@
 use super::command::Command;
 use super::machine::Machine;
 use super::tests::{Rig, message, number, settings, spec};
-use super::{MAX_PASSING, QuorumQueue};
+use super::{DeadRead, LogRead, MAX_PASSING, QuorumQueue};
 use crate::{
     DeadLettering, DeadReason, Event, Moment, Outcome, Output, Overflow, Queue, QueueSettings,
     RequestBody,
@@ -136,7 +136,7 @@ impl Leader {
 
     fn take(&mut self, most: usize, most_bytes: usize) -> Output {
         let log = &self.log;
-        let mut read = |index: u64| log.get(index as usize - 1).cloned();
+        let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
         let mut out = Output::default();
         self.queue.take_dead(most, most_bytes, &mut read, &mut out);
         out
@@ -178,9 +178,10 @@ fn a_window_is_handed_out_and_moves_on_as_messages_are_passed_on() {
     let w = MAX_PASSING as u64;
     assert_eq!(next, [(w + 1, w + 1), (w + 2, w + 2)]);
     let log = leader.log.clone();
-    let mut read = |index: u64| log.get(index as usize - 1).cloned();
-    assert_eq!(leader.queue.read_dead(1, &mut read), None);
-    assert_eq!(number(&leader.queue.read_dead(2, &mut read).unwrap().1), 2);
+    let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+    assert_eq!(leader.queue.read_dead(1, &mut read), DeadRead::Gone);
+    let again = leader.queue.read_dead(2, &mut read);
+    assert!(matches!(again, DeadRead::Message(_, m) if number(&m) == 2));
 }
 
 #[test]
@@ -209,4 +210,47 @@ fn a_follower_hands_nothing_out() {
     assert!(!leader.queue.has_dead());
     leader.queue.flush(Moment::default(), out);
     assert!(leader.queue.has_proposals(), "it finds out");
+}
+
+/// Neither order is lost, nor a message, and the shard is not kept busy meanwhile.
+#[test]
+fn dead_messages_wait_for_descriptors() {
+    for mode in [DeadLettering::AtMostOnce, DeadLettering::AtLeastOnce] {
+        let settings = QueueSettings {
+            dead_letter: mode,
+            ..kept()
+        };
+        let mut rig = Rig::new(settings.clone());
+        rig.publish(1..=3);
+        rig.consume(1, 1, spec(5, 0));
+        for id in 1..=3 {
+            rig.settle(1, 1, Outcome::Rejected, id);
+        }
+        let mut leader = Leader::of(&rig, settings);
+        let mut out = Output::default();
+        let mut short = |_| LogRead::Shortage;
+        leader.queue.take_dead(9, usize::MAX, &mut short, &mut out);
+        assert!(out.is_empty(), "{out:?}");
+        assert!(!leader.queue.has_dead(), "not before the next attempt");
+        assert!(leader.queue.wake_at().is_some());
+        let later = Moment {
+            now: env::Time::ZERO + std::time::Duration::from_secs(1),
+            ..Moment::default()
+        };
+        leader.queue.tick(later, &mut out);
+        assert!(leader.queue.has_dead());
+        let out = leader.take(9, usize::MAX);
+        let kept = out.kept_dead.iter().map(|(_, _, m)| number(m));
+        let all: Vec<u64> = out
+            .dead
+            .iter()
+            .map(|(_, m)| number(m))
+            .chain(kept)
+            .collect();
+        assert_eq!(all, [1, 2, 3]);
+        if mode == DeadLettering::AtLeastOnce {
+            let again = leader.queue.read_dead(1, &mut short);
+            assert_eq!(again, DeadRead::Shortage);
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use message::Message;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// Where in the log a message is: the entry, and the offset of its length in the entry's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +32,30 @@ impl Place {
     }
 }
 
+/// An attempt to read the command of a log entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogRead {
+    Command(Bytes),
+    /// The entry is gone or damaged.
+    Lost,
+    /// Descriptors or memory are short: the same read succeeds once there are some.
+    Shortage,
+}
+
+impl From<Option<Bytes>> for LogRead {
+    fn from(command: Option<Bytes>) -> LogRead {
+        command.map_or(LogRead::Lost, LogRead::Command)
+    }
+}
+
+/// Why a message could not be read from the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// The message is lost; the text names the entry.
+    Lost(String),
+    Shortage,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Event {
@@ -49,6 +73,14 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    fn session(&self) -> SessionId {
+        match self {
+            Effect::Event { session, .. } | Effect::Deliver { session, .. } => *session,
+        }
+    }
+}
+
 /// Collects effects, or drops them.
 #[derive(Debug, Default)]
 pub struct Effects {
@@ -58,6 +90,8 @@ pub struct Effects {
     /// Since the last [`resolve`](Effects::resolve).
     deaths: Option<Box<DeathCounts>>,
     wanted: bool,
+    /// The last read failed because descriptors or memory were short.
+    short: bool,
 }
 
 impl Effects {
@@ -113,12 +147,30 @@ impl Effects {
         self.dead.iter().map(|(_, at)| at.index)
     }
 
-    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes.
+    /// Log entries of messages that are on their way to consumers and wait for descriptors or memory.
+    pub(super) fn waiting_indexes(&self) -> impl Iterator<Item = u64> {
+        self.list.iter().filter_map(|effect| match effect {
+            Effect::Deliver { at, .. } => Some(at.index),
+            Effect::Event { .. } => None,
+        })
+    }
+
+    /// Returns true while messages cannot be read because descriptors or memory are short.
+    pub(super) fn is_short(&self) -> bool {
+        self.short
+    }
+
+    pub(super) fn note_shortage(&mut self) {
+        self.short = true;
+    }
+
+    /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. Those that cannot be read because of a
+    /// shortage stay.
     pub fn take_dead(
         &mut self,
         most: usize,
         most_bytes: usize,
-        read: &mut dyn FnMut(u64) -> Option<Bytes>,
+        read: &mut dyn FnMut(u64) -> LogRead,
         out: &mut Output,
     ) {
         let mut log = Commands::new(read);
@@ -132,19 +184,33 @@ impl Effects {
                     room = room.saturating_sub(message.as_bytes().len());
                     out.dead.push((reason, message));
                 }
-                Err(fault) => out.faults.push(fault),
+                Err(Unread::Lost(fault)) => out.faults.push(fault),
+                Err(Unread::Shortage) => {
+                    self.dead.push_front((reason, at));
+                    self.short = true;
+                    return;
+                }
             }
         }
     }
 
     /// Turns effects into events, reading messages from entries' commands. Deliveries to one consumer that follow
-    /// each other become one event. What cannot be read is named in `out.faults`, stays out to its consumer and is passed over.
-    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> Option<Bytes>, out: &mut Output) {
+    /// each other become one event. A lost message is named in `out.faults`, stays out to its consumer and is passed over.
+    /// A message that cannot be read because of a shortage stays in the list, and so does all that its session is to hear
+    /// after it: call again later.
+    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut Output) {
         if let Some(deaths) = self.deaths.take() {
             out.add_deaths(deaths);
         }
+        self.short = false;
         let mut log = Commands::new(read);
+        let mut waiting: Vec<Effect> = Vec::new();
+        let mut sessions: BTreeSet<SessionId> = BTreeSet::new();
         for effect in self.list.drain(..) {
+            if !sessions.is_empty() && sessions.contains(&effect.session()) {
+                waiting.push(effect);
+                continue;
+            }
             match effect {
                 Effect::Event { session, event } => out.event(session, event),
                 Effect::Deliver {
@@ -167,46 +233,56 @@ impl Effects {
                             message,
                         },
                     ),
-                    Err(fault) => {
+                    Err(Unread::Lost(fault)) => {
                         out.faults.push(fault);
                         out.pass_over(session, consumer, id);
                     }
+                    Err(Unread::Shortage) => {
+                        sessions.insert(session);
+                        waiting.push(effect);
+                    }
                 },
             }
+        }
+        if !waiting.is_empty() {
+            self.short = true;
+            self.list = waiting;
         }
     }
 }
 
 /// Messages of one entry come one after the other: it is read once.
 struct Commands<'r> {
-    read: &'r mut dyn FnMut(u64) -> Option<Bytes>,
-    entry: Option<(u64, Bytes)>,
+    read: &'r mut dyn FnMut(u64) -> LogRead,
+    entry: Option<(u64, LogRead)>,
 }
 
 impl<'r> Commands<'r> {
-    fn new(read: &'r mut dyn FnMut(u64) -> Option<Bytes>) -> Commands<'r> {
+    fn new(read: &'r mut dyn FnMut(u64) -> LogRead) -> Commands<'r> {
         Commands { read, entry: None }
     }
 
-    fn message(&mut self, at: Place) -> Result<Message, String> {
-        if self
-            .entry
-            .as_ref()
-            .is_none_or(|(index, _)| *index != at.index)
-        {
-            self.entry = (self.read)(at.index).map(|command| (at.index, command));
-        }
+    fn message(&mut self, at: Place) -> Result<Message, Unread> {
+        let entry = self.entry.take().filter(|(index, _)| *index == at.index);
         let (_, command) = self
             .entry
-            .as_ref()
-            .ok_or_else(|| format!("log entry {} cannot be read", at.index))?;
-        slice(command, at)
+            .insert(entry.unwrap_or_else(|| (at.index, (self.read)(at.index))));
+        message(command, at)
     }
 }
 
-pub(super) fn slice(command: &Bytes, at: Place) -> Result<Message, String> {
+/// The message at a place of an entry.
+pub(super) fn message(command: &LogRead, at: Place) -> Result<Message, Unread> {
+    let command = match command {
+        LogRead::Command(command) => command,
+        LogRead::Shortage => return Err(Unread::Shortage),
+        LogRead::Lost => {
+            let text = format!("log entry {} cannot be read", at.index);
+            return Err(Unread::Lost(text));
+        }
+    };
     let mut reader = crate::codec::Reader::starting_at(command.clone(), at.offset as usize);
     reader
         .message()
-        .map_err(|e| format!("log entry {}: {e}", at.index))
+        .map_err(|e| Unread::Lost(format!("log entry {}: {e}", at.index)))
 }

@@ -34,7 +34,7 @@ fn resume(rig: &mut Rig, next: u64) -> Vec<u64> {
     rig.machine.resume(&resume, &mut effects);
     let mut out = Output::default();
     let log = &rig.log;
-    effects.resolve(&mut |i| log.get(i as usize - 1).cloned(), &mut out);
+    effects.resolve(&mut |i| log.get(i as usize - 1).cloned().into(), &mut out);
     ids(&out)
 }
 

@@ -5,13 +5,13 @@
 
 use super::command::{Batch, Command, judged};
 use super::dead_letter::Passing;
-use super::effects::Effects;
+use super::effects::{Effects, LogRead};
 use super::machine::{Machine, Unreadable};
 use super::snapshot::RestoreError;
 use crate::checkout::{Admission, begins_anew};
 use crate::{
-    ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueCounters, QueueSettings,
-    QueueStats, Request, RequestBody, Resume, SessionId, ToQueue,
+    Answer, ConsumerInfo, Event, GoneNode, Moment, Name, Output, Queue, QueueCounters,
+    QueueSettings, QueueStats, Request, RequestBody, Resume, SessionId, ToQueue,
 };
 use bytes::Bytes;
 use env::planted::{self, Bug};
@@ -23,6 +23,9 @@ use std::time::Duration;
 pub const MAX_WAITING_BYTES: usize = 32 << 20;
 /// Resumes held until this leader has applied what its predecessors left; more are left to be sent again.
 pub const MAX_WAITING_RESUMES: usize = 4096;
+
+/// How soon a read is tried again that failed because descriptors or memory were short.
+pub const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// A checkpoint to hand to the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +71,8 @@ pub struct QuorumQueue {
     configuring: bool,
     /// The time that is on its way through the log for messages to expire by.
     time_proposed: Option<WallTime>,
+    /// Messages could not be read because descriptors or memory were short: when it is tried again.
+    retry_at: Option<Time>,
     at: Moment,
 }
 
@@ -97,6 +102,7 @@ impl QuorumQueue {
             desired: None,
             configuring: false,
             time_proposed: None,
+            retry_at: None,
             at: Moment::default(),
         }
     }
@@ -117,8 +123,9 @@ impl QuorumQueue {
 
     pub fn checkpoint(&self) -> Checkpoint {
         let mut live = self.machine.live_indexes();
-        if self.effects.has_dead() {
+        if self.effects.has_dead() || self.effects.is_short() {
             live.extend(self.effects.dead_indexes());
+            live.extend(self.effects.waiting_indexes());
             live.sort_unstable();
             live.dedup();
         }
@@ -149,6 +156,7 @@ impl QuorumQueue {
         self.desired = None;
         self.configuring = false;
         self.time_proposed = None;
+        self.retry_at = None;
         self.effects = if leads {
             self.machine.begin_leading();
             Effects::wanted()
@@ -213,8 +221,21 @@ impl QuorumQueue {
     }
 
     /// Turns what was applied into events; `read` gives the command of an entry.
-    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> Option<Bytes>, out: &mut Output) {
+    pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut Output) {
         self.effects.resolve(read, out);
+        self.retry_if_short();
+    }
+
+    pub(super) fn retry_if_short(&mut self) {
+        if self.effects.is_short() {
+            let at = self.at.now + RETRY_AFTER;
+            self.retry_at.get_or_insert(at);
+        }
+    }
+
+    /// Returns true between a read that failed because of a shortage and its repetition.
+    pub(super) fn waits_to_read(&self) -> bool {
+        self.retry_at.is_some()
     }
 
     /// The next command for the group; call until None. One that the group cannot take now goes back with
@@ -300,10 +321,28 @@ impl QuorumQueue {
         if matches!(request.body, RequestBody::Close) {
             self.closing.push(session);
         }
+        let request = match request.body {
+            RequestBody::Get { .. } if self.effects.is_short() => self.refuse_get(request, out),
+            _ => request,
+        };
         self.batch.push(&request);
         if self.batch.is_full() {
             self.seal_batch();
         }
+    }
+
+    /// A message that is taken now could not be delivered: the client is told so at once, and the log gets a request in
+    /// its place that changes nothing.
+    fn refuse_get(&self, request: Request, out: &mut Output) -> Request {
+        let Request { session, seq, .. } = request;
+        let text = format!(
+            "{} cannot be read at the moment: try again later",
+            self.label
+        );
+        let answer = Answer::Refused { code: 406, text };
+        out.event(session, Event::Answer { seq, answer });
+        let body = RequestBody::Stat;
+        Request { session, seq, body }
     }
 
     fn resume(&mut self, resume: Resume) {
@@ -404,6 +443,7 @@ impl Queue for QuorumQueue {
 
     fn tick(&mut self, at: Moment, _out: &mut Output) {
         self.at = at;
+        self.retry_at = self.retry_at.filter(|retry_at| *retry_at > at.now);
         let due = self.machine.next_expiry().is_some_and(|e| e <= at.wall);
         if self.leads && due && self.time_proposed.is_none() {
             self.time_proposed = Some(at.wall);
@@ -418,12 +458,15 @@ impl Queue for QuorumQueue {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        if !self.leads || self.time_proposed.is_some() {
+        if !self.leads {
             return None;
         }
-        let expiry = self.machine.next_expiry()?;
-        let wait = expiry.0.saturating_sub(self.at.wall.0);
-        Some(self.at.now + Duration::from_millis(wait))
+        let expiry = self.machine.next_expiry();
+        let expires_at = expiry.filter(|_| self.time_proposed.is_none()).map(|at| {
+            let wait = at.0.saturating_sub(self.at.wall.0);
+            self.at.now + Duration::from_millis(wait)
+        });
+        expires_at.into_iter().chain(self.retry_at).min()
     }
 
     fn session_gone(&mut self, at: Moment, session: SessionId, _out: &mut Output) {

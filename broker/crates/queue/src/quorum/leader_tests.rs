@@ -1,7 +1,7 @@
 //! A leader and its log, an entry at a time.
 
-use super::QuorumQueue;
 use super::tests::{session, settings, spec};
+use super::{LogRead, QuorumQueue};
 use crate::{Answer, ConsumerId, Event, Moment, Output, Queue, Request, RequestBody, ToQueue};
 use bytes::Bytes;
 use env::NodeId;
@@ -58,7 +58,7 @@ impl Leader {
 
     /// What the session of [`OTHER`] was told since the last time.
     fn told(&mut self) -> Vec<Event> {
-        self.queue.resolve(&mut |_| None, &mut self.out);
+        self.queue.resolve(&mut |_| None.into(), &mut self.out);
         let events = self.out.events.drain(..);
         events.map(|e| e.event).collect()
     }
@@ -157,4 +157,87 @@ fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
             .iter()
             .any(|e| matches!(e, Event::Answer { seq: 3, .. }))
     );
+}
+
+fn deliveries(out: &mut Output) -> Vec<u64> {
+    let events = out.events.drain(..);
+    let ids = events.filter_map(|e| match e.event {
+        Event::Deliver { deliveries, .. } => Some(deliveries.into_iter().map(|d| d.id)),
+        _ => None,
+    });
+    ids.flatten().collect()
+}
+
+/// A session hears nothing out of order, others hear all, and checkpoints keep what waits.
+#[test]
+fn deliveries_wait_for_descriptors_in_order() {
+    let mut leader = Leader::new();
+    let mut log = Vec::new();
+    let publish = |n: u64| RequestBody::Publish(super::tests::message(n, None, None));
+    let mut seq = 1;
+    let mut consumer = spec(10, 0);
+    consumer.no_ack = true;
+    leader.step(
+        seq,
+        RequestBody::Consume {
+            consumer: ConsumerId(1),
+            spec: consumer,
+        },
+    );
+    for n in 1..=3 {
+        seq += 1;
+        leader.step(seq, publish(n));
+        while let Some(command) = leader.queue.take_proposal() {
+            log.push(command.clone());
+            leader.apply(Some(command));
+        }
+    }
+    // Settled on delivery: only the messages that wait to be read keep their entries.
+    let mut out = Output::default();
+    leader.queue.resolve(&mut |_| LogRead::Shortage, &mut out);
+    assert!(out.faults.is_empty());
+    assert_eq!(deliveries(&mut out), [0; 0]);
+    let live = leader.queue.checkpoint().live;
+    assert_eq!(live.len(), 3, "{live:?}");
+    assert!(leader.queue.wake_at().is_some());
+    let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
+    leader.queue.resolve(&mut read, &mut out);
+    assert_eq!(deliveries(&mut out), [1, 2, 3]);
+    assert_eq!(leader.queue.checkpoint().live, [0; 0]);
+}
+
+#[test]
+fn get_is_refused_at_once_during_a_shortage() {
+    let mut leader = Leader::new();
+    let get = |n| RequestBody::Get {
+        consumer: ConsumerId(n),
+        no_ack: false,
+    };
+    leader.step(
+        1,
+        RequestBody::Publish(super::tests::message(1, None, None)),
+    );
+    leader.step(2, get(1));
+    leader.settle();
+    let mut out = Output::default();
+    leader.queue.resolve(&mut |_| LogRead::Shortage, &mut out);
+    leader.out.events.clear();
+    leader.step(3, get(2));
+    let refused = leader.out.events.drain(..).map(|e| e.event);
+    let refused: Vec<Event> = refused.collect();
+    assert!(
+        matches!(
+            &refused[..],
+            [Event::Answer {
+                seq: 3,
+                answer: Answer::Refused { code: 406, .. }
+            }]
+        ),
+        "{refused:?}"
+    );
+    // Its number is used up all the same.
+    leader.step(4, RequestBody::Stat);
+    leader.settle();
+    assert_eq!(leader.queue.machine().last_of(session(1)), 4);
+    assert_eq!(leader.queue.stats().unacknowledged, 1);
 }

@@ -29,8 +29,8 @@ mod succession_tests;
 pub(crate) mod tests;
 
 pub use command::{Batch, Command, MAX_BATCH_BYTES, MAX_BATCH_REQUESTS};
-pub use dead_letter::{MAX_PASSING, MAX_PASSING_BYTES};
-pub use effects::{Effect, Effects, Place};
+pub use dead_letter::{DeadRead, MAX_PASSING, MAX_PASSING_BYTES};
+pub use effects::{Effect, Effects, LogRead, Place};
 pub use leader::{Checkpoint, QuorumQueue};
 pub use machine::{Machine, Unreadable};
 pub use snapshot::RestoreError;

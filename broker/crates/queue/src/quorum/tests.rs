@@ -73,7 +73,7 @@ impl Rig {
     fn resolve(&mut self, mut effects: Effects) -> Output {
         let mut out = std::mem::take(&mut self.out);
         let log = &self.log;
-        let mut read = |index: u64| log.get(index as usize - 1).cloned();
+        let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
         effects.resolve(&mut read, &mut out);
         effects.take_dead(usize::MAX, usize::MAX, &mut read, &mut out);
         assert_eq!(out.faults, Vec::<String>::new());
@@ -652,7 +652,7 @@ fn a_command_of_a_newer_program_is_never_passed_over() {
         );
         // Nothing of what it may have done is told, and it does not count as applied.
         out = Output::default();
-        queue.resolve(&mut |_| Some(known.clone()), &mut out);
+        queue.resolve(&mut |_| Some(known.clone()).into(), &mut out);
         assert!(out.events.is_empty(), "{:?}", out.events);
         assert_eq!(queue.checkpoint().index, 1);
     }

@@ -1,9 +1,9 @@
 //! Messages of quorum queues are read from their logs, and what becomes of one that is damaged there.
 
 use super::{ForShard, Owners};
-use bytes::Bytes;
 use consensus::{GroupId, Host, RaftHost, ReadError};
 use metadata::QueueId;
+use queue::quorum::LogRead;
 
 /// A queue whose log is damaged, and what is wrong with which file.
 pub struct Damage {
@@ -11,21 +11,23 @@ pub struct Damage {
     what: String,
 }
 
-/// The commands of a queue's entries. The first that is damaged on the disk is noted.
+/// Reads the commands of a queue's entries. The first that is damaged on the disk is noted.
 pub fn commands<'a>(
     host: &'a Host,
     queue: QueueId,
     damage: &'a mut Option<Damage>,
-) -> impl FnMut(u64) -> Option<Bytes> + 'a {
+) -> impl FnMut(u64) -> LogRead + 'a {
     move |index| match host.read(GroupId(queue.0), index) {
-        Ok(command) => Some(command),
-        Err(ReadError::Gone) => None,
-        Err(error) => {
+        Ok(command) => LogRead::Command(command),
+        Err(ReadError::Gone) => LogRead::Lost,
+        // Told by the disk itself (`storage.files_short`).
+        Err(ReadError::Shortage { .. }) => LogRead::Shortage,
+        Err(error @ ReadError::Corrupt { .. }) => {
             damage.get_or_insert_with(|| Damage {
                 queue,
                 what: error.to_string(),
             });
-            None
+            LogRead::Lost
         }
     }
 }

@@ -45,6 +45,8 @@ struct Node {
     alone: bool,
     /// Why it had to stop.
     failed: Option<String>,
+    /// The newest complete file of its log.
+    rolled: u64,
 }
 
 pub struct Cluster {
@@ -121,6 +123,7 @@ impl Cluster {
                 listening: false,
                 alone: false,
                 failed: None,
+                rolled: 0,
             }
         };
         let mut cluster = Cluster {
@@ -391,6 +394,7 @@ impl Cluster {
             listening: false,
             alone: false,
             failed: None,
+            rolled: 0,
         });
         let joins = NodeRecord {
             voter: false,
@@ -443,6 +447,22 @@ impl Cluster {
 
     pub fn failed(&self, at: usize) -> Option<String> {
         self.nodes[at].failed.clone()
+    }
+
+    pub fn disk(&self, at: usize) -> &SimDisk {
+        &self.nodes[at].disk
+    }
+
+    pub fn files_at(&self, at: usize) -> Vec<String> {
+        let files = self.nodes[at].disk.files().into_iter();
+        files.map(|(path, _)| path).collect()
+    }
+
+    /// The node's log goes on in a new file: what is in the old one moves to segments.
+    pub fn roll_log(&mut self, at: usize) {
+        self.nodes[at].rolled += 1;
+        let file = self.nodes[at].rolled;
+        self.nodes[at].shard.wal_rolled(file);
     }
 
     pub fn files(&self, at: usize, dir: &str) -> Vec<String> {

@@ -5,14 +5,15 @@ use crate::error::WalError;
 use crate::format::{self, Encoder, HEADER_BYTES, Header, NEW_FILE, SEAL_BYTES, TERMINATOR};
 use crate::{Record, RecordBody};
 use env::File;
-use env::disk::is_full;
+use env::disk::{is_full, is_shortage};
 use env::planted::{self, Bug};
 
 impl Wal {
     /// Completes the file that is written to, if any, and starts the next.
     ///
     /// The new file is made under another name and is durable, repeated state and all, before it gets its own:
-    /// a file with a log file's name is never half made. On `Full` nothing has changed.
+    /// a file with a log file's name is never half made. On `Full` nothing has changed; on `Shortage` nothing has, or the
+    /// new file is there and [`Wal::sync_name`] is still to be called.
     pub(super) fn start_file(&mut self) -> Result<(), WalError> {
         let number = 1 + self
             .active
@@ -41,15 +42,22 @@ impl Wal {
         self.disk
             .rename(&temporary, &next.path)
             .map_err(|e| WalError::sync(&next.path, &e))?;
-        if !planted::is(Bug::NameNotSynced) {
-            self.disk
-                .sync_dir(format::DIR)
-                .map_err(|e| WalError::sync(format::DIR, &e))?;
-        }
         self.noted_position = next.position;
         self.active = Some(next);
         self.next_sequence = sequence;
         self.durable = sequence - 1;
+        self.name_is_unsynced = true;
+        self.sync_name()
+    }
+
+    /// Makes the name of the active file durable if it is not yet.
+    pub(super) fn sync_name(&mut self) -> Result<(), WalError> {
+        if self.name_is_unsynced && !planted::is(Bug::NameNotSynced) {
+            self.disk
+                .sync_dir(format::DIR)
+                .map_err(|e| WalError::sync_dir(format::DIR, &e))?;
+        }
+        self.name_is_unsynced = false;
         Ok(())
     }
 
@@ -78,7 +86,13 @@ impl Wal {
             Some(_) => self.disk.open(&temporary),
             None => self.disk.create(&temporary),
         };
-        let file = opened.map_err(|e| WalError::io(&temporary, &e))?;
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => {
+                self.spares.extend(spare);
+                return Err(WalError::io(&temporary, &error));
+            }
+        };
         match fill(&*file, &bytes, &temporary) {
             Ok(allocated) => {
                 let next = Active {
@@ -191,15 +205,19 @@ impl Wal {
         }
         self.disk
             .sync_dir(format::DIR)
-            .map_err(|e| WalError::sync(format::DIR, &e))
+            .map_err(|e| WalError::sync_dir(format::DIR, &e))
     }
 
     fn may_keep(&self, path: &str) -> Result<bool, WalError> {
         if self.spares.len() >= self.spare_files() {
             return Ok(false);
         }
-        let len = self.disk.open(path).and_then(|f| f.len());
-        Ok(len.map_err(|e| WalError::io(path, &e))? <= self.config.max_file_bytes)
+        match self.disk.open(path).and_then(|f| f.len()) {
+            Ok(len) => Ok(len <= self.config.max_file_bytes),
+            // Removing it takes no descriptor.
+            Err(e) if is_shortage(&e) => Ok(false),
+            Err(e) => Err(WalError::io(path, &e)),
+        }
     }
 
     pub(super) fn drop_spares(&mut self) -> Result<(), WalError> {

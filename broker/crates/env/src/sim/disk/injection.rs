@@ -79,9 +79,20 @@ impl SimDisk {
         }
     }
 
-    /// No file can be opened or created, as in a process that has used up its descriptors; open ones still work.
+    /// No file can be opened or created and no directory listed, synced or removed, as in a process that has used up its
+    /// descriptors; open files still work.
     pub fn set_out_of_descriptors(&self, on: bool) {
-        self.state().faults.out_of_descriptors = on;
+        self.state().faults.opens_left = on.then_some(0);
+    }
+
+    /// [`SimDisk::set_out_of_descriptors`] after `n` more openings; `None`: no shortage.
+    pub fn run_out_of_descriptors_after(&self, n: Option<u64>) {
+        self.state().faults.opens_left = n;
+    }
+
+    /// Reads fail for want of memory and work again later; nothing else fails.
+    pub fn set_out_of_memory(&self, on: bool) {
+        self.state().faults.out_of_memory = on;
     }
 
     /// The whole directory stops answering (or comes back).

@@ -1,0 +1,151 @@
+//! A process without descriptors or memory: no file is damaged, no replica ends, and everything goes on once they are back.
+
+mod harness;
+
+use consensus::RaftHost;
+use env::NodeId;
+use env::sim::SimDisk;
+use harness::{Cluster, GROUP, voters};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const KEPT: usize = 200;
+
+/// Kept entries on every node, most of them in segments alone.
+fn flushed(seed: u64, nodes: u64) -> Cluster {
+    let mut cluster = Cluster::new(seed, nodes);
+    cluster.create(GROUP, &voters(1..=nodes));
+    cluster.elect(GROUP);
+    for _ in 0..KEPT {
+        cluster.commit(GROUP, true, 100);
+    }
+    cluster.run(Duration::from_secs(5));
+    cluster.converge(GROUP);
+    cluster
+}
+
+fn disk(cluster: &Cluster, id: NodeId) -> SimDisk {
+    cluster.nodes[&id].disk.clone()
+}
+
+/// Closes the segments, so that the next read has to open them.
+fn restart(cluster: &mut Cluster, id: NodeId) {
+    cluster.crash(id);
+    cluster.start(id);
+    cluster.elect(GROUP);
+}
+
+fn first_kept(cluster: &Cluster, id: NodeId) -> u64 {
+    let live = &cluster.nodes[&id].machines[&GROUP].live;
+    live.iter().next().map(|(index, _)| *index).expect("kept")
+}
+
+#[test]
+fn a_read_during_a_shortage_is_no_damage_and_works_later() {
+    let mut cluster = flushed(51, 1);
+    let id = NodeId(1);
+    let causes: [fn(&SimDisk, bool); 2] = [
+        |disk, on| disk.set_out_of_descriptors(on),
+        |disk, on| disk.set_out_of_memory(on),
+    ];
+    for cause in causes {
+        restart(&mut cluster, id);
+        let disk = disk(&cluster, id);
+        let index = first_kept(&cluster, id);
+        cause(&disk, true);
+        let host = cluster.nodes[&id].host.as_ref().expect("runs");
+        let error = host.read(GROUP, index).expect_err("nothing can be read");
+        let text = format!("{error:?}");
+        assert!(text.contains("Short"), "taken for something else: {text}");
+        cause(&disk, false);
+        cluster.nodes[&id].check_live(GROUP);
+    }
+}
+
+/// The log's files, flushes, checkpoints and deletions wait.
+#[test]
+fn a_shortage_under_load_delays_storage_and_loses_nothing() {
+    let mut cluster = flushed(52, 3);
+    for round in 0..6u64 {
+        let id = NodeId(round % 3 + 1);
+        let disk = disk(&cluster, id);
+        disk.set_out_of_descriptors(true);
+        for n in 0..150 {
+            cluster.commit(GROUP, n % 5 != 0, 200);
+        }
+        disk.set_out_of_descriptors(false);
+        for n in 0..50 {
+            cluster.commit(GROUP, n % 5 != 0, 200);
+        }
+    }
+    cluster.run(Duration::from_secs(10));
+    cluster.converge(GROUP);
+    for id in cluster.ids() {
+        cluster.nodes[&id].check_live(GROUP);
+        cluster.crash(id);
+        cluster.start(id);
+    }
+    cluster.converge(GROUP);
+    for node in cluster.nodes.values_mut() {
+        assert!(node.machines[&GROUP].live.len() > KEPT + 900);
+        assert!(node.freed > 0 && node.log_files() <= 4);
+        node.check_live(GROUP);
+    }
+}
+
+/// What a member lacks is in its leader's segments, and in its checkpoint once the log has gone on.
+#[test]
+fn a_leader_that_cannot_read_its_segments_goes_on_leading() {
+    for behind in [20, 400] {
+        let mut cluster = flushed(53, 3);
+        let leader = cluster.elect(GROUP);
+        let away = cluster.ids().into_iter().find(|id| *id != leader);
+        let away = away.expect("a follower");
+        cluster.crash(away);
+        for _ in 0..behind {
+            cluster.commit(GROUP, true, 100);
+        }
+        cluster.run(Duration::from_secs(5));
+        let disk = disk(&cluster, leader);
+        disk.set_out_of_memory(true);
+        disk.set_out_of_descriptors(true);
+        cluster.start(away);
+        cluster.run(Duration::from_secs(5));
+        assert_eq!(cluster.leader(GROUP), Some(leader), "{behind} behind");
+        disk.set_out_of_memory(false);
+        disk.set_out_of_descriptors(false);
+        let expected = KEPT + behind;
+        cluster.until("the member has caught up", LIMIT, |c| {
+            let machine = c.nodes[&away].machines.get(&GROUP);
+            machine.is_some_and(|m| m.live.len() == expected)
+        });
+        cluster.nodes[&away].check_live(GROUP);
+    }
+}
+
+/// A start needs its files: it says what is short, and not that anything is damaged.
+#[test]
+fn a_start_during_a_shortage_is_refused_and_names_the_limit() {
+    let mut cluster = flushed(54, 1);
+    let id = NodeId(1);
+    cluster.crash(id);
+    let node = cluster.nodes.get_mut(&id).expect("there");
+    let shortages: [fn(&SimDisk, bool); 2] = [
+        |disk, on| disk.set_out_of_descriptors(on),
+        |disk, on| disk.set_out_of_memory(on),
+    ];
+    for shortage in shortages {
+        shortage(&node.disk, true);
+        let refused = node.start(1, harness::small_limits(), env::Time(1));
+        let text = match refused.expect_err("nothing can be read") {
+            harness::Start::Wal(e) => e.to_string(),
+            harness::Start::Recovery(e) => e.to_string(),
+        };
+        assert!(text.contains("limit"), "{text}");
+        assert!(!text.contains("damaged"), "{text}");
+        shortage(&node.disk, false);
+    }
+    cluster.start(id);
+    cluster.converge(GROUP);
+    cluster.nodes[&id].check_live(GROUP);
+}
