@@ -221,6 +221,9 @@ pub struct QueueTotals {
     pub bytes: u64,
     pub dead: u64,
     pub consumers: u64,
+    /// Lost with files of classic queues, as far as their number is known.
+    pub lost_messages: u64,
+    pub lost_segments: u64,
 }
 
 impl QueueTotals {
@@ -231,6 +234,8 @@ impl QueueTotals {
         self.bytes += stats.bytes + stats.dead_bytes;
         self.dead += stats.dead;
         self.consumers += u64::from(stats.consumers);
+        self.lost_messages += stats.lost.messages;
+        self.lost_segments += stats.lost.segments;
     }
 
     /// What [`QueueTotals::add`] did, undone.
@@ -241,6 +246,8 @@ impl QueueTotals {
         self.bytes -= stats.bytes + stats.dead_bytes;
         self.dead -= stats.dead;
         self.consumers -= u64::from(stats.consumers);
+        self.lost_messages -= stats.lost.messages;
+        self.lost_segments -= stats.lost.segments;
     }
 }
 
@@ -370,6 +377,8 @@ impl Counters {
         self.queues.bytes += other.queues.bytes;
         self.queues.dead += other.queues.dead;
         self.queues.consumers += other.queues.consumers;
+        self.queues.lost_messages += other.queues.lost_messages;
+        self.queues.lost_segments += other.queues.lost_segments;
         for (protocol, theirs) in &other.protocols {
             let ours = self.protocols.entry(protocol.clone()).or_default();
             ours.add(theirs);

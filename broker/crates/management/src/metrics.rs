@@ -119,6 +119,16 @@ async fn collect(api: &Api) -> Result<Page, ApiError> {
             queues.bytes,
         ),
         ("queue_consumers", "Consumers on a queue", queues.consumers),
+        (
+            "queue_messages_lost",
+            "Messages that classic queues lost with missing or damaged files since the node started, as far as counted",
+            queues.lost_messages,
+        ),
+        (
+            "queue_segments_lost",
+            "Segment files of classic queues found missing, cut off or damaged since the node started",
+            queues.lost_segments,
+        ),
     ] {
         page.one(name, GAUGE, help, value);
     }

@@ -139,6 +139,10 @@ fn show(
             shown["message_bytes_dlx"] = object!(stats.dead_bytes);
         }
         shown["consumers"] = object!(stats.consumers);
+        if stats.lost.segments > 0 {
+            shown["messages_lost"] = object!(stats.lost.messages);
+            shown["segments_lost"] = object!(stats.lost.segments);
+        }
     }
     shown
 }

@@ -180,7 +180,13 @@ fn is_whole(text: &[u8]) -> bool {
 }
 
 fn fresh(disk: &dyn Disk, rng: &mut dyn Rng) -> Result<Identity, IdentityError> {
-    for found in ["wal", "segments", "departed", "classic"] {
+    for found in [
+        "wal",
+        "segments",
+        "departed",
+        "classic",
+        "classic-inventory",
+    ] {
         if !disk.list(found)?.is_empty() {
             return Err(IdentityError::Lost { found });
         }
@@ -415,7 +421,7 @@ mod tests {
 
     #[test]
     fn data_without_an_identity_is_refused() -> Result {
-        for found in ["departed", "classic"] {
+        for found in ["departed", "classic", "classic-inventory"] {
             let disk = SimDisk::new();
             disk.create_dir(found)?;
             put(&disk, &format!("{found}/0000000000000005"), b"x")?;

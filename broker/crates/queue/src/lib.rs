@@ -325,6 +325,24 @@ pub struct QueueStats {
     /// Dead messages that the queue keeps until they have been passed on, and their bytes.
     pub dead: u64,
     pub dead_bytes: u64,
+    pub lost: Losses,
+}
+
+/// What a classic queue lost with its files, found since its node started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// As far as their number is known.
+    pub messages: u64,
+    /// Segments that are missing, cut off or damaged.
+    pub segments: u64,
+}
+
+impl Losses {
+    /// None: how many messages is not known.
+    pub(crate) fn add(&mut self, messages: Option<u64>, segments: u64) {
+        self.messages = self.messages.saturating_add(messages.unwrap_or(0));
+        self.segments = self.segments.saturating_add(segments);
+    }
 }
 
 /// What has happened to messages on their way to consumers, since the queue is led where it is.

@@ -6,7 +6,7 @@ use crate::uses::frame::UsesFrame;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use env::{Incarnation, NodeId};
 use metadata::{Change, NodeRecord, QueueId, SessionId};
-use queue::{Deliveries, Event, QueueCounters, QueueStats, ToQueue};
+use queue::{Deliveries, Event, Losses, QueueCounters, QueueStats, ToQueue};
 
 /// Longest name or address in a frame.
 const MAX_NAME: usize = 1024;
@@ -242,6 +242,10 @@ impl Frame {
                 for s in stats {
                     out.put_u64(s.stats.unacknowledged_bytes.unwrap_or(0));
                 }
+                for s in stats {
+                    out.put_u64(s.stats.lost.messages);
+                    out.put_u64(s.stats.lost.segments);
+                }
             }
             Frame::Alarm { reason, on } => {
                 out.put_u8(ALARM);
@@ -453,9 +457,9 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
             unacknowledged: u64(&mut frame)?,
             consumers: u32(&mut frame)?,
             bytes: u64(&mut frame)?,
-            unacknowledged_bytes: None,
             dead: u64(&mut frame)?,
             dead_bytes: u64(&mut frame)?,
+            ..QueueStats::default()
         };
         stats.push(OwnerStats {
             queue,
@@ -475,6 +479,13 @@ fn decode_stats(mut frame: Bytes) -> Result<Frame, FrameError> {
     // Nor this.
     for s in &mut stats {
         s.stats.unacknowledged_bytes = u64(&mut frame).ok();
+    }
+    // Nor this.
+    for s in &mut stats {
+        s.stats.lost = Losses {
+            messages: u64(&mut frame).unwrap_or(0),
+            segments: u64(&mut frame).unwrap_or(0),
+        };
     }
     Ok(Frame::StatsReply {
         token,
@@ -568,6 +579,10 @@ mod tests {
                 unacknowledged_bytes: Some(200 + queue),
                 dead: 1,
                 dead_bytes: 9,
+                lost: Losses {
+                    messages: queue,
+                    segments: 1,
+                },
             },
             counters: QueueCounters::default(),
         };
@@ -588,7 +603,7 @@ mod tests {
     #[test]
     fn what_a_node_of_an_older_version_leaves_out_is_not_known() {
         let frame = reply().encode();
-        let older = frame.slice(..frame.len() - 2 * size_of::<u64>());
+        let older = frame.slice(..frame.len() - 6 * size_of::<u64>());
         let Ok(Frame::StatsReply {
             stats, counting, ..
         }) = Frame::decode(older)

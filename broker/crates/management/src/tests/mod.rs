@@ -25,7 +25,7 @@ use env::{NodeId, WallTime};
 use message::Message;
 use metadata::features::{Program, ProgramFacts};
 use metadata::{Change, NodeRecord, QueueId, QueueKind, Refused, Tree, UserRecord};
-use queue::{Answer, Delivery, Outcome, QueueStats, RequestBody};
+use queue::{Answer, Delivery, Losses, Outcome, QueueStats, RequestBody};
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -601,6 +601,12 @@ impl Server {
             ..QueueStats::default()
         };
         fake.stats.insert(id, stats);
+    }
+
+    pub(crate) fn set_losses(&self, name: &str, messages: u64, segments: u64) {
+        let mut fake = self.fake.lock().unwrap();
+        let id = fake.tree.queue("/", name).unwrap().id;
+        fake.stats.entry(id).or_default().lost = Losses { messages, segments };
     }
 }
 

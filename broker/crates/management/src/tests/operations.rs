@@ -582,3 +582,26 @@ fn paths_of_rabbitmq_that_only_answer() {
     );
     assert_eq!(server.get("/api/queues/detailed"), json!([]));
 }
+
+#[test]
+fn losses_of_a_classic_queue_are_shown_and_counted() {
+    let server = Server::start();
+    let path = "/api/queues/%2F/q";
+    assert_eq!(server.put(path, json!({"durable": true})), 201);
+    server.set_stats("q", 3, 1);
+    assert_eq!(server.get(path)["segments_lost"], Json::Null);
+    server.set_losses("q", 600, 2);
+    let shown = server.get(path);
+    assert_eq!(shown["messages_lost"], 600);
+    assert_eq!(shown["segments_lost"], 2);
+    let mut page = ureq::get(format!("http://{}/metrics", server.metrics))
+        .call()
+        .unwrap();
+    let page = page.body_mut().read_to_string().unwrap();
+    for line in [
+        "rabbitmq_queue_messages_lost 600",
+        "rabbitmq_queue_segments_lost 2",
+    ] {
+        assert!(page.lines().any(|l| l == line), "{line} in\n{page}");
+    }
+}

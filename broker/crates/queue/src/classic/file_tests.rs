@@ -187,7 +187,7 @@ fn a_segment_that_is_cut_off_in_a_record_is_told() {
             let rig = killed_rig();
             if !counted {
                 rig.disk
-                    .remove("classic/0000000000000005/inventory")
+                    .remove("classic-inventory/0000000000000005")
                     .unwrap();
             }
             replace(&rig.disk, SEGMENT, &whole[..len]);

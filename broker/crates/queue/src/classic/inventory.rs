@@ -1,5 +1,6 @@
-//! The list of a classic queue's segments, beside them: a segment that is missing is told from one whose messages are all
-//! settled. Integers are big-endian.
+//! The list of a classic queue's segments: a segment that is missing is told from one whose messages are all settled. It
+//! lies outside of the queue's directory, which may be missing as a whole: `classic-inventory/<queue id>`. Integers are
+//! big-endian.
 //!
 //! `magic 8 | version u8 | zeros 7 | queue u64`, then for each change `kind u8 | number u64 | messages u64 | crc u32`
 //!
@@ -14,7 +15,9 @@ use metadata::QueueId;
 use std::collections::BTreeMap;
 use std::io;
 
-pub(super) const NAME: &str = "inventory";
+const DIR: &str = "classic-inventory";
+/// Where older versions have it, in the directory of the queue.
+pub(super) const OLD_NAME: &str = "inventory";
 const MAGIC: [u8; 8] = *b"PHORNINV";
 const VERSION: u8 = 1;
 const HEADER: usize = 24;
@@ -46,10 +49,10 @@ pub(super) struct Inventory {
 }
 
 impl Inventory {
-    pub fn new(queue: QueueId, dir: &str) -> Inventory {
+    pub fn new(queue: QueueId) -> Inventory {
         Inventory {
             queue,
-            path: format!("{dir}/{NAME}"),
+            path: format!("{DIR}/{:016x}", queue.0),
             len: 0,
             pending: BytesMut::new(),
             given_up: false,
@@ -95,7 +98,9 @@ impl Inventory {
             return self.pending.clear();
         }
         let file = match disk.open(&self.path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => disk.create(&self.path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                disk.create_dir(DIR).and_then(|()| disk.create(&self.path))
+            }
             other => other,
         };
         if file
@@ -114,15 +119,27 @@ impl Inventory {
 
     /// The list that an earlier process left; empty if there is none.
     pub fn read(&mut self, disk: &dyn Disk) -> io::Result<Listed> {
-        let file = match disk.open(&self.path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Listed::new()),
-            other => other?,
+        let Some(raw) = read_file(disk, &self.path)? else {
+            return Ok(Listed::new());
         };
-        let mut raw = vec![0; file.len()?.min(MAX_FILE) as usize];
-        let read = file.read_at(0, &mut raw)?;
-        raw.truncate(read);
         self.len = raw.len() as u64;
         Ok(self.parse(&raw))
+    }
+
+    /// The list that an older version left in the queue's directory. Only [`Inventory::rewrite`] may follow.
+    pub fn read_old(&self, disk: &dyn Disk, path: &str) -> io::Result<Listed> {
+        let raw = read_file(disk, path)?.unwrap_or_default();
+        Ok(self.parse(&raw))
+    }
+
+    /// Removes the list with its queue.
+    pub fn destroy(&mut self, disk: &dyn Disk) -> io::Result<()> {
+        let path = self.path.clone();
+        *self = Inventory::new(self.queue);
+        match disk.remove(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
     }
 
     /// Another version's list counts as none, and so does what comes behind a damaged record.
@@ -181,4 +198,16 @@ impl Inventory {
     pub fn is_long(&self, listed: &Listed) -> bool {
         self.len > (HEADER + (2 * listed.len() + 64) * RECORD) as u64
     }
+}
+
+/// None: there is no such file.
+fn read_file(disk: &dyn Disk, path: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = match disk.open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let mut raw = vec![0; file.len()?.min(MAX_FILE) as usize];
+    let read = file.read_at(0, &mut raw)?;
+    raw.truncate(read);
+    Ok(Some(raw))
 }

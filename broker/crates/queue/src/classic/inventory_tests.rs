@@ -114,7 +114,7 @@ fn an_end_that_is_cut_off_between_two_messages_is_told() {
 #[test]
 fn a_queue_without_an_inventory_opens_as_it_is() {
     let (mut rig, all) = three_segments();
-    let path = "classic/0000000000000005/inventory";
+    let path = "classic-inventory/0000000000000005";
     assert_eq!(restarted(&mut rig, false, &[path, FIRST]).0, [""; 0]);
     let (faults, ready) = restarted(&mut rig, false, &[SECOND]);
     assert!(ready < all);
@@ -122,4 +122,77 @@ fn a_queue_without_an_inventory_opens_as_it_is() {
         faults.len() == 1 && faults[0].contains("how many is not known"),
         "{faults:?}"
     );
+}
+
+/// The list is not in the directory that it vouches for.
+#[test]
+fn missing_directory_is_told_with_the_number_of_messages() {
+    const DIR: &str = "classic/0000000000000005";
+    for (stops, count) in [
+        (true, "5 messages are lost at most"),
+        (false, "how many is not known"),
+    ] {
+        let mut rig = Rig::new(settings());
+        for n in 1..=5 {
+            rig.publish(n, true, 100);
+        }
+        rig.pass(WRITE_AFTER);
+        if stops {
+            rig.queue.write_all(&mut Output::default()).unwrap();
+        }
+        rig.disk.remove_dir(DIR).unwrap();
+        let (faults, ready) = restarted(&mut rig, false, &[]);
+        assert_eq!((faults.len(), ready), (1, 0), "{faults:?}");
+        let told = &faults[0];
+        assert!(told.starts_with("queue 'q' in vhost '/': "), "{told}");
+        assert!(told.contains(&format!("{DIR}/ is missing")), "{told}");
+        assert!(told.contains(count), "{told}");
+        let lost = rig.queue.stats().lost;
+        let messages = if stops { 5 } else { 0 };
+        assert_eq!((lost.messages, lost.segments), (messages, 1));
+        // It is told once, and the queue works.
+        assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
+        rig.publish(6, true, 100);
+        rig.pass(WRITE_AFTER);
+        assert_eq!(restarted(&mut rig, true, &[]), (Vec::new(), 1));
+    }
+}
+
+#[test]
+fn queue_that_has_no_messages_does_not_miss_its_directory() {
+    // Never written to.
+    let mut rig = Rig::new(settings());
+    rig.disk.remove_dir("classic/0000000000000005").unwrap();
+    assert_eq!(restarted(&mut rig, true, &[]), (Vec::new(), 0));
+    // All settled.
+    let (mut rig, _) = three_segments();
+    rig.drain();
+    rig.pass(WRITE_AT_LAST);
+    assert_eq!(restarted(&mut rig, true, &[]), (Vec::new(), 0));
+    rig.disk.remove_dir("classic/0000000000000005").unwrap();
+    assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
+    // Deleted, and in the metadata log until that has been applied.
+    let (mut rig, _) = three_segments();
+    rig.queue.destroy(&mut Output::default());
+    assert_eq!(restarted(&mut rig, false, &[]), (Vec::new(), 0));
+}
+
+/// The list of an older version lies in the queue's directory and is the newer one while it is there.
+#[test]
+fn inventory_of_an_older_version_is_moved() {
+    const OLD: &str = "classic/0000000000000005/inventory";
+    const NEW: &str = "classic-inventory/0000000000000005";
+    let (mut rig, all) = three_segments();
+    rig.queue.write_all(&mut Output::default()).unwrap();
+    // As if the newer version had run before the older one.
+    rig.disk.rename(NEW, OLD).unwrap();
+    rig.disk.create(NEW).unwrap().write_at(0, b"stale").unwrap();
+    let (faults, ready) = restarted(&mut rig, false, &[FIRST]);
+    let lost = format!("{FIRST} is missing: {} messages are lost", all - ready);
+    assert_eq!(faults, [format!("queue 'q' in vhost '/': {lost}")]);
+    let lost = rig.queue.stats().lost;
+    assert_eq!((lost.messages, lost.segments), (all - ready, 1));
+    assert!(rig.disk.open(OLD).is_err());
+    let (faults, _) = restarted(&mut rig, true, &[SECOND]);
+    assert_eq!(faults.len(), 1, "{faults:?}");
 }

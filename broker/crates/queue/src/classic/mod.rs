@@ -629,6 +629,7 @@ impl Queue for ClassicQueue {
             consumers: self.checkout.live,
             bytes: self.shelf.bytes(),
             unacknowledged_bytes: Some(self.shelf.out_bytes()),
+            lost: self.shelf.lost,
             ..QueueStats::default()
         }
     }

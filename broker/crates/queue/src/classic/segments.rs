@@ -6,7 +6,7 @@
 //! Nothing here is synced: a classic queue survives the process, not always the machine (Q2). A segment goes when all
 //! that was written to it is settled.
 
-use super::inventory::{Inventory, Listed};
+use super::inventory::{self, Inventory, Listed};
 use super::place::{Draft, Loaded, Number, Part, Place};
 use super::preamble::{self, Front, Kind};
 use super::record::{
@@ -14,6 +14,7 @@ use super::record::{
 };
 use super::scan::{Reading, SCAN_BLOCK, Source, read_exactly};
 use super::stopped::{self, Undelivered};
+use crate::Losses;
 use crate::ranges::Ranges;
 use bytes::BytesMut;
 use env::{Disk, File, Incarnation};
@@ -95,6 +96,7 @@ pub(super) struct Recovered {
     pub may_expire: bool,
     /// As the last life said when it stopped; empty when it did not.
     pub undelivered: Undelivered,
+    pub lost: Losses,
     pub faults: Vec<String>,
 }
 
@@ -104,7 +106,7 @@ impl Segments {
         Segments {
             disk,
             queue,
-            inventory: Inventory::new(queue, &dir),
+            inventory: Inventory::new(queue),
             dir,
             list: BTreeMap::new(),
             current: BTreeMap::new(),
@@ -148,8 +150,17 @@ impl Segments {
         }
         let number = |name: &str, kind: &str| Number::parse(name.strip_suffix(kind)?);
         let numbers: Vec<Number> = names.iter().filter_map(|n| number(n, ".seg")).collect();
-        let mut listed = self.inventory.read(&*self.disk)?;
-        self.tell_missing(&listed, &numbers, &names, &mut found)?;
+        let old_list = names.iter().any(|name| name == inventory::OLD_NAME);
+        let old_path = format!("{}/{}", self.dir, inventory::OLD_NAME);
+        // While there is an old list it is the newer one: whoever reads it here removes it.
+        let mut listed = match old_list {
+            true => self.inventory.read_old(&*self.disk, &old_path)?,
+            false => self.inventory.read(&*self.disk)?,
+        };
+        match names.is_empty() && !listed.is_empty() {
+            true => self.tell_missing_directory(&listed, &mut found),
+            false => self.tell_missing(&listed, &numbers, &names, &mut found)?,
+        }
         for acks in names.iter().filter_map(|n| number(n, ".ack")) {
             if !numbers.contains(&acks) {
                 self.disk.remove(&self.path(acks, "ack"))?;
@@ -168,10 +179,26 @@ impl Segments {
         for number in self.list.keys() {
             listed.entry(*number).or_insert(None);
         }
-        if known < changes || known < listed.len() || self.inventory.is_long(&listed) {
+        let is_long = self.inventory.is_long(&listed);
+        if old_list || known < changes || known < listed.len() || is_long {
             self.inventory.rewrite(&*self.disk, &listed);
         }
+        if old_list {
+            self.disk.remove(&old_path)?;
+        }
         Ok(found)
+    }
+
+    /// All segments of the inventory are missing with their directory, and what was settled in them with it.
+    fn tell_missing_directory(&self, listed: &Listed, found: &mut Recovered) {
+        let written: Option<u64> = listed.values().copied().sum();
+        let what = match written {
+            Some(written) => format!("{written} messages are lost at most"),
+            None => "its messages are lost, how many is not known".to_owned(),
+        };
+        let dir = &self.dir;
+        found.faults.push(format!("{dir}/ is missing: {what}"));
+        found.lost.add(written, listed.len() as u64);
     }
 
     /// Segments that the inventory has and the directory has not.
@@ -188,14 +215,13 @@ impl Segments {
                 true => self.read_acks(*number, &mut found.faults)?.0.count(),
                 false => 0,
             };
-            let what = match written {
-                Some(written) => {
-                    let lost = written.saturating_sub(settled);
-                    format!("{path} is missing: {lost} messages are lost")
-                }
+            let lost = written.map(|written| written.saturating_sub(settled));
+            let what = match lost {
+                Some(lost) => format!("{path} is missing: {lost} messages are lost"),
                 None => format!("{path} is missing: its messages are lost, how many is not known"),
             };
             found.faults.push(what);
+            found.lost.add(lost, 1);
         }
         Ok(())
     }
@@ -295,6 +321,7 @@ impl Segments {
                 found
                     .faults
                     .push(format!("{path} is cut off: {lost} messages are lost"));
+                found.lost.add(Some(lost), 1);
             }
         }
         segment.live = segment.written.messages;
@@ -688,7 +715,8 @@ impl Segments {
         self.current.clear();
         self.settled.clear();
         self.made_dir = false;
-        self.inventory = Inventory::new(self.queue, &self.dir);
+        // First: a list without its directory would tell of a loss.
+        self.inventory.destroy(&*self.disk)?;
         self.disk.remove_dir(&self.dir)
     }
 }

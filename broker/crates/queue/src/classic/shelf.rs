@@ -97,6 +97,7 @@ pub(super) struct Shelf {
     pub stalled: bool,
     /// It was told that reading fails, and it has not worked since.
     pub(super) told_unreadable: bool,
+    pub lost: Losses,
 }
 
 impl Shelf {
@@ -130,6 +131,7 @@ impl Shelf {
             output: Output::default(),
             stalled: false,
             told_unreadable: false,
+            lost: Losses::default(),
         }
     }
 
@@ -165,6 +167,7 @@ impl Shelf {
         self.ready_bytes = found.bytes;
         self.may_expire = found.may_expire;
         self.output.faults.extend(found.faults);
+        self.lost = found.lost;
         Ok(())
     }
 

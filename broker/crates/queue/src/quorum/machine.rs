@@ -541,6 +541,7 @@ impl Machine {
             unacknowledged_bytes: Some(self.out_bytes),
             dead: self.dead.len(),
             dead_bytes: self.dead.bytes(),
+            ..QueueStats::default()
         }
     }
 

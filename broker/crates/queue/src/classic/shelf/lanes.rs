@@ -157,6 +157,7 @@ impl Shelf {
         if self.ready == 0 {
             self.ready_bytes = 0;
         }
+        self.lost.add(Some(count), 1);
         self.output
             .faults
             .push(format!("classic queue lost {count} messages to damage"));
