@@ -10,6 +10,10 @@ mod deaths;
 mod term;
 mod value;
 
+/// The largest body that any node may be configured to take (`max_message_size`). Formats on the disk and between nodes have
+/// room for it, whatever this node's own setting is.
+pub const MAX_BODY_BYTES: u32 = 512 << 20;
+
 pub use build::{MessageBuilder, Room};
 pub use container::{DecodeError, Message, Protocol};
 pub use deaths::{DeadReason, Death, Deaths, Dying};

@@ -5,7 +5,7 @@ use crate::link_tls::Tls;
 use crate::peering::{Action, HANDSHAKE_TIMEOUT, LinkId, Peering, TargetId};
 use crate::resolver::{Asked, Resolver};
 use crate::socket::{ReadEnd, Socket};
-use crate::wire::{self, Frame, MAX_FRAME, MAX_HANDSHAKE_FRAME};
+use crate::wire::{self, DATA_HEADER, Frame, MAX_FRAME, MAX_HANDSHAKE_FRAME};
 use bytes::Bytes;
 use env::{Clock, NodeId, Time};
 use mio::net::{TcpListener, TcpStream};
@@ -524,12 +524,11 @@ impl LinkThread {
         let Some(socket) = self.socket_of(link) else {
             return;
         };
-        if socket.waiting() + frame.len() > limit.max(frame.len()) {
+        if !socket.has_room(DATA_HEADER + frame.len(), limit) {
             // Dropping single frames would leave holes that nobody notices; a closed link is noticed by both sides.
             return self.lose(link, "its send buffer is full");
         }
-        socket.out.tail().extend_from_slice(&header);
-        socket.out.push(frame);
+        socket.queue(&header, frame);
     }
 
     fn socket_of(&mut self, link: LinkId) -> Option<&mut Socket> {

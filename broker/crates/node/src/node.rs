@@ -4,7 +4,7 @@ use crate::addresses::{self, AddressError};
 use crate::alarms::{Alarms, Cause};
 use crate::checks::CheckPool;
 use crate::clients::{self, Clients};
-use crate::config::Config;
+use crate::config::{Config, Limits};
 use crate::control_door::ControlDoor;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::identity::{ClusterRecord, Founder, Identity, id_text, nonzero};
@@ -210,7 +210,7 @@ impl Node {
                 ..peering_config(&config, &identity, &name, &address, rng.next_u64())
             },
             persist: Box::new(data.persist()),
-            peer_buffer: config.limits.peer_buffer,
+            peer_buffer: peer_buffer(&config.limits),
         };
         let threads = Threads::start(wiring).map_err(io_error("threads"))?;
         Ok(Node {
@@ -346,6 +346,7 @@ impl Node {
             tls_handshake: limits.handshake_timeout,
             rest_at: (for_clients / shards).max(1),
             max_partial: largest_packet(&self.config) + (64 << 10),
+            outbox_limit: outbox_limit(limits),
             ..reactor::LoopConfig::default()
         }
     }
@@ -408,7 +409,7 @@ impl Node {
             mqtt: self.mqtt_settings(),
             web_mqtt: self.config.web_mqtt.settings.clone(),
             program: self.program,
-            groups: consensus::Limits::default(),
+            groups: group_limits(limits),
         }
     }
 
@@ -718,6 +719,37 @@ fn names(list: &[String]) -> Vec<metadata::Name> {
 }
 
 /// Bytes of the largest thing that a client may send in one piece.
+/// Bytes that may wait besides one message of the largest size.
+const BESIDES_A_MESSAGE: usize = 64 << 20;
+/// A follower must be able to receive the largest message, during which it hears nothing else from its leader, before it
+/// asks for votes: at this many bytes in a second.
+const SLOWEST_LINK: u64 = 64 << 20;
+
+fn with_a_message(limits: &Limits) -> usize {
+    limits.max_message_size as usize + BESIDES_A_MESSAGE
+}
+
+fn peer_buffer(limits: &Limits) -> usize {
+    limits.peer_buffer.max(with_a_message(limits))
+}
+
+/// What may wait for one client's socket.
+fn outbox_limit(limits: &Limits) -> usize {
+    let usual = reactor::LoopConfig::default().outbox_limit;
+    usual.max(with_a_message(limits))
+}
+
+fn group_limits(limits: &Limits) -> consensus::Limits {
+    let usual = consensus::Limits::default();
+    let transfer_ms = u64::from(limits.max_message_size) * 1000 / SLOWEST_LINK;
+    let tick_ms = (usual.tick.as_millis() as u64).max(1);
+    let ticks = usize::try_from(transfer_ms.div_ceil(tick_ms)).unwrap_or(usize::MAX);
+    consensus::Limits {
+        election_ticks: usual.election_ticks.max(ticks),
+        ..usual
+    }
+}
+
 fn largest_packet(config: &Config) -> usize {
     let frames = config.limits.frame_max as usize * 2;
     match config.takes_mqtt() {

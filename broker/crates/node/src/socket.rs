@@ -1,6 +1,6 @@
 //! One connection to another node: TCP, with TLS or (on loopback) without, both non-blocking.
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use mio::net::TcpStream;
 use session::Outbox;
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,6 +20,8 @@ pub(crate) struct Socket {
     pub input: BytesMut,
     /// What is to go out.
     pub out: Outbox,
+    /// The largest frame of those that wait, or waited with them.
+    largest: usize,
     pub readable: bool,
     pub writable: bool,
 }
@@ -45,6 +47,7 @@ impl Socket {
             tls,
             input: BytesMut::new(),
             out: Outbox::default(),
+            largest: 0,
             readable: false,
             writable: false,
         }
@@ -56,9 +59,24 @@ impl Socket {
         self.tls = Some(Box::new(tls));
     }
 
-    /// Bytes that wait, for the limit.
-    pub fn waiting(&self) -> usize {
-        self.out.len()
+    /// Whether a frame of this many bytes may wait, too. The largest of all that wait does not count: one message may be
+    /// larger than the limit, and what follows it must not end the link.
+    pub fn has_room(&self, frame: usize, limit: usize) -> bool {
+        let largest = match self.out.is_empty() {
+            true => 0,
+            false => self.largest,
+        };
+        self.out.len() + frame <= limit + largest.max(frame)
+    }
+
+    /// Puts a frame behind the others.
+    pub fn queue(&mut self, header: &[u8], frame: Bytes) {
+        if self.out.is_empty() {
+            self.largest = 0;
+        }
+        self.largest = self.largest.max(header.len() + frame.len());
+        self.out.tail().extend_from_slice(header);
+        self.out.push(frame);
     }
 
     /// Takes what came into `input`. The first value: whether anything came.
@@ -181,4 +199,37 @@ fn write_tls(
     }
     tls.write_tls(stream)?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> io::Result<Socket> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let stream = std::net::TcpStream::connect(listener.local_addr()?)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket::new(TcpStream::from_std(stream), None))
+    }
+
+    #[test]
+    fn one_frame_may_exceed_the_limit_and_others_follow_it() -> io::Result<()> {
+        const LIMIT: usize = 1000;
+        let mut socket = socket()?;
+        socket.queue(b"", Bytes::from_static(b"heartbeat"));
+        assert!(socket.has_room(5000, LIMIT), "behind a small frame");
+        socket.queue(b"", Bytes::from(vec![0; 5000]));
+        assert!(socket.has_room(900, LIMIT), "behind a large frame");
+        assert!(!socket.has_room(5000, LIMIT), "two large frames");
+        socket.queue(b"", Bytes::from(vec![0; 900]));
+        assert!(!socket.has_room(900, LIMIT));
+        // The large frame is on its way, the others wait.
+        let len = socket.out.len();
+        socket.out.consume(len);
+        assert!(socket.has_room(LIMIT, LIMIT));
+        socket.queue(b"", Bytes::from(vec![0; 10]));
+        socket.queue(b"", Bytes::from(vec![0; LIMIT - 10]));
+        assert!(!socket.has_room(LIMIT, LIMIT), "what went does not count");
+        Ok(())
+    }
 }

@@ -14,8 +14,20 @@ pub const FORMAT: u16 = 2;
 /// Begins every HELLO, so that a client on the wrong port is known at once.
 const MAGIC: [u8; 4] = *b"PHNL";
 
-/// Largest frame of an established link, in bytes.
-pub const MAX_FRAME: usize = 64 << 20;
+/// What a frame holds at most besides one command of the largest size: what was gathered before it, and fields.
+const FRAME_OVERHEAD: usize = 64 << 20;
+
+/// Largest frame of an established link, in bytes. Every node takes frames of this size, whatever messages it is configured
+/// to take from clients; memory is taken as bytes arrive.
+pub const MAX_FRAME: usize = consensus::MAX_COMMAND_BYTES + FRAME_OVERHEAD;
+
+/// The largest message with the largest properties that a client can send, and a batch before it.
+const _: () = assert!(
+    message::MAX_BODY_BYTES as usize + (16 << 20) + 2 * queue::quorum::MAX_BATCH_BYTES
+        <= consensus::MAX_COMMAND_BYTES
+);
+// The length of a frame is a `u32`.
+const _: () = assert!(MAX_FRAME < u32::MAX as usize);
 
 /// Largest frame before the other side has said who it is.
 pub const MAX_HANDSHAKE_FRAME: usize = 64 << 10;

@@ -9,6 +9,9 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, PoisonError};
 use wal::{Entry, GroupId, MAX_RECORD_BYTES};
 
+/// A larger block is not kept: there are many segments, and one message may be as large as a record.
+const MAX_CACHED_BYTES: usize = 256 << 10;
+
 /// An open segment. Keeps a few bits of memory for an entry, and one block and a file handle while it is read
 /// (see [`Segment::release`]).
 pub struct Segment {
@@ -232,7 +235,7 @@ impl Segment {
             ));
         }
         let bytes = Bytes::from(bytes);
-        cache.block = Some((block, bytes.clone()));
+        cache.block = (bytes.len() <= MAX_CACHED_BYTES).then(|| (block, bytes.clone()));
         Ok(bytes)
     }
 }

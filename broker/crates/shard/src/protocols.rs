@@ -12,6 +12,9 @@ use session_websocket::WebSocketSession;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// What a message of a client may have besides its body: the largest frame of properties.
+const MESSAGE_OVERHEAD: usize = 16 << 20;
+
 /// What sessions of a shard share.
 pub struct Protocols {
     cluster_name: Name,
@@ -26,14 +29,19 @@ pub struct Protocols {
 impl Protocols {
     pub fn new(config: &ShardConfig) -> Protocols {
         let given = &config.limits;
+        let message = given.max_message_size as usize;
+        let least = Limits::default();
         let limits = Limits {
+            // One message of the largest size, and as much of others as without it.
+            partial: least.partial.max(message + MESSAGE_OVERHEAD),
+            transaction: least.transaction.max(message + MESSAGE_OVERHEAD),
             frame_max: given.frame_max,
             channel_max: given.channel_max,
             heartbeat: given.heartbeat_s,
             message: u64::from(given.max_message_size),
             handshake: Duration::from_millis(given.handshake_timeout_ms),
             acknowledgement: given.consumer_timeout_ms.map(Duration::from_millis),
-            ..Limits::default()
+            ..least
         };
         let anonymous = config.anonymous.as_ref();
         let logins = Logins {

@@ -16,8 +16,9 @@ pub use writer::{Progress, Writer};
 
 use bytes::Bytes;
 
-/// The largest record, its fields included: RabbitMQ's largest message with room for a batch around it.
-pub const MAX_RECORD_BYTES: u64 = 32 << 20;
+/// The largest record, its fields included: the largest message (512 MiB) with its properties and a batch of others before
+/// it. Every node reads records of this size, whatever it is configured to take.
+pub const MAX_RECORD_BYTES: u64 = (512 + 32) << 20;
 
 /// A Raft group's number in logs and on the network. 0 is the metadata group; a quorum queue's is its `QueueId`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -347,10 +347,12 @@ const KEYS: &[Key] = &[
     },
     Key {
         name: "max_message_size",
-        accepts: "bytes, 1024 to 16777216",
+        accepts: "bytes, 1024 to 536870912",
         default: "16777216",
-        doc: "Largest message body.",
-        set: |c, _, v| number(v, 1024, 16 << 20).map(|n| c.limits.max_message_size = n),
+        doc: "Largest message body that clients of this node may publish. The node keeps and delivers larger messages of others.",
+        set: |c, _, v| {
+            number(v, 1024, message::MAX_BODY_BYTES).map(|n| c.limits.max_message_size = n)
+        },
     },
     Key {
         name: "deprecated_features.permit.*",

@@ -451,6 +451,19 @@ mod tests {
     }
 
     #[test]
+    fn largest_message_size_is_512_mib() -> Result<(), String> {
+        assert_eq!(flags(&[])?.limits.max_message_size, 16 << 20);
+        let most = flags(&["max_message_size=536870912"])?;
+        assert_eq!(most.limits.max_message_size, 512 << 20);
+        let refused = flags(&["max_message_size=537919488"]);
+        let text = refused.err().ok_or("513 MiB")?;
+        for part in ["max_message_size", "537919488", "1024 to 536870912"] {
+            assert!(text.contains(part), "{text}");
+        }
+        Ok(())
+    }
+
+    #[test]
     fn mqtt_over_websocket_is_configured_with_the_keys_of_rabbitmq() -> Result<(), String> {
         let config = flags(&[
             "web_mqtt.tcp.listener=127.0.0.1:15675",

@@ -89,6 +89,15 @@ impl Cluster {
         Cluster::made_with(1, None, |_, config| config.groups = groups.clone())
     }
 
+    /// A cluster whose clients may publish messages of this size, those of the first node alone.
+    pub fn with_message_size(size: usize, bytes: u32) -> Cluster {
+        Cluster::made_with(size, None, |at, config| {
+            if at == 0 {
+                config.limits.max_message_size = bytes;
+            }
+        })
+    }
+
     /// A cluster that an older program founded: this feature flag is off.
     pub fn without_feature(size: usize, name: &str) -> Cluster {
         Cluster::made_with(size, None, |_, config| {
