@@ -21,9 +21,6 @@ const CLEAR_AT: u64 = 2;
 /// How soon a full disk is tried again.
 const FULL_RETRY: Duration = Duration::from_millis(250);
 
-/// After this long without work the log's manifest learns which records are durable.
-const NOTE_AFTER: Duration = Duration::from_secs(10);
-
 /// How long the thread sleeps when nobody wakes it.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -51,8 +48,6 @@ pub struct LogThread {
     full: bool,
     /// There is less than there should be.
     short: bool,
-    /// The manifest is behind the log.
-    notes_when_idle: bool,
     space: Space,
     durable: Vec<(usize, WalToken)>,
 }
@@ -73,7 +68,6 @@ impl LogThread {
             deleted: 0,
             full: false,
             short: false,
-            notes_when_idle: false,
             space,
             durable: Vec::new(),
         }
@@ -104,7 +98,6 @@ impl LogThread {
         match (backlog, lacks_space) {
             (true, _) => Duration::from_millis(1),
             (false, true) => FULL_RETRY,
-            (false, false) if self.notes_when_idle => NOTE_AFTER,
             (false, false) => IDLE,
         }
     }
@@ -115,12 +108,7 @@ impl LogThread {
         if self.short || !self.writer.is_idle() {
             self.look_at_space()?;
         }
-        if self.writer.is_idle() {
-            // Nothing came while the thread slept.
-            if std::mem::take(&mut self.notes_when_idle) {
-                self.writer.wal().note_durable()?;
-            }
-        } else {
+        if !self.writer.is_idle() {
             let progress = self.writer.step(&mut self.durable)?;
             self.note_full(progress.full);
             if let Some(rolled) = progress.rolled {
@@ -129,7 +117,6 @@ impl LogThread {
                 self.tell(|| Inbound::WalRolled { file: rolled.file });
             }
             self.answer();
-            self.notes_when_idle = self.writer.wal().has_unnoted_records();
         }
         self.delete_freed()?;
         for shard in &mut self.shards {

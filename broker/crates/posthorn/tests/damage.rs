@@ -52,12 +52,34 @@ fn flip(path: &Path, offset: u64) -> Result<()> {
     Ok(file.write_all(&[byte])?)
 }
 
-/// Starts the node again, expects the log line and all messages but the newest, which may be what was cut.
-fn recovers_all_but_the_newest(scratch: &Path, dir: &Path, count: u64) -> Result<()> {
-    let (ready, log) = (scratch.join("ready"), scratch.join("log"));
-    let _node = Serving(serve(dir, &ready).stderr(File::create(&log)?).spawn()?);
+/// Where the records of a log file end: each has its length less 20 bytes in front.
+fn end_of_records(file: &Path) -> Result<u64> {
+    let bytes = std::fs::read(file)?;
+    let mut at = 4096;
+    while let Some(length) = bytes.get(at..).and_then(|b| b.first_chunk()) {
+        match u32::from_le_bytes(*length) {
+            0 => break,
+            length => at += 20 + usize::try_from(length)?,
+        }
+    }
+    Ok(u64::try_from(at)?)
+}
+
+/// What a write leaves that the end of the process cut off; nothing of it was acknowledged.
+#[test]
+fn a_torn_tail_is_given_up_and_told() -> Result<()> {
+    let scratch = Scratch::new("torn")?;
+    let dir = killed_with_messages(&scratch.0, 50)?;
+    let (file, _) = newest_log(&dir)?;
+    let end = end_of_records(&file)?;
+    let mut log = File::options().write(true).open(&file)?;
+    log.seek(SeekFrom::Start(end))?;
+    log.write_all(&[0x5a; 700])?;
+    drop(log);
+    let (ready, log) = (scratch.0.join("ready"), scratch.0.join("log"));
+    let _node = Serving(serve(&dir, &ready).stderr(File::create(&log)?).spawn()?);
     let mut consumer = Client::open(&address(&ready, "amqp")?, "guest", "guest", "/")?;
-    consumer.consume("orders", &(1..count).collect())?;
+    consumer.consume("orders", &(1..=50).collect())?;
     let log = std::fs::read_to_string(&log)?;
     let torn = log.lines().find(|l| l.contains("wal.torn_tail"));
     let torn = torn.ok_or("the log says nothing of it")?;
@@ -66,21 +88,29 @@ fn recovers_all_but_the_newest(scratch: &Path, dir: &Path, count: u64) -> Result
 }
 
 #[test]
-fn a_torn_last_record_is_given_up_and_told() -> Result<()> {
-    let scratch = Scratch::new("torn")?;
+fn damage_to_the_newest_acknowledged_record_is_refused() -> Result<()> {
+    let scratch = Scratch::new("newest")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, last) = newest_log(&dir)?;
     flip(&file, last)?;
-    recovers_all_but_the_newest(&scratch.0, &dir, 50)
+    is_refused(
+        &scratch.0,
+        &dir,
+        &["is damaged at byte ", "records that followed were durable"],
+    )
 }
 
 #[test]
-fn a_log_that_is_cut_off_in_its_last_record_recovers() -> Result<()> {
+fn a_log_that_is_cut_off_in_its_newest_acknowledged_record_is_refused() -> Result<()> {
     let scratch = Scratch::new("cut")?;
     let dir = killed_with_messages(&scratch.0, 50)?;
     let (file, last) = newest_log(&dir)?;
     File::options().write(true).open(file)?.set_len(last)?;
-    recovers_all_but_the_newest(&scratch.0, &dir, 50)
+    is_refused(
+        &scratch.0,
+        &dir,
+        &["is damaged at byte ", "records that followed were durable"],
+    )
 }
 
 #[test]

@@ -16,8 +16,6 @@ mod roll;
 
 /// Encoded bytes that are gathered before a write.
 const SCRATCH_BYTES: usize = 4 << 20;
-/// The manifest notes the durable position after this many bytes of records at the latest.
-const NOTE_BYTES: u64 = 64 << 10;
 /// Far below what the durable distance of a record can say.
 const MAX_UNSYNCED_RECORDS: u64 = 1 << 30;
 
@@ -84,8 +82,6 @@ pub struct Wal {
     manifest: Option<Manifest>,
     /// The durable sequence number that the manifest has.
     noted: u64,
-    /// The position in the active file that belongs to it.
-    noted_position: u64,
     stopped: Option<String>,
 }
 
@@ -145,7 +141,6 @@ impl Wal {
             name_is_unsynced: false,
             saves_space: false,
             noted: manifest.as_ref().map_or(0, |m| m.bounds.durable),
-            noted_position: 0,
             manifest,
             stopped: None,
         };
@@ -262,12 +257,10 @@ impl Wal {
         Ok(self.rolled.take())
     }
 
-    /// Makes all that was appended durable.
+    /// Makes all that was appended durable, and notes in the manifest that it is.
     pub fn sync(&mut self) -> Result<(), WalError> {
         self.check_running()?;
-        let result = self
-            .sync_active()
-            .and_then(|()| self.note_after(NOTE_BYTES));
+        let result = self.sync_active().and_then(|()| self.note_durable());
         self.stop_if_fatal(result)
     }
 

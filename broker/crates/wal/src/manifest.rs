@@ -5,8 +5,9 @@
 //! leaves a manifest that is behind the log, never ahead of it. A log that is behind its manifest lost records.
 //!
 //! The file has three slots, each in a page of its own. Synced updates (a new file, a deletion) alternate between the
-//! first two, so a torn update leaves the previous one. The third slot takes durable sequence numbers between these
-//! updates, without a sync of its own. Integers are little-endian.
+//! first two, so a torn update leaves the previous one. The third slot takes the durable sequence number after each sync
+//! of the log, without a sync of its own: it is exact after the process was killed, and as old as the last synced update at
+//! worst after a power failure. Integers are little-endian.
 //!
 //! `magic 8 | version u8 | zeros 7 | node u64 | updates u64 | oldest u64 | newest u64 | durable u64 | crc u32`
 

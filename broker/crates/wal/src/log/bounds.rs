@@ -110,31 +110,17 @@ impl Wal {
         Ok(())
     }
 
-    /// Notes the durable position in the manifest if it moved on by `bytes` or more since.
-    pub(super) fn note_after(&mut self, bytes: u64) -> Result<(), WalError> {
-        let position = self.active.as_ref().map_or(0, |a| a.position);
-        if self.noted == self.durable || position - self.noted_position < bytes {
+    /// Notes the durable position in the manifest, without a sync: a log that a process left when it was killed must hold
+    /// all that it acknowledged.
+    pub(super) fn note_durable(&mut self) -> Result<(), WalError> {
+        if self.noted == self.durable {
             return Ok(());
         }
         if let Some(manifest) = &self.manifest {
             manifest.note_durable(self.durable)?;
         }
         self.noted = self.durable;
-        self.noted_position = position;
         Ok(())
-    }
-
-    /// Returns true if records became durable that the manifest does not know of.
-    pub fn has_unnoted_records(&self) -> bool {
-        self.noted < self.durable
-    }
-
-    /// Notes the durable position in the manifest, so that a log file that is cut off before it is told from a torn
-    /// tail. The log does this every 64 KiB by itself; call it when the log has been idle for a moment.
-    pub fn note_durable(&mut self) -> Result<(), WalError> {
-        self.check_running()?;
-        let result = self.note_after(0);
-        self.stop_if_fatal(result)
     }
 
     pub(super) fn oldest(&self) -> u64 {

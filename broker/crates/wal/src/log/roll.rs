@@ -42,7 +42,6 @@ impl Wal {
         self.disk
             .rename(&temporary, &next.path)
             .map_err(|e| WalError::sync(&next.path, &e))?;
-        self.noted_position = next.position;
         self.active = Some(next);
         self.next_sequence = sequence;
         self.durable = sequence - 1;
