@@ -718,7 +718,6 @@ fn names(list: &[String]) -> Vec<metadata::Name> {
     list.iter().map(|name| name.as_str().into()).collect()
 }
 
-/// Bytes of the largest thing that a client may send in one piece.
 /// Bytes that may wait besides one message of the largest size.
 const BESIDES_A_MESSAGE: usize = 64 << 20;
 /// A follower must be able to receive the largest message, during which it hears nothing else from its leader, before it
@@ -750,6 +749,7 @@ fn group_limits(limits: &Limits) -> consensus::Limits {
     }
 }
 
+/// Size of the largest frame or packet that a client may send, in bytes.
 fn largest_packet(config: &Config) -> usize {
     let frames = config.limits.frame_max as usize * 2;
     match config.takes_mqtt() {
