@@ -150,9 +150,33 @@ pub struct Counters {
     pub queues: QueueTotals,
     /// By protocol, as in metrics' labels.
     pub protocols: BTreeMap<String, ProtocolCounters>,
+    /// By protocol, as RabbitMQ labels login attempts: all versions of MQTT are `mqtt`.
+    pub logins: BTreeMap<String, LoginCounts>,
     pub mqtt: MqttFigures,
     pub classic_deaths: Deaths,
     pub quorum_deaths: Deaths,
+}
+
+/// Login attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoginCounts {
+    pub succeeded: u64,
+    pub failed: u64,
+}
+
+impl LoginCounts {
+    pub fn count(&mut self, succeeded: bool) {
+        match succeeded {
+            true => self.succeeded += 1,
+            false => self.failed += 1,
+        }
+    }
+
+    pub fn add(&mut self, other: &LoginCounts) {
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+    }
 }
 
 /// Messages that left queues of one type without having been accepted, by what became of them.
@@ -382,6 +406,9 @@ impl Counters {
         for (protocol, theirs) in &other.protocols {
             let ours = self.protocols.entry(protocol.clone()).or_default();
             ours.add(theirs);
+        }
+        for (protocol, theirs) in &other.logins {
+            self.logins.entry(protocol.clone()).or_default().add(theirs);
         }
         self.mqtt.add(&other.mqtt);
         self.classic_deaths.add(&other.classic_deaths);

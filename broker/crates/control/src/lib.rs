@@ -11,8 +11,8 @@ mod membership;
 
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, ExchangeCounts,
-    Facts, MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals, TrafficCounts,
-    TrafficFacts, TrafficOf,
+    Facts, LoginCounts, MessageCounts, MqttFigures, ProtocolCounters, Question, QueueTotals,
+    TrafficCounts, TrafficFacts, TrafficOf,
 };
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,

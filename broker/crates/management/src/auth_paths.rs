@@ -3,6 +3,7 @@
 use crate::ask::Api;
 use crate::dispatch::{Answer, json, no_content};
 use crate::error::ApiError;
+use crate::metrics;
 use crate::users;
 use auth::HashAlgorithm;
 use serde_json::json as object;
@@ -24,21 +25,26 @@ fn this_node(api: &Api, node: &str) -> Result<(), ApiError> {
     Err(ApiError::not_found())
 }
 
-/// Logins at this node's API since it started or since they were reset.
-pub(crate) fn attempts(api: &Api, node: &str) -> Answer {
+/// Logins at this node by protocol, since it started or since they were reset.
+pub(crate) async fn attempts(api: &Api, node: &str) -> Answer {
     this_node(api, node)?;
-    let (succeeded, failed) = api.config().login_counts.since_reset();
-    json(object!([{
-        "protocol": "http",
-        "auth_attempts": succeeded + failed,
-        "auth_attempts_failed": failed,
-        "auth_attempts_succeeded": succeeded,
-    }]))
+    let logins = metrics::client_logins(api).await?;
+    let logins = api.config().login_counter.since_reset(logins);
+    let rows = logins.iter().map(|(protocol, counts)| {
+        object!({
+            "protocol": protocol,
+            "auth_attempts": counts.succeeded + counts.failed,
+            "auth_attempts_failed": counts.failed,
+            "auth_attempts_succeeded": counts.succeeded,
+        })
+    });
+    json(rows.collect())
 }
 
-pub(crate) fn reset_attempts(api: &Api, node: &str) -> Answer {
+pub(crate) async fn reset_attempts(api: &Api, node: &str) -> Answer {
     this_node(api, node)?;
-    api.config().login_counts.reset();
+    let logins = metrics::client_logins(api).await?;
+    api.config().login_counter.reset(logins);
     no_content()
 }
 

@@ -227,8 +227,8 @@ async fn other_paths(api: &Api, call: &Call, method: &str, path: &[&str]) -> Ans
 async fn auth_paths(api: &Api, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", []) => auth_paths::methods(),
-        ("GET", ["attempts", node]) => auth_paths::attempts(api, node),
-        ("DELETE", ["attempts", node]) => auth_paths::reset_attempts(api, node),
+        ("GET", ["attempts", node]) => auth_paths::attempts(api, node).await,
+        ("DELETE", ["attempts", node]) => auth_paths::reset_attempts(api, node).await,
         ("GET", ["hash_password", password]) => auth_paths::hash_password(api, password).await,
         _ => nothing(),
     }

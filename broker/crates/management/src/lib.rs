@@ -172,7 +172,7 @@ pub struct Config {
     pub resources: Option<Measure>,
     pub clock: Clock,
     /// Shared by the API, which counts, and metrics.
-    pub login_counts: LoginCounts,
+    pub login_counter: LoginCounter,
 }
 
 /// Largest request body, in bytes.
@@ -207,7 +207,7 @@ impl Config {
             certificates_expire: None,
             resources: None,
             clock: Clock(Arc::new(RealClock::new())),
-            login_counts: LoginCounts::default(),
+            login_counter: LoginCounter::default(),
         }
     }
 }
@@ -228,7 +228,7 @@ pub fn prometheus(node: Node, config: Config) -> std::io::Result<Router> {
 
 pub use gate::Gate;
 pub use listen::Peer;
-pub use login::LoginCounts;
+pub use login::LoginCounter;
 pub use memory::HttpMemory;
 pub use probes::{probes, serve_probes};
 pub use serving::MAX_HEAD;

@@ -5,11 +5,11 @@ use crate::error::ApiError;
 use auth::{FailedLogin, PasswordHash, Throttle, Verified};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use control::LoginCounts;
 use env::Time;
 use metadata::UserRecord;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
@@ -20,54 +20,49 @@ const ADDRESS_CHECKS: usize = 1;
 /// Longest user name and password looked at.
 const MAX_CREDENTIALS: usize = 4096;
 
-/// Logins over HTTP since the node started or since they were reset. Cloning counts a reference.
+/// Logins by protocol.
+pub(crate) type LoginsByProtocol = BTreeMap<String, LoginCounts>;
+
+/// The protocol of this API in metrics.
+pub(crate) const HTTP: &str = "http";
+
+/// Counts logins over HTTP, and remembers the counts of all protocols at the last reset. Cloning counts a reference.
 #[derive(Clone, Debug, Default)]
-pub struct LoginCounts(Arc<Counts>);
+pub struct LoginCounter(Arc<Mutex<LoginHistory>>);
 
 #[derive(Debug, Default)]
-struct Counts {
-    succeeded: AtomicU64,
-    failed: AtomicU64,
-    /// Attempts counted before the last reset, so that metrics never go down.
-    succeeded_before: AtomicU64,
-    failed_before: AtomicU64,
+struct LoginHistory {
+    /// Since the node started.
+    http: LoginCounts,
+    at_reset: LoginsByProtocol,
 }
 
-impl LoginCounts {
-    /// Succeeded and failed since the last reset.
-    pub(crate) fn since_reset(&self) -> (u64, u64) {
-        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        (count(&self.0.succeeded), count(&self.0.failed))
+impl LoginCounter {
+    /// Since the node started, those over HTTP among them. Never goes down, as counters in metrics must not.
+    pub(crate) fn all(&self, mut of_clients: LoginsByProtocol) -> LoginsByProtocol {
+        of_clients.insert(HTTP.to_owned(), locked(&self.0).http);
+        of_clients
     }
 
-    /// Succeeded and failed since the node started.
-    pub(crate) fn all(&self) -> (u64, u64) {
-        let (succeeded, failed) = self.since_reset();
-        let count = |c: &AtomicU64| c.load(Ordering::Relaxed);
-        (
-            succeeded + count(&self.0.succeeded_before),
-            failed + count(&self.0.failed_before),
-        )
-    }
-
-    pub(crate) fn reset(&self) {
-        let Counts {
-            succeeded,
-            failed,
-            succeeded_before,
-            failed_before,
-        } = &*self.0;
-        for (now, before) in [(succeeded, succeeded_before), (failed, failed_before)] {
-            before.fetch_add(now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    /// Since the last reset.
+    pub(crate) fn since_reset(&self, of_clients: LoginsByProtocol) -> LoginsByProtocol {
+        let mut logins = self.all(of_clients);
+        let history = locked(&self.0);
+        for (protocol, counts) in &mut logins {
+            let before = history.at_reset.get(protocol).copied().unwrap_or_default();
+            counts.succeeded = counts.succeeded.saturating_sub(before.succeeded);
+            counts.failed = counts.failed.saturating_sub(before.failed);
         }
+        logins
     }
 
-    fn note(&self, right: bool) {
-        let count = match right {
-            true => &self.0.succeeded,
-            false => &self.0.failed,
-        };
-        count.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn reset(&self, of_clients: LoginsByProtocol) {
+        let logins = self.all(of_clients);
+        locked(&self.0).at_reset = logins;
+    }
+
+    fn count(&self, succeeded: bool) {
+        locked(&self.0).http.count(succeeded);
     }
 }
 
@@ -197,7 +192,7 @@ pub(crate) async fn login(
     let hash = user.as_ref().and_then(|u| u.password.clone());
     let hash = hash.unwrap_or_else(auth::decoy);
     let right = logins.check(peer, hash, password).await?;
-    api.config().login_counts.note(right);
+    api.config().login_counter.count(right);
     let Some(user) = user.filter(|_| right) else {
         let failure = logins.failed(peer, &name, api.moment().now);
         if let Some(unlogged) = failure.log {
@@ -244,14 +239,23 @@ mod unit {
 
     #[test]
     fn counts_for_metrics_survive_a_reset() {
-        let counts = LoginCounts::default();
+        let counter = LoginCounter::default();
+        let counts = |succeeded, failed| LoginCounts { succeeded, failed };
+        let of_clients = |count| LoginsByProtocol::from([("mqtt".to_owned(), count)]);
+        let pairs = |mqtt, http| {
+            LoginsByProtocol::from([("http".to_owned(), http), ("mqtt".to_owned(), mqtt)])
+        };
         [true, false, false]
             .into_iter()
-            .for_each(|right| counts.note(right));
-        counts.reset();
-        counts.note(false);
-        assert_eq!(counts.since_reset(), (0, 1));
-        assert_eq!(counts.all(), (1, 3));
+            .for_each(|right| counter.count(right));
+        counter.reset(of_clients(counts(5, 6)));
+        counter.count(false);
+        let now = of_clients(counts(5, 8));
+        assert_eq!(
+            counter.since_reset(now.clone()),
+            pairs(counts(0, 2), counts(0, 1))
+        );
+        assert_eq!(counter.all(now), pairs(counts(5, 8), counts(1, 3)));
     }
 
     #[test]

@@ -7,9 +7,11 @@
 mod globals;
 mod objects;
 
+use crate::Config;
 use crate::ask::Api;
 use crate::error::ApiError;
 use crate::exposition::Page;
+use crate::login::LoginsByProtocol;
 use crate::nodes;
 use crate::page::Query;
 use crate::parameters;
@@ -94,6 +96,26 @@ async fn own_counters(api: &Api) -> Result<Counters, ApiError> {
     Ok(mine.map(|(_, counters)| counters).unwrap_or_default())
 }
 
+fn listens(config: &Config, what: &str) -> bool {
+    let mut listeners = config.listeners.iter();
+    listeners.any(|(name, _)| name.contains(what))
+}
+
+/// Logins at this node over the protocols of clients.
+pub(crate) async fn client_logins(api: &Api) -> Result<LoginsByProtocol, ApiError> {
+    Ok(logins_of(api.config(), &own_counters(api).await?))
+}
+
+/// A protocol that nobody has used yet has zeros: rates need a beginning.
+fn logins_of(config: &Config, counters: &Counters) -> LoginsByProtocol {
+    let mut logins = counters.logins.clone();
+    let mqtt = listens(config, "mqtt").then_some("mqtt");
+    for known in ["amqp091"].into_iter().chain(mqtt) {
+        logins.entry(known.to_owned()).or_default();
+    }
+    logins
+}
+
 async fn collect(api: &Api) -> Result<Page, ApiError> {
     let (mut page, counters) = collect_node(api).await?;
     let queues = counters.queues;
@@ -163,7 +185,8 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
     ];
     page.sample("identity_info", &identity, 1);
     churn(&mut page, &counters);
-    logins(&mut page, config.login_counts.all());
+    let of_clients = logins_of(config, &counters);
+    logins(&mut page, &config.login_counter.all(of_clients));
     let alarm = |on: Option<bool>| u8::from(on.unwrap_or(false));
     page.one(
         "alarms_memory_used_watermark",
@@ -178,10 +201,10 @@ async fn collect_node(api: &Api) -> Result<(Page, Counters), ApiError> {
         alarm(own.map(|n| n.disk_alarm)),
     );
     machine(&mut page, &config.measured());
-    let listens = |what: &str| config.listeners.iter().any(|(name, _)| name.contains(what));
-    globals(&mut page, &counters.protocols, listens("mqtt"));
-    dead_letters(&mut page, &counters, listens("mqtt"));
-    if listens("mqtt") {
+    let has_mqtt = listens(config, "mqtt");
+    globals(&mut page, &counters.protocols, has_mqtt);
+    dead_letters(&mut page, &counters, has_mqtt);
+    if has_mqtt {
         mqtt(&mut page, &counters);
     }
     let theirs = page.prefix("posthorn_");

@@ -1,8 +1,12 @@
 //! The program as a process: exit codes, errors, ready file, signals, one process per directory.
 #![forbid(unsafe_code)]
 
+mod client;
+mod mqtt_client;
 mod program;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use program::{Result, Scratch, Serving, address, posthorn, serve, stderr, wait_for};
 use std::process::{Command, Stdio};
 
@@ -120,5 +124,62 @@ fn probes_are_answered_while_the_http_api_is_full() -> Result<()> {
         assert_eq!(ureq::get(&url).call()?.status(), 200, "{path}");
     }
     drop(held);
+    Ok(())
+}
+
+/// The samples of one metric, by protocol.
+fn logins(metrics: &str, outcome: &str) -> Vec<String> {
+    let name = format!("rabbitmq_auth_attempts_{outcome}_total{{");
+    let lines = metrics.lines().filter_map(|l| l.strip_prefix(&name));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn logins_of_every_protocol_are_counted() -> Result<()> {
+    let scratch = Scratch::new("logins")?;
+    let (dir, ready) = (scratch.0.join("data"), scratch.0.join("ready"));
+    let mut command = serve(&dir, &ready);
+    command.args(["--set", "mqtt.listeners.tcp.default=127.0.0.1:0"]);
+    command.args(["--set", "cluster.node=n1"]);
+    let _node = Serving(command.stderr(Stdio::null()).spawn()?);
+    let (amqp, mqtt) = (address(&ready, "amqp")?, address(&ready, "mqtt")?);
+    for _ in 0..2 {
+        assert!(client::Client::open(&amqp, "guest", "wrong", "/").is_err());
+    }
+    client::Client::open(&amqp, "guest", "guest", "/")?;
+    for password in ["wrong", "", "other"] {
+        assert!(mqtt_client::Client::log_in(&mqtt, "guest", password).is_err());
+    }
+    mqtt_client::Client::log_in(&mqtt, "guest", "guest")?;
+    let attempts = format!(
+        "http://{}/api/auth/attempts/n1",
+        address(&ready, "management")?
+    );
+    let ask = |password: &str| {
+        let encoded = format!("Basic {}", STANDARD.encode(format!("guest:{password}")));
+        ureq::get(&attempts).header("authorization", encoded).call()
+    };
+    assert!(ask("wrong").is_err());
+    let told: serde_json::Value = ask("guest")?.body_mut().read_json()?;
+    let row = |protocol: &str, succeeded: u64, failed: u64| {
+        serde_json::json!({
+            "protocol": protocol,
+            "auth_attempts": succeeded + failed,
+            "auth_attempts_succeeded": succeeded,
+            "auth_attempts_failed": failed,
+        })
+    };
+    let expected = [row("amqp091", 1, 2), row("http", 1, 1), row("mqtt", 1, 3)];
+    assert_eq!(told, serde_json::Value::from(expected.to_vec()));
+    let url = format!("http://{}/metrics", address(&ready, "prometheus")?);
+    let metrics = ureq::get(&url).call()?.body_mut().read_to_string()?;
+    for (outcome, amqp, http, mqtt) in [("succeeded", 1, 1, 1), ("failed", 2, 1, 3)] {
+        let expected = [
+            format!("protocol=\"amqp091\"}} {amqp}"),
+            format!("protocol=\"http\"}} {http}"),
+            format!("protocol=\"mqtt\"}} {mqtt}"),
+        ];
+        assert_eq!(logins(&metrics, outcome), expected, "{outcome}");
+    }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::connection::{AmqpSession, Phase};
 use crate::directory;
 use crate::failure::{Code, Failure, Outcome, refuse};
 use crate::limits::SessionConfig;
-use crate::link::{Capabilities, Cx};
+use crate::link::{Capabilities, Cx, PROTOCOL};
 use auth::{Credentials, Mechanism, TlsPeer};
 use bytes::BytesMut;
 use codec_amqp091::{FRAME_MIN_SIZE, Method, table};
@@ -127,15 +127,17 @@ impl AmqpSession {
             ),
         };
         // No login that could be refused, so that the client hears nothing at all.
-        let credentials =
-            credentials.map_err(|error| Failure::new(Code::FrameError, error.to_string()))?;
+        let credentials = credentials.map_err(|error| {
+            cx.broker.count_login(PROTOCOL, false);
+            Failure::new(Code::FrameError, error.to_string())
+        })?;
         let login = Login {
             mechanism: known,
             user: credentials.user.clone(),
         };
         match self.verify(&credentials, cx) {
             Ok(Verdict::Right) => self.welcome(&login, cx),
-            Ok(Verdict::Wrong) => self.turn_away(&login, &login.wrong_password()),
+            Ok(Verdict::Wrong) => self.turn_away(&login, &login.wrong_password(), cx),
             Ok(Verdict::Later) => {
                 self.login = Some(Box::new(login));
                 self.phase = Phase::Verifying;
@@ -145,7 +147,7 @@ impl AmqpSession {
                 ConnectionForced,
                 "too many logins are waiting to be checked; try again"
             ),
-            Err(why) => self.turn_away(&login, &why),
+            Err(why) => self.turn_away(&login, &why, cx),
         }
     }
 
@@ -165,15 +167,15 @@ impl AmqpSession {
         };
         match named {
             Ok(name) => login.user = name,
-            Err(why) => return self.turn_away(&login, why),
+            Err(why) => return self.turn_away(&login, why, cx),
         }
         if !directory::user_exists(cx.broker.tree(), &login.user) {
             let why = format!("user '{}' does not exist", login.user);
-            return self.turn_away(&login, &why);
+            return self.turn_away(&login, &why, cx);
         }
         match self.may_come_from_there(&login.user) {
             Ok(()) => self.welcome(&login, cx),
-            Err(why) => self.turn_away(&login, &why),
+            Err(why) => self.turn_away(&login, &why, cx),
         }
     }
 
@@ -196,7 +198,7 @@ impl AmqpSession {
         }
         let outcome = match right {
             true => self.welcome(&login, cx),
-            false => self.turn_away(&login, &login.wrong_password()),
+            false => self.turn_away(&login, &login.wrong_password(), cx),
         };
         if let Err(failure) = outcome {
             self.refuse(&failure, START_OK, cx);
@@ -204,7 +206,8 @@ impl AmqpSession {
     }
 
     /// The reason stays in the log.
-    fn turn_away(&self, login: &Login, why: &str) -> Outcome {
+    fn turn_away(&self, login: &Login, why: &str, cx: &mut Cx<'_>) -> Outcome {
+        cx.broker.count_login(PROTOCOL, false);
         let mechanism = login.mechanism.name();
         tracing::warn!(peer = %self.config.peer, mechanism, why, "login refused");
         refuse!(
@@ -214,6 +217,7 @@ impl AmqpSession {
     }
 
     fn welcome(&mut self, login: &Login, cx: &mut Cx<'_>) -> Outcome {
+        cx.broker.count_login(PROTOCOL, true);
         self.link.user = login.user.as_str().into();
         self.mechanism = Some(login.mechanism);
         self.link.impersonator = directory::has_tag(cx.broker.tree(), &login.user, "impersonator");

@@ -139,8 +139,10 @@ fn a_check_that_takes_its_time() {
         conn.send(0, tune_ok);
         conn.send(0, Method::ConnectionOpen { virtual_host: "/" });
         conn.expect_nothing();
+        assert_eq!(conn.broker.logins, (0, 0));
         conn.broker.notices.push_back(Notice::Verified { right });
         conn.settle();
+        assert_eq!(conn.broker.logins, (u32::from(right), u32::from(!right)));
         if right {
             assert_eq!(conn.next_method(), (0, "connection.tune"));
             assert_eq!(conn.next_method(), (0, "connection.open-ok"));
@@ -173,6 +175,7 @@ fn too_many_checks_are_said_to_be_no_ones_fault() {
     conn.send(0, start_ok("PLAIN", b"\0guest\0guest", capabilities()));
     let text = "CONNECTION_FORCED - too many logins are waiting to be checked; try again";
     conn.expect_connection_close(320, text, (0, 0));
+    assert_eq!(conn.broker.logins, (0, 0), "nothing was checked");
 }
 
 #[test]
@@ -219,6 +222,7 @@ fn a_response_that_is_none_is_answered_in_silence_whoever_asks() {
         let mut conn = started();
         conn.send(0, start_ok(mechanism, response, capabilities()));
         conn.expect_nothing();
+        assert_eq!(conn.broker.logins, (0, 1));
         conn.pass(Duration::from_secs(3));
         assert_eq!(conn.standing, Standing::Closing);
     }

@@ -17,6 +17,9 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::sync::Arc;
 use topics::{Claim, Leave, SubscriberId};
 
+/// The protocol of a login attempt in metrics, as RabbitMQ has it: the same for all versions.
+const LOGIN_PROTOCOL: &str = "mqtt";
+
 /// Who a client says it is, and how it shows it.
 enum Identity {
     Password(Credentials),
@@ -61,7 +64,8 @@ impl MqttSession {
             return Ok(());
         };
         let certificate = unknown.tls.take();
-        let (vhost, who) = identity(&unknown.settings, certificate, connect)?;
+        let (vhost, who) = identity(&unknown.settings, certificate, connect)
+            .inspect_err(|_| cx.broker.count_login(LOGIN_PROTOCOL, false))?;
         let account = cx.broker.account(who.user(), &vhost);
         let mut link = new_link(&unknown.settings, connect, account, cx)?;
         if bridge {
@@ -71,7 +75,7 @@ impl MqttSession {
         self.client = Client::Known(link);
         match verdict? {
             Verdict::Right => self.welcome(cx),
-            Verdict::Wrong => Err(wrong_password()),
+            Verdict::Wrong => Err(wrong_password(cx)),
             Verdict::Later => {
                 self.phase = Phase::Verifying;
                 Ok(())
@@ -91,7 +95,7 @@ impl MqttSession {
         self.phase = Phase::Connecting;
         let outcome = match right {
             true => self.welcome(cx),
-            false => Err(wrong_password()),
+            false => Err(wrong_password(cx)),
         };
         if let Err(failure) = outcome {
             self.fail(failure, cx);
@@ -100,6 +104,7 @@ impl MqttSession {
 
     /// The client is who it says.
     fn welcome(&mut self, cx: &mut Cx<'_>) -> Outcome {
+        cx.broker.count_login(LOGIN_PROTOCOL, true);
         let Some(link) = self.client.known_mut() else {
             return Ok(());
         };
@@ -343,21 +348,23 @@ fn short_id(mut random: u64) -> Box<str> {
 
 fn verify(unknown: &Unknown, who: &Identity, cx: &mut Cx<'_>) -> Result<Verdict, Failure> {
     let (peer, user) = (cx.broker.peer(), who.user());
-    let refused = |why: &str| {
+    let refused = |why: &str, cx: &mut Cx<'_>| {
         tracing::warn!(%peer, user, why, "MQTT login refused");
-        wrong_password()
+        wrong_password(cx)
     };
     let mut at_home = unknown.settings.loopback_users.iter();
     if !unknown.peer_is_loopback && at_home.any(|name| **name == *user) {
-        return Err(refused("the user can only connect via localhost"));
+        return Err(refused("the user can only connect via localhost", cx));
     }
     let record = cx.broker.tree().user(user);
     let Identity::Password(credentials) = who else {
-        let known = record.map(|_| Verdict::Right);
-        return known.ok_or_else(|| refused("no such user"));
+        return match record {
+            Some(_) => Ok(Verdict::Right),
+            None => Err(refused("no such user", cx)),
+        };
     };
     if credentials.password.is_empty() {
-        return Err(refused("empty password"));
+        return Err(refused("empty password", cx));
     }
     // An unknown user takes as long as a known one.
     let hash = record.and_then(|record| record.password.clone());
@@ -441,6 +448,7 @@ fn may_enter(tree: &Tree, user: &str, vhost: &str) -> Outcome {
     Ok(())
 }
 
-fn wrong_password() -> Failure {
+fn wrong_password(cx: &mut Cx<'_>) -> Failure {
+    cx.broker.count_login(LOGIN_PROTOCOL, false);
     Failure::new(Reason::BadUserNameOrPassword, "wrong user name or password")
 }

@@ -190,6 +190,13 @@ fn who_may_come_in() {
             });
             let raw = w.bytes(c);
             assert_eq!(raw[raw.len().min(3)], code, "{user:?} {password:?}");
+            // A user without access to the virtual host has logged in.
+            let logins = if matches!(code, 4 | 0x86) {
+                (0, 1)
+            } else {
+                (1, 0)
+            };
+            assert_eq!(w.node.logins, logins, "{user:?} {password:?}");
             assert_eq!(w.is_closed(c), code != 0);
         }
     }
@@ -287,6 +294,8 @@ fn who_gives_no_name_is_whom_the_certificate_names() {
         w.connect(c, |connect| connect.user_name = user);
         let raw = w.bytes(c);
         assert_eq!(raw[raw.len().min(3)], code, "{tls:?} {user:?}");
+        let logins = if code == 0 { (1, 0) } else { (0, 1) };
+        assert_eq!(w.node.logins, logins, "{tls:?} {user:?}");
     }
     // Who may come from this machine alone may not come from another with a certificate either.
     let mut w = World::new(with(true, None));
@@ -311,14 +320,17 @@ fn a_password_may_be_checked_elsewhere() {
         w.send(c, &Packet::PingReq);
         assert!(w.is_paused(c));
         assert_eq!(w.said(c), [""; 0]);
+        assert_eq!(w.node.logins, (0, 0));
         w.notice(c, Notice::Verified { right });
         assert_eq!(w.said(c), said);
+        assert_eq!(w.node.logins, (u32::from(right), u32::from(!right)));
     }
     let mut w = World::default();
     w.node.verdict = Some(Verdict::Busy);
     let c = w.open(Version::V5);
     w.connect(c, |_| ());
     assert!(w.said(c)[0].starts_with("CONNACK 0x89"));
+    assert_eq!(w.node.logins, (0, 0), "nothing was checked");
 }
 
 #[test]

@@ -143,6 +143,8 @@ pub trait Broker {
     }
     /// Something happened to a message while a vhost is traced ([`Tree::traces`]): those who trace this one hear of it.
     fn trace(&mut self, _traced: &Traced<'_>) {}
+    /// Counts a login. `protocol` is the label of the metric.
+    fn count_login(&mut self, _protocol: &'static str, _succeeded: bool) {}
     /// Whether this is the password of `user`. A session asks for one at a time.
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let _ = user;

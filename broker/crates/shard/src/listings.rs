@@ -253,6 +253,7 @@ impl Core {
             channels: self.accounts.channels(),
             queues: self.owners.totals(),
             protocols: t.protocols(),
+            logins: t.logins(),
             mqtt: self.mqtt_figures(),
             classic_deaths: Deaths::of(deaths, QueueKind::Classic),
             quorum_deaths: Deaths {

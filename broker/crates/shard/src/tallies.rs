@@ -2,7 +2,7 @@
 
 use crate::core::{Core, FixedState};
 use crate::sessions::key_of;
-use control::ProtocolCounters;
+use control::{LoginCounts, ProtocolCounters};
 use hashbrown::HashMap;
 use metadata::{Name, Traffic};
 use queue::QueueKind;
@@ -31,6 +31,8 @@ pub struct Tallies {
     by_vhost: HashMap<Name, Vec<u32>, FixedState>,
     /// What belongs to no virtual host, or to one that is gone.
     others: Vec<(&'static str, Tally)>,
+    /// By protocol.
+    logins: BTreeMap<&'static str, LoginCounts>,
 }
 
 impl Tallies {
@@ -129,6 +131,15 @@ impl Tallies {
             all.routed += sum.tally.publishes.routed;
         }
         all
+    }
+
+    pub fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+        self.logins.entry(protocol).or_default().count(succeeded);
+    }
+
+    pub fn logins(&self) -> BTreeMap<String, LoginCounts> {
+        let logins = self.logins.iter();
+        logins.map(|(name, l)| ((*name).to_owned(), *l)).collect()
     }
 
     pub fn protocols(&self) -> BTreeMap<String, ProtocolCounters> {

@@ -162,6 +162,10 @@ impl Broker for View<'_> {
         self.core.trace(&format_args!("{name}"), traced);
     }
 
+    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+        self.core.tallies.count_login(protocol, succeeded);
+    }
+
     fn verify(&mut self, user: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let client = (self.number, self.origin.peer());
         let core = &mut *self.core;

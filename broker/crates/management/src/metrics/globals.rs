@@ -2,8 +2,10 @@
 
 use super::{COUNTER, GAUGE};
 use crate::exposition::Page;
+use crate::login::LoginsByProtocol;
 use control::{
-    Counters, DeathReasons, Deaths, MessageCounts, MqttFigures, ProtocolCounters, Resources,
+    Counters, DeathReasons, Deaths, LoginCounts, MessageCounts, MqttFigures, ProtocolCounters,
+    Resources,
 };
 use std::collections::BTreeMap;
 
@@ -186,27 +188,30 @@ const BY_TYPE: &[ByType] = &[
 /// Messages that come from no queue, under the name that RabbitMQ has for what is nearest.
 const QUEUELESS: &str = "rabbit_mqtt_qos0_queue";
 
-/// Logins that succeeded and that failed.
-pub(super) fn logins(page: &mut Page, (succeeded, failed): (u64, u64)) {
-    for (name, help, value) in [
-        (
-            "auth_attempts_total",
-            "Authentication attempts",
-            succeeded + failed,
-        ),
-        (
-            "auth_attempts_succeeded_total",
-            "Successful authentication attempts",
-            succeeded,
-        ),
-        (
-            "auth_attempts_failed_total",
-            "Failed authentication attempts",
-            failed,
-        ),
-    ] {
+type LoginMetric = (&'static str, &'static str, fn(&LoginCounts) -> u64);
+
+const LOGINS: &[LoginMetric] = &[
+    ("auth_attempts_total", "Authentication attempts", |l| {
+        l.succeeded + l.failed
+    }),
+    (
+        "auth_attempts_succeeded_total",
+        "Successful authentication attempts",
+        |l| l.succeeded,
+    ),
+    (
+        "auth_attempts_failed_total",
+        "Failed authentication attempts",
+        |l| l.failed,
+    ),
+];
+
+pub(super) fn logins(page: &mut Page, logins: &LoginsByProtocol) {
+    for (name, help, figure) in LOGINS {
         page.head(name, COUNTER, help);
-        page.sample(name, &[("protocol", "http")], value);
+        for (protocol, counts) in logins {
+            page.sample(name, &[("protocol", protocol)], figure(counts));
+        }
     }
 }
 

@@ -50,6 +50,8 @@ fn wrong_passwords_keep_nobody_out() {
     let text = metrics.unwrap().body_mut().read_to_string().unwrap();
     let failed = "rabbitmq_auth_attempts_failed_total{protocol=\"http\"} 13\n";
     assert!(text.contains(failed), "{text}");
+    let none = "rabbitmq_auth_attempts_failed_total{protocol=\"amqp091\"} 0\n";
+    assert!(text.contains(none), "{text}");
 }
 
 /// Who may do what, by tag. The user has all rights in `/` and none elsewhere.

@@ -365,16 +365,35 @@ fn logins_are_counted_and_passwords_hashed() {
         401
     );
     let path = "/api/auth/attempts/c-0";
-    let counted = server.get(path)[0].clone();
-    assert_eq!(
-        (
-            &counted["auth_attempts_failed"],
-            &counted["auth_attempts_succeeded"]
-        ),
-        (&json!(1), &json!(1))
-    );
+    let counts = |server: &Server| -> Vec<(String, u64, u64)> {
+        let rows = server.get(path);
+        let rows = rows.as_array().unwrap().iter().map(|row| {
+            let count = |name: &str| row[name].as_u64().unwrap();
+            let (succeeded, failed) = (
+                count("auth_attempts_succeeded"),
+                count("auth_attempts_failed"),
+            );
+            assert_eq!(count("auth_attempts"), succeeded + failed);
+            (
+                row["protocol"].as_str().unwrap().to_owned(),
+                succeeded,
+                failed,
+            )
+        });
+        rows.collect()
+    };
+    let row = |protocol: &str, succeeded, failed| (protocol.to_owned(), succeeded, failed);
+    assert_eq!(counts(&server), [row("amqp091", 0, 0), row("http", 1, 1)]);
+    let clients = control::LoginCounts {
+        succeeded: 3,
+        failed: 4,
+    };
+    let mut fake = server.fake.lock().unwrap();
+    fake.counters.logins.insert("amqp091".to_owned(), clients);
+    drop(fake);
+    assert_eq!(counts(&server), [row("amqp091", 3, 4), row("http", 2, 1)]);
     assert_eq!(server.delete(path), 204);
-    assert_eq!(server.get(path)[0]["auth_attempts"], 1);
+    assert_eq!(counts(&server), [row("amqp091", 0, 0), row("http", 1, 0)]);
     assert_eq!(
         server.ask("GET", "/api/auth/attempts/c-9", None).status,
         404

@@ -42,20 +42,42 @@ impl Client {
         clean: bool,
         will: Option<Will<'_>>,
     ) -> Result<(Client, bool)> {
+        Client::connect(
+            address,
+            Connect {
+                version: Version::V311,
+                clean_start: clean,
+                keep_alive: 0,
+                properties: Properties::default(),
+                client_id,
+                will,
+                user_name: None,
+                password: None,
+            },
+        )
+    }
+
+    /// A client that gives a user name and a password. The error: it was not let in.
+    pub fn log_in(address: &str, user: &str, password: &str) -> Result<Client> {
+        let connect = Connect {
+            version: Version::V311,
+            clean_start: true,
+            keep_alive: 0,
+            properties: Properties::default(),
+            client_id: "login",
+            will: None,
+            user_name: Some(user),
+            password: Some(password.as_bytes()),
+        };
+        Ok(Client::connect(address, connect)?.0)
+    }
+
+    fn connect(address: &str, connect: Connect<'_>) -> Result<(Client, bool)> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let input = BytesMut::new();
         let mut client = Client { stream, input };
-        client.send(&Packet::Connect(Connect {
-            version: Version::V311,
-            clean_start: clean,
-            keep_alive: 0,
-            properties: Properties::default(),
-            client_id,
-            will,
-            user_name: None,
-            password: None,
-        }))?;
+        client.send(&Packet::Connect(connect))?;
         let present = client.next(|packet| match packet {
             Packet::ConnAck(p) if p.reason == Reason::Success => Some(p.session_present),
             _ => None,

@@ -67,6 +67,8 @@ pub struct FakeBroker {
     pub draining: bool,
     /// In place of an answer to a password.
     pub verdict: Option<Verdict>,
+    /// Logins that succeeded, and those that failed.
+    pub logins: (u32, u32),
     pub admits: bool,
     /// The vhost's limit of connections is reached.
     pub vhost_is_full: bool,
@@ -120,6 +122,7 @@ impl FakeBroker {
             alarm: None,
             draining: false,
             verdict: None,
+            logins: (0, 0),
             admits: true,
             vhost_is_full: false,
             tally: session::Tally::default(),
@@ -530,6 +533,13 @@ impl Broker for FakeBroker {
     }
     fn close_channel(&mut self) {
         self.channels_left += 1;
+    }
+    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+        assert_eq!(protocol, "amqp091");
+        match succeeded {
+            true => self.logins.0 += 1,
+            false => self.logins.1 += 1,
+        }
     }
     fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let right = match auth::verify(hash, password) {

@@ -52,6 +52,8 @@ pub struct Node {
     pub alarm: Option<&'static str>,
     pub draining: bool,
     pub verdict: Option<Verdict>,
+    /// Logins that succeeded, and those that failed.
+    pub logins: (u32, u32),
     pub admits: bool,
     /// Clients that may send a large CONNECT.
     pub places: usize,
@@ -92,6 +94,7 @@ impl Node {
             alarm: None,
             draining: false,
             verdict: None,
+            logins: (0, 0),
             admits: true,
             places: 1,
             tallies: BTreeMap::new(),
@@ -360,6 +363,13 @@ impl Broker for Node {
         self.notices
             .extend((token != 0).then_some((number, Notice::Changed { token, result })));
         Ok(())
+    }
+    fn count_login(&mut self, protocol: &'static str, succeeded: bool) {
+        assert_eq!(protocol, "mqtt");
+        match succeeded {
+            true => self.logins.0 += 1,
+            false => self.logins.1 += 1,
+        }
     }
     fn verify(&mut self, _: &str, hash: &auth::PasswordHash, password: &[u8]) -> Verdict {
         let right = match auth::verify(hash, password) {
