@@ -5,7 +5,7 @@ use crate::ask::Api;
 use crate::error::ApiError;
 use crate::listen::Peer;
 use crate::page::Query;
-use crate::serving::Protection;
+use crate::serving::{OperatorCertificate, Protection};
 use crate::{
     MAX_BODY, MAX_DEFINITIONS, auth_paths, bindings, channels, connections, consumers, definitions,
     exchanges, features, form, health, limits, login, messages, nodes, origin, overview,
@@ -86,8 +86,18 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let peer = parts.extensions.get::<ConnectInfo<Peer>>();
     // Without knowing where from, loopback rules cannot be kept.
     let peer = peer.ok_or_else(|| ApiError::not_authorized("Not_Authorized"))?;
-    let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
-    let user = login::login(api, authorization, peer.0.0.ip()).await?;
+    let is_operator = parts.extensions.get::<OperatorCertificate>().is_some()
+        && !parts.headers.contains_key(header::AUTHORIZATION);
+    let user = if is_operator {
+        if method != "GET" {
+            let path = parts.uri.path();
+            tracing::info!(event = "operator.request", user = login::OPERATOR, peer = %peer.0.0, method, path);
+        }
+        login::operator(api).await?
+    } else {
+        let authorization = text(&parts.headers, header::AUTHORIZATION.as_str());
+        login::login(api, authorization, peer.0.0.ip()).await?
+    };
     let limit = match path {
         ["definitions", ..] => MAX_DEFINITIONS,
         _ => MAX_BODY,
@@ -102,6 +112,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
     };
     let call = Call {
         user,
+        is_operator,
         makes: matches!(method.as_str(), "PUT" | "POST"),
         query: Query::parse(parts.uri.query()),
         body,

@@ -239,6 +239,11 @@ impl Config {
         Gate::new(self.max_connections.min(self.memory.connections()))
     }
 
+    /// For the operator's listener. Of its own: whatever users do, the operator gets in.
+    pub fn operator_gate(&self) -> Gate {
+        Gate::new(self.max_connections.min(MAX_OPERATORS))
+    }
+
     /// For the listeners of metrics. Of their own, so that neither keeps the other out.
     pub fn metrics_gate(&self) -> Gate {
         Gate::new(self.max_connections.min(MAX_SCRAPERS))
@@ -248,17 +253,43 @@ impl Config {
 /// Connections for metrics.
 const MAX_SCRAPERS: usize = 32;
 
+/// Connections of operators.
+const MAX_OPERATORS: usize = 64;
+
+/// TLS of a listener.
+#[derive(Clone, Debug)]
+pub struct ListenerTls {
+    pub server: Arc<tls::Server>,
+    /// The name of client certificates whose holders are the operator, who is no user and needs no password. The server
+    /// must verify client certificates.
+    pub operator: Option<Arc<str>>,
+}
+
+impl From<Arc<tls::Server>> for ListenerTls {
+    fn from(server: Arc<tls::Server>) -> ListenerTls {
+        ListenerTls {
+            server,
+            operator: None,
+        }
+    }
+}
+
 /// Serves an application on a listener until `stop` resolves, then lets requests under way finish. Over TLS (HTTPS) where
 /// there is a server for it. Must run inside a tokio runtime with time and I/O enabled.
 pub async fn serve(
-    (listener, tls): (std::net::TcpListener, Option<Arc<tls::Server>>),
+    (listener, tls): (std::net::TcpListener, Option<ListenerTls>),
     app: Router,
     (config, gate): (&Config, &Gate),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    let (tls, operator) = match tls {
+        Some(ListenerTls { server, operator }) => (Some(server), operator),
+        None => (None, None),
+    };
     let terms = serving::Terms {
         gate: gate.clone(),
         tls,
+        operator,
         patience: listen::Patience {
             idle: config.idle_timeout,
             head: config.head_timeout,

@@ -174,6 +174,28 @@ impl Logins {
     }
 }
 
+/// The name of the operator in answers and in the log.
+pub(crate) const OPERATOR: &str = "operator";
+
+/// The holder of the operator's certificate, which TLS has verified: an administrator that no user record can take anything from.
+pub(crate) async fn operator(api: &Api) -> Result<Arc<UserRecord>, ApiError> {
+    // The same answer that a user gets.
+    let has_cluster = api.read(|tree| !tree.cluster().is_empty()).await?;
+    if !has_cluster {
+        return Err(no_cluster());
+    }
+    Ok(Arc::new(UserRecord {
+        name: OPERATOR.into(),
+        password: None,
+        tags: vec!["administrator".into()],
+        limits: Vec::new(),
+    }))
+}
+
+fn no_cluster() -> ApiError {
+    ApiError::unavailable("this node is not in a cluster yet")
+}
+
 /// Takes the user from an `Authorization` header.
 pub(crate) async fn login(
     api: &Api,
@@ -188,7 +210,7 @@ pub(crate) async fn login(
         .read(move |tree| (!tree.cluster().is_empty()).then(|| tree.user(&wanted).cloned()))
         .await?;
     // Before there is a cluster there are no users: no failure of whoever asks.
-    let user = user.ok_or_else(|| ApiError::unavailable("this node is not in a cluster yet"))?;
+    let user = user.ok_or_else(no_cluster)?;
     let hash = user.as_ref().and_then(|u| u.password.clone());
     let hash = hash.unwrap_or_else(auth::decoy);
     let right = logins.check(peer, hash, password).await?;

@@ -236,12 +236,13 @@ async fn may_publish(
     let permitted = api.permitted(call, vhost, vec![(Right::Write, to)]).await;
     permitted.map_err(access_refused)?;
     let of = vhost;
-    let (user, vhost) = (call.user.clone(), vhost.to_owned());
+    let (user, vhost, is_operator) = (call.user.clone(), vhost.to_owned(), call.is_operator);
     let (exchange, key) = (wanted.exchange.clone(), wanted.key.clone());
     let found = api
         .read(move |tree| {
             let record = tree.exchange(&vhost, &exchange)?;
-            let topic = &*record.kind != "topic"
+            let topic = is_operator
+                || &*record.kind != "topic"
                 || tree.topic_permitted(&user.name, &vhost, &exchange, Right::Write, &key);
             Some((record.internal, topic))
         })

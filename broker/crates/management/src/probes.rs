@@ -51,6 +51,7 @@ pub async fn serve_probes(
     let terms = serving::Terms {
         gate: Gate::new(MAX_CONNECTIONS),
         tls: None,
+        operator: None,
         patience: Patience {
             idle: ANSWER_TIMEOUT,
             head: ASK_TIMEOUT,

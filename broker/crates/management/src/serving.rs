@@ -2,11 +2,11 @@
 
 use crate::gate::{Gate, Place};
 use crate::listen::{Connection, HeadProgress, Patience, Peer};
-use crate::stream::Stream;
+use crate::stream::{ClientCertificate, Stream};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
-use axum::http::{Request, Response};
+use axum::http::{HeaderValue, Request, Response, header};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -34,6 +34,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct Terms {
     pub(crate) gate: Gate,
     pub(crate) tls: Option<Arc<tls::Server>>,
+    /// The name of the client certificates whose holders are the operator.
+    pub(crate) operator: Option<Arc<str>>,
     pub(crate) patience: Patience,
     /// Largest head, in bytes.
     pub(crate) head: usize,
@@ -48,6 +50,20 @@ pub(crate) struct Protection(Arc<Place>);
 impl Protection {
     pub(crate) fn protect(&self) {
         self.0.protect();
+    }
+}
+
+/// The request comes over a connection whose client has the operator's certificate.
+#[derive(Clone, Copy)]
+pub(crate) struct OperatorCertificate;
+
+impl Terms {
+    fn is_operator(&self, shown: &ClientCertificate) -> bool {
+        let (Some(tls), Some(operator), Some(shown)) = (&self.tls, &self.operator, shown.get())
+        else {
+            return false;
+        };
+        tls.name_of(shown).is_some_and(|name| *name == **operator)
     }
 }
 
@@ -109,19 +125,31 @@ async fn serve_one(
 ) {
     let place = Arc::new(place);
     let progress = HeadProgress::default();
-    let stream = Stream::new(stream, terms.tls.as_deref());
+    let config = terms.tls.as_ref().map(|tls| tls.config());
+    let shown = ClientCertificate::default();
+    let stream = Stream::new(stream, config.clone(), shown.clone());
     let io = Connection::new(stream, terms.patience, progress.clone());
     let app = TowerToHyperService::new(app);
-    let held = place.clone();
+    let (held, of_listener) = (place.clone(), terms.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         progress.complete();
         request.extensions_mut().insert(ConnectInfo(Peer(peer)));
         request.extensions_mut().insert(Protection(held.clone()));
+        if of_listener.is_operator(&shown) {
+            request.extensions_mut().insert(OperatorCertificate);
+        }
+        // The client's certificate was verified with authorities that may have changed since.
+        let in_use = of_listener.tls.as_ref().map(|tls| tls.config());
+        let is_outdated = of_listener.operator.is_some() && !same(&config, &in_use);
         let (answer, progress, place) = (app.call(request), progress.clone(), held.clone());
         async move {
             // An answer dropped unsent ends it too.
             let ended = Ended { progress, place };
-            let answer: Response<Body> = answer.await?;
+            let mut answer: Response<Body> = answer.await?;
+            if is_outdated {
+                let close = HeaderValue::from_static("close");
+                answer.headers_mut().insert(header::CONNECTION, close);
+            }
             Ok::<_, Infallible>(answer.map(|body| Answer {
                 body,
                 _ended: ended,
@@ -145,6 +173,14 @@ async fn serve_one(
                 connection.as_mut().graceful_shutdown();
             }
         }
+    }
+}
+
+fn same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
     }
 }
 

@@ -2,16 +2,21 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
+/// The certificate (DER) that the client showed and TLS has verified; empty before the handshake and without one.
+pub(crate) type ClientCertificate = Arc<OnceLock<Box<[u8]>>>;
+
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// TLS is being agreed on, by whoever reads or writes first: others are accepted meanwhile.
-    Shaking(Box<Accept<TcpStream>>),
+    /// The TLS handshake, driven by the first read or write: other connections are accepted meanwhile.
+    Shaking(Box<Accept<TcpStream>>, ClientCertificate),
     Secure(Box<TlsStream<TcpStream>>),
     /// TLS was not agreed on. The handshake must not be polled again.
     Failed,
@@ -23,20 +28,24 @@ trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
 impl Stream {
-    /// Of a connection that was accepted now.
-    pub fn new(stream: TcpStream, tls: Option<&tls::Server>) -> Stream {
+    /// For a connection that was just accepted. `shown` gets the client's certificate.
+    pub fn new(
+        stream: TcpStream,
+        tls: Option<Arc<ServerConfig>>,
+        shown: ClientCertificate,
+    ) -> Stream {
         match tls {
             None => Stream::Plain(stream),
-            Some(server) => {
-                let acceptor = TlsAcceptor::from(server.config());
-                Stream::Shaking(Box::new(acceptor.accept(stream)))
+            Some(config) => {
+                let accept = TlsAcceptor::from(config).accept(stream);
+                Stream::Shaking(Box::new(accept), shown)
             }
         }
     }
 
     /// The stream that carries HTTP, once it is there.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn Duplex>>> {
-        if let Stream::Shaking(accept) = self {
+        if let Stream::Shaking(accept, shown) = self {
             match Future::poll(Pin::new(accept), cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(error)) => {
@@ -44,13 +53,19 @@ impl Stream {
                     *self = Stream::Failed;
                     return Poll::Ready(Err(error));
                 }
-                Poll::Ready(Ok(stream)) => *self = Stream::Secure(Box::new(stream)),
+                Poll::Ready(Ok(stream)) => {
+                    let chain = stream.get_ref().1.peer_certificates();
+                    if let Some(certificate) = chain.and_then(|chain| chain.first()) {
+                        let _ = shown.set(certificate.to_vec().into());
+                    }
+                    *self = Stream::Secure(Box::new(stream));
+                }
             }
         }
         match self {
             Stream::Plain(stream) => Poll::Ready(Ok(Pin::new(stream))),
             Stream::Secure(stream) => Poll::Ready(Ok(Pin::new(stream))),
-            Stream::Shaking(_) => Poll::Pending,
+            Stream::Shaking(..) => Poll::Pending,
             Stream::Failed => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -84,7 +99,7 @@ impl AsyncWrite for Stream {
             Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Secure(stream) => Pin::new(stream).poll_shutdown(cx),
             // Nothing was said of which leave would have to be taken.
-            Stream::Shaking(_) | Stream::Failed => Poll::Ready(Ok(())),
+            Stream::Shaking(..) | Stream::Failed => Poll::Ready(Ok(())),
         }
     }
 }

@@ -166,7 +166,8 @@ pub(crate) async fn declare(
         })
         .await?;
     }
-    if there.is_none() {
+    // The operator is no user that could be given permissions.
+    if there.is_none() && !call.is_operator {
         let everything: Name = ".*".into();
         let permission = PermissionRecord {
             user: call.user.name.clone(),

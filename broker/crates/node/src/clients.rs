@@ -50,6 +50,7 @@ pub(crate) struct Clients {
     tls: Option<Arc<tls::Server>>,
     management: Option<Arc<tls::Server>>,
     prometheus: Option<Arc<tls::Server>>,
+    operator: Option<Arc<tls::Server>>,
     certificates: Vec<tls::Watched>,
 }
 
@@ -73,11 +74,14 @@ impl Clients {
         let management = load(management, config.management_options())?;
         let prometheus = config.prometheus_tls != Listen::None;
         let prometheus = load(prometheus, config.prometheus_options())?;
+        let operator = config.operator.listener != Listen::None;
+        let operator = load(operator, config.operator_options())?;
         Ok(Clients {
             listeners,
             tls,
             management,
             prometheus,
+            operator,
             certificates,
         })
     }
@@ -131,9 +135,15 @@ impl Clients {
         self.prometheus.clone()
     }
 
+    /// Of the operator's listener, where there is one.
+    pub fn operator(&self) -> Option<Arc<tls::Server>> {
+        self.operator.clone()
+    }
+
     /// When the first of the certificates ends, in seconds since 1970; None when there is no TLS.
     pub fn expiry(&self) -> Arc<dyn Fn() -> Option<u64> + Send + Sync> {
-        let http = self.management.iter().chain(&self.prometheus);
+        let http = [&self.management, &self.prometheus, &self.operator];
+        let http = http.into_iter().flatten();
         let servers: Vec<_> = self.tls.iter().chain(http).cloned().collect();
         Arc::new(move || servers.iter().map(|server| server.expires()).min())
     }

@@ -41,6 +41,7 @@ pub struct Config {
     pub prometheus_files: TlsConfig,
     /// What is missing in it is that of `tls`.
     pub management_files: TlsConfig,
+    pub operator: OperatorConfig,
     /// By their numbers; empty: the usual ones.
     pub mechanisms: BTreeMap<u32, Mechanism>,
     pub management: Listen,
@@ -141,6 +142,26 @@ impl TlsConfig {
     }
 }
 
+/// The HTTP API for an operator with a certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorConfig {
+    pub listener: Listen,
+    /// The authority is that of the operator's certificates.
+    pub files: TlsConfig,
+    /// The common name of the operator's certificate.
+    pub certificate_name: String,
+}
+
+impl Default for OperatorConfig {
+    fn default() -> OperatorConfig {
+        OperatorConfig {
+            listener: Listen::None,
+            files: TlsConfig::default(),
+            certificate_name: "operator".to_owned(),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub frame_max: u32,
@@ -168,6 +189,16 @@ impl Config {
     /// Of the HTTP API, which knows users by their passwords only.
     pub fn management_options(&self) -> tls::Options {
         self.http_options(&self.management_files)
+    }
+
+    /// Of the operator's listener, which takes no client without a certificate.
+    pub fn operator_options(&self) -> tls::Options {
+        tls::Options {
+            cacertfile: self.operator.files.cacertfile.clone(),
+            verify: Verify::Peer { required: true },
+            login_from: LoginFrom::CommonName,
+            ..self.http_options(&self.operator.files)
+        }
     }
 
     /// Of metrics, which nobody logs in to.
@@ -212,6 +243,7 @@ impl Default for Config {
             prometheus_tls: Listen::None,
             prometheus_files: TlsConfig::default(),
             management_files: TlsConfig::default(),
+            operator: OperatorConfig::default(),
             mechanisms: BTreeMap::new(),
             management: Listen::loopback(15672),
             prometheus: Listen::loopback(15692),

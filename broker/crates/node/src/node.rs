@@ -69,6 +69,8 @@ pub struct ControlParts {
     /// The same with TLS.
     pub management_tls: Option<(TcpListener, Arc<tls::Server>)>,
     pub prometheus_tls: Option<(TcpListener, Arc<tls::Server>)>,
+    /// The HTTP API for the operator, and the name in its certificate.
+    pub operator: Option<(TcpListener, Arc<tls::Server>, Arc<str>)>,
     pub prometheus: Option<TcpListener>,
     /// For `/livez` and `/readyz` alone.
     pub probes: Option<TcpListener>,
@@ -104,7 +106,7 @@ pub enum NodeError {
     Address(#[from] AddressError),
     #[error(transparent)]
     Tls(#[from] TlsError),
-    #[error("ssl_options, management.ssl or prometheus.ssl: {0}")]
+    #[error("ssl_options, management.ssl, prometheus.ssl or operator.ssl: {0}")]
     ClientTls(#[from] tls::FileError),
     #[error("{what}: {error}")]
     Io {
@@ -651,6 +653,7 @@ fn start_control(
     let secure = addresses::bind_alone("management/ssl", config.management_tls)?;
     let prometheus = addresses::bind_alone("prometheus", config.prometheus)?;
     let watched = addresses::bind_alone("prometheus/ssl", config.prometheus_tls)?;
+    let operator = addresses::bind_alone("operator/ssl", config.operator.listener)?;
     let probes = addresses::bind_alone("probes", config.probes)?;
     let mut ports = Vec::new();
     for (what, listener) in [
@@ -658,6 +661,7 @@ fn start_control(
         ("management/ssl", &secure),
         ("prometheus", &prometheus),
         ("prometheus/ssl", &watched),
+        ("operator/ssl", &operator),
         ("probes", &probes),
     ] {
         if let Some(listener) = listener {
@@ -671,6 +675,7 @@ fn start_control(
         ("https", listening_port(secure.as_ref())),
         ("http/prometheus", listening_port(prometheus.as_ref())),
         ("https/prometheus", listening_port(watched.as_ref())),
+        ("https/operator", listening_port(operator.as_ref())),
         ("http/probes", listening_port(probes.as_ref())),
     ];
     let parts = ControlParts {
@@ -689,6 +694,10 @@ fn start_control(
         management,
         management_tls: secure.zip(clients.management()),
         prometheus_tls: watched.zip(clients.prometheus()),
+        operator: operator.zip(clients.operator()).map(|(listener, tls)| {
+            let name = config.operator.certificate_name.as_str();
+            (listener, tls, name.into())
+        }),
         prometheus,
         probes,
         memory_limit: machine::memory_limit(),

@@ -1,7 +1,8 @@
 //! The thread of the control plane: HTTP API and metrics on one small runtime.
 
 use management::{
-    Config, Expiry, HttpMemory, LogLevels, Measure, Node, Router, SetDiskLimit, SetWatermark,
+    Config, Expiry, HttpMemory, ListenerTls, LogLevels, Measure, Node, Router, SetDiskLimit,
+    SetWatermark,
 };
 use node::ControlParts;
 use node::logging::Levels;
@@ -48,8 +49,15 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
         let metrics_app =
             management::prometheus(node, config.clone()).map_err(|e| e.to_string())?;
         let (api_gate, metrics_gate) = (config.api_gate(), config.metrics_gate());
+        let operator_gate = config.operator_gate();
         let plain = |listener: Option<TcpListener>| listener.map(|l| (l, None));
-        let secure = |listener: Option<(TcpListener, _)>| listener.map(|(l, tls)| (l, Some(tls)));
+        let secure = |listener: Option<(TcpListener, Arc<_>)>| {
+            listener.map(|(l, tls)| (l, Some(ListenerTls::from(tls))))
+        };
+        let operator = parts.operator.map(|(listener, server, name)| {
+            let operator = Some(name);
+            (listener, Some(ListenerTls { server, operator }))
+        });
         let listen = async |what, listener, app: &Router, gate| {
             let Some(listener) = listener else {
                 return pending().await;
@@ -57,7 +65,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
             let served = management::serve(listener, app.clone(), (&config, gate), pending());
             served.await.map_err(|e| format!("{what}: {e}"))
         };
-        let ended: Result<((), (), (), ()), String> = tokio::try_join!(
+        let ended: Result<((), (), (), (), ()), String> = tokio::try_join!(
             listen("management", plain(parts.management), &app, &api_gate),
             listen(
                 "management with TLS",
@@ -65,6 +73,7 @@ pub fn serve(parts: ControlParts, levels: Arc<Levels>) -> Result<(), String> {
                 &app,
                 &api_gate
             ),
+            listen("operator with TLS", operator, &app, &operator_gate),
             listen(
                 "prometheus",
                 plain(parts.prometheus),

@@ -4,7 +4,7 @@
 mod client;
 mod program;
 
-use authority::Fixture;
+use authority::{Authority, Fixture};
 use client::{Client, connect};
 use program::{
     Result, Scratch, Serving, address, eventually, posthorn, serve_arguments, stderr, wait_for,
@@ -148,7 +148,7 @@ fn clients_log_in_by_certificate_or_by_password() -> Result<()> {
         let error = error.ok_or("let in")?.to_string();
         assert!(error.starts_with(refused), "{error}");
     }
-    let other = authority::Authority::new("Another Authority")?;
+    let other = Authority::new("Another Authority")?;
     let foreign = fixture.client(Some((&other, "client-7")))?;
     assert!(node.open(foreign, "EXTERNAL", b"").is_err());
     node.logs("connection.tls_failed")?;
@@ -330,6 +330,205 @@ fn ctl_shows_its_certificate_to_a_node_that_asks_for_one() -> Result<()> {
     Ok(())
 }
 
+/// An answer of the HTTP API.
+struct Answer {
+    status: u16,
+    closes: bool,
+    body: String,
+}
+
+/// A request on a connection that stays open. `headers` end with line breaks.
+fn request(
+    stream: &mut dyn client::Stream,
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> Result<Answer> {
+    let length = body.len();
+    let head = format!("{line} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n");
+    stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes())?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head)?.to_lowercase();
+    let header = |name: &str| head.lines().find_map(|l| l.strip_prefix(name));
+    let length = header("content-length: ").map_or(Ok(0), str::parse)?;
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(Answer {
+        status: head.get(9..12).ok_or("no status")?.parse()?,
+        closes: header("connection: ") == Some("close"),
+        body: String::from_utf8(body)?,
+    })
+}
+
+/// A node with a listener for the operator, and the operator's authority.
+fn with_operator(
+    scratch: &Scratch,
+    fixture: &Fixture,
+    settings: &[&str],
+) -> Result<(Node, Authority)> {
+    let authority = Authority::new("Operator Authority")?;
+    let file = fixture.dir.write("operator-ca.pem", authority.pem())?;
+    let cacertfile = format!("operator.ssl.cacertfile={}", file.display());
+    let own = ["operator.ssl.port=127.0.0.1:0", &cacertfile];
+    let settings = [&own[..], settings].concat();
+    Ok((Node::start(scratch, fixture, &settings)?, authority))
+}
+
+const JSON: &str = "content-type: application/json\r\n";
+
+#[test]
+fn operator_with_a_certificate_cannot_be_locked_out() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-operator")?, Fixture::new("tls-operator")?);
+    let (node, authority) = with_operator(&scratch, &fixture, &[])?;
+    // A user of the same name, and a first user whose password somebody has changed.
+    node.control(&["add_user", "operator", "secret"])?;
+    node.control(&["change_password", "guest", "other"])?;
+    let config = Arc::new(fixture.client(Some((&authority, "operator")))?);
+    let mut stream = node.secure_to("operator/ssl", &config)?;
+    let mut ask = |line: &str, headers: &str, body: &str| request(&mut stream, line, headers, body);
+    for _ in 0..2 {
+        let me = ask("GET /api/whoami", "", "")?;
+        assert_eq!(me.status, 200, "{}", me.body);
+        let me: serde_json::Value = serde_json::from_str(&me.body)?;
+        assert_eq!(
+            (&me["name"], &me["tags"]),
+            (&"operator".into(), &serde_json::json!(["administrator"]))
+        );
+    }
+    // What only permissions in the virtual host allow a user.
+    for (line, body, status) in [
+        ("PUT /api/queues/%2F/q", "{}", 201),
+        ("PUT /api/exchanges/%2F/e", r#"{"type": "topic"}"#, 201),
+        (
+            "POST /api/bindings/%2F/e/e/q/q",
+            r##"{"routing_key": "#"}"##,
+            201,
+        ),
+        (
+            "POST /api/exchanges/%2F/e/publish",
+            r#"{"routing_key": "a.b", "payload": "p", "payload_encoding": "string", "properties": {}}"#,
+            200,
+        ),
+        ("PUT /api/vhosts/v", "{}", 201),
+        ("PUT /api/queues/v/q", "{}", 201),
+        ("DELETE /api/vhosts/v", "", 204),
+        ("DELETE /api/queues/%2F/q", "", 204),
+        ("DELETE /api/users/operator", "", 204),
+        (
+            "PUT /api/users/guest",
+            r#"{"password": "guest", "tags": "administrator"}"#,
+            204,
+        ),
+    ] {
+        let answer = ask(line, JSON, body)?;
+        assert_eq!(answer.status, status, "{line}: {}", answer.body);
+    }
+    let users = ask("GET /api/users", "", "")?;
+    assert!(!users.body.contains("operator"), "{}", users.body);
+    let rights = ask("GET /api/permissions", "", "")?;
+    assert!(!rights.body.contains("operator"), "{}", rights.body);
+    node.control(&["list_queues"])?;
+
+    // A browser that has the certificate sends it for pages of other sites too.
+    let foreign = "origin: https://evil.example\r\n";
+    for (headers, status) in [
+        (foreign, 403),
+        ("sec-fetch-site: cross-site\r\n", 403),
+        ("origin: https://localhost\r\n", 204),
+    ] {
+        let headers = format!("{JSON}{headers}");
+        let answer = ask(
+            "PUT /api/users/guest",
+            &headers,
+            r#"{"password": "guest", "tags": "administrator"}"#,
+        )?;
+        assert_eq!(answer.status, status, "{headers}: {}", answer.body);
+    }
+    // A password that is given counts, and the certificate does not: guest:wrong, operator:secret.
+    for encoded in ["Z3Vlc3Q6d3Jvbmc=", "b3BlcmF0b3I6c2VjcmV0"] {
+        let header = format!("authorization: Basic {encoded}\r\n");
+        assert_eq!(ask("GET /api/whoami", &header, "")?.status, 401);
+    }
+    assert_eq!(
+        ask("GET /api/whoami", "authorization: \u{e9}\r\n", "")?.status,
+        401
+    );
+    assert_eq!(ask("GET /api/whoami", "", "")?.status, 200);
+    node.logs("operator.request")?;
+    Ok(())
+}
+
+#[test]
+fn only_the_operators_certificate_makes_an_operator() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-intruder")?, Fixture::new("tls-intruder")?);
+    let settings = [
+        "management.ssl.port=127.0.0.1:0",
+        "ssl_options.verify=verify_peer",
+        "auth_mechanisms.1=EXTERNAL",
+        "auth_mechanisms.2=PLAIN",
+        "ssl_cert_login_from=common_name",
+    ];
+    let (node, authority) = with_operator(&scratch, &fixture, &settings)?;
+    let ask = |listener: &str, shows: Option<(&Authority, &str)>| -> Result<u16> {
+        let config = Arc::new(fixture.client(shows)?);
+        let mut stream = node.secure_to(listener, &config)?;
+        Ok(request(&mut stream, "GET /api/whoami", "", "")?.status)
+    };
+    assert_eq!(ask("operator/ssl", Some((&authority, "operator")))?, 200);
+    assert_eq!(ask("operator/ssl", Some((&authority, "intruder")))?, 401);
+    assert!(ask("operator/ssl", Some((&fixture.authority, "operator"))).is_err());
+    assert!(ask("operator/ssl", None).is_err());
+    assert_eq!(ask("management/ssl", Some((&authority, "operator")))?, 401);
+    // No user of clients' protocols.
+    let external = fixture.client(Some((&fixture.authority, "operator")))?;
+    assert!(node.open(external, "EXTERNAL", b"").is_err());
+    let foreign = fixture.client(Some((&authority, "operator")))?;
+    assert!(node.open(foreign, "EXTERNAL", b"").is_err());
+    for response in [&b"\0operator\0"[..], b"\0operator\0operator"] {
+        assert!(node.open(fixture.client(None)?, "PLAIN", response).is_err());
+    }
+    Ok(())
+}
+
+#[test]
+fn operators_authority_is_replaced_while_the_node_runs() -> Result<()> {
+    let (scratch, fixture) = (Scratch::new("tls-rollover")?, Fixture::new("tls-rollover")?);
+    let (node, old) = with_operator(&scratch, &fixture, &[])?;
+    let new = Authority::new("Next Operator Authority")?;
+    let trust = |pem: String| -> Result<()> {
+        // As one step, or half of a file could be read.
+        let next = fixture.dir.write("next.pem", &pem)?;
+        Ok(fs::rename(next, fixture.path("operator-ca.pem"))?)
+    };
+    let ask = |authority: &Authority| -> Result<u16> {
+        let config = Arc::new(fixture.client(Some((authority, "operator")))?);
+        let mut stream = node.secure_to("operator/ssl", &config)?;
+        Ok(request(&mut stream, "GET /api/whoami", "", "")?.status)
+    };
+    let config = Arc::new(fixture.client(Some((&old, "operator")))?);
+    let mut kept = node.secure_to("operator/ssl", &config)?;
+    let first = request(&mut kept, "GET /api/whoami", "", "")?;
+    assert_eq!((first.status, first.closes), (200, false));
+    assert!(ask(&new).is_err());
+    trust(format!("{}{}", old.pem(), new.pem()))?;
+    eventually("trust in the new authority", || {
+        ask(&new).ok().filter(|s| *s == 200)
+    })?;
+    assert_eq!(ask(&old)?, 200);
+    trust(new.pem().to_owned())?;
+    eventually("the end of the old authority", || ask(&old).err())?;
+    assert_eq!(ask(&new)?, 200);
+    let last = request(&mut kept, "GET /api/whoami", "", "")?;
+    assert!(last.closes, "a connection of the old authority goes on");
+    assert!(request(&mut kept, "GET /api/whoami", "", "").is_err());
+    Ok(())
+}
+
 /// As the kubelet does it: the files are links through a directory that is replaced in one step.
 #[test]
 fn certificates_are_swapped_while_clients_are_served() -> Result<()> {
@@ -381,17 +580,17 @@ fn files_that_cannot_be_used_are_named_at_start() -> Result<()> {
         (
             format!("ssl_options.certfile={missing}"),
             1,
-            "ssl_options, management.ssl or prometheus.ssl: {}/nowhere.pem: No such file",
+            "ssl_options, management.ssl, prometheus.ssl or operator.ssl: {}/nowhere.pem: No such file",
         ),
         (
             format!("ssl_options.keyfile={ca}"),
             1,
-            "ssl_options, management.ssl or prometheus.ssl: {}/ca.pem: ",
+            "ssl_options, management.ssl, prometheus.ssl or operator.ssl: {}/ca.pem: ",
         ),
         (
             format!("ssl_options.certfile={ca}"),
             1,
-            "ssl_options, management.ssl or prometheus.ssl: {}/key.pem: not the key of the certificate in {}/ca.pem",
+            "ssl_options, management.ssl, prometheus.ssl or operator.ssl: {}/key.pem: not the key of the certificate in {}/ca.pem",
         ),
         (
             "ssl_options.fail_if_no_peer_cert=true".to_owned(),

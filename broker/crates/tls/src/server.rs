@@ -179,6 +179,11 @@ impl Server {
         }
     }
 
+    /// The name that a verified certificate (DER) gives its holder, by [`Options::login_from`].
+    pub fn name_of(&self, certificate: &[u8]) -> Option<String> {
+        identify(certificate, self.login_from)?.name
+    }
+
     /// When the first certificate of the chain in use ends, in seconds since 1970.
     pub fn expires(&self) -> u64 {
         self.expires.load(Ordering::Relaxed)

@@ -46,6 +46,7 @@ impl Sampled {
     fn get(&self, path: &str) -> Json {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let call = Call {
+            is_operator: false,
             makes: false,
             user: Arc::new(user("guest", "guest", &["administrator"])),
             query: Query::parse(Some(query)),

@@ -267,6 +267,11 @@ fn tls_together(config: &Config) -> Vec<String> {
             config.prometheus_tls,
             &config.prometheus_files,
         ),
+        (
+            "operator.ssl",
+            config.operator.listener,
+            &config.operator.files,
+        ),
     ];
     for (key, _, own) in http.iter().filter(|h| h.1 != Listen::None) {
         let both = [
@@ -283,6 +288,9 @@ fn tls_together(config: &Config) -> Vec<String> {
         if own.certfile.is_some() != own.keyfile.is_some() {
             wrong.push(format!("`{key}.certfile` and `{key}.keyfile` go together"));
         }
+    }
+    if config.operator.listener != Listen::None && config.operator.files.cacertfile.is_none() {
+        wrong.push("`operator.ssl.port` needs `operator.ssl.cacertfile`".to_owned());
     }
     if tls.verify_peer && tls.cacertfile.is_none() {
         wrong.push("`ssl_options.verify = verify_peer` needs `ssl_options.cacertfile`".to_owned());
@@ -579,6 +587,18 @@ mod tests {
                     "ssl_options.keyfile=/x",
                 ],
                 "go together",
+            ),
+            (
+                &[
+                    "operator.ssl.port=0",
+                    "operator.ssl.certfile=/x",
+                    "operator.ssl.keyfile=/x",
+                ],
+                "`operator.ssl.port` needs `operator.ssl.cacertfile`",
+            ),
+            (
+                &["operator.ssl.port=0", "operator.ssl.cacertfile=/x"],
+                "`operator.ssl.port` needs `operator.ssl.certfile`",
             ),
             (
                 &["ssl_options.verify=verify_peer"],

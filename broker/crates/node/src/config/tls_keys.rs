@@ -1,7 +1,7 @@
 //! Keys of TLS and of how clients log in. Names and values are RabbitMQ's.
 
 use super::Config;
-use super::keys::{BOOL, Key, LISTEN, PATH, number, path};
+use super::keys::{BOOL, Key, LISTEN, PATH, filled, number, path};
 use super::values::{Listen, parse_bool};
 use auth::Mechanism;
 use tls::{LoginFrom, SanType};
@@ -181,6 +181,42 @@ pub const TLS_KEYS: &[Key] = &[
         default: "",
         doc: "PEM file of the private key of the HTTP API; `ssl_options.keyfile` by default.",
         set: |c, _, v| path(v).map(|p| c.management_files.keyfile = Some(p)),
+    },
+    Key {
+        name: "operator.ssl.port",
+        accepts: LISTEN,
+        default: "none",
+        doc: "HTTP API with TLS for an operator, by convention 15670. Clients must show a certificate of `operator.ssl.cacertfile`. With \
+              the name `operator.certificate_name` they are an administrator without a user or a password.",
+        set: |c, _, v| Listen::parse(v).map(|l| c.operator.listener = l),
+    },
+    Key {
+        name: "operator.ssl.cacertfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of the authority that signs the operator's certificates, and nothing else. Needed with `operator.ssl.port`.",
+        set: |c, _, v| path(v).map(|p| c.operator.files.cacertfile = Some(p)),
+    },
+    Key {
+        name: "operator.ssl.certfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of the server's certificate on that port, as `ssl_options.certfile`, which it is without this.",
+        set: |c, _, v| path(v).map(|p| c.operator.files.certfile = Some(p)),
+    },
+    Key {
+        name: "operator.ssl.keyfile",
+        accepts: PATH,
+        default: "",
+        doc: "PEM of its private key; without it `ssl_options.keyfile`.",
+        set: |c, _, v| path(v).map(|p| c.operator.files.keyfile = Some(p)),
+    },
+    Key {
+        name: "operator.certificate_name",
+        accepts: "a name of 1 to 255 bytes",
+        default: "operator",
+        doc: "Common name of the operator's certificate.",
+        set: |c, _, v| filled(v).map(|n| c.operator.certificate_name = n),
     },
     Key {
         name: "prometheus.ssl.port",
