@@ -57,7 +57,7 @@ func lowestVersion(members []posthornv1.MemberStatus) string {
 	lowest := ""
 	for _, m := range members {
 		told, is := parseVersion(m.Version)
-		if known, any := parseVersion(lowest); is && (!any || told.before(known)) {
+		if known, found := parseVersion(lowest); is && (!found || told.before(known)) {
 			lowest = m.Version
 		}
 	}

@@ -192,11 +192,12 @@ func (s *scope) setConditions(t tally, complete bool, failure error) {
 	} else {
 		s.set(posthornv1.ConditionPaused, metav1.ConditionFalse, "NotPaused", "the operator applies changes")
 	}
-	if s.cluster.Spec.Hibernated {
+	switch {
+	case s.cluster.Spec.Hibernated:
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "Hibernated", "spec.hibernated is set: no node runs")
-	} else if n > 0 && t.ready > n/2 {
+	case n > 0 && t.ready > n/2:
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionTrue, "MajorityReady", count)
-	} else {
+	default:
 		s.set(posthornv1.ConditionAvailable, metav1.ConditionFalse, "NoMajority", strings.Join(append([]string{count}, t.trouble...), "; "))
 	}
 	s.setQuorumSafe(t)

@@ -99,17 +99,17 @@ func (s *scope) settleReach(ctx context.Context) error {
 //	there is a pod          | no
 //	the spec asks for TLS   | yes
 func serviceScheme(pods map[string]*corev1.Pod, wanted bool) bool {
-	var ready, any, readyTLS, anyTLS bool
+	var ready, exists, readyTLS, anyTLS bool
 	for _, pod := range pods {
 		is := condition(pod, corev1.PodReady)
 		isReady, secure := is != nil && is.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil, reachOf(pod).secure
 		ready, readyTLS = ready || isReady, readyTLS || isReady && secure
-		any, anyTLS = true, anyTLS || secure
+		exists, anyTLS = true, anyTLS || secure
 	}
 	switch {
 	case ready:
 		return readyTLS
-	case any:
+	case exists:
 		return anyTLS
 	}
 	return wanted
@@ -189,7 +189,7 @@ func (s *scope) trustOf(ctx context.Context, name string) (connect.Trust, bool, 
 	}
 	given, err := pki.Inspect(pairOf(&secret))
 	if err != nil {
-		return connect.Trust{}, false, nil
+		return connect.Trust{}, false, nil //nolint:nilerr // Such a Secret gives no trust; its own condition reports the error.
 	}
 	// The authorities in a Secret may be those of clients only.
 	roots := slices.Concat(secret.Data[caKey], []byte("\n"), secret.Data[corev1.TLSCertKey])

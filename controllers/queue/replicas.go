@@ -109,7 +109,7 @@ func (w *work) place(ctx context.Context, b broker.Client) error {
 	if err != nil {
 		w.placement = placement{Action: placeWait, Reason: reasonMoveRefused}
 		w.refusal = err.Error()
-		return nil
+		return nil //nolint:nilerr // The refusal goes into the status, and the next reconciliation tries again.
 	}
 	found, err := b.GetQueue(ctx, vhost, name)
 	if err != nil {

@@ -116,8 +116,9 @@ func (w *work) passwordIsSet() bool {
 		return true
 	case broker.PasswordDiffers:
 		return false
+	default:
+		return w.version == w.user.Status.CredentialVersion
 	}
-	return w.version == w.user.Status.CredentialVersion
 }
 
 // certificate says that the user has a certificate and no password.

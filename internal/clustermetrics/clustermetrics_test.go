@@ -87,8 +87,8 @@ func TestNothingIsLeftOfAClusterThatIsGone(t *testing.T) {
 	if n := testutil.CollectAndCount(Collector{Reader: shelf{}}); n != 0 {
 		t.Errorf("%d numbers about no cluster", n)
 	}
-	new := posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "new"}}
-	if n := testutil.CollectAndCount(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{new}}}); n != 3 {
+	fresh := posthornv1.BrokerCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mq", Name: "new"}}
+	if n := testutil.CollectAndCount(Collector{Reader: shelf{items: []posthornv1.BrokerCluster{fresh}}}); n != 3 {
 		t.Errorf("%d numbers about a cluster without a status", n)
 	}
 	registry := prometheus.NewPedanticRegistry()

@@ -99,6 +99,7 @@ func truth(status metav1.ConditionStatus) float64 {
 		return 1
 	case metav1.ConditionFalse:
 		return 0
+	default:
+		return -1
 	}
-	return -1
 }

@@ -104,6 +104,7 @@ func mayAdopt(policy posthornv1.AdoptionPolicy, home bool, difference func() (Di
 			return nil
 		}
 		return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource; not adopted because it differs in %s", join(d.All()))
+	default:
+		return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource")
 	}
-	return Refuse(ReasonConflict, "it exists in the broker and was not made by this resource")
 }

@@ -250,7 +250,7 @@ func (a *attempt[T]) mayHave(ctx context.Context, cluster *posthornv1.BrokerClus
 	}
 	tenant, err := a.tenant(ctx, cluster, other)
 	if err == nil {
-		err = a.Kind.Work(a.Reconciler.copy(other), a.env(cluster)).Check(tenant)
+		err = a.Kind.Work(a.copy(other), a.env(cluster)).Check(tenant)
 	}
 	var refusal *Refusal
 	if errors.As(err, &refusal) {
@@ -263,7 +263,7 @@ func (a *attempt[T]) addFinalizer(ctx context.Context, before *T) error {
 	if controllerutil.ContainsFinalizer(a.object, names.Finalizer) {
 		return nil
 	}
-	patched := a.Reconciler.copy(a.object)
+	patched := a.copy(a.object)
 	controllerutil.AddFinalizer(patched, names.Finalizer)
 	lock := client.MergeFromWithOptions(a.object, client.MergeFromWithOptimisticLock{})
 	if err := a.Client.Patch(ctx, patched, lock); err != nil {
@@ -331,13 +331,13 @@ func (a *attempt[T]) owned(ctx context.Context, exists bool) (bool, error) {
 // writeClaim records the ownership before anything is made in the broker.
 func (a *attempt[T]) writeClaim(ctx context.Context, before *T) error {
 	a.object.Topology().Claim = a.claim
-	patched := a.Reconciler.copy(a.object)
+	patched := a.copy(a.object)
 	if err := a.Client.Status().Patch(ctx, patched, client.MergeFrom(*before)); err != nil {
 		return fmt.Errorf("writing the claim: %w", err)
 	}
 	a.object.SetResourceVersion(patched.GetResourceVersion())
 	a.object.SetManagedFields(patched.GetManagedFields())
-	*before = a.Reconciler.copy(a.object)
+	*before = a.copy(a.object)
 	return nil
 }
 

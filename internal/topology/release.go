@@ -37,7 +37,7 @@ func (a *attempt[T]) release(ctx context.Context) error {
 		}
 		a.Events.Eventf(a.object, nil, warning, "LeftBehind", "Delete", "%s %s: %s: %v", a.object.BrokerName(), what, why, err)
 	}
-	base := a.Reconciler.copy(a.object)
+	base := a.copy(a.object)
 	controllerutil.RemoveFinalizer(a.object, names.Finalizer)
 	if err := a.Client.Patch(ctx, a.object, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("taking the finalizer away: %w", err)

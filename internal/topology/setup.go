@@ -53,7 +53,10 @@ func (r *Reconciler[T]) SetupWithManager(mgr ctrl.Manager, name string) error {
 	if err := r.Kind.Configure(mgr, b); err != nil {
 		return fmt.Errorf("configuring the controller %s: %w", name, err)
 	}
-	if err := mgr.Add(manager.RunnableFunc(r.sweepForever)); err != nil {
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		r.sweepForever(ctx)
+		return nil
+	})); err != nil {
 		return fmt.Errorf("adding the sweep of leftovers: %w", err)
 	}
 	return b.Complete(r)

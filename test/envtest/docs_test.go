@@ -63,7 +63,7 @@ func startBrokersOf(namespace string) (stop func()) {
 		_ = wait.PollUntilContextCancel(running, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			var list posthornv1.BrokerClusterList
 			if err := k8s.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-				return false, nil
+				return false, nil //nolint:nilerr // The next poll lists again.
 			}
 			for i := range list.Items {
 				cluster := client.ObjectKeyFromObject(&list.Items[i])

@@ -54,7 +54,7 @@ var _ = Describe("Policy (O4)", func() {
 	It("reports what the broker says about a definition it does not know", func() {
 		w := newWorld()
 		p := w.policy("bound", func(p *posthornv1.Policy) {
-			p.Spec.Definition = map[string]apiextensionsv1.JSON{"max-lenght": value("10")}
+			p.Spec.Definition = map[string]apiextensionsv1.JSON{"max-size": value("10")}
 		})
 		create(p)
 		Eventually(ready(p)).Should(And(HavePrefix("False BrokerRefused"), ContainSubstring("not recognised policy settings")))

@@ -28,7 +28,10 @@ const (
 	// poll is how often it is asked until then.
 	poll = 50 * time.Millisecond
 
-	// Leader election of an operator under test, with room too: one that cannot write its lease ends.
+)
+
+// Leader election of an operator under test, with room too: one that cannot write its lease ends.
+const (
 	LeaseDuration = 4 * time.Minute
 	RenewDeadline = 3 * time.Minute
 	RetryPeriod   = 2 * time.Second

@@ -10,7 +10,7 @@ use super::graveyard::Graveyard;
 use super::place::{Draft, Place};
 use super::segments::Segments;
 use crate::checkout::{Back, Body, Handed, Store, Taken};
-use crate::{DeadReason, Delivery, Event, Output, SessionId};
+use crate::{DeadReason, Delivery, Event, Losses, Output, SessionId};
 use env::planted::{self, Bug};
 use env::{Disk, Incarnation, WallTime};
 use lanes::Lane;
