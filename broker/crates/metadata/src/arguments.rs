@@ -128,31 +128,13 @@ pub(crate) fn known_arguments(kind: QueueKind) -> &'static [&'static str] {
     }
 }
 
-impl QueueKind {
-    /// The name that arguments and the HTTP API use.
-    pub fn name(self) -> &'static str {
-        match self {
-            QueueKind::Classic => "classic",
-            QueueKind::Quorum => "quorum",
-        }
-    }
-
-    /// What error texts call it; clients' tests know these words.
-    pub fn module(self) -> &'static str {
-        match self {
-            QueueKind::Classic => "rabbit_classic_queue",
-            QueueKind::Quorum => "rabbit_quorum_queue",
-        }
-    }
-}
-
 /// The type a declaration asks for by `x-queue-type`: classic when it does not say.
 pub(crate) fn queue_kind(vhost: &str, name: &str, arguments: &Table) -> Result<QueueKind, Refused> {
     let Some(value) = arguments.get("x-queue-type") else {
         return Ok(QueueKind::Classic);
     };
     let found = match value {
-        Value::String(octets) => [QueueKind::Classic, QueueKind::Quorum]
+        Value::String(octets) => QueueKind::ALL
             .into_iter()
             .find(|k| k.name().as_bytes() == octets)
             .ok_or_else(|| format!("\"unsupported queue type '{}'\"", bare(octets))),

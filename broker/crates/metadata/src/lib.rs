@@ -31,10 +31,11 @@ mod vhosts;
 
 pub use codec::DecodeError;
 pub use globals::CLUSTER_NAME;
+pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueKind, QueueSettings, SessionId};
 pub use placement::{LeaderLocator, PlacementWish};
 pub use policies::EffectivePolicy;
 pub use route::RouteResult;
-pub use settings::{DEFAULT_DELIVERY_LIMIT, DeadLettering, Overflow, QueueSettings};
+pub use settings::{DEFAULT_DELIVERY_LIMIT, EffectiveSettings};
 pub use traffic::Traffic;
 pub use tree::{Right, Tree, TreeEvent, VhostRecord};
 
@@ -42,32 +43,6 @@ use bytes::Bytes;
 use env::{Incarnation, NodeId};
 use message::Table;
 use std::sync::Arc;
-
-/// A queue for as long as it exists; the metadata log index of its declaration, so never used twice. Above 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueId(pub u64);
-
-impl QueueId {
-    /// No queue's. A deletion of it changes nothing: once it is answered, the asker's tree has all that was committed
-    /// before it was asked.
-    pub const NONE: QueueId = QueueId(0);
-}
-
-/// A client's session: a connection of one life of one node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId {
-    pub node: NodeId,
-    pub incarnation: Incarnation,
-    pub number: u64,
-}
-
-pub type Name = Arc<str>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QueueKind {
-    Classic,
-    Quorum,
-}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueRecord {

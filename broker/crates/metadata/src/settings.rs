@@ -1,49 +1,24 @@
 //! What a queue's arguments and policies come to.
 
 use crate::policy_keys::stricter;
-use crate::{EffectivePolicy, Name, QueueKind, QueueRecord, Tree};
+use crate::{EffectivePolicy, QueueRecord, Tree};
+use ids::{DeadLettering, Name, Overflow, QueueKind, QueueSettings};
 use message::Value;
 
 /// Failed deliveries that a quorum queue allows unless it says otherwise (Q9).
 pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;
 
-/// Settings of a queue: those of `queue::QueueSettings` and, for its owner, the way of its dead messages and its lease.
+/// Settings of a queue as its arguments and policies determine them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueSettings {
-    pub max_length: Option<u64>,
-    pub max_length_bytes: Option<u64>,
-    pub overflow: Overflow,
-    /// None is no limit.
-    pub delivery_limit: Option<u32>,
-    pub message_ttl_ms: Option<u64>,
-    pub single_active_consumer: bool,
-    /// Classic: the highest priority; all are alike without.
-    pub max_priority: Option<u8>,
-    pub dead_letter: DeadLettering,
-    /// Where dead messages go, if anywhere: an exchange of the queue's vhost, which need not exist.
+pub struct EffectiveSettings {
+    /// The settings that the queue itself applies.
+    pub queue: QueueSettings,
+    /// The exchange for dead letters, in the queue's virtual host. It need not exist.
     pub dead_letter_exchange: Option<Name>,
-    /// The key they go there with; None is their own keys.
+    /// The routing key of dead letters. None: each keeps its own.
     pub dead_letter_routing_key: Option<Name>,
-    /// How long the queue may be unused before it is deleted.
+    /// Time without consumers and requests after which the queue is deleted.
     pub expires_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overflow {
-    DropHead,
-    RejectPublish,
-    /// Classic only: what is refused goes to the dead letter exchange.
-    RejectPublishDlx,
-}
-
-/// What becomes of dead messages (Q12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadLettering {
-    /// No dead letter exchange is named: they are gone.
-    Off,
-    AtMostOnce,
-    /// Quorum only: kept until every queue behind the exchange has confirmed.
-    AtLeastOnce,
 }
 
 /// What argument or policy says under a key; where both do the queue's own argument holds.
@@ -100,7 +75,7 @@ impl Tree {
 
     /// Where argument and policy both name a limit the smaller holds; of texts the argument does, but for a quorum queue's
     /// `overflow` the policy.
-    pub fn queue_settings(&self, queue: &QueueRecord) -> QueueSettings {
+    pub fn queue_settings(&self, queue: &QueueRecord) -> EffectiveSettings {
         let policy = self.effective_policy(queue);
         let limit = |key: &str| -> Option<i64> {
             let argument = queue.arguments.get(&format!("x-{key}"));
@@ -120,7 +95,7 @@ impl Tree {
             (QueueKind::Quorum, Some(n)) if n < 0 => None,
             (QueueKind::Quorum, Some(n)) => Some(u32::try_from(n).unwrap_or(u32::MAX)),
         };
-        QueueSettings {
+        let queue_settings = QueueSettings {
             max_length: natural("max-length"),
             max_length_bytes: natural("max-length-bytes"),
             overflow,
@@ -133,6 +108,9 @@ impl Tree {
                 QueueKind::Quorum => None,
             },
             dead_letter: dead_lettering(&policy, queue, overflow),
+        };
+        EffectiveSettings {
+            queue: queue_settings,
             dead_letter_exchange: text_of(&policy, queue, "dead-letter-exchange").map(Name::from),
             dead_letter_routing_key: text_of(&policy, queue, "dead-letter-routing-key")
                 .map(Name::from),

@@ -23,9 +23,9 @@ pub use face::{Addressed, ConsumerInfo, Moment, Output, Queue};
 
 use bytes::Bytes;
 use env::{Incarnation, NodeId, WallTime};
+pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueKind, QueueSettings, SessionId};
 pub use message::DeadReason;
 use message::{Message, Table};
-pub use metadata::{Name, QueueId, QueueKind, SessionId};
 use std::num::NonZeroU64;
 
 /// A consumer's number within its session, chosen by the session, never used twice there.
@@ -387,41 +387,6 @@ pub struct QueueCounters {
     /// Messages taken in.
     pub publish: u64,
     pub deliveries: Deliveries,
-}
-
-/// Settings that a queue takes from its arguments and its effective policy (the smaller of both where both name one).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueSettings {
-    pub max_length: Option<u64>,
-    pub max_length_bytes: Option<u64>,
-    pub overflow: Overflow,
-    /// Quorum: 20 unless said otherwise; None is no limit.
-    pub delivery_limit: Option<u32>,
-    pub message_ttl_ms: Option<u64>,
-    pub single_active_consumer: bool,
-    /// Classic: the highest priority; all are alike without.
-    pub max_priority: Option<u8>,
-    pub dead_letter: DeadLettering,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overflow {
-    DropHead,
-    RejectPublish,
-    /// Classic only: what is not taken is dead of `MaxLength`.
-    RejectPublishDlx,
-}
-
-/// What becomes of dead messages (Q12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeadLettering {
-    /// They are gone.
-    Off,
-    /// The owner passes them on once ([`Output::dead`]).
-    AtMostOnce,
-    /// Quorum only: they stay until the owner says that they have been passed on
-    /// ([`QuorumQueue::passed_on`](quorum::QuorumQueue::passed_on)).
-    AtLeastOnce,
 }
 
 /// A life of a node that will never speak again.

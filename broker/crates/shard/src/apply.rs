@@ -223,8 +223,8 @@ impl Core {
         }
         match record.kind {
             QueueKind::Classic => {
-                let settings = crate::turn::queue_part(&self.tree.queue_settings(record));
-                self.owners.open_classic(record, &settings);
+                let settings = self.tree.queue_settings(record);
+                self.owners.open_classic(record, &settings.queue);
             }
             QueueKind::Quorum => self.owners.open_quorum(record, declared && is_member),
         }

@@ -12,7 +12,7 @@ use env::Time;
 use env::planted::{self, Bug};
 use hashbrown::HashMap;
 use message::{DeadReason, Deaths, Dying, Message};
-use metadata::{Name, QueueId, QueueKind, QueueRecord, QueueSettings, RouteResult, Tree};
+use metadata::{EffectiveSettings, Name, QueueId, QueueKind, QueueRecord, RouteResult, Tree};
 use queue::Output;
 use queue::client::Told;
 use queue::quorum::DeadRead;
@@ -119,7 +119,7 @@ pub struct DeadLetters {
 
 impl DeadLetters {
     /// Where a queue's dead messages go from now on.
-    pub fn set_way(&mut self, record: &QueueRecord, settings: &QueueSettings) {
+    pub fn set_way(&mut self, record: &QueueRecord, settings: &EffectiveSettings) {
         let Some(exchange) = &settings.dead_letter_exchange else {
             if let Some(source) = self.sources.get_mut(&record.id) {
                 source.way = None;

@@ -25,7 +25,7 @@ use env::rng::SeededRng;
 use env::{Disk, Incarnation, Rng, SteadyWall, Time, WallTime};
 use hashbrown::HashMap;
 use metadata::{Change, QueueId, Refused, Tree};
-use queue::{DeadLettering, Moment, Overflow, QueueSettings, ToQueue};
+use queue::{Moment, ToQueue};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -246,7 +246,7 @@ impl Core {
         let settings = self.tree.queue_settings(record);
         self.dead_letters.set_way(record, &settings);
         self.owners.set_expires(queue, settings.expires_ms);
-        self.owners.configure(queue, &queue_part(&settings));
+        self.owners.configure(queue, &settings.queue);
     }
 
     pub fn tick(&mut self) {
@@ -333,27 +333,5 @@ impl Core {
             Some(self.reconcile_at),
         ];
         all.into_iter().flatten().min()
-    }
-}
-
-/// `metadata` knows policies, `queue` what they do.
-pub fn queue_part(s: &metadata::QueueSettings) -> QueueSettings {
-    QueueSettings {
-        max_length: s.max_length,
-        max_length_bytes: s.max_length_bytes,
-        overflow: match s.overflow {
-            metadata::Overflow::DropHead => Overflow::DropHead,
-            metadata::Overflow::RejectPublish => Overflow::RejectPublish,
-            metadata::Overflow::RejectPublishDlx => Overflow::RejectPublishDlx,
-        },
-        delivery_limit: s.delivery_limit,
-        message_ttl_ms: s.message_ttl_ms,
-        single_active_consumer: s.single_active_consumer,
-        max_priority: s.max_priority,
-        dead_letter: match s.dead_letter {
-            metadata::DeadLettering::Off => DeadLettering::Off,
-            metadata::DeadLettering::AtMostOnce => DeadLettering::AtMostOnce,
-            metadata::DeadLettering::AtLeastOnce => DeadLettering::AtLeastOnce,
-        },
     }
 }

@@ -3,6 +3,12 @@ use super::*;
 fn settings(log: &Log, called: &str) -> QueueSettings {
     log.tree
         .queue_settings(log.tree.queue("/", called).unwrap())
+        .queue
+}
+
+fn effective_settings(log: &Log, called: &str) -> EffectiveSettings {
+    log.tree
+        .queue_settings(log.tree.queue("/", called).unwrap())
 }
 
 fn effective(log: &Log, called: &str) -> std::sync::Arc<EffectivePolicy> {
@@ -284,9 +290,14 @@ fn dead_letters_take_the_queues_word_and_then_the_policys() {
         ],
     )));
     let of = |name: &str| {
-        let s = settings(&log, name);
+        let s = effective_settings(&log, name);
         let exchange = s.dead_letter_exchange.map(|x| x.to_string());
-        (exchange.unwrap_or_default(), s.dead_letter, s.overflow)
+        let queue = s.queue;
+        (
+            exchange.unwrap_or_default(),
+            queue.dead_letter,
+            queue.overflow,
+        )
     };
     let (own, theirs) = ("own".to_owned(), "theirs".to_owned());
     // A quorum queue's overflow is the policy's, a classic queue's its own.
@@ -294,7 +305,7 @@ fn dead_letters_take_the_queues_word_and_then_the_policys() {
     assert_eq!(of("head"), (own.clone(), AtMostOnce, Overflow::DropHead));
     assert_eq!(of("can"), (own, AtMostOnce, Overflow::RejectPublishDlx));
     assert_eq!(of("lease"), (theirs, AtMostOnce, Overflow::RejectPublish));
-    let lease = settings(&log, "lease");
+    let lease = effective_settings(&log, "lease");
     assert_eq!(lease.expires_ms, Some(500));
     assert_eq!(lease.dead_letter_routing_key.as_deref(), Some("key"));
     log.ok(Change::PutPolicy(policy(

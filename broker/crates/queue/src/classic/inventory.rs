@@ -11,7 +11,7 @@ use super::place::Number;
 use super::record::{be32, be64};
 use bytes::{BufMut, BytesMut};
 use env::Disk;
-use metadata::QueueId;
+use ids::QueueId;
 use std::collections::BTreeMap;
 use std::io;
 

@@ -7,7 +7,7 @@
 use super::place::Number;
 use super::record::{be32, be64};
 use bytes::{BufMut, BytesMut};
-use metadata::QueueId;
+use ids::QueueId;
 
 pub(super) const LEN: usize = 36;
 const COVERED: usize = 32;

@@ -8,7 +8,7 @@
 use super::record::{be32, be64};
 use bytes::{BufMut, BytesMut};
 use env::{Disk, Incarnation};
-use metadata::QueueId;
+use ids::QueueId;
 use std::collections::BTreeMap;
 use std::io;
 

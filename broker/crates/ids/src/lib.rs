@@ -1,0 +1,92 @@
+//! Identifiers of queues and sessions, queue types and queue settings.
+//!
+//! Every crate that names a queue or a session depends on this one, so that a queue type needs nothing of the metadata
+//! tree and the tree needs nothing of a queue type.
+#![forbid(unsafe_code)]
+
+use env::{Incarnation, NodeId};
+use std::sync::Arc;
+
+/// The name of a virtual host, queue, exchange, user or another object. Cloning counts a reference.
+pub type Name = Arc<str>;
+
+/// The number of a queue: the index in the metadata log of the queue's declaration, so it is never used again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u64);
+
+impl QueueId {
+    /// The number of no queue. Deleting it changes nothing, but the answer proves that the requester's tree has
+    /// everything that was committed before the request.
+    pub const NONE: QueueId = QueueId(0);
+}
+
+/// A client's session: a connection in one incarnation of one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    pub number: u64,
+}
+
+/// The type of a queue (`x-queue-type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QueueKind {
+    Classic,
+    Quorum,
+}
+
+impl QueueKind {
+    /// All queue types, in the order of their names.
+    pub const ALL: [QueueKind; 2] = [QueueKind::Classic, QueueKind::Quorum];
+
+    /// The name in `x-queue-type` and in the HTTP API.
+    pub fn name(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "classic",
+            QueueKind::Quorum => "quorum",
+        }
+    }
+
+    /// The name in RabbitMQ's error texts, which its clients match on.
+    pub fn module(self) -> &'static str {
+        match self {
+            QueueKind::Classic => "rabbit_classic_queue",
+            QueueKind::Quorum => "rabbit_quorum_queue",
+        }
+    }
+}
+
+/// Effect of a length limit (`overflow`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    DropHead,
+    RejectPublish,
+    /// Classic queues only: refused messages go to the dead letter exchange.
+    RejectPublishDlx,
+}
+
+/// Treatment of dead letters (`dead-letter-exchange` and `dead-letter-strategy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadLettering {
+    /// The queue has no dead letter exchange and drops its dead letters.
+    Off,
+    /// The queue forwards each dead letter once.
+    AtMostOnce,
+    /// Quorum queues only: the queue keeps a dead letter until every target queue has confirmed it.
+    AtLeastOnce,
+}
+
+/// Settings that a queue takes from its arguments and its effective policy. Where both name a limit, the smaller holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSettings {
+    pub max_length: Option<u64>,
+    pub max_length_bytes: Option<u64>,
+    pub overflow: Overflow,
+    /// Failed deliveries after which a message becomes a dead letter. None: no limit, as for every classic queue.
+    pub delivery_limit: Option<u32>,
+    pub message_ttl_ms: Option<u64>,
+    pub single_active_consumer: bool,
+    /// Classic queues only: the highest priority. None: all messages are alike.
+    pub max_priority: Option<u8>,
+    pub dead_letter: DeadLettering,
+}
