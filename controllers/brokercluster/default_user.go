@@ -215,8 +215,17 @@ func (s *scope) rotateDefaultUser(ctx context.Context) error {
 	return s.ensureDefaultUser(ctx)
 }
 
+// changePassword gives the broker the wanted password. Where nodes do not take the operator's certificate, the default
+// user does it, with the password that the broker takes.
 func (s *scope) changePassword(ctx context.Context) error {
 	c := s.credentials
+	if s.listener == connect.Operator {
+		b, err := s.Brokers.Cluster(ctx, s.key())
+		if err != nil {
+			return err
+		}
+		return b.PutUser(ctx, c.username, c.wanted, []string{administrator})
+	}
 	b, err := s.Brokers.As(ctx, s.key(), c.username, c.accepted)
 	if err != nil {
 		return err

@@ -44,6 +44,11 @@ func internodeCertificate(namespace, cluster string) ownCertificate {
 
 // internodeHosts are the names that the certificate is for.
 func internodeHosts(namespace, cluster string) []string {
-	nodes := names.NodesService(cluster) + "." + namespace + ".svc"
+	nodes := internodeName(namespace, cluster)
 	return []string{"*." + nodes, nodes, "*." + nodes + ".cluster.local", "localhost"}
+}
+
+// internodeName is the name that the certificate of every node has.
+func internodeName(namespace, cluster string) string {
+	return names.NodesService(cluster) + "." + namespace + ".svc"
 }

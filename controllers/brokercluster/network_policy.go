@@ -28,7 +28,7 @@ func (s *scope) ensureNetworkPolicy(ctx context.Context) error {
 	}
 	return s.ensure(ctx, policy, func() error {
 		policy.Spec = strictPolicy(s.cluster, openTo{
-			clients: clientPorts(&s.cluster.Spec, s.protocols), management: managementPorts(s.reach), metrics: metricsPorts(s.scraped),
+			clients: clientPorts(&s.cluster.Spec, s.protocols), management: append(managementPorts(s.reach), port(operatorPort, names.PortOperator)), metrics: metricsPorts(s.scraped),
 		}, s.OperatorNamespace)
 		return nil
 	})

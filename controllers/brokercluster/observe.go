@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
 )
 
@@ -39,9 +40,9 @@ type memberView struct {
 	unbelieved bool
 	// unauthorized: the node refused the operator's credentials.
 	unauthorized bool
-	// secure: the node's HTTP API is asked over TLS.
-	secure  bool
-	version string
+	// listener at which the operator asks the node.
+	listener connect.Listener
+	version  string
 	// drained: the broker says that the node is in maintenance mode.
 	drained bool
 	// queues that need this node.
@@ -85,7 +86,7 @@ func viewPod(name string, pod *corev1.Pod, revision, accepted string) memberView
 	if pod == nil {
 		return m
 	}
-	m.Presence, m.secure = podPresent, reachOf(pod).secure
+	m.Presence, m.listener = podPresent, listenerOf(pod.Spec.Containers)
 	if pod.DeletionTimestamp != nil {
 		m.Presence = podTerminating
 	}
@@ -229,7 +230,7 @@ func (s *scope) askNodes(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range s.members {
 		if m := &s.members[i]; m.Presence == podPresent && !m.NotRunning && m.pod.Status.PodIP != "" {
-			node, err := nodes(m.Name, m.secure)
+			node, err := nodes(m.Name, m.listener)
 			if err != nil {
 				log.FromContext(ctx).V(1).Info("a node cannot be asked", "node", m.Name, "reason", err.Error())
 				continue
@@ -277,12 +278,12 @@ func (s *scope) askNode(ctx context.Context, m *memberView, node broker.Client) 
 
 // askWhoIsDrained asks one ready node for all nodes' maintenance mode. A new pod whose node is still
 // in the mode that the operator put its predecessor into is to be revived.
-func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string, bool) (broker.Client, error)) {
+func (s *scope) askWhoIsDrained(ctx context.Context, nodes func(string, connect.Listener) (broker.Client, error)) {
 	for i := range s.members {
 		if !s.members[i].Ready {
 			continue
 		}
-		node, err := nodes(s.members[i].Name, s.members[i].secure)
+		node, err := nodes(s.members[i].Name, s.members[i].listener)
 		if err != nil {
 			continue
 		}

@@ -110,6 +110,7 @@ func buildTemplate(cluster *posthornv1.BrokerCluster, inputs templateInputs) (co
 		},
 	}
 	addListeners(&template.Spec.Containers[0], inputs.Protocols, inputs.TLS)
+	addOperatorListener(&template, cluster.Name)
 	addServing(&template, inputs.TLS)
 	return override(template, inputs.Override)
 }

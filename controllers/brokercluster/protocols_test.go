@@ -37,7 +37,7 @@ func TestListenersReachThePodAndTheServices(t *testing.T) {
 		"MQTT alone":           {protocols(mqtt), nil, "mqtt web-mqtt", "LISTENERS_TCP=none MQTT_LISTENERS_TCP_DEFAULT=1883 WEB__MQTT_TCP_PORT=15675"},
 		"MQTT alone, TLS only": {protocols(mqtt), only, "mqtts web-mqtt-tls", "LISTENERS_TCP=none MQTT_LISTENERS_SSL_DEFAULT=8883 WEB__MQTT_SSL_PORT=15676"},
 	}
-	others := map[string]bool{"management": true, "management-tls": true, "prometheus": true, "prometheus-tls": true, "cluster": true, "probes": true}
+	others := map[string]bool{"management": true, "management-tls": true, "prometheus": true, "prometheus-tls": true, "cluster": true, "probes": true, "operator": true}
 	for name, c := range cases {
 		cluster := testCluster()
 		cluster.Spec.TLS = c.tls

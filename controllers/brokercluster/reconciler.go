@@ -178,6 +178,9 @@ func (s *scope) tend(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.mendDefaultUser(ctx); err != nil {
+		return err
+	}
 	if err := s.roll(ctx); err != nil {
 		return err
 	}
@@ -200,10 +203,12 @@ func (s *scope) change(ctx context.Context) error {
 		s.ensureAccess,
 		s.ensureDefaultUser,
 		s.ensureInternode,
+		s.ensureOperatorCertificate,
 		s.ensureServing,
 		s.ensureConfigMap,
 		s.ensureNodesService,
 		s.ensureClientService,
+		s.ensureOperatorService,
 		s.ensureStatefulSet,
 		s.growVolumes,
 		s.rotateDefaultUser,

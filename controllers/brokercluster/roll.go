@@ -135,5 +135,5 @@ func (s *scope) node(ctx context.Context, m *memberView) (broker.Client, error) 
 	if err != nil {
 		return nil, err
 	}
-	return nodes(m.Name, m.secure)
+	return nodes(m.Name, m.listener)
 }

@@ -20,6 +20,7 @@ import (
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
 )
 
@@ -45,9 +46,9 @@ type scope struct {
 	leftover string
 	// scaling is what was found about the removal of a node.
 	scaling scaling
-	// reach is by which ports nodes can be asked, and askSecurely whether the Service is asked over TLS.
-	reach       reach
-	askSecurely bool
+	// reach is by which ports people can ask nodes, and listener where the operator asks any ready node.
+	reach    reach
+	listener connect.Listener
 	// scraped is by which ports nodes give metrics, and scrape by which of them they are asked for these.
 	scraped, scrape reach
 	// mounted are the Secrets with certificates that nodes show, the spec's first.

@@ -111,7 +111,7 @@ func TestTLSReachesThePodAsAWhole(t *testing.T) {
 		}
 		secret, files := "", 0
 		sources := template.Spec.Volumes[0].Projected.Sources
-		if last := sources[len(sources)-1].Secret; last.Name != names.InternodeSecret("c") {
+		if last := sources[len(sources)-1].Secret; last.Name != names.OperatorCertificateSecret("c") {
 			secret, files = last.Name, len(last.Items)
 		}
 		if secret != c.secret || files != c.files {

@@ -73,7 +73,7 @@ func (s *scope) settleReach(ctx context.Context) error {
 	}
 	s.reach = reach{plain: !s.cluster.Spec.TLSOnly(), secure: s.cluster.Spec.TLS != nil}
 	s.scraped = s.reach
-	s.askSecurely = serviceScheme(pods, s.reach.secure)
+	s.listener = serviceListener(pods, s.listenerToCome())
 	s.scrape = decideScrape(pods, s.reach.secure)
 	if s.reach.secure {
 		s.mounted = []string{servingSecret(s.cluster)}
@@ -88,31 +88,6 @@ func (s *scope) settleReach(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// serviceScheme says whether the client Service is asked over TLS. It has the ready pods that have the
-// port; the first row that fits counts:
-//
-//	a ready pod has TLS     | yes
-//	a pod is ready          | no
-//	a pod has TLS           | yes
-//	there is a pod          | no
-//	the spec asks for TLS   | yes
-func serviceScheme(pods map[string]*corev1.Pod, wanted bool) bool {
-	var ready, exists, readyTLS, anyTLS bool
-	for _, pod := range pods {
-		is := condition(pod, corev1.PodReady)
-		isReady, secure := is != nil && is.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil, reachOf(pod).secure
-		ready, readyTLS = ready || isReady, readyTLS || isReady && secure
-		exists, anyTLS = true, anyTLS || secure
-	}
-	switch {
-	case ready:
-		return readyTLS
-	case exists:
-		return anyTLS
-	}
-	return wanted
 }
 
 // mountedSecret is the Secret with the certificate that the pod shows; empty without TLS.
@@ -130,8 +105,8 @@ func mountedSecret(pod *corev1.Pod) string {
 	return ""
 }
 
-// keepTrust notes, beside the operator's credentials, how the HTTP API is asked and by what nodes are
-// believed. It does so in a pause too: others replace certificates then, and nothing of the cluster is
+// keepTrust notes, beside the operator's credentials, how the HTTP API is asked, the operator's certificate and by what
+// nodes are believed. It does so in a pause too: others replace certificates then, and nothing of the cluster is
 // changed by it.
 func (s *scope) keepTrust(ctx context.Context) error {
 	var note corev1.Secret
@@ -152,8 +127,16 @@ func (s *scope) keepTrust(ctx context.Context) error {
 	}
 	before := note.DeepCopy()
 	next := decideTrust(connect.NoteOf(&note).Trusts(), current, s.mounted, s.Now())
-	if err := connect.WriteTrust(&note, s.askSecurely, next); err != nil {
+	if err := connect.WriteTrust(&note, s.listener, next); err != nil {
 		return err
+	}
+	switch identity, found, err := s.identity(ctx); {
+	case err != nil:
+		return err
+	case found:
+		if err := connect.WriteIdentity(&note, identity); err != nil {
+			return err
+		}
 	}
 	if sameData(before.Data, note.Data) {
 		return nil

@@ -4,6 +4,7 @@
 package brokercluster
 
 import (
+	"crypto/x509"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
+	"posthorn.io/posthorn/internal/broker"
+	"posthorn.io/posthorn/internal/broker/brokertest"
 	"posthorn.io/posthorn/internal/connect"
 )
 
@@ -96,34 +99,85 @@ func hasPort(ports []corev1.ContainerPort, name string) bool {
 	return slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-func TestServiceScheme(t *testing.T) {
+// earlierPodOf is a pod that was made before there was a listener for the operator.
+func earlierPodOf(t *testing.T, ready bool, tls *posthornv1.TLSSpec) *corev1.Pod {
+	t.Helper()
+	pod := podOf(t, ready, tls)
+	broker := &pod.Spec.Containers[0]
+	broker.Ports = withoutPort(broker.Ports, operatorPort)
+	return pod
+}
+
+func TestServiceListener(t *testing.T) {
 	tls := &posthornv1.TLSSpec{}
-	plain, secure := podOf(t, true, nil), podOf(t, true, tls)
-	plainAway, secureAway := podOf(t, false, nil), podOf(t, false, tls)
+	plain, secure, own := earlierPodOf(t, true, nil), earlierPodOf(t, true, tls), podOf(t, true, nil)
+	plainAway, secureAway, ownAway := earlierPodOf(t, false, nil), earlierPodOf(t, false, tls), podOf(t, false, tls)
 	going := podOf(t, true, tls)
 	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 	cases := map[string]struct {
 		pods   []*corev1.Pod
-		wanted bool
-		want   bool
+		toCome connect.Listener
+		want   connect.Listener
 	}{
-		"no pod, none wanted":               {nil, false, false},
-		"no pod, wanted":                    {nil, true, true},
-		"none ready, TLS wanted":            {[]*corev1.Pod{plainAway}, true, false},
-		"none ready, one has TLS":           {[]*corev1.Pod{plainAway, secureAway}, false, true},
-		"a roll that has begun":             {[]*corev1.Pod{plain, plain, secureAway}, true, false},
-		"a roll that has one ready":         {[]*corev1.Pod{plain, plain, secure}, true, true},
-		"a roll away from TLS":              {[]*corev1.Pod{plain, plain, secure}, false, true},
-		"a roll away from TLS, nearly over": {[]*corev1.Pod{plain, plain, going}, false, false},
-		"all have TLS":                      {[]*corev1.Pod{secure, secureAway}, true, true},
-		"none has TLS":                      {[]*corev1.Pod{plain, plainAway}, true, false},
+		"no pod, none to come with TLS":    {nil, connect.Plain, connect.Plain},
+		"no pod, a new cluster":            {nil, connect.Operator, connect.Operator},
+		"none ready":                       {[]*corev1.Pod{plainAway}, connect.Operator, connect.Plain},
+		"none ready, one has TLS":          {[]*corev1.Pod{plainAway, secureAway}, connect.Plain, connect.Secure},
+		"none ready, one has ours":         {[]*corev1.Pod{secureAway, ownAway}, connect.Plain, connect.Operator},
+		"a roll that has begun":            {[]*corev1.Pod{plain, plain, ownAway}, connect.Operator, connect.Plain},
+		"a roll that has one ready":        {[]*corev1.Pod{plain, secure, own}, connect.Operator, connect.Operator},
+		"a roll away from it, nearly over": {[]*corev1.Pod{plain, plain, going}, connect.Plain, connect.Plain},
+		"all have TLS":                     {[]*corev1.Pod{secure, secureAway}, connect.Operator, connect.Secure},
+		"all have ours":                    {[]*corev1.Pod{own, ownAway}, connect.Operator, connect.Operator},
 	}
 	for name, c := range cases {
 		pods := map[string]*corev1.Pod{}
 		for i, pod := range c.pods {
 			pods[string(rune('a'+i))] = pod
 		}
-		if got := serviceScheme(pods, c.wanted); got != c.want {
+		if got := serviceListener(pods, c.toCome); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestOperatorIsNoNodeAndNodesAreNotTheOperator(t *testing.T) {
+	own, nodes := operatorCertificate("mq", "c"), internodeCertificate("mq", "c")
+	if own.authority == nodes.authority || slices.Contains(own.leaf.Usages, x509.ExtKeyUsageServerAuth) {
+		t.Errorf("%+v", own)
+	}
+	pod := podOf(t, true, &posthornv1.TLSSpec{})
+	for _, source := range pod.Spec.Volumes[0].Projected.Sources {
+		if source.Secret == nil || source.Secret.Name != own.secret {
+			continue
+		}
+		if len(source.Secret.Items) != 1 || source.Secret.Items[0].Key != caKey {
+			t.Errorf("pods are given the operator's key: %v", source.Secret.Items)
+		}
+		return
+	}
+	t.Error("pods do not know the operator's authority")
+}
+
+func TestDefaultUserIsComparedWithItsSecret(t *testing.T) {
+	server := brokertest.Start("admin", "secret")
+	t.Cleanup(server.Close)
+	user, _ := server.User("admin")
+	for name, c := range map[string]struct {
+		change   func(*broker.User)
+		password string
+		want     bool
+	}{
+		"as it was made":           {func(*broker.User) {}, "secret", true},
+		"another password":         {func(*broker.User) {}, "other", false},
+		"without a password":       {func(u *broker.User) { u.PasswordHash = "" }, "secret", false},
+		"without its tag":          {func(u *broker.User) { u.Tags = broker.Tags{"monitoring"} }, "secret", false},
+		"with a tag more":          {func(u *broker.User) { u.Tags = broker.Tags{"administrator", "mine"} }, "secret", true},
+		"a hash that nobody knows": {func(u *broker.User) { u.HashingAlgorithm = "unknown" }, "secret", true},
+	} {
+		changed := user
+		c.change(&changed)
+		if got := isDefaultUser(changed, c.password); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -46,6 +46,8 @@ type Trust struct {
 	Name string
 	// Roots that it must come from, directly or by others.
 	Roots *x509.CertPool
+	// Shown is the client certificate for a node that asks for one; nil: none.
+	Shown *tls.Certificate
 }
 
 // NewSecureTransport makes a transport for HTTPS. A node is believed by the first trust that fits its
@@ -65,7 +67,11 @@ func secure(dial dialer, trusts []Trust) dialer {
 			if err != nil {
 				return nil, err
 			}
-			conn := tls.Client(plain, &tls.Config{ServerName: trust.Name, RootCAs: trust.Roots, MinVersion: tls.VersionTLS12})
+			config := &tls.Config{ServerName: trust.Name, RootCAs: trust.Roots, MinVersion: tls.VersionTLS12}
+			if trust.Shown != nil {
+				config.Certificates = []tls.Certificate{*trust.Shown}
+			}
+			conn := tls.Client(plain, config)
 			if failure = shake(ctx, conn); failure == nil {
 				return conn, nil
 			}

@@ -57,7 +57,7 @@ func TestNodesAreBelievedByTheirCertificate(t *testing.T) {
 	server := brokertest.Start("admin", "secret")
 	t.Cleanup(server.Close)
 	server.SetNode("c-0", true)
-	server.SetListens(func(string) (bool, bool) { return false, true })
+	server.SetListens(func(string) brokertest.Listens { return brokertest.Listens{Secure: true} })
 	url := server.SecureURL("", func() (*tls.Certificate, error) { return shown, nil })
 	good := mine.certificate(time.Hour, "c.mq.svc", "mq.example.com")
 	self := x509.NewCertPool()

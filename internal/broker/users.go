@@ -56,8 +56,12 @@ func (c *HTTPClient) PutPermission(ctx context.Context, permission Permission) e
 	return c.call(ctx, http.MethodPut, where, permission, nil)
 }
 
-// EnterVhost gives the client's own user all permissions in a vhost; an administrator may do that.
+// EnterVhost gives the client's own user all permissions in a vhost; an administrator may do that. A client that is
+// known by its certificate has them.
 func (c *HTTPClient) EnterVhost(ctx context.Context, vhost string) error {
+	if c.access.Username == "" {
+		return nil
+	}
 	return c.PutPermission(ctx, Permission{User: c.access.Username, Vhost: vhost, Configure: ".*", Write: ".*", Read: ".*"})
 }
 

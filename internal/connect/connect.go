@@ -19,27 +19,46 @@ import (
 	"posthorn.io/posthorn/internal/names"
 )
 
-// Resolver tells where the management API of a cluster and of its nodes is, over TLS (secure) or not.
+// Listener is one of a node's listeners for the HTTP API.
+type Listener string
+
+// Listeners, as they are noted.
+const (
+	// Plain is without TLS.
+	Plain Listener = ""
+	// Secure is over TLS.
+	Secure Listener = "https"
+	// Operator takes the operator's client certificate instead of a password.
+	Operator Listener = "operator"
+)
+
+// Resolver tells where the management API of a cluster and of its nodes is.
 type Resolver interface {
-	ClusterURL(cluster client.ObjectKey, secure bool) string
-	NodeURL(cluster client.ObjectKey, pod string, secure bool) string
+	ClusterURL(cluster client.ObjectKey, listener Listener) string
+	NodeURL(cluster client.ObjectKey, pod string, listener Listener) string
 }
 
 // DNS is the Resolver for an operator that runs inside Kubernetes.
 type DNS struct{}
 
-// ClusterURL is the client Service.
-func (DNS) ClusterURL(cluster client.ObjectKey, secure bool) string {
-	return address(names.Host(cluster.Namespace, cluster.Name), secure)
+// ClusterURL is the client Service, or the operator's own.
+func (DNS) ClusterURL(cluster client.ObjectKey, listener Listener) string {
+	if listener == Operator {
+		return address(names.OperatorHost(cluster.Namespace, cluster.Name), listener)
+	}
+	return address(names.Host(cluster.Namespace, cluster.Name), listener)
 }
 
 // NodeURL is the pod's name in the headless Service.
-func (DNS) NodeURL(cluster client.ObjectKey, pod string, secure bool) string {
-	return address(names.NodeHost(cluster.Namespace, cluster.Name, pod), secure)
+func (DNS) NodeURL(cluster client.ObjectKey, pod string, listener Listener) string {
+	return address(names.NodeHost(cluster.Namespace, cluster.Name, pod), listener)
 }
 
-func address(host string, secure bool) string {
-	if secure {
+func address(host string, listener Listener) string {
+	switch listener {
+	case Operator:
+		return "https://" + host + ":" + strconv.Itoa(names.PortOperator)
+	case Secure:
 		return "https://" + host + ":" + strconv.Itoa(names.PortManagementTLS)
 	}
 	return "http://" + host + ":" + strconv.Itoa(names.PortManagement)
@@ -49,7 +68,8 @@ func address(host string, secure bool) string {
 // look at, reading it for each would be most of what the API server is asked.
 const keepNote = 3 * time.Second
 
-// Connector makes clients with the credentials of a cluster's default user, as the operator noted them.
+// Connector makes clients with the operator's certificate, or for nodes that do not take that with the credentials of
+// the cluster's default user, as the operator noted them.
 type Connector struct {
 	// Secrets reads Secrets, not from a cache.
 	Secrets  client.Reader
@@ -63,8 +83,8 @@ type Connector struct {
 
 	mu   sync.Mutex
 	kept map[client.ObjectKey]kept
-	// secure transports by cluster.
-	secure map[client.ObjectKey]secureTransport
+	// secure transports by cluster and listener.
+	secure map[destination]secureTransport
 }
 
 // kept is what was read, and when.
@@ -73,7 +93,12 @@ type kept struct {
 	read time.Time
 }
 
-// secureTransport is made of what is noted of trust.
+type destination struct {
+	cluster  client.ObjectKey
+	listener Listener
+}
+
+// secureTransport is made of what is noted of trust and of the operator's certificate.
 type secureTransport struct {
 	noted     string
 	transport *http.Transport
@@ -85,17 +110,17 @@ func (c *Connector) Cluster(ctx context.Context, cluster client.ObjectKey) (brok
 	if err != nil {
 		return nil, err
 	}
-	return c.client(cluster, note, c.Resolver.ClusterURL(cluster, note.Secure), note.Secure)
+	return c.client(cluster, note, note.Listener, c.Resolver.ClusterURL(cluster, note.Listener))
 }
 
-// Nodes makes a function that makes clients which ask one node each, over TLS or not.
-func (c *Connector) Nodes(ctx context.Context, cluster client.ObjectKey) (func(pod string, secure bool) (broker.Client, error), error) {
+// Nodes makes a function that makes clients which ask one node each at one of its listeners.
+func (c *Connector) Nodes(ctx context.Context, cluster client.ObjectKey) (func(pod string, listener Listener) (broker.Client, error), error) {
 	note, err := c.note(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	return func(pod string, secure bool) (broker.Client, error) {
-		return c.client(cluster, note, c.Resolver.NodeURL(cluster, pod, secure), secure)
+	return func(pod string, listener Listener) (broker.Client, error) {
+		return c.client(cluster, note, listener, c.Resolver.NodeURL(cluster, pod, listener))
 	}, nil
 }
 
@@ -105,34 +130,53 @@ func (c *Connector) As(ctx context.Context, cluster client.ObjectKey, username, 
 	if err != nil {
 		return nil, err
 	}
-	note.Username, note.Password = username, password
-	return c.client(cluster, note, c.Resolver.ClusterURL(cluster, note.Secure), note.Secure)
-}
-
-func (c *Connector) client(cluster client.ObjectKey, note Note, url string, secure bool) (broker.Client, error) {
-	access := broker.Access{URL: url, Username: note.Username, Password: note.Password}
-	if !secure {
-		return broker.New(access, c.Transport), nil
-	}
-	transport, err := c.secureTransport(cluster, note)
+	transport, err := c.transport(cluster, note, note.Listener)
 	if err != nil {
 		return nil, err
 	}
-	if c.Measure != nil {
-		return broker.New(access, c.Measure(transport)), nil
+	access := broker.Access{URL: c.Resolver.ClusterURL(cluster, note.Listener), Username: username, Password: password}
+	return broker.New(access, transport), nil
+}
+
+func (c *Connector) client(cluster client.ObjectKey, note Note, listener Listener, url string) (broker.Client, error) {
+	transport, err := c.transport(cluster, note, listener)
+	if err != nil {
+		return nil, err
+	}
+	access := broker.Access{URL: url}
+	if listener != Operator {
+		access.Username, access.Password = note.Username, note.Password
 	}
 	return broker.New(access, transport), nil
 }
 
-// secureTransport gives the cluster's transport, a new one when what is trusted has changed.
-func (c *Connector) secureTransport(cluster client.ObjectKey, note Note) (*http.Transport, error) {
+func (c *Connector) transport(cluster client.ObjectKey, note Note, listener Listener) (http.RoundTripper, error) {
+	if listener == Plain {
+		return c.Transport, nil
+	}
+	transport, err := c.secureTransport(destination{cluster, listener}, note)
+	if err != nil {
+		return nil, err
+	}
+	if c.Measure != nil {
+		return c.Measure(transport), nil
+	}
+	return transport, nil
+}
+
+// secureTransport gives the transport of a cluster's listener, a new one when what is trusted or shown has changed.
+func (c *Connector) secureTransport(to destination, note Note) (*http.Transport, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before, found := c.secure[cluster]
-	if found && before.noted == note.trusts {
+	noted := note.trusts
+	if to.listener == Operator {
+		noted = note.identity
+	}
+	before, found := c.secure[to]
+	if found && before.noted == noted {
 		return before.transport, nil
 	}
-	trusts, err := note.believed()
+	transport, err := note.transport(to.listener)
 	if err != nil {
 		return nil, err
 	}
@@ -140,11 +184,10 @@ func (c *Connector) secureTransport(cluster client.ObjectKey, note Note) (*http.
 		before.transport.CloseIdleConnections()
 	}
 	if c.secure == nil {
-		c.secure = map[client.ObjectKey]secureTransport{}
+		c.secure = map[destination]secureTransport{}
 	}
-	made := secureTransport{noted: note.trusts, transport: broker.NewSecureTransport(trusts)}
-	c.secure[cluster] = made
-	return made.transport, nil
+	c.secure[to] = secureTransport{noted: noted, transport: transport}
+	return transport, nil
 }
 
 // Forget makes the next client read what is noted of the cluster anew.
@@ -159,9 +202,11 @@ func (c *Connector) Drop(cluster client.ObjectKey) {
 	c.Forget(cluster)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if gone, found := c.secure[cluster]; found {
-		gone.transport.CloseIdleConnections()
-		delete(c.secure, cluster)
+	for to, gone := range c.secure {
+		if to.cluster == cluster {
+			gone.transport.CloseIdleConnections()
+			delete(c.secure, to)
+		}
 	}
 }
 

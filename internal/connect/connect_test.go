@@ -4,6 +4,7 @@
 package connect
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/broker/brokertest"
 	"posthorn.io/posthorn/internal/pki"
 )
@@ -78,16 +80,22 @@ func TestBindingSaysWhereToConnect(t *testing.T) {
 
 func TestDNSNames(t *testing.T) {
 	key := client.ObjectKey{Namespace: "mq", Name: "c"}
-	if got := (DNS{}).ClusterURL(key, false); got != "http://c.mq.svc:15672" {
+	if got := (DNS{}).ClusterURL(key, Plain); got != "http://c.mq.svc:15672" {
 		t.Error(got)
 	}
-	if got := (DNS{}).ClusterURL(key, true); got != "https://c.mq.svc:15671" {
+	if got := (DNS{}).ClusterURL(key, Secure); got != "https://c.mq.svc:15671" {
 		t.Error(got)
 	}
-	if got := (DNS{}).NodeURL(key, "c-1", false); got != "http://c-1.c-nodes.mq.svc:15672" {
+	if got := (DNS{}).NodeURL(key, "c-1", Plain); got != "http://c-1.c-nodes.mq.svc:15672" {
 		t.Error(got)
 	}
-	if got := (DNS{}).NodeURL(key, "c-1", true); got != "https://c-1.c-nodes.mq.svc:15671" {
+	if got := (DNS{}).NodeURL(key, "c-1", Secure); got != "https://c-1.c-nodes.mq.svc:15671" {
+		t.Error(got)
+	}
+	if got := (DNS{}).ClusterURL(key, Operator); got != "https://c-operator.mq.svc:15670" {
+		t.Error(got)
+	}
+	if got := (DNS{}).NodeURL(key, "c-1", Operator); got != "https://c-1.c-nodes.mq.svc:15670" {
 		t.Error(got)
 	}
 }
@@ -110,8 +118,8 @@ func (s shelf) Get(_ context.Context, _ client.ObjectKey, object client.Object, 
 // only resolves every cluster to one broker with TLS.
 type only struct{ url string }
 
-func (o only) ClusterURL(client.ObjectKey, bool) string      { return o.url }
-func (o only) NodeURL(client.ObjectKey, string, bool) string { return o.url }
+func (o only) ClusterURL(client.ObjectKey, Listener) string      { return o.url }
+func (o only) NodeURL(client.ObjectKey, string, Listener) string { return o.url }
 
 func TestANewAuthorityIsTakenUp(t *testing.T) {
 	now := time.Now()
@@ -134,7 +142,7 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 	server := brokertest.Start("admin", "secret")
 	t.Cleanup(server.Close)
 	server.SetNode("c-0", true)
-	server.SetListens(func(string) (bool, bool) { return false, true })
+	server.SetListens(func(string) brokertest.Listens { return brokertest.Listens{Secure: true} })
 	key := client.ObjectKey{Namespace: "mq", Name: "c"}
 	note := &corev1.Secret{}
 	WriteCredentials(note, "admin", "secret")
@@ -150,7 +158,7 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 		return err
 	}
 	for round := range 3 {
-		if err := WriteTrust(note, true, []Trust{issue()}); err != nil {
+		if err := WriteTrust(note, Secure, []Trust{issue()}); err != nil {
 			t.Fatal(err)
 		}
 		if round > 0 {
@@ -171,7 +179,121 @@ func TestANewAuthorityIsTakenUp(t *testing.T) {
 	if len(connector.secure)+len(connector.kept) != 0 {
 		t.Error("a cluster that is gone is kept")
 	}
-	if err := WriteTrust(note, false, nil); err != nil || len(note.Data) != 2 {
+	if err := WriteTrust(note, Plain, nil); err != nil || len(note.Data) != 2 {
 		t.Errorf("%v %v", note.Data, err)
+	}
+}
+
+// operatorSide is the operator's and a node's certificates, each of an authority of its own.
+type operatorSide struct {
+	t                *testing.T
+	operators, nodes pki.Pair
+	now              time.Time
+}
+
+func (o operatorSide) issue(authority pki.Pair, leaf pki.Leaf) pki.Pair {
+	o.t.Helper()
+	leaf.Lifetime = time.Hour
+	pair, err := pki.Issue(authority, leaf, o.now)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return pair
+}
+
+func (o operatorSide) identity() Identity {
+	o.t.Helper()
+	pair := o.issue(o.operators, pki.Leaf{Name: "operator", Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return Identity{Cert: string(pair.Cert), Key: string(pair.Key), Name: "c-nodes.mq.svc", Roots: string(o.nodes.Cert)}
+}
+
+// listen is the TLS of a node's listener for the operator.
+func (o operatorSide) listen(trusted ...[]byte) (*tls.Config, error) {
+	pair := o.issue(o.nodes, pki.Leaf{Name: "c", Hosts: []string{"c-nodes.mq.svc"}, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return brokertest.OperatorTLS(pair.Cert, pair.Key, bytes.Join(trusted, nil))
+}
+
+func newAuthority(t *testing.T, name string) pki.Pair {
+	t.Helper()
+	authority, err := pki.NewAuthority(name, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority
+}
+
+func TestOperatorIsKnownByItsCertificate(t *testing.T) {
+	side := operatorSide{t: t, operators: newAuthority(t, "operators"), nodes: newAuthority(t, "nodes"), now: time.Now()}
+	trusted := [][]byte{side.operators.Cert}
+	server := brokertest.Start("admin", "secret")
+	t.Cleanup(server.Close)
+	server.SetNode("c-0", true)
+	server.SetListens(func(string) brokertest.Listens { return brokertest.Listens{Operator: true} })
+	key := client.ObjectKey{Namespace: "mq", Name: "c"}
+	note := &corev1.Secret{}
+	// The default user has another password by now.
+	WriteCredentials(note, "admin", "outdated")
+	now := time.Now()
+	connector := &Connector{
+		Secrets: shelf{secret: note}, Now: func() time.Time { return now },
+		Resolver: only{server.OperatorURL("", func() (*tls.Config, error) { return side.listen(trusted...) })},
+	}
+	ask := func() error {
+		now = now.Add(keepNote)
+		b, err := connector.Cluster(context.Background(), key)
+		if err == nil {
+			_, err = b.Overview(context.Background())
+		}
+		return err
+	}
+	if err := WriteTrust(note, Operator, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err == nil || !strings.Contains(err.Error(), "not noted yet") {
+		t.Errorf("without a certificate: %v", err)
+	}
+	if err := WriteIdentity(note, side.identity()); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("with its certificate: %v", err)
+	}
+	for _, call := range server.Calls("/") {
+		if !call.Operator {
+			t.Errorf("a password was sent: %+v", call)
+		}
+	}
+	as, err := connector.As(context.Background(), key, "admin", "wrong")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := as.Overview(context.Background()); !broker.IsUnauthorized(err) {
+		t.Errorf("a wrong password beside the certificate: %v", err)
+	}
+	if b, err := connector.Cluster(context.Background(), key); err != nil || b.EnterVhost(context.Background(), "/") != nil {
+		t.Errorf("the operator has all permissions: %v", err)
+	}
+
+	// Its authority is replaced: nodes trust both, then the operator shows a certificate of the new one.
+	next := newAuthority(t, "next operators")
+	trusted = append(trusted, next.Cert)
+	server.DropConnections()
+	if err := ask(); err != nil {
+		t.Errorf("while both authorities are trusted: %v", err)
+	}
+	side.operators, trusted = next, [][]byte{next.Cert}
+	server.DropConnections()
+	if err := ask(); err == nil {
+		t.Error("a certificate of the old authority is taken")
+	}
+	if err := WriteIdentity(note, side.identity()); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("with a certificate of the new authority: %v", err)
+	}
+	connector.Drop(key)
+	if len(connector.secure)+len(connector.kept) != 0 {
+		t.Error("a cluster that is gone is kept")
 	}
 }

@@ -4,9 +4,12 @@
 package connect
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,20 +21,34 @@ import (
 const (
 	usernameKey = "username"
 	passwordKey = "password"
-	// schemeKey is by what the Service is asked: schemeTLS, or without TLS.
-	schemeKey = "scheme"
-	schemeTLS = "https"
+	// listenerKey is the Listener that any ready node is asked at.
+	listenerKey = "scheme"
 	// trustKey holds a JSON list of Trust.
 	trustKey = "trust.json"
+	// identityKey holds an Identity as JSON.
+	identityKey = "identity.json"
 )
 
 // Note is what the operator notes of a cluster: as whom and how its HTTP API is asked.
 type Note struct {
 	Username, Password string
-	// Secure: the Service is asked over TLS.
-	Secure bool
+	// Listener that any ready node is asked at.
+	Listener Listener
 	// trusts is the JSON list of what nodes are believed by.
 	trusts string
+	// identity is the JSON form of the operator's Identity.
+	identity string
+}
+
+// Identity is the operator's client certificate for a cluster, and how it verifies the certificate of the nodes that take it.
+type Identity struct {
+	// Cert and Key, PEM.
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+	// Name that the nodes' certificate is for.
+	Name string `json:"name"`
+	// Roots of the nodes' certificate, PEM.
+	Roots string `json:"roots"`
 }
 
 // Trust is by what nodes are believed that show the certificate of a Secret.
@@ -48,10 +65,16 @@ type Trust struct {
 
 // NoteOf reads a note.
 func NoteOf(secret *corev1.Secret) Note {
-	return Note{
+	note := Note{
 		Username: string(secret.Data[usernameKey]), Password: string(secret.Data[passwordKey]),
-		Secure: string(secret.Data[schemeKey]) == schemeTLS, trusts: string(secret.Data[trustKey]),
+		trusts: string(secret.Data[trustKey]), identity: string(secret.Data[identityKey]),
 	}
+	switch listener := Listener(secret.Data[listenerKey]); listener {
+	case Secure, Operator:
+		note.Listener = listener
+	case Plain:
+	}
+	return note
 }
 
 // WriteCredentials notes as whom to ask, and leaves the rest.
@@ -61,11 +84,11 @@ func WriteCredentials(secret *corev1.Secret, username, password string) {
 }
 
 // WriteTrust notes how to ask, and leaves the rest.
-func WriteTrust(secret *corev1.Secret, secure bool, trusts []Trust) error {
-	delete(secret.Data, schemeKey)
+func WriteTrust(secret *corev1.Secret, listener Listener, trusts []Trust) error {
+	delete(secret.Data, listenerKey)
 	delete(secret.Data, trustKey)
-	if secure {
-		write(secret, schemeKey, schemeTLS)
+	if listener != Plain {
+		write(secret, listenerKey, string(listener))
 	}
 	if len(trusts) == 0 {
 		return nil
@@ -75,6 +98,16 @@ func WriteTrust(secret *corev1.Secret, secure bool, trusts []Trust) error {
 		return fmt.Errorf("noting what nodes are believed by: %w", err)
 	}
 	write(secret, trustKey, string(text))
+	return nil
+}
+
+// WriteIdentity notes the operator's certificate, and leaves the rest.
+func WriteIdentity(secret *corev1.Secret, identity Identity) error {
+	text, err := json.Marshal(identity)
+	if err != nil {
+		return fmt.Errorf("noting the operator's certificate: %w", err)
+	}
+	write(secret, identityKey, string(text))
 	return nil
 }
 
@@ -107,4 +140,32 @@ func (n Note) believed() ([]broker.Trust, error) {
 		return nil, fmt.Errorf("it is not noted yet by what the nodes' certificates are believed")
 	}
 	return out, nil
+}
+
+// transport for requests to a listener with TLS.
+func (n Note) transport(listener Listener) (*http.Transport, error) {
+	if listener == Operator {
+		return n.operatorTransport()
+	}
+	trusts, err := n.believed()
+	if err != nil {
+		return nil, err
+	}
+	return broker.NewSecureTransport(trusts), nil
+}
+
+func (n Note) operatorTransport() (*http.Transport, error) {
+	var identity Identity
+	if err := json.Unmarshal([]byte(n.identity), &identity); err != nil {
+		return nil, errors.New("the operator's certificate is not noted yet")
+	}
+	shown, err := tls.X509KeyPair([]byte(identity.Cert), []byte(identity.Key))
+	if err != nil {
+		return nil, fmt.Errorf("reading the operator's certificate: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(identity.Roots)) {
+		return nil, errors.New("the authorities of the nodes' certificate cannot be read")
+	}
+	return broker.NewSecureTransport([]broker.Trust{{Name: identity.Name, Roots: roots, Shown: &shown}}), nil
 }

@@ -17,6 +17,8 @@ const (
 	PortWebMQTT    = 15675
 	PortWebMQTTS   = 15676
 	PortPrometheus = 15692
+	// PortOperator is the HTTP API for the operator, over TLS with its client certificate.
+	PortOperator = 15670
 	// PortPrometheusTLS is metrics over TLS.
 	PortPrometheusTLS = 15691
 	// PortProbes answers /livez and /readyz and nothing else, without TLS, for the kubelet.
@@ -106,6 +108,15 @@ func DefaultUserSecret(cluster string) string { return cluster + "-default-user"
 // OperatorSecret is the operator's own note of the credentials that the broker takes.
 func OperatorSecret(cluster string) string { return cluster + "-operator" }
 
+// OperatorCertificateSecret holds the operator's client certificate. Pods mount its authorities only.
+func OperatorCertificateSecret(cluster string) string { return cluster + "-operator-certificate" }
+
+// OperatorCASecret holds the authority that signs OperatorCertificateSecret. No pod mounts it.
+func OperatorCASecret(cluster string) string { return cluster + "-operator-ca" }
+
+// OperatorService is the Service by which the operator reaches any ready node.
+func OperatorService(cluster string) string { return cluster + "-operator" }
+
 // InternodeSecret holds the certificate that nodes show each other.
 func InternodeSecret(cluster string) string { return cluster + "-internode" }
 
@@ -129,6 +140,11 @@ func Dashboards(cluster string) string { return cluster + "-dashboards" }
 
 // Host is the host name of the client Service.
 func Host(namespace, cluster string) string { return cluster + "." + namespace + ".svc" }
+
+// OperatorHost is the host name of the operator's Service.
+func OperatorHost(namespace, cluster string) string {
+	return OperatorService(cluster) + "." + namespace + ".svc"
+}
 
 // NodeHost is the host name of one node.
 func NodeHost(namespace, cluster, pod string) string {

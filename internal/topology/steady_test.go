@@ -31,8 +31,8 @@ import (
 // one resolves every cluster to one fake broker.
 type one struct{ url string }
 
-func (o one) ClusterURL(client.ObjectKey, bool) string      { return o.url }
-func (o one) NodeURL(client.ObjectKey, string, bool) string { return o.url }
+func (o one) ClusterURL(client.ObjectKey, connect.Listener) string      { return o.url }
+func (o one) NodeURL(client.ObjectKey, string, connect.Listener) string { return o.url }
 
 // TestSettledQueuesCostOneQuestionEach counts what a look at an object costs at which
 // nothing has to be done. A busy loop, a write of an unchanged status or a question too many shows here,

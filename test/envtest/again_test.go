@@ -4,6 +4,7 @@
 package envtest
 
 import (
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -121,8 +122,34 @@ var _ = Describe("a cluster that is made again", func() {
 		w.readyWorld()
 	})
 
-	It("says that the broker refuses the operator's credentials, and takes the right ones from the Secret", func() {
+	It("mends a default user that was changed behind its back, without a word of trouble", func() {
 		w := newWorld()
+		w.readyWorld()
+		name, password, _ := strings.Cut(w.credentials(), " ")
+		for _, spoil := range []func(){
+			func() { w.broker.SetUser(name, "changed behind its back", "administrator") },
+			func() { w.broker.SetUser(name, password, "monitoring") },
+			func() { w.broker.DeleteUser(name) },
+		} {
+			calls := len(w.broker.Calls("/"))
+			spoil()
+			Eventually(func() bool {
+				user, _ := w.broker.User(name)
+				return w.broker.Accepts(name, password) && slices.Contains(user.Tags, "administrator")
+			}).Should(BeTrue())
+			Expect(ready(w.cluster())()).To(HavePrefix("True AllNodesReady"))
+			for _, call := range w.broker.Calls("/")[calls:] {
+				Expect(call.Operator).To(BeTrue(), "%+v", call)
+				Expect(call.Status).NotTo(Equal(401), "%+v", call)
+			}
+		}
+		Expect(w.credentials()).To(Equal(name + " " + password))
+		Eventually(eventsOf(w.cluster(), "DefaultUserRestored")).Should(BeNumerically(">=", 3))
+		w.worksWithQueues("orders")
+	})
+
+	It("says that earlier nodes refuse the operator's credentials, and takes the right ones from the Secret", func() {
+		w := newWorld(setEarlier)
 		w.readyWorld()
 		name, _, _ := strings.Cut(w.credentials(), " ")
 		w.broker.SetUser(name, "changed behind its back", "administrator")

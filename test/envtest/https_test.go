@@ -4,6 +4,7 @@
 package envtest
 
 import (
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -61,9 +62,57 @@ func (w *world) servicePorts() map[string]bool {
 	return out
 }
 
-var _ = Describe("the operator asks over TLS", func() {
+var _ = Describe("the operator asks nodes", func() {
+	It("with its own certificate, and follows an authority that is replaced", func() {
+		w := newWorld()
+		w.readyWorld()
+		w.worksWithQueues("orders")
+		for _, call := range w.asked(0, true) {
+			Expect(call.Operator).To(BeTrue(), "%+v", call)
+		}
+		secret, authority := &corev1.Secret{}, &corev1.Secret{}
+		Expect(k8s.Get(ctx, w.key("c-operator-certificate"), secret)).To(Succeed())
+		Expect(k8s.Get(ctx, w.key("c-operator-ca"), authority)).To(Succeed())
+		// Both are lost: the nodes learn of another authority, and the operator shows a certificate of it.
+		Expect(k8s.Delete(ctx, authority)).To(Succeed())
+		Expect(k8s.Delete(ctx, secret)).To(Succeed())
+		lost := strings.Split(string(secret.Data["tls.crt"]), "\n")[1]
+		var note corev1.Secret
+		Eventually(func() string {
+			_ = k8s.Get(ctx, w.key("c-operator"), &note)
+			return string(note.Data["identity.json"])
+		}).ShouldNot(ContainSubstring(lost))
+		w.broker.DropConnections()
+		w.worksWithQueues("after")
+		w.readyWorld()
+	})
+
+	It("by password where they know nothing else, half-way through a roll too", func() {
+		w := newWorld(setEarlier)
+		w.readyWorld()
+		w.worksWithQueues("before")
+		name, _, _ := strings.Cut(w.credentials(), " ")
+		for _, call := range w.broker.Calls("/") {
+			Expect(call.Operator && call.Node != "").To(BeFalse(), "%+v", call)
+		}
+		w.broker.SetLeaders("c-1", 7)
+		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.PodTemplate = nil })
+		Eventually(w.rollout).Should(Equal("Draining c-1"))
+		w.worksWithQueues("halfway")
+		w.broker.SetLeaders("c-1", 0)
+		w.readyWorld()
+		since := len(w.broker.Calls("/"))
+		w.broker.SetUser(name, "changed behind its back", "administrator")
+		w.worksWithQueues("there")
+		for _, call := range w.broker.Calls("/")[since:] {
+			Expect(call.Operator).To(BeTrue(), "%+v", call)
+		}
+	})
+})
+
+var _ = Describe("the operator asks nodes that know passwords only over TLS", func() {
 	It("where nothing else is open, and verifies who answers", func() {
-		w := newWorld(setTLS(posthornv1.TLSSpec{DisablePlaintext: true}), func(c *posthornv1.BrokerCluster) {
+		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{DisablePlaintext: true}), func(c *posthornv1.BrokerCluster) {
 			c.Spec.NetworkPolicy.Mode = posthornv1.NetworkPolicyStrict
 		})
 		w.readyWorld()
@@ -93,7 +142,7 @@ var _ = Describe("the operator asks over TLS", func() {
 	})
 
 	It("from the first node on that has it to the last, on the way there and back", func() {
-		w := newWorld()
+		w := newWorld(setEarlier)
 		w.readyWorld()
 		w.broker.SetLeaders("c-1", 7)
 		w.changeCluster(setTLS(posthornv1.TLSSpec{DisablePlaintext: true}))
@@ -123,7 +172,7 @@ var _ = Describe("the operator asks over TLS", func() {
 	})
 
 	It("and follows an authority that is replaced, also while nodes show what they had", func() {
-		w := newWorld(setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
+		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		now := time.Now()
 		first, err := pki.NewAuthority("first", now)
 		Expect(err).NotTo(HaveOccurred())
@@ -154,7 +203,7 @@ var _ = Describe("the operator asks over TLS", func() {
 	})
 
 	It("whatever the certificate of a given Secret is for, and changes over to another Secret", func() {
-		w := newWorld(setTLS(posthornv1.TLSSpec{SecretName: "public", DNSNames: []posthornv1.DNSName{"mq.example.com"}}))
+		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "public", DNSNames: []posthornv1.DNSName{"mq.example.com"}}))
 		// As of a public authority: no name inside Kubernetes, no authority in the Secret.
 		public := tlsSecret(w.namespace, "public", 1000*time.Hour, "mq.example.com")
 		delete(public.Data, "ca.crt")
@@ -175,7 +224,7 @@ var _ = Describe("the operator asks over TLS", func() {
 	})
 
 	It("also in a pause, when somebody else renews the certificate", func() {
-		w := newWorld(setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
+		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		host := "c." + w.namespace + ".svc"
 		secret := tlsSecret(w.namespace, "mine", 1000*time.Hour, host)
 		create(secret)
@@ -189,7 +238,7 @@ var _ = Describe("the operator asks over TLS", func() {
 	})
 
 	It("and starts no node with a certificate that names nobody", func() {
-		w := newWorld(setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
+		w := newWorld(setEarlier, setTLS(posthornv1.TLSSpec{SecretName: "mine"}))
 		create(tlsSecret(w.namespace, "mine", 1000*time.Hour))
 		Eventually(conditionOf(w.cluster(), certificatesReady)).Should(And(HavePrefix("False InvalidCertificate"), ContainSubstring("names no host")))
 		Expect(client.IgnoreNotFound(k8s.Get(ctx, w.key("c"), &corev1.Service{}))).To(Succeed())

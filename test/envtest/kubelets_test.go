@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,17 +18,27 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
 )
 
 // unreadyAnnotation on a pod makes the stand-in kubelet report a running pod that is not ready any more.
 const unreadyAnnotation = "test.posthorn.io/unready"
+
+// earlierAnnotation on pods makes them those of an operator version without a listener for itself.
+const earlierAnnotation = "test.posthorn.io/earlier-operator"
+
+// setEarlier gives a cluster pods that know passwords only.
+func setEarlier(c *posthornv1.BrokerCluster) {
+	c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"annotations":{"` + earlierAnnotation + `":"true"}}}`)}
+}
 
 // kubelets stands in for the StatefulSet controller, the volume provisioner and the kubelets: pods
 // are ready as soon as they exist, unless their image is called bad.
@@ -195,6 +206,10 @@ func (k *kubelets) create(ctx context.Context, sts *appsv1.StatefulSet, name, re
 	pod.Labels["topology.kubernetes.io/zone"] = "zone-" + name[len(name)-1:]
 	pod.Annotations = sts.Spec.Template.Annotations
 	pod.Spec = *sts.Spec.Template.Spec.DeepCopy()
+	if pod.Annotations[earlierAnnotation] != "" {
+		broker := &pod.Spec.Containers[0]
+		broker.Ports = slices.DeleteFunc(broker.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == names.PortOperator })
+	}
 	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
 		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data-" + name},
 	}})

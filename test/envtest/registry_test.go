@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"posthorn.io/posthorn/internal/broker/brokertest"
+	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
 )
 
@@ -35,7 +36,7 @@ func (r *registry) get(key client.ObjectKey) *brokertest.Server {
 }
 
 func (r *registry) set(key client.ObjectKey, server *brokertest.Server) {
-	server.SetListens(func(node string) (bool, bool) { return r.listens(key, node) })
+	server.SetListens(func(node string) brokertest.Listens { return r.listens(key, node) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.servers[key] = server
@@ -73,42 +74,64 @@ func (r *registry) closeAll() {
 	}
 }
 
-func (r *registry) ClusterURL(key client.ObjectKey, secure bool) string {
+func (r *registry) ClusterURL(key client.ObjectKey, listener connect.Listener) string {
 	server := r.get(key)
 	switch {
-	case server == nil && secure:
-		return "https" + nowhere
-	case server == nil:
+	case server == nil && listener == connect.Plain:
 		return "http" + nowhere
-	case secure:
-		return server.SecureURL("", func() (*tls.Certificate, error) { return r.certificate(key, "") })
+	case server == nil:
+		return "https" + nowhere
+	case listener == connect.Plain:
+		return server.URL()
 	}
-	return server.URL()
+	return r.secureURL(server, key, "", listener)
 }
 
-func (r *registry) NodeURL(key client.ObjectKey, pod string, secure bool) string {
+func (r *registry) NodeURL(key client.ObjectKey, pod string, listener connect.Listener) string {
 	server := r.get(key)
 	switch {
 	case server == nil:
-		return r.ClusterURL(key, secure)
-	case secure:
-		return server.SecureURL(pod, func() (*tls.Certificate, error) { return r.certificate(key, pod) })
+		return r.ClusterURL(key, listener)
+	case listener == connect.Plain:
+		return server.NodeURL(pod)
 	}
-	return server.NodeURL(pod)
+	return r.secureURL(server, key, pod, listener)
+}
+
+func (r *registry) secureURL(server *brokertest.Server, key client.ObjectKey, pod string, listener connect.Listener) string {
+	if listener == connect.Operator {
+		return server.OperatorURL(pod, func() (*tls.Config, error) { return operatorTLS(key) })
+	}
+	return server.SecureURL(pod, func() (*tls.Certificate, error) { return r.certificate(key, pod) })
+}
+
+// operatorTLS is the TLS of a node's listener for the operator, of the Secrets as they are now.
+func operatorTLS(key client.ObjectKey) (*tls.Config, error) {
+	var nodes, operator corev1.Secret
+	for name, secret := range map[string]*corev1.Secret{
+		names.InternodeSecret(key.Name): &nodes, names.OperatorCertificateSecret(key.Name): &operator,
+	} {
+		if err := k8s.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, secret); err != nil {
+			return nil, err
+		}
+	}
+	return brokertest.OperatorTLS(nodes.Data[corev1.TLSCertKey], nodes.Data[corev1.TLSPrivateKeyKey], operator.Data["ca.crt"])
 }
 
 // listens says by what a node can be asked: the ports that its pod was made with. One that has no pod
-// yet is asked without TLS.
-func (r *registry) listens(key client.ObjectKey, node string) (plain, secure bool) {
+// yet is asked without TLS, or with the operator's certificate.
+func (r *registry) listens(key client.ObjectKey, node string) brokertest.Listens {
 	var pod corev1.Pod
 	if err := r.pods.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: node}, &pod); err != nil {
-		return true, false
+		return brokertest.Listens{Plain: true, Operator: true}
 	}
+	var out brokertest.Listens
 	for _, port := range pod.Spec.Containers[0].Ports {
-		plain = plain || port.ContainerPort == names.PortManagement
-		secure = secure || port.ContainerPort == names.PortManagementTLS
+		out.Plain = out.Plain || port.ContainerPort == names.PortManagement
+		out.Secure = out.Secure || port.ContainerPort == names.PortManagementTLS
+		out.Operator = out.Operator || port.ContainerPort == names.PortOperator
 	}
-	return plain, secure
+	return out
 }
 
 // certificate is what a node shows, or any that has TLS: what is in the Secret that its pod mounts.

@@ -131,6 +131,13 @@ func (s *Server) SetUser(name, password string, tags ...string) {
 	s.users[name] = newUser(name, password, tags)
 }
 
+// DeleteUser deletes a user.
+func (s *Server) DeleteUser(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.users, name)
+}
+
 // User gives a copy of a user.
 func (s *Server) User(name string) (broker.User, bool) {
 	s.mu.Lock()
