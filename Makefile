@@ -135,6 +135,7 @@ deploy: ## the operator and all it needs into the current cluster; images from R
 generate: ## deep copies, CRDs, RBAC from the Go types; the chart's copies of config
 	go tool controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	go tool controller-gen crd rbac:roleName=posthorn-operator paths=./api/... paths=./controllers/... output:crd:dir=config/crd/bases output:rbac:dir=config/rbac
+	@go run ./hack/podtemplate config/crd/bases/posthorn.io_brokerclusters.yaml
 	@hack/chart
 
 lint: ## rustfmt, clippy, gofmt, vet, shell syntax; generated files are up to date

@@ -4,10 +4,13 @@
 package brokercluster
 
 import (
+	"os"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 )
 
 // inContainer is a podTemplate that says something about the broker's container.
@@ -51,6 +54,48 @@ func TestOverrideLeavesAloneWhatTheOperatorNeeds(t *testing.T) {
 		}
 		if found, is := isTerminal(err); !is || found.reason != "InvalidPodTemplate" || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestTheSchemaRefusesWhatTheOperatorSets compares the rules in the schema of spec.podTemplate, which hack/podtemplate
+// writes, with the pod template of a cluster that has every protocol and TLS.
+func TestTheSchemaRefusesWhatTheOperatorSets(t *testing.T) {
+	text, err := os.ReadFile("../../config/crd/bases/posthorn.io_brokerclusters.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := testCluster()
+	cluster.Spec.TLS = &posthornv1.TLSSpec{}
+	template, err := buildTemplate(cluster, inputsOf(cluster, "i", []posthornv1.Protocol{posthornv1.ProtocolAMQP, posthornv1.ProtocolMQTT}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker := brokerOf(&template)
+	set := []string{dataVolume}
+	for name := range template.Labels {
+		set = append(set, name)
+	}
+	for _, volume := range template.Spec.Volumes {
+		set = append(set, volume.Name)
+	}
+	for _, port := range broker.Ports {
+		set = append(set, port.Name)
+	}
+	for _, mount := range broker.VolumeMounts {
+		set = append(set, mount.MountPath)
+	}
+	for _, variable := range broker.Env {
+		if !strings.HasPrefix(variable.Name, "POSTHORN_") {
+			set = append(set, variable.Name)
+		}
+	}
+	if len(broker.Ports) < 10 {
+		t.Errorf("only %d ports", len(broker.Ports))
+	}
+	for _, name := range set {
+		if !strings.Contains(string(text), "'"+name+"'") {
+			t.Errorf("no rule of the schema names %s", name)
 		}
 	}
 }

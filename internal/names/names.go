@@ -60,6 +60,10 @@ const (
 	// their majority until the new pod is ready: <revision>/<pod>.
 	AnnotationAcceptUnavailable = "posthorn.io/accept-unavailable-queues"
 
+	// AnnotationSkipValidation, with the value true on an object, makes the admission policies of config/admission
+	// leave its keys and arguments to the broker.
+	AnnotationSkipValidation = "posthorn.io/skip-validation"
+
 	// AnnotationImported, on OperatorSecret, says when the definitions of spec.bootstrap were imported.
 	AnnotationImported = "posthorn.io/definitions-imported"
 

@@ -26,6 +26,11 @@ func refusedWith(err error, words string) {
 	Expect(err).To(MatchError(ContainSubstring(words)))
 }
 
+// skipValidation leaves to the broker what the API server refuses else.
+func skipValidation(object client.Object) {
+	object.SetAnnotations(map[string]string{names.AnnotationSkipValidation: "true"})
+}
+
 func refuseImpossibleValues() {
 	even := newCluster()
 	even.Name, even.Spec.Replicas = "even", 2
@@ -42,9 +47,17 @@ func refuseImpossibleValues() {
 	policy := newPolicy()
 	policy.Name, policy.Spec.Pattern = "broken", "^(orders"
 	refusedWith(k8s.Create(ctx, policy), "must be a regular expression")
-	// What only the broker can judge comes back in the status, in its words.
+	misspelt := newPolicy()
+	misspelt.Name, misspelt.Spec.Definition = "misspelt", map[string]apiextensionsv1.JSON{"max-lenght": {Raw: []byte("1")}}
+	refusedWith(k8s.Create(ctx, misspelt), "the broker knows no key max-lenght")
+	odd := newCluster()
+	odd.Name, odd.Spec.Config = "odd", map[string]posthornv1.ConfigValue{unknownSetting: "1"}
+	refusedWith(k8s.Create(ctx, odd), "the broker knows no key "+unknownSetting)
 	queue := newQueue("argued")
 	queue.Spec.Arguments = map[string]apiextensionsv1.JSON{"x-max-length": {Raw: []byte(`"many"`)}}
+	refusedWith(k8s.Create(ctx, queue), "x-max-length must be an integer")
+	// The broker's refusal comes back in the status, in its words.
+	skipValidation(queue)
 	Expect(k8s.Create(ctx, queue)).To(Succeed())
 	DeferCleanup(func() { Expect(k8s.Delete(ctx, queue)).To(Succeed()) })
 	Eventually(readiness(queue)).Should(And(HavePrefix("False BrokerRefused: "), ContainSubstring("x-max-length")))

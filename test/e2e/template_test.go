@@ -59,10 +59,19 @@ func reshapePods() {
 	Expect(second.Spec.Containers[0].Env).To(ContainElement(corev1.EnvVar{Name: "TZ", Value: "Europe/Oslo"}))
 	Expect(second.Spec.Containers[0].Image).To(Equal(first.Spec.Containers[0].Image))
 
+	for _, refused := range []struct{ template, words string }{
+		{misshapen, "the broker's image"},
+		{`{"spec":{"terminationGracePeriodSeconds":"45s"}}`, "spec.podTemplate.spec.terminationGracePeriodSeconds"},
+	} {
+		before := cluster.DeepCopy()
+		changed := cluster.DeepCopy()
+		changed.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(refused.template)}
+		refusedWith(k8s.Patch(ctx, changed, client.MergeFrom(before)), refused.words)
+	}
 	change(func(spec *posthornv1.BrokerClusterSpec) {
-		spec.PodTemplate = &runtime.RawExtension{Raw: []byte(misshapen)}
+		spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[{"$patch":"replace"}]}}`)}
 	})
-	Eventually(readiness(cluster)).Should(And(HavePrefix("False InvalidPodTemplate: "), ContainSubstring("image")))
+	Eventually(readiness(cluster)).Should(HavePrefix("False InvalidPodTemplate: "))
 	Expect(brokerPod(first.Name).UID).To(Equal(second.UID), "nobody is replaced for a template that is refused")
 	change(func(spec *posthornv1.BrokerClusterSpec) {
 		spec.PodTemplate = &runtime.RawExtension{Raw: []byte(reshaped)}

@@ -189,11 +189,11 @@ var _ = Describe("BrokerCluster", func() {
 		w := newWorld()
 		w.readyWorld()
 		w.changeCluster(func(c *posthornv1.BrokerCluster) {
-			c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"app.kubernetes.io/instance":"other"}}}`)}
+			c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"volumes":[{"$patch":"replace"}]}}`)}
 		})
 		Eventually(ready(w.cluster())).Should(HavePrefix("False InvalidPodTemplate"))
 		w.changeCluster(func(c *posthornv1.BrokerCluster) {
-			c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"containers":[{"name":"posthorn","imagePullPolicy":"Sometimes"}]}}`)}
+			c.Spec.PodTemplate = &runtime.RawExtension{Raw: []byte(`{"spec":{"priority":5,"tolerations":[{"operator":"Sometimes"}]}}`)}
 		})
 		Eventually(ready(w.cluster())).Should(HavePrefix("False Refused"))
 		w.changeCluster(func(c *posthornv1.BrokerCluster) {

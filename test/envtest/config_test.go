@@ -104,7 +104,10 @@ var _ = Describe("configuration", func() {
 		before := w.podUIDs()
 		var sts appsv1.StatefulSet
 		Expect(k8s.Get(ctx, w.key(clusterName), &sts)).To(Succeed())
-		w.changeCluster(setConfig(map[string]posthornv1.ConfigValue{"log.level": "debug", "nonsense.key": "1"}))
+		w.changeCluster(func(c *posthornv1.BrokerCluster) {
+			skipValidation(c)
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "debug", "nonsense.key": "1"}
+		})
 		Eventually(ready(w.cluster())).Should(Equal("False InvalidConfig: spec.config is refused, no pod is changed: unknown key `nonsense.key`"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionStalled)()).To(HavePrefix("True InvalidConfig"))
 		Expect(conditionOf(w.cluster(), posthornv1.ConditionAvailable)()).To(HavePrefix("True"))

@@ -32,6 +32,8 @@ import (
 var (
 	ctx context.Context
 	k8s client.Client
+	// apiConfig is an administrator's access to the API server.
+	apiConfig *rest.Config
 	// kubeconfig of an administrator, for programs that are run.
 	kubeconfig []byte
 	brokers    = &registry{servers: map[client.ObjectKey]*brokertest.Server{}, held: map[client.ObjectKey]*tls.Certificate{}}
@@ -77,11 +79,16 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 	k8s, err = client.New(config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
+	apiConfig = config
 
 	applyManifests(filepath.Join("..", "..", "config", "manager", "namespace.yaml"))
 	for _, file := range []string{"service_account.yaml", "role.yaml", "role_binding.yaml", "leader_election_role.yaml", "user_roles.yaml"} {
 		applyManifests(filepath.Join("..", "..", "config", "rbac", file))
 	}
+	for _, file := range []string{"configuration.yaml", "policies.yaml", "queues.yaml"} {
+		applyManifests(filepath.Join("..", "..", "config", "admission", file))
+	}
+	awaitAdmission()
 	Expect(apiserver.AwaitRights(ctx, k8s, "posthorn-system", "posthorn-operator")).To(Succeed())
 	// The operator under test has exactly the rights of its role; what stands in for the rest of
 	// Kubernetes has all.

@@ -5,6 +5,7 @@ package packaging
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -168,6 +169,31 @@ metrics: {podMonitor: true}
 	if objects["PodMonitor posthorn-operator"] == nil {
 		t.Error("no PodMonitor")
 	}
+}
+
+func TestAdmissionPoliciesCanOnlyWarnOrBeLeftOut(t *testing.T) {
+	actions := func(values string) map[string]string {
+		out := map[string]string{}
+		for name, o := range install(t, values) {
+			if strings.HasPrefix(name, "ValidatingAdmissionPolicyBinding ") {
+				out[strings.TrimPrefix(name, "ValidatingAdmissionPolicyBinding ")] = fmt.Sprint(at(o, "spec", "validationActions"))
+			}
+		}
+		return out
+	}
+	same := func(values string, want map[string]string) {
+		t.Helper()
+		if got := actions(values); !maps.Equal(got, want) {
+			t.Errorf("%s: %v", values, got)
+		}
+	}
+	same("", map[string]string{
+		"configuration.posthorn.io": "[Deny]", "policies.posthorn.io": "[Deny]", "queues.posthorn.io": "[Deny]", "unknown-arguments.posthorn.io": "[Warn]",
+	})
+	same("admission: {action: Audit}", map[string]string{
+		"configuration.posthorn.io": "[Audit]", "policies.posthorn.io": "[Audit]", "queues.posthorn.io": "[Audit]", "unknown-arguments.posthorn.io": "[Warn]",
+	})
+	same("admission: {install: false}", map[string]string{})
 }
 
 func TestOneValueNamesTheRegistryOfAllImages(t *testing.T) {

@@ -1,0 +1,169 @@
+// Copyright The Posthorn Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const root = "../.."
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// variable gives the expression of a variable of a policy.
+func variable(t *testing.T, file, policy, name string) string {
+	t.Helper()
+	for _, text := range strings.Split(read(t, "config/admission/"+file), "\n---\n") {
+		var object admissionv1.ValidatingAdmissionPolicy
+		if err := yaml.Unmarshal([]byte(text), &object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if object.Kind != "ValidatingAdmissionPolicy" || object.Name != policy {
+			continue
+		}
+		for _, v := range object.Spec.Variables {
+			if v.Name == name {
+				return v.Expression
+			}
+		}
+	}
+	t.Fatalf("%s: policy %s has no variable %s", file, policy, name)
+	return ""
+}
+
+var (
+	literal = regexp.MustCompile(`'([^']+)'`)
+	// keyOfMap is a key of a CEL map, at its beginning or after a comma.
+	keyOfMap = regexp.MustCompile(`'([^']+)':`)
+	// keyOfBroker is an entry of the broker's table of policy keys.
+	keyOfBroker = regexp.MustCompile(`\bkey\(\s*"([^"]+)",\s*"[^"]+",\s*([A-Za-z]+)(?:\(([^)]*)\))?,?\s*\)((?:\s*\.[a-z_]+\([A-Za-z]+\))*)`)
+	quoted      = regexp.MustCompile(`"([^"]+)"`)
+	settingRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
+)
+
+func all(expression *regexp.Regexp, text string) []string {
+	var out []string
+	for _, match := range expression.FindAllStringSubmatch(text, -1) {
+		out = append(out, match[1])
+	}
+	slices.Sort(out)
+	return out
+}
+
+func sameSet(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	slices.Sort(got)
+	slices.Sort(want)
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("%s: the admission policy has\n%v\nand the broker\n%v", what, got, want)
+	}
+}
+
+// TestSettings compares with the reference, which a test of the broker generates from its table of settings.
+func TestSettings(t *testing.T) {
+	var keys, prefixes []string
+	for _, name := range all(settingRow, read(t, "docs/configuration.md")) {
+		if prefix, isPattern := strings.CutSuffix(name, "*"); isPattern {
+			prefixes = append(prefixes, prefix)
+		} else {
+			keys = append(keys, name)
+		}
+	}
+	sameSet(t, "settings", all(literal, variable(t, "configuration.yaml", "configuration.posthorn.io", "keys")), keys)
+	sameSet(t, "settings with any name", all(literal, variable(t, "configuration.yaml", "configuration.posthorn.io", "prefixes")), prefixes)
+}
+
+func TestPolicyKeys(t *testing.T) {
+	const file, policy = "policies.yaml", "policies.posthorn.io"
+	source := read(t, "broker/crates/metadata/src/policy_keys.rs")
+	table := source[strings.Index(source, "const KEYS"):strings.Index(source, "fn find")]
+	var integers, choices, texts, operators, values []string
+	for _, match := range keyOfBroker.FindAllStringSubmatch(table, -1) {
+		name, takes, arguments, rest := match[1], match[2], match[3], match[4]
+		switch takes {
+		case "AtLeast":
+			integers = append(integers, name+" "+arguments)
+		case "Between":
+			least, _, _ := strings.Cut(arguments, ",")
+			integers = append(integers, name+" "+least)
+		case "OneOf":
+			choices = append(choices, name)
+			values = append(values, all(quoted, arguments)...)
+		case "Text":
+			texts = append(texts, name)
+		default:
+			t.Errorf("%s takes %s, which this test does not know", name, takes)
+		}
+		if strings.Contains(rest, ".operator(") {
+			operators = append(operators, name)
+		}
+	}
+	if found := strings.Count(table, "key("); found != len(integers)+len(choices)+len(texts) {
+		t.Errorf("%d keys in the table, %d understood", found, len(integers)+len(choices)+len(texts))
+	}
+	var least []string
+	for _, match := range regexp.MustCompile(`'([^']+)': (-?[0-9]+)`).FindAllStringSubmatch(variable(t, file, policy, "least"), -1) {
+		least = append(least, match[1]+" "+match[2])
+	}
+	sameSet(t, "integers", least, integers)
+	words := variable(t, file, policy, "choices")
+	sameSet(t, "choices", all(keyOfMap, words), choices)
+	sameSet(t, "words", slices.DeleteFunc(all(literal, words), func(word string) bool { return slices.Contains(choices, word) }), values)
+	sameSet(t, "texts", all(literal, variable(t, file, policy, "texts")), texts)
+	sameSet(t, "keys of operator policies", all(literal, variable(t, file, policy, "ofOperatorPolicies")), operators)
+}
+
+func TestArguments(t *testing.T) {
+	const file, policy = "queues.yaml", "queues.posthorn.io"
+	source := read(t, "broker/crates/metadata/src/arguments.rs")
+	list := func(name string) []string {
+		_, rest, found := strings.Cut(source, "const "+name+": &[&str] = &[")
+		if !found {
+			t.Fatalf("the broker has no list %s", name)
+		}
+		inside, _, _ := strings.Cut(rest, "];")
+		return all(quoted, inside)
+	}
+	classic, quorum, stream := list("CLASSIC"), list("QUORUM"), list("STREAM")
+	ofTheSpec := all(literal, variable(t, file, policy, "ofTheSpec"))
+	without := func(names []string, others ...string) []string {
+		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) || slices.Contains(ofTheSpec, name) })
+	}
+	others := variable(t, file, policy, "others")
+	ofClassic, ofQuorum, _ := strings.Cut(others[strings.Index(others, "["):], "'quorum'")
+	sameSet(t, "not of classic queues", all(literal, ofClassic), without(slices.Concat(quorum, stream), classic...))
+	sameSet(t, "not of quorum queues", all(literal, ofQuorum), without(slices.Concat(classic, stream), quorum...))
+
+	// These two are not among those that are compared when a queue is declared again.
+	every := slices.Concat(classic, quorum, stream, []string{"x-consumer-timeout", "x-quorum-target-group-size"})
+	slices.Sort(every)
+	every = slices.Compact(every)
+	sameSet(t, "known arguments", all(literal, variable(t, file, "unknown-arguments.posthorn.io", "known")), slices.Clone(every))
+
+	typed := slices.Concat(all(keyOfMap, variable(t, file, policy, "least")), all(keyOfMap, variable(t, file, policy, "choices")),
+		all(literal, variable(t, file, policy, "texts")), all(literal, variable(t, file, policy, "booleans")), ofTheSpec)
+	sameSet(t, "arguments with a type", typed, checkedByType(every, stream, ofTheSpec))
+}
+
+// checkedByType leaves out the arguments of streams, which no queue has, but those that the spec sets.
+func checkedByType(every, stream, ofTheSpec []string) []string {
+	return slices.DeleteFunc(slices.Clone(every), func(name string) bool {
+		return slices.Contains(stream, name) && !slices.Contains(ofTheSpec, name)
+	})
+}
