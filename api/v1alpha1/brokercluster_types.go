@@ -65,10 +65,11 @@ type BrokerClusterSpec struct {
 	TLS *TLSSpec `json:"tls,omitempty"`
 
 	// Config holds broker settings, key = value as in posthorn.conf. Keys that the operator sets
-	// itself (cluster.*, the ports, the certificates, the default user) are refused. A pod with the wanted
-	// image checks a change first; what it refuses reaches no node (Ready is False, InvalidConfig). Then
-	// the nodes restart one by one, and each keeps its old settings until then. The key shards can
-	// change only while the cluster is hibernated.
+	// itself (cluster.*, the ports, the certificates, the default user) are refused, and so are keys that
+	// the broker of the operator's version does not know, unless the object has the annotation
+	// posthorn.io/skip-validation: "true". A pod with the wanted image checks the values; what it refuses
+	// reaches no node (Ready is False, InvalidConfig). Then the nodes restart one by one, and each keeps
+	// its old settings until then. The key shards can change only while the cluster is hibernated.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=256
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[a-z][a-z0-9_.-]*$'))",message="configuration keys look like queue.max_length: lower case letters, digits, dot, underscore, dash"
@@ -134,10 +135,11 @@ type BrokerClusterSpec struct {
 	// +kubebuilder:default={}
 	NetworkPolicy NetworkPolicySpec `json:"networkPolicy"`
 
-	// PodTemplate is merged over the operator's pod template (strategic merge patch). The escape
-	// hatch: what it breaks is yours. Refused are unknown fields and changes of what the operator
-	// itself relies on: the selecting labels, the broker's image (use image), command, arguments,
-	// node name, data and configuration volumes, the service account and the restart policy.
+	// PodTemplate is merged over the operator's pod template (strategic merge patch: null removes a
+	// field, and an element with $patch: replace or delete changes the list). The escape hatch: what it
+	// breaks is yours. Refused are unknown fields, wrong types and changes of what the operator itself
+	// relies on: the selecting labels, the broker's image (use image), command, arguments, node name,
+	// ports, data and configuration volumes, the service account and the restart policy.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless

@@ -59,7 +59,9 @@ type PolicySpec struct {
 	// +optional
 	Priority int32 `json:"priority"`
 
-	// Definition holds the policy's settings, for example max-length.
+	// Definition holds the policy's settings, for example max-length. Keys that the broker does not know
+	// and values of a wrong type are refused, unless the object has the annotation
+	// posthorn.io/skip-validation: "true".
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=64
 	Definition map[string]apiextensionsv1.JSON `json:"definition"`

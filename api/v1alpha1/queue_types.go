@@ -61,7 +61,8 @@ type QueueSpec struct {
 	Replicas int32 `json:"replicas,omitempty"`
 
 	// Arguments of the declaration, for example x-delivery-limit. x-queue-type and the arguments
-	// for the number of replicas come from type and replicas and are refused here.
+	// for the number of replicas come from type and replicas and are refused here, and so are values of a
+	// wrong type, unless the object has the annotation posthorn.io/skip-validation: "true".
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Arguments map[string]apiextensionsv1.JSON `json:"arguments,omitempty"`
