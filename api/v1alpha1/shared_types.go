@@ -50,8 +50,11 @@ const (
 	ConditionReplicasPlaced = "ReplicasPlaced"
 	// ConditionCredentialsSynced (User): the broker takes the password in the Secret, and no other.
 	ConditionCredentialsSynced = "CredentialsSynced"
-	// ConditionPermissionsSynced (User): permissions, topic permissions and limits are as the spec says.
+	// ConditionPermissionsSynced (User): permissions, topic permissions and limits are as the spec says, and the
+	// limits as far as the cluster allows them.
 	ConditionPermissionsSynced = "PermissionsSynced"
+	// ConditionLimitsCapped (User): the cluster allows lower limits than the spec asks for.
+	ConditionLimitsCapped = "LimitsCapped"
 )
 
 // ClusterReference names the BrokerCluster an object lives in.

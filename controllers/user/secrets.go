@@ -37,10 +37,11 @@ func (w *work) Prepare(ctx context.Context) error {
 		return err
 	}
 	binding := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.user.Namespace, Name: w.user.BindingName()}}
-	_, err = controllerutil.CreateOrUpdate(ctx, w.env.Client, binding, func() error { return w.fillBinding(binding, given) })
+	done, err := controllerutil.CreateOrUpdate(ctx, w.env.Client, binding, func() error { return w.fillBinding(binding, given) })
 	if err != nil {
 		return fmt.Errorf("secret %s: %w", binding.Name, err)
 	}
+	w.tellBinding(binding.Name, done)
 	w.password = string(binding.Data[passwordKey])
 	w.version = version
 	if w.certificate() {
@@ -51,6 +52,21 @@ func (w *work) Prepare(ctx context.Context) error {
 	}
 	w.user.Status.Binding = &posthornv1.BindingReference{Name: binding.Name}
 	return nil
+}
+
+// tellBinding tells of a binding Secret that the operator repaired. status.binding is set once there was one.
+func (w *work) tellBinding(name string, done controllerutil.OperationResult) {
+	credentials := &w.user.Spec.Credentials
+	switch {
+	case w.user.Status.Binding == nil:
+	case done == controllerutil.OperationResultUpdated:
+		w.env.Tell("BindingUpdated", "Sync", "updated Secret %s to the user, password and addresses in force", name)
+	case done != controllerutil.OperationResultCreated:
+	case credentials.SecretRef == nil && credentials.Certificate == nil:
+		w.env.Tell("BindingRestored", "Sync", "created Secret %s, which was missing, with a new password", name)
+	default:
+		w.env.Tell("BindingRestored", "Sync", "created Secret %s, which was missing", name)
+	}
 }
 
 // givenPassword reads spec.credentials.secretRef; empty when the password is generated.

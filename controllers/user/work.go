@@ -235,4 +235,28 @@ func (w *work) Conditions(set func(kind string, truth topology.Truth, reason, me
 	}
 	one(posthornv1.ConditionCredentialsSynced, w.credentials)
 	one(posthornv1.ConditionPermissionsSynced, w.permissions)
+	if w.tenant.Namespace == "" {
+		set(posthornv1.ConditionLimitsCapped, topology.Unknown, "NotObserved", "")
+	} else if capped := w.cappedLimits(); len(capped) > 0 {
+		set(posthornv1.ConditionLimitsCapped, topology.True, "TenancyUserLimits", fmt.Sprintf(
+			"%s: spec.tenancy.userLimits of BrokerCluster %s/%s is lower than spec.limits, and in force", strings.Join(capped, ", "), w.env.Cluster.Namespace, w.env.Cluster.Name))
+	} else {
+		set(posthornv1.ConditionLimitsCapped, topology.False, "AsSpecified", "")
+	}
+}
+
+// cappedLimits names the limits that spec.limits asks for and that the cluster does not allow. A user that asks
+// for none has those of the cluster.
+func (w *work) cappedLimits() []string {
+	asked, given := w.user.Spec.Limits, w.tenant.Limits(w.user.Spec.Limits)
+	var out []string
+	for _, limit := range []struct {
+		name         string
+		asked, given int32
+	}{{"connections", asked.Connections, given.Connections}, {"channels", asked.Channels, given.Channels}} {
+		if limit.asked > limit.given && limit.given > 0 {
+			out = append(out, fmt.Sprintf("%d of %d %s", limit.given, limit.asked, limit.name))
+		}
+	}
+	return out
 }

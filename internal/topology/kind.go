@@ -52,6 +52,8 @@ type Env struct {
 	Scheme *runtime.Scheme
 	// Cluster the object lives in.
 	Cluster *posthornv1.BrokerCluster
+	// Tell records an event about the object.
+	Tell func(reason, action, format string, args ...any)
 }
 
 // Work is one attempt for one object. The reconciler calls Exists first.

@@ -191,7 +191,10 @@ func (a *attempt[T]) within(ctx context.Context, b broker.Client, do func() erro
 }
 
 func (a *attempt[T]) env(cluster *posthornv1.BrokerCluster) Env {
-	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Cluster: cluster}
+	tell := func(reason, action, format string, args ...any) {
+		a.Events.Eventf(a.object, nil, normal, reason, action, format, args...)
+	}
+	return Env{Client: a.Client, Live: a.Live, Scheme: a.Scheme, Cluster: cluster, Tell: tell}
 }
 
 func (a *attempt[T]) findCluster(ctx context.Context) (*posthornv1.BrokerCluster, error) {

@@ -247,6 +247,25 @@ var _ = Describe("User (O5)", func() {
 		Expect(w.broker.Accepts(name, string(secret.Data["password"]))).To(BeTrue())
 	})
 
+	It("tells of a binding Secret that it restored or repaired", func() {
+		w := newWorld()
+		u := w.user("app")
+		create(u)
+		Eventually(ready(u)).Should(HavePrefix("True"))
+		Expect(eventsOf(u, "BindingRestored")()).To(BeZero())
+		secret := w.binding("app")
+		Expect(k8s.Delete(ctx, secret)).To(Succeed())
+		Eventually(eventsOf(u, "BindingRestored")).Should(Equal(1))
+		restored := w.binding("app")
+		Expect(restored.UID).NotTo(Equal(secret.UID))
+		Eventually(func() bool { return w.broker.Accepts(w.namespace+"-app", string(restored.Data["password"])) }).Should(BeTrue())
+		Expect(eventsOf(u, "BindingUpdated")()).To(BeZero())
+		change(restored, func(s *corev1.Secret) { s.Data["host"] = []byte("elsewhere.test") })
+		Eventually(eventsOf(u, "BindingUpdated")).Should(Equal(1))
+		Expect(string(w.binding("app").Data["host"])).To(Equal("c." + w.namespace + ".svc"))
+		Consistently(eventsOf(u, "BindingUpdated")).Should(Equal(1))
+	})
+
 	It("of a tenant cannot have higher limits than the cluster's owner allows", func() {
 		w := newWorld(open, func(c *posthornv1.BrokerCluster) {
 			c.Spec.Tenancy.UserLimits = &posthornv1.UserLimits{Connections: 5, Channels: 50}
@@ -264,8 +283,11 @@ var _ = Describe("User (O5)", func() {
 		}
 		Expect(limits()).To(Equal("5 20"))
 		Expect(*u.Status.Limits).To(Equal(posthornv1.UserLimits{Connections: 5, Channels: 20}))
+		Eventually(conditionOf(u, posthornv1.ConditionLimitsCapped)).Should(Equal(
+			"True TenancyUserLimits: 5 of 1000 connections: spec.tenancy.userLimits of BrokerCluster " + w.namespace + "/c is lower than spec.limits, and in force"))
 		change(u, func(u *posthornv1.User) { u.Spec.Limits = posthornv1.UserLimits{} })
 		Eventually(limits).Should(Equal("5 50"))
+		Eventually(conditionOf(u, posthornv1.ConditionLimitsCapped)).Should(HavePrefix("False AsSpecified"))
 		w.changeCluster(func(c *posthornv1.BrokerCluster) { c.Spec.Tenancy.UserLimits.Connections = 2 })
 		Eventually(limits).Should(Equal("2 50"))
 	})
