@@ -43,10 +43,11 @@ func (s *scope) ensureOptional(ctx context.Context, kind schema.GroupVersionKind
 		before = nil
 	}
 	wanted.Object["spec"] = overlay(before, spec)
+	differs := !equality.Semantic.DeepEqual(wanted.Object, current.Object)
 	switch {
 	case !exists:
 		err = s.Client.Create(ctx, wanted)
-	case !equality.Semantic.DeepEqual(wanted.Object, current.Object):
+	case differs:
 		err = s.Client.Update(ctx, wanted)
 	}
 	switch {
@@ -55,6 +56,10 @@ func (s *scope) ensureOptional(ctx context.Context, kind schema.GroupVersionKind
 		return nil, nil
 	case err != nil:
 		return nil, refused(err, "writing "+kind.Kind+" "+name)
+	case !exists:
+		s.childCreated(wanted)
+	case differs:
+		s.childRepaired(wanted)
 	}
 	return wanted, nil
 }

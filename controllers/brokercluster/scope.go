@@ -15,6 +15,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -116,21 +117,39 @@ func isTerminal(err error) (*terminalError, bool) {
 }
 
 // ensure makes a child or brings it to what update sets. An object of that name that is not the
-// cluster's is left alone. An event tells of a change that no change of the spec asked for.
+// cluster's is left alone. An event tells of a repair that no change of the spec asked for.
 func (s *scope) ensure(ctx context.Context, child client.Object, update func() error) error {
-	isUpdated, err := s.apply(ctx, child, update)
-	if isUpdated && s.cluster.Status.ObservedGeneration == s.cluster.Generation {
-		s.childUpdated(child)
+	done, err := s.apply(ctx, child, update)
+	switch done {
+	case controllerutil.OperationResultUpdated:
+		s.childRepaired(child)
+	case controllerutil.OperationResultCreated:
+		s.childCreated(child)
 	}
 	return err
+}
+
+// childRepaired tells of an update, unless a change of the spec explains it.
+func (s *scope) childRepaired(child client.Object) {
+	if s.cluster.Status.ObservedGeneration == s.cluster.Generation {
+		s.childUpdated(child)
+	}
+}
+
+// childCreated tells that a child was missing. Children of a cluster that was never available are new.
+func (s *scope) childCreated(child client.Object) {
+	available := meta.IsStatusConditionTrue(s.cluster.Status.Conditions, posthornv1.ConditionAvailable)
+	if available && s.cluster.Status.ObservedGeneration == s.cluster.Generation {
+		s.event(corev1.EventTypeNormal, "ChildCreated", "Reconcile", "created %s %s, which was missing", kindOf(child), child.GetName())
+	}
 }
 
 func (s *scope) childUpdated(child client.Object) {
 	s.event(corev1.EventTypeNormal, "ChildUpdated", "Reconcile", "updated %s %s, which was not as it must be", kindOf(child), child.GetName())
 }
 
-// apply is ensure without the event; true: the child existed and was changed.
-func (s *scope) apply(ctx context.Context, child client.Object, update func() error) (bool, error) {
+// apply is ensure without the events.
+func (s *scope) apply(ctx context.Context, child client.Object, update func() error) (controllerutil.OperationResult, error) {
 	child.SetNamespace(s.cluster.Namespace)
 	done, err := controllerutil.CreateOrUpdate(ctx, s.Client, child, func() error {
 		if err := s.mayChange(child); err != nil {
@@ -143,9 +162,9 @@ func (s *scope) apply(ctx context.Context, child client.Object, update func() er
 		return controllerutil.SetControllerReference(s.cluster, child, s.Scheme)
 	})
 	if err != nil {
-		return false, fmt.Errorf("%T %s: %w", child, child.GetName(), err)
+		return controllerutil.OperationResultNone, fmt.Errorf("%T %s: %w", child, child.GetName(), err)
 	}
-	return done == controllerutil.OperationResultUpdated, nil
+	return done, nil
 }
 
 // remove removes a child that is not wanted any more. An object of that name that is not the cluster's

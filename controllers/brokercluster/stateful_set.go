@@ -74,6 +74,7 @@ func (s *scope) ensureStatefulSet(ctx context.Context) error {
 		if err := s.Client.Create(ctx, sts); err != nil {
 			return refused(err, "making the StatefulSet")
 		}
+		s.childCreated(sts)
 		return s.recordTemplate(ctx, sts)
 	}
 	sts := s.sts.DeepCopy()

@@ -135,6 +135,16 @@ var _ = Describe("BrokerCluster", func() {
 		Eventually(eventsOf(w.cluster(), "ChildUpdated")).Should(BeNumerically(">=", 2))
 	})
 
+	It("tells of children that it made again", func() {
+		w := newWorld(setMonitor("Off"))
+		w.readyWorld()
+		Expect(eventsOf(w.cluster(), "ChildCreated")()).To(BeZero(), "a new cluster's children were not missing")
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "c-nodes"}}
+		Expect(k8s.Delete(ctx, service)).To(Succeed())
+		Eventually(eventsOf(w.cluster(), "ChildCreated")).Should(Equal(1))
+		Expect(k8s.Get(ctx, w.key("c-nodes"), service)).To(Succeed())
+	})
+
 	It("changes no StatefulSet when only the operator is another version (K9)", func() {
 		w := newWorld()
 		w.readyWorld()

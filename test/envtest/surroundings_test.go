@@ -110,6 +110,7 @@ var _ = Describe("monitoring", Ordered, func() {
 			groups, _, _ := unstructured.NestedSlice(rule.Object, "spec", "groups")
 			return len(groups)
 		}).Should(Equal(1))
+		Eventually(eventsOf(w.cluster(), "ChildUpdated")).Should(BeNumerically(">=", 1))
 	})
 
 	It("makes what is asked for and takes away what is not", func() {
