@@ -114,11 +114,15 @@ func acceptedCredentials(secret *corev1.Secret) (username, password string) {
 	return username, password
 }
 
-// ensureNote makes the operator's note or brings it to what update sets. It outlives the cluster where
-// the volumes do: who makes the cluster again gets them back, and with them a broker that takes these
-// credentials and no others.
+// ensureNote makes the operator's note or brings it to what update sets. The note outlives the cluster where
+// the volumes do: a cluster that is made again gets them back, and with them a broker that takes these
+// credentials and no others. The garbage collector deletes the note with the last volume.
 func (s *scope) ensureNote(ctx context.Context, update func(*corev1.Secret) error) error {
 	begins, err := s.beginsEmpty(ctx)
+	if err != nil {
+		return err
+	}
+	owners, err := s.ownersOfNote(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,7 @@ func (s *scope) ensureNote(ctx context.Context, update func(*corev1.Secret) erro
 		if begins {
 			delete(note.Annotations, names.AnnotationImported)
 		}
-		note.OwnerReferences = nil
+		note.OwnerReferences = owners
 		if s.cluster.Spec.Storage.WhenDeleted == string(appsv1.DeletePersistentVolumeClaimRetentionPolicyType) {
 			if err := controllerutil.SetControllerReference(s.cluster, note, s.Scheme); err != nil {
 				return fmt.Errorf("owning it: %w", err)
@@ -161,7 +165,7 @@ func leftBehind(note *corev1.Secret, cluster *posthornv1.BrokerCluster) bool {
 			return false
 		}
 	}
-	return len(note.OwnerReferences) == 0
+	return metav1.GetControllerOf(note) == nil
 }
 
 // ensureDefaultUser keeps the Secret in service-binding form. A password that somebody wrote into it
