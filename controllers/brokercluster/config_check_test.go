@@ -31,6 +31,7 @@ func TestAConfigCheckIsInvalidOnlyWhenTheBrokerRefusesTheSettings(t *testing.T) 
 			configInvalid, "unknown key `a.b`; `log.level`: bad value `x`; expected error or warn",
 		},
 		"killed":            {ended(corev1.PodFailed, 137, ""), configUnknown, "Error: exit code 137"},
+		"crashed":           {ended(corev1.PodFailed, 101, "thread main\npanicked\n"), configUnknown, "Error: exit code 101: thread main; panicked"},
 		"no words":          {ended(corev1.PodFailed, 2, " \n"), configUnknown, "Error: exit code 2"},
 		"evicted":           {evicted, configUnknown, "Evicted: The node was low on resource"},
 		"contradicts":       {ended(corev1.PodFailed, 2, "configuration: `a` needs `b`"), configInvalid, "configuration: `a` needs `b`"},

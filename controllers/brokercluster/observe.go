@@ -16,6 +16,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 	"posthorn.io/posthorn/internal/connect"
 	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/topology"
 )
 
 const (
@@ -172,22 +173,11 @@ func stuckMessage(status corev1.ContainerStatus) string {
 
 // lastWords are the last words of a container, cut to what a condition can hold.
 func lastWords(ended *corev1.ContainerStateTerminated) string {
-	words := oneLine(ended.Message)
+	words := topology.OneLine(ended.Message)
 	if words == "" {
 		return ""
 	}
 	return ": " + cutWords(words)
-}
-
-// oneLine joins lines: kubectl cuts a column at the first line break.
-func oneLine(text string) string {
-	var lines []string
-	for _, line := range strings.Split(text, "\n") {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines, "; ")
 }
 
 // cutWords keeps the end of a text that is too long: programs say last why they end.

@@ -14,6 +14,7 @@ import (
 
 	posthornv1 "posthorn.io/posthorn/api/v1alpha1"
 	"posthorn.io/posthorn/internal/names"
+	"posthorn.io/posthorn/internal/topology"
 )
 
 // maxNamedQueues bounds status.rollout.queues.
@@ -173,7 +174,7 @@ func (s *scope) setRollout(t tally) {
 
 func (s *scope) set(kind string, value metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&s.cluster.Status.Conditions, metav1.Condition{
-		Type: kind, Status: value, Reason: reason, Message: oneLine(message), ObservedGeneration: s.cluster.Generation,
+		Type: kind, Status: value, Reason: reason, Message: topology.OneLine(message), ObservedGeneration: s.cluster.Generation,
 	})
 }
 

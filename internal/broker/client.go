@@ -166,9 +166,7 @@ func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]b
 	if err != nil {
 		return nil, fmt.Errorf("making the request: %w", err)
 	}
-	if c.access.Username != "" {
-		request.SetBasicAuth(c.access.Username, c.access.Password)
-	}
+	c.authorize(request)
 	request.Header.Set("Accept", "application/json")
 	if in != nil {
 		request.Header.Set("Content-Type", "application/json")
@@ -182,6 +180,13 @@ func (c *HTTPClient) send(ctx context.Context, method, path string, in any) ([]b
 		return nil, readError(response)
 	}
 	return readAnswer(response.Body)
+}
+
+// authorize adds the password, unless the client is known by its certificate: the broker ignores that where there is a password.
+func (c *HTTPClient) authorize(request *http.Request) {
+	if c.access.Username != "" {
+		request.SetBasicAuth(c.access.Username, c.access.Password)
+	}
 }
 
 func readAnswer(body io.Reader) ([]byte, error) {

@@ -51,7 +51,7 @@ func (c *HTTPClient) check(ctx context.Context, name string, queues any) (failed
 	if err != nil {
 		return false, "", fmt.Errorf("GET %s: making the request: %w", where, err)
 	}
-	request.SetBasicAuth(c.access.Username, c.access.Password)
+	c.authorize(request)
 	response, err := c.http.Do(request)
 	if err != nil {
 		return false, "", fmt.Errorf("GET %s: %w", where, withoutURL(err))

@@ -258,6 +258,11 @@ func TestOperatorIsKnownByItsCertificate(t *testing.T) {
 	if err := ask(); err != nil {
 		t.Errorf("with its certificate: %v", err)
 	}
+	if b, err := connector.Cluster(context.Background(), key); err != nil {
+		t.Fatal(err)
+	} else if _, err := b.QuorumCritical(context.Background()); err != nil {
+		t.Errorf("a health check: %v", err)
+	}
 	for _, call := range server.Calls("/") {
 		if !call.Operator {
 			t.Errorf("a password was sent: %+v", call)

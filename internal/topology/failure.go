@@ -6,6 +6,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"posthorn.io/posthorn/internal/broker"
@@ -82,4 +83,15 @@ func classify(err error) class {
 		return class{ReasonBrokerRefused, true, true}
 	}
 	return class{ReasonBrokerUnreachable, false, false}
+}
+
+// OneLine joins lines: kubectl cuts a column at the first line break.
+func OneLine(text string) string {
+	var lines []string
+	for _, line := range strings.Split(text, "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
 }

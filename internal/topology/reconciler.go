@@ -399,7 +399,7 @@ func (a *attempt[T]) setConditions(failure error) {
 	set := func(kind string, truth Truth, reason, message string) {
 		values := map[Truth]metav1.ConditionStatus{Unknown: metav1.ConditionUnknown, False: metav1.ConditionFalse, True: metav1.ConditionTrue}
 		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: kind, Status: values[truth], Reason: reason, Message: message, ObservedGeneration: status.ObservedGeneration,
+			Type: kind, Status: values[truth], Reason: reason, Message: OneLine(message), ObservedGeneration: status.ObservedGeneration,
 		})
 	}
 	if a.work != nil {
