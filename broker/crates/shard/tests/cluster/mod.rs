@@ -756,6 +756,13 @@ impl Client {
         format!("{:?}", Method::decode(&payload).expect("a method"))
     }
 
+    /// The next method, if it is there already: no time passes.
+    pub fn next_method_now(&mut self, cluster: &mut Cluster) -> Option<String> {
+        let (kind, payload) = self.next_frame(cluster)?;
+        assert_eq!(kind, FrameKind::Method);
+        Some(format!("{:?}", Method::decode(&payload).expect("a method")))
+    }
+
     /// Asks and waits for the answer.
     pub fn ask(
         &mut self,
