@@ -8,6 +8,7 @@
 mod facts;
 pub mod json;
 mod membership;
+mod walk;
 
 pub use facts::{
     ChannelFacts, ConnectionFacts, ConsumerFacts, Counters, DeathReasons, Deaths, ExchangeCounts,
@@ -17,6 +18,7 @@ pub use facts::{
 pub use membership::{
     Forgetting, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, ReplicaStatus, Vote,
 };
+pub use walk::{Collect, Progress, TreeWalk};
 
 use env::{NodeId, WallTime};
 use message::Message;
@@ -27,8 +29,11 @@ use queue::{Answer, Delivery, QueueCounters, QueueStats, RequestBody};
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 pub enum ControlRequest {
-    /// Runs on shard 0 between two turns, with the applied tree. Keep it short: copy out what is needed.
+    /// Runs on shard 0 between two turns, with the applied tree. Keep it short: copy out what is needed, and use [`Self::Walk`] for
+    /// whatever there may be many of.
     Read(Box<dyn FnOnce(&Tree) + Send>),
+    /// Runs on shard 0 with the applied tree, in as many turns as it takes: each looks at a bounded number of items.
+    Walk(Box<dyn TreeWalk>),
     /// Answered after this node has applied it, so that a read that follows sees it.
     Change {
         change: Change,

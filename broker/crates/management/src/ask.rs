@@ -6,9 +6,9 @@ use crate::login::Logins;
 use crate::rates::{Moment, Rates};
 use crate::{Config, Node, entropy};
 use axum::body::{Body, Bytes};
-use control::{ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficOf};
+use control::{Collect, ControlRequest, QueueFacts, Reply, TrafficFacts, TrafficOf};
 use http_body::Body as _;
-use metadata::{Change, Done, QueueId, Tree};
+use metadata::{Change, Cursor, Done, QueueId, Tree};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -127,12 +127,27 @@ impl Api {
         }
     }
 
-    /// Copies something out of the tree.
+    /// Copies something small out of the tree, in one turn of shard 0: [`Api::walk`] is for whatever there may be many of.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Tree) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         self.ask(|reply| ControlRequest::Read(Box::new(move |tree| reply(look(tree)))))
+            .await
+    }
+
+    /// What `pick` makes of each item that the cursor finds, in the cursor's order. Shard 0 serves its clients in between: an item
+    /// that comes or goes meanwhile may be missing.
+    pub(crate) async fn walk<C, T>(
+        &self,
+        cursor: C,
+        pick: impl FnMut(&Tree, &Arc<C::Item>) -> Option<T> + Send + 'static,
+    ) -> Result<Vec<T>, ApiError>
+    where
+        C: Cursor + 'static,
+        T: Send + 'static,
+    {
+        self.ask(|reply| ControlRequest::Walk(Box::new(Collect::new(cursor, pick, reply))))
             .await
     }
 

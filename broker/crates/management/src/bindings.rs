@@ -10,7 +10,10 @@ use crate::page::Window;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use message::Table;
-use metadata::{BindingRecord, Change, Destination, Right, Tree};
+use metadata::{
+    BindingCursor, BindingRecord, Change, Destination, QueueCursor, QueueRecord, Right,
+    SourceCursor, Tree,
+};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
@@ -57,14 +60,18 @@ impl Pair {
             Destination::Queue(name) => tree.queue(&self.vhost, name).map(|_| ())?,
             Destination::Exchange(name) => tree.exchange(&self.vhost, name).map(|_| ())?,
         }
-        let all = if self.source.is_empty() {
-            implied(tree, &self.vhost)
-        } else {
-            let from = tree.bindings_from(&self.vhost, &self.source);
-            from.into_iter().cloned().collect()
-        };
-        let ends_here = |b: &Arc<BindingRecord>| b.destination == self.destination;
-        Some(all.into_iter().filter(ends_here).collect())
+        if self.source.is_empty() {
+            return Some(match &self.destination {
+                Destination::Queue(name) => {
+                    let queue = tree.queue(&self.vhost, name);
+                    queue.map(|q| implied(q)).into_iter().collect()
+                }
+                Destination::Exchange(_) => Vec::new(),
+            });
+        }
+        let from = tree.bindings_from(&self.vhost, &self.source).into_iter();
+        let here = from.filter(|b| b.destination == self.destination);
+        Some(here.cloned().collect())
     }
 
     /// The rights binding needs: to write to what gets messages, to read what gives them.
@@ -78,20 +85,35 @@ impl Pair {
     }
 }
 
-/// The default exchange's bindings, one for each queue.
-fn implied(tree: &Tree, vhost: &str) -> Vec<Arc<BindingRecord>> {
-    let queues = tree.queues(vhost).into_iter();
-    queues
-        .map(|q| {
-            Arc::new(BindingRecord {
-                vhost: q.vhost.clone(),
-                source: "".into(),
-                destination: Destination::Queue(q.name.clone()),
-                routing_key: q.name.clone(),
-                arguments: Table::default(),
-            })
-        })
-        .collect()
+/// A queue's binding to the default exchange.
+fn implied(queue: &QueueRecord) -> Arc<BindingRecord> {
+    Arc::new(BindingRecord {
+        vhost: queue.vhost.clone(),
+        source: "".into(),
+        destination: Destination::Queue(queue.name.clone()),
+        routing_key: queue.name.clone(),
+        arguments: Table::default(),
+    })
+}
+
+/// Those of all queues for which `fits` holds of their virtual host.
+async fn all_implied(
+    api: &Api,
+    fits: impl Fn(&str) -> bool + Send + 'static,
+) -> Result<Vec<Arc<BindingRecord>>, ApiError> {
+    let queues = api.walk(QueueCursor::default(), move |_, q| {
+        fits(&q.vhost).then(|| q.clone())
+    });
+    Ok(queues.await?.iter().map(|q| implied(q)).collect())
+}
+
+/// By source, destination, key and arguments.
+pub(crate) fn sort(bindings: &mut [Arc<BindingRecord>]) {
+    bindings.sort_by(|a, b| {
+        (&a.vhost, &a.source, &a.destination, &a.routing_key)
+            .cmp(&(&b.vhost, &b.source, &b.destination, &b.routing_key))
+            .then_with(|| properties_key(a).cmp(&properties_key(b)))
+    });
 }
 
 /// A binding's name between its source and destination: the key, and a digest of the arguments if there are any.
@@ -152,20 +174,16 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     }
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
-    let found = api
-        .read(move |tree| {
-            let vhosts = tree.vhosts().into_iter().filter(|v| {
-                only.as_deref().is_none_or(|o| *v.name == *o)
-                    && visible.as_ref().is_none_or(|set| set.contains(&*v.name))
-            });
-            let mut all = Vec::new();
-            for vhost in vhosts {
-                all.extend(implied(tree, &vhost.name));
-                all.extend(tree.bindings(&vhost.name).into_iter().cloned());
-            }
-            all
-        })
-        .await?;
+    let fits = move |vhost: &str| {
+        only.as_deref().is_none_or(|o| *vhost == *o)
+            && visible.as_ref().is_none_or(|set| set.contains(vhost))
+    };
+    let mut found = all_implied(api, fits.clone()).await?;
+    let bound = api.walk(BindingCursor::default(), move |_, b| {
+        fits(&b.vhost).then(|| b.clone())
+    });
+    found.extend(bound.await?);
+    sort(&mut found);
     answer(call, found)
 }
 
@@ -194,17 +212,21 @@ pub(crate) async fn of_exchange(
 ) -> Answer {
     api.visible(call, vhost).await?;
     let (vhost, name) = (vhost.to_owned(), plain(name).to_owned());
+    if as_source && name.is_empty() {
+        let mut found = all_implied(api, move |of| *of == *vhost).await?;
+        sort(&mut found);
+        return answer(call, found);
+    }
+    if as_source {
+        let from = SourceCursor::new(&vhost, &name);
+        let mut found = api.walk(from, |_, b| Some(b.clone())).await?;
+        sort(&mut found);
+        return answer(call, found);
+    }
     let found = api
         .read(move |tree| {
             tree.exchange(&vhost, &name)?;
-            if as_source && name.is_empty() {
-                return Some(implied(tree, &vhost));
-            }
-            let found = if as_source {
-                tree.bindings_from(&vhost, &name)
-            } else {
-                tree.bindings_of_exchange(&vhost, &name)
-            };
+            let found = tree.bindings_of_exchange(&vhost, &name);
             Some(found.into_iter().cloned().collect())
         })
         .await?;

@@ -10,9 +10,9 @@ use crate::page::Window;
 use crate::queues::node_names;
 use control::{ConnectionFacts, ConsumerFacts, ControlRequest};
 use message::Value;
-use metadata::{QueueId, QueueRecord};
+use metadata::{QueueId, QueueRecord, QueuesById};
 use serde_json::{Value as Json, json as object};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Consumers of a queue, or of all, as the API shows them.
 pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>, ApiError> {
@@ -28,14 +28,13 @@ pub(crate) async fn shown(api: &Api, only: Option<QueueId>) -> Result<Vec<Json>,
         .iter()
         .map(|c| ((c.node.0, c.number), c))
         .collect();
-    let ids: Vec<u64> = consumers.iter().map(|c| c.queue).collect();
-    let (queues, names) = api
-        .read(move |tree| {
-            let found = ids.iter().filter_map(|id| tree.queue_by_id(QueueId(*id)));
-            let queues = found.map(|q| (q.id.0, (q.clone(), tree.consumer_timeout(q))));
-            (queues.collect::<BTreeMap<_, _>>(), node_names(tree))
-        })
-        .await?;
+    let ids: BTreeSet<QueueId> = consumers.iter().map(|c| QueueId(c.queue)).collect();
+    let ids: Vec<QueueId> = ids.into_iter().collect();
+    let queues = api.walk(QueuesById::from(ids), |tree, q| {
+        Some((q.id.0, (q.clone(), tree.consumer_timeout(q))))
+    });
+    let queues: BTreeMap<_, _> = queues.await?.into_iter().collect();
+    let names = api.read(node_names).await?;
     let nodes = nodes::facts(api).await?.into_iter();
     let down: Vec<u64> = nodes.filter(|n| !n.running).map(|n| n.id.0).collect();
     let mut shown: Vec<Json> = consumers

@@ -9,71 +9,120 @@ use crate::{
     bindings, exchanges, overview, parameters, permissions, policies, queues, users, vhosts,
 };
 use axum::http::StatusCode;
-use metadata::{Change, PolicyScope, Tree};
+use metadata::{
+    BindingCursor, BindingRecord, Change, Destination, ExchangeCursor, ExchangeRecord, Name,
+    PermissionRecord, PolicyRecord, PolicyScope, QueueCursor, QueueRecord, TopicPermissionRecord,
+    Tree, UserRecord, VhostRecord,
+};
 use serde_json::{Map, Value as Json, json as object};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// Exclusive queues belong to a connection and system exchanges to the vhost: neither is exported.
-fn document(tree: &Tree, configured: &str) -> Map<String, Json> {
-    let mut queues_ = Vec::new();
-    let mut exchanges_ = Vec::new();
-    let mut bindings_ = Vec::new();
-    for vhost in tree.vhosts() {
-        let shared = tree.queues(&vhost.name).into_iter();
-        queues_.extend(
-            shared
-                .filter(|q| q.exclusive.is_none())
-                .map(|q| queues::definition(q)),
-        );
-        let own = tree.exchanges(&vhost.name).into_iter();
-        let own = own.filter(|x| !x.name.is_empty() && !x.name.starts_with("amq."));
-        exchanges_.extend(own.map(|x| exchanges::definition(x)));
-        let kept = tree.bindings(&vhost.name).into_iter();
-        bindings_.extend(
-            kept.filter(|b| !ends_in_exclusive(tree, b))
-                .map(|b| bindings::show(b)),
-        );
+/// What there may be many of. It is gathered while the tree changes: only what belongs together is exported.
+struct Topology {
+    queues: Vec<Arc<QueueRecord>>,
+    exchanges: Vec<Arc<ExchangeRecord>>,
+    bindings: Vec<Arc<BindingRecord>>,
+}
+
+impl Topology {
+    /// Exclusive queues belong to a connection and system exchanges to the vhost: neither is exported.
+    async fn gather(api: &Api) -> Result<Topology, ApiError> {
+        let bindings = api.walk(BindingCursor::default(), |_, b| Some(b.clone()));
+        let mut bindings = bindings.await?;
+        let exchanges = api.walk(ExchangeCursor::default(), |_, x| Some(x.clone()));
+        let mut exchanges = exchanges.await?;
+        let queues = api.walk(QueueCursor::default(), |_, q| {
+            q.exclusive.is_none().then(|| q.clone())
+        });
+        let mut queues = queues.await?;
+        let named: BTreeSet<(&str, &str)> = queues.iter().map(|q| (&*q.vhost, &*q.name)).collect();
+        let sources: BTreeSet<(&str, &str)> =
+            exchanges.iter().map(|x| (&*x.vhost, &*x.name)).collect();
+        bindings.retain(|b| {
+            sources.contains(&(&b.vhost, &b.source))
+                && match &b.destination {
+                    Destination::Queue(name) => named.contains(&(&*b.vhost, &**name)),
+                    Destination::Exchange(name) => sources.contains(&(&*b.vhost, &**name)),
+                }
+        });
+        bindings::sort(&mut bindings);
+        exchanges.retain(|x| !x.name.is_empty() && !x.name.starts_with("amq."));
+        exchanges.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
+        queues.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
+        Ok(Topology {
+            queues,
+            exchanges,
+            bindings,
+        })
     }
-    // Operator policies and limits are among the parameters, as RabbitMQ has them.
-    let policies_ = || -> Vec<Json> {
-        let all = tree.policies(PolicyScope::User).into_iter();
-        all.map(|p| policies::show(p)).collect()
-    };
+
+    /// Leaves out what is in none of these virtual hosts.
+    fn keep_vhosts(&mut self, vhosts: &BTreeSet<Name>) {
+        self.queues.retain(|q| vhosts.contains(&q.vhost));
+        self.exchanges.retain(|x| vhosts.contains(&x.vhost));
+        self.bindings.retain(|b| vhosts.contains(&b.vhost));
+    }
+}
+
+/// Everything else, copied out of the tree in one turn.
+struct Rest {
+    users: Vec<Arc<UserRecord>>,
+    vhosts: Vec<VhostRecord>,
+    permissions: Vec<Arc<PermissionRecord>>,
+    topic_permissions: Vec<Arc<TopicPermissionRecord>>,
+    parameters: Vec<Json>,
+    globals: Vec<Json>,
+    /// Operator policies and limits are among the parameters, as RabbitMQ has them.
+    policies: Vec<Arc<PolicyRecord>>,
+    cluster: String,
+}
+
+impl Rest {
+    fn of(tree: &Tree, configured: &str) -> Rest {
+        let policies = tree.policies(PolicyScope::User).into_iter();
+        Rest {
+            users: tree.users().cloned().collect(),
+            vhosts: tree.vhosts().into_iter().cloned().collect(),
+            permissions: tree.permissions().cloned().collect(),
+            topic_permissions: tree.topic_permissions().cloned().collect(),
+            parameters: parameters::all(tree),
+            globals: parameters::globals(tree, configured),
+            policies: policies.cloned().collect(),
+            cluster: parameters::cluster_name(tree, configured),
+        }
+    }
+}
+
+fn document(topology: &Topology, rest: Rest) -> Map<String, Json> {
+    fn shown<T>(all: &[Arc<T>], show: fn(&T) -> Json) -> Vec<Json> {
+        all.iter().map(|record| show(record)).collect()
+    }
     let parts = [
-        ("users", tree.users().map(|u| users::show(u)).collect()),
+        ("users", shown(&rest.users, users::show)),
         (
             "vhosts",
-            tree.vhosts().into_iter().map(vhosts::definition).collect(),
+            rest.vhosts.iter().map(vhosts::definition).collect(),
         ),
-        (
-            "permissions",
-            tree.permissions().map(|p| permissions::show(p)).collect(),
-        ),
+        ("permissions", shown(&rest.permissions, permissions::show)),
         (
             "topic_permissions",
-            tree.topic_permissions()
-                .map(|p| permissions::show_topic(p))
-                .collect(),
+            shown(&rest.topic_permissions, permissions::show_topic),
         ),
-        ("parameters", parameters::all(tree)),
-        ("global_parameters", parameters::globals(tree, configured)),
-        ("policies", policies_()),
-        ("queues", queues_),
-        ("exchanges", exchanges_),
-        ("bindings", bindings_),
+        ("parameters", rest.parameters),
+        ("global_parameters", rest.globals),
+        ("policies", shown(&rest.policies, policies::show)),
+        ("queues", shown(&topology.queues, queues::definition)),
+        (
+            "exchanges",
+            shown(&topology.exchanges, exchanges::definition),
+        ),
+        ("bindings", shown(&topology.bindings, bindings::show)),
     ];
     parts
         .into_iter()
         .map(|(name, list): (&str, Vec<Json>)| (name.to_owned(), Json::Array(list)))
         .collect()
-}
-
-fn ends_in_exclusive(tree: &Tree, binding: &metadata::BindingRecord) -> bool {
-    match &binding.destination {
-        metadata::Destination::Exchange(_) => false,
-        metadata::Destination::Queue(name) => tree
-            .queue(&binding.vhost, name)
-            .is_some_and(|q| q.exclusive.is_some()),
-    }
 }
 
 /// Only a vhost's part of a document, with names that are its own: what belongs to the cluster is left out.
@@ -93,12 +142,11 @@ pub(crate) async fn export(api: &Api, call: &Call, vhost: Option<&str>) -> Answe
         api.visible(call, vhost).await?;
     }
     let configured = api.config().cluster_name.clone();
-    let (mut whole, cluster) = api
-        .read(move |tree| {
-            let name = parameters::cluster_name(tree, &configured);
-            (document(tree, &configured), name)
-        })
-        .await?;
+    let mut topology = Topology::gather(api).await?;
+    let rest = api.read(move |tree| Rest::of(tree, &configured)).await?;
+    topology.keep_vhosts(&rest.vhosts.iter().map(|v| v.name.clone()).collect());
+    let cluster = rest.cluster.clone();
+    let mut whole = document(&topology, rest);
     let format = match vhost {
         Some(vhost) => {
             part(&mut whole, vhost);

@@ -9,7 +9,7 @@ use crate::page::Window;
 use crate::rates::{self, Key, Range};
 use control::{TrafficFacts, TrafficOf};
 use message::Value;
-use metadata::{Change, ExchangeRecord, Name, Right, Tree};
+use metadata::{Change, ExchangeCursor, ExchangeRecord, Name, Right, Tree};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
@@ -67,16 +67,17 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     }
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
-    let known = api
-        .read(move |tree| {
-            let vhosts = tree.vhosts().into_iter().filter(|v| {
-                only.as_deref().is_none_or(|o| *v.name == *o)
-                    && visible.as_ref().is_none_or(|set| set.contains(&*v.name))
-            });
-            let exchanges = vhosts.flat_map(|v| tree.exchanges(&v.name));
-            exchanges.map(|x| Known::of(tree, x)).collect::<Vec<_>>()
+    let mut known = api
+        .walk(ExchangeCursor::default(), move |tree, x| {
+            let fits = only.as_deref().is_none_or(|o| *x.vhost == *o)
+                && visible.as_ref().is_none_or(|set| set.contains(&*x.vhost));
+            fits.then(|| Known::of(tree, x))
         })
         .await?;
+    known.sort_unstable_by(|a, b| {
+        let (a, b) = (&a.record, &b.record);
+        (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name))
+    });
     let (part, cut) = window.cut(known, |x| &x.record.name)?;
     let traffic = traffic(api, &part).await?;
     let shown = part.iter().map(|x| show(api, x, &traffic, range.as_ref()));

@@ -6,7 +6,7 @@ use crate::error::ApiError;
 use crate::nodes;
 use control::NodeFacts;
 use metadata::features::not_supported;
-use metadata::{Change, Name};
+use metadata::{Change, Name, QueueCursor};
 use serde_json::{Value as Json, json as object};
 use std::collections::BTreeSet;
 
@@ -137,14 +137,13 @@ pub(crate) fn deprecated() -> Answer {
 
 pub(crate) async fn deprecated_in_use(api: &Api) -> Answer {
     let transient = api
-        .read(|tree| {
-            let mut queues = tree.all_queues();
-            queues.any(|q| !q.durable && q.exclusive.is_none())
+        .walk(QueueCursor::default(), |_, q| {
+            (!q.durable && q.exclusive.is_none()).then_some(())
         })
         .await?;
     // Which channels use a limit of their own is not looked at: that would be a walk over all of them.
     let used = DEPRECATED.iter().filter(|(name, _)| match *name {
-        "transient_nonexcl_queues" => transient,
+        "transient_nonexcl_queues" => !transient.is_empty(),
         _ => false,
     });
     json(Json::Array(used.map(show).collect()))

@@ -65,11 +65,7 @@ async fn counted(api: &Api, everywhere: bool) -> Result<Counters, ApiError> {
 
 async fn totals(api: &Api, call: &Call, shown: &mut Json) -> Result<(), ApiError> {
     let (exchanges, queues) = api
-        .read(|tree| {
-            let vhosts = tree.vhosts();
-            let exchanges = vhosts.iter().map(|v| tree.exchanges(&v.name).len());
-            (exchanges.sum::<usize>(), tree.queue_count())
-        })
+        .read(|tree| (tree.exchange_count(), tree.queue_count()))
         .await?;
     let counters = counters(api).await?;
     let all = &counters.queues;

@@ -14,7 +14,8 @@ use control::{ControlRequest, QueueFacts};
 use env::NodeId;
 use message::Value;
 use metadata::{
-    Change, Done, EffectivePolicy, QueueId, QueueKind, QueueRecord, Right, SessionId, Tree,
+    Change, Done, EffectivePolicy, QueueCursor, QueueId, QueueKind, QueueRecord, QueuesById, Right,
+    SessionId, Tree,
 };
 use queue::{Answer as FromQueue, QueueCounters, QueueStats, RequestBody};
 use serde_json::{Value as Json, json as object};
@@ -156,15 +157,17 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
     let visible = api.visible_vhosts(call).await?;
     let only = vhost.map(str::to_owned);
     // Records are shared: this copies references. Sorting is done here, not on the shard.
-    let (mut records, names, lost) = api
-        .read(move |tree| {
-            let fits = |q: &&Arc<QueueRecord>| {
-                only.as_deref().is_none_or(|v| *q.vhost == *v)
-                    && visible.as_ref().is_none_or(|v| v.contains(&*q.vhost))
-            };
-            let records: Vec<_> = tree.all_queues().filter(fits).cloned().collect();
+    let mut records = api
+        .walk(QueueCursor::default(), move |_, q| {
+            let fits = only.as_deref().is_none_or(|v| *q.vhost == *v)
+                && visible.as_ref().is_none_or(|v| v.contains(&*q.vhost));
+            fits.then(|| q.clone())
+        })
+        .await?;
+    let (names, lost) = api
+        .read(|tree| {
             let lost: BTreeSet<QueueId> = tree.lost_queues().map(|(id, _)| id).collect();
-            (records, node_names(tree), lost)
+            (node_names(tree), lost)
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));
@@ -175,11 +178,8 @@ pub(crate) async fn list(api: &Api, call: &Call, vhost: Option<&str>) -> Answer 
         value_at(q, lost.contains(&q.id), facts.get(&q.id), path)
     });
     let ids: Vec<QueueId> = part.iter().map(|q| q.id).collect();
-    let known: Vec<Known> = api
-        .read(move |tree| {
-            let records = ids.iter().filter_map(|id| tree.queue_by_id(*id));
-            records.map(|q| Known::of(tree, q)).collect()
-        })
+    let known = api
+        .walk(QueuesById::from(ids), |tree, q| Some(Known::of(tree, q)))
         .await?;
     let shown = known
         .iter()

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use control::{ControlRequest, MemberChange, MemberOutcome, MembershipRequest, ReplicaFacts, Vote};
 use env::NodeId;
-use metadata::{QueueId, QueueKind, QueueRecord};
+use metadata::{QueueCursor, QueueId, QueueKind, QueueRecord};
 use serde_json::{Value as Json, json as object};
 use std::sync::Arc;
 
@@ -223,9 +223,8 @@ async fn of_many(
     what: MemberChange,
 ) -> Result<Json, ApiError> {
     let mut records: Vec<Arc<QueueRecord>> = api
-        .read(move |tree| {
-            let quorum = tree.all_queues().filter(|q| q.kind == QueueKind::Quorum);
-            quorum.filter(|q| fits(q)).cloned().collect()
+        .walk(QueueCursor::default(), move |_, q| {
+            (q.kind == QueueKind::Quorum && fits(q)).then(|| q.clone())
         })
         .await?;
     records.sort_unstable_by(|a, b| (&a.vhost, &a.name).cmp(&(&b.vhost, &b.name)));

@@ -8,6 +8,7 @@ mod access;
 mod apply;
 mod arguments;
 mod codec;
+mod cursor;
 mod equivalence;
 mod exchanges;
 pub mod features;
@@ -30,6 +31,9 @@ mod tree;
 mod vhosts;
 
 pub use codec::DecodeError;
+pub use cursor::{
+    BindingCursor, Cursor, ExchangeCursor, QueueCursor, QueuesById, SourceCursor, Step,
+};
 pub use globals::CLUSTER_NAME;
 pub use ids::{DeadLettering, Name, Overflow, QueueId, QueueKind, QueueSettings, SessionId};
 pub use placement::{LeaderLocator, PlacementWish};

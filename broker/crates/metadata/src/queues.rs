@@ -136,6 +136,7 @@ impl Tree {
             effective,
             bound: BTreeSet::new(),
         };
+        self.queue_ids.insert(record.id);
         self.queues.insert(record.id, queue);
         record
     }
@@ -187,6 +188,7 @@ impl Tree {
         let Some(queue) = self.queues.remove(&id) else {
             return;
         };
+        self.queue_ids.remove(&id);
         let record = queue.record;
         self.member_counts.remove(&record);
         self.lost.remove(&id);

@@ -28,8 +28,10 @@ pub struct Tree {
     /// A vhost is traced. Follows from them.
     pub(crate) traces: bool,
     pub(crate) queues: HashMap<QueueId, Queue, FixedState>,
-    /// Exchanges by the number that routing uses for them.
-    pub(crate) exchange_names: HashMap<u64, (Name, Name), FixedState>,
+    /// The keys of `queues`, in order: a listing goes on from any of them.
+    pub(crate) queue_ids: BTreeSet<QueueId>,
+    /// Vhost and name of exchanges by the number that routing uses for them.
+    pub(crate) exchange_names: BTreeMap<u64, (Name, Name)>,
     /// Of this tree only, not part of the replicated state.
     pub(crate) next_exchange: u64,
     /// Exclusive queues by owner.
@@ -191,6 +193,10 @@ impl Tree {
 
     pub fn queue_count(&self) -> usize {
         self.queues.len()
+    }
+
+    pub fn exchange_count(&self) -> usize {
+        self.exchange_names.len()
     }
 
     /// A vhost's queues by name.

@@ -129,6 +129,7 @@ impl Fake {
     fn serve(&mut self, request: ControlRequest) {
         match request {
             ControlRequest::Read(look) => look(&self.tree),
+            ControlRequest::Walk(mut walk) => while !walk.step(&self.tree, 2).done {},
             ControlRequest::Change { change, reply } => reply(self.apply(&change)),
             ControlRequest::Place { reply, .. } => reply(vec![NodeId(1)]),
             ControlRequest::Membership(request) => self.membership(request),

@@ -8,17 +8,18 @@ use crate::members::Plan;
 use crate::members::frame::MembersWord;
 use crate::owners::heirs::Heirs;
 use crate::sessions::{CONTROL_KEY, number};
-use crate::stats::{Asked, STEP, ShardStats, Then};
+use crate::stats::{Finished, Merge, Select, ShardStats, Then};
+use crate::walks::{ReplyTo, STEP, Walk};
 use crate::{Effect, Route};
-use control::{ControlRequest, NodeFacts, Readiness, Reply};
+use control::{ControlRequest, NodeFacts, QueueFacts, Readiness, Reply};
 use env::NodeId;
-use metadata::{Change, QueueId, QueueKind, Refused};
-use std::collections::BTreeSet;
+use metadata::{Change, QueueId, QueueKind, QueueRecord, Refused};
 
 impl Core {
     pub fn control(&mut self, request: ControlRequest) {
         match request {
             ControlRequest::Read(job) => job(&self.tree),
+            ControlRequest::Walk(walk) => self.walks.add(Walk::Tree(walk)),
             ControlRequest::Change { change, reply } => self.ask(change, Asker::Control(reply)),
             ControlRequest::Place { record, reply } => reply(self.place(&record)),
             ControlRequest::Queues { only, reply } => self.gather_stats(only, Then::Tell(reply)),
@@ -97,22 +98,12 @@ impl Core {
             return reply(Vec::new());
         }
         let metadata = voters.is_some_and(|v| critical::needs(me, &v, up));
-        let quorum: BTreeSet<QueueId> = self
-            .tree
-            .all_queues()
-            .filter(|q| q.kind == QueueKind::Quorum)
-            .map(|q| q.id)
-            .collect();
-        self.gather_stats(
-            None,
-            Then::Tell(Box::new(move |facts| {
-                let queues = facts
-                    .iter()
-                    .filter(|q| quorum.contains(&q.id) && critical::queue_needs(me, q));
-                let metadata = metadata.then_some(QueueId(0));
-                reply(metadata.into_iter().chain(queues.map(|q| q.id)).collect());
-            })),
-        );
+        let found = metadata.then_some(QueueId(0)).into_iter().collect();
+        let fits = Box::new(move |record: &QueueRecord, facts: &QueueFacts| {
+            record.kind == QueueKind::Quorum && critical::queue_needs(me, facts)
+        });
+        let select = Select { fits, found, reply };
+        self.gather_stats(None, Then::Select(select));
     }
 
     fn readiness(&self) -> Readiness {
@@ -165,16 +156,33 @@ impl Core {
 
     /// All have told, or their time is up.
     pub fn finish_gathering(&mut self, token: u64) {
-        let Some(finished) = self.stats.finish(token, &self.tree) else {
-            return;
-        };
-        match finished.then {
-            Then::Tell(reply) | Then::TellOwn(_, reply) => reply(finished.facts),
-            Then::CarryOut(Plan::Forget { reply, .. }) if !finished.from_all => {
+        match self.stats.finish(token) {
+            None => {}
+            Some(Finished::Own(facts, reply)) => reply(facts),
+            Some(Finished::Merge(mut merge)) if merge.is_single() => {
+                merge.step(&self.tree, 1);
+                self.merged(merge);
+            }
+            Some(Finished::Merge(merge)) => self.walks.add(Walk::Merge(Box::new(merge))),
+        }
+    }
+
+    /// What owners told was put together.
+    pub fn merged(&mut self, merge: Merge) {
+        let Merge {
+            facts,
+            from_all,
+            then,
+            ..
+        } = merge;
+        match then {
+            Then::Tell(reply) | Then::TellOwn(_, reply) => reply(facts),
+            Then::Select(select) => (select.reply)(select.found),
+            Then::CarryOut(Plan::Forget { reply, .. }) if !from_all => {
                 let text = "a node that is up has not told about its queues in time: ask again";
                 reply(Err(Refused::Unavailable(text.into())));
             }
-            Then::CarryOut(plan) => self.carry_out_plan(plan, &finished.facts),
+            Then::CarryOut(plan) => self.carry_out_plan(plan, &facts),
         }
     }
 
@@ -200,7 +208,9 @@ impl Core {
             }
         }
         self.send_to_other_shards(&frame);
-        self.answer_stats(me, token, self.config.index, (only, counting));
+        let shard = self.config.index;
+        let node = me;
+        self.answer_stats(ReplyTo { node, shard, token }, (only, counting));
         if let Some(token) = early {
             self.finish_gathering(token);
         }
@@ -208,44 +218,27 @@ impl Core {
 
     pub fn answer_stats(
         &mut self,
-        from: NodeId,
-        token: u64,
-        reply_shard: u16,
+        to: ReplyTo,
         (only, counting): (Option<QueueId>, Option<NodeId>),
     ) {
-        let asked = Asked {
-            from,
-            token,
-            reply_shard,
-            counting,
-        };
-        if only.is_none() && self.owners.len() > STEP {
-            return self.walks.add(asked);
-        }
-        let told = match only {
-            Some(_) => ShardStats {
-                stats: self.owners.stats(only),
-                counting: Vec::new(),
-            },
-            None => self.owners.told(&self.owners.ids(), counting),
-        };
-        self.tell_stats(asked, told, true);
-    }
-
-    /// One step of an answer about many queues; the next is the next turn's.
-    pub fn walk_on(&mut self) {
-        let owners = &self.owners;
-        if let Some((asked, queues, last)) = self.walks.step(|| owners.ids()) {
-            let told = owners.told(&queues, asked.counting);
-            self.tell_stats(asked, told, last);
+        match only {
+            Some(queue) => {
+                let told = self.owners.told(&[queue], None);
+                self.tell_stats(to, told, true);
+            }
+            None => self.walks.add(Walk::Figures {
+                to,
+                counting,
+                next: QueueId::NONE,
+            }),
         }
     }
 
     /// At most [`MAX_STATS`] fit into a frame.
-    fn tell_stats(&mut self, asked: Asked, told: ShardStats, last: bool) {
+    pub fn tell_stats(&mut self, to: ReplyTo, told: ShardStats, last: bool) {
         const { assert!(STEP <= MAX_STATS) };
-        let (token, me) = (asked.token, self.config.node);
-        if (asked.from, asked.reply_shard) == (me, self.config.index) {
+        let (token, me) = (to.token, self.config.node);
+        if (to.node, to.shard) == (me, self.config.index) {
             return self.take_stats(me, token, last, told);
         }
         let ShardStats { stats, counting } = told;
@@ -255,15 +248,15 @@ impl Core {
             stats,
             counting,
         };
-        if asked.from == me {
-            self.send_to_shard(asked.reply_shard, &frame);
+        if to.node == me {
+            self.send_to_shard(to.shard, &frame);
         } else {
-            self.send_to_peer(asked.from, Route::Shard(asked.reply_shard), &frame);
+            self.send_to_peer(to.node, Route::Shard(to.shard), &frame);
         }
     }
 
     pub fn take_stats(&mut self, from: NodeId, token: u64, last: bool, told: ShardStats) {
-        if self.stats.take(token, from, last, told) {
+        if self.stats.take(token, (from, self.now), last, told) {
             self.finish_gathering(token);
         }
     }

@@ -205,7 +205,8 @@ impl Core {
         let sum = Gathered::Figures(Box::default());
         let token = self.ask_shards(&Question::Counters, false, sum);
         let own = Facts::Counters(Box::new(self.counters()));
-        self.listings.take(token, self.me(), true, Some(own));
+        let me = (self.me(), self.now);
+        self.listings.take(token, me, true, Some(own));
     }
 
     /// They have answered.

@@ -42,6 +42,7 @@ mod turn;
 mod uses;
 mod view;
 mod wakes;
+mod walks;
 
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig, ShardLimits};
 pub use logins::{Check, CheckId, StartCheck};

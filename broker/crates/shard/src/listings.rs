@@ -4,7 +4,7 @@
 use crate::Route;
 use crate::core::Core;
 use crate::frame::Frame;
-use crate::sessions::Sessions;
+use crate::walks::{ReplyTo, Walk};
 use bytes::Bytes;
 use control::{
     ConnectionFacts, ConsumerFacts, Counters, Deaths, ExchangeCounts, Facts, MqttFigures, Question,
@@ -16,12 +16,10 @@ use session::Deliveries;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A shard that has not answered by then is left out.
+/// Shards that have told nothing for so long are left out.
 const GATHER_WITHIN: Duration = Duration::from_secs(2);
 /// Listings that gather at the same time, at most; the oldest is answered early beyond that.
 const MAX_GATHERING: usize = 64;
-/// Connections and channels, or consumers, in one frame.
-const PART: usize = 1000;
 
 /// Where the facts go.
 pub enum Gathered {
@@ -110,10 +108,17 @@ impl Listings {
     }
 
     /// Takes a part in; the last one of all answers.
-    pub fn take(&mut self, token: u64, from: NodeId, last: bool, facts: Option<Facts>) {
+    pub fn take(
+        &mut self,
+        token: u64,
+        (from, now): (NodeId, Time),
+        last: bool,
+        facts: Option<Facts>,
+    ) {
         let Some(gathering) = self.open.get_mut(&token) else {
             return;
         };
+        gathering.until = now + GATHER_WITHIN;
         if let Some(facts) = facts {
             gathering.facts.take(from, facts);
         }
@@ -179,32 +184,28 @@ impl Core {
         token
     }
 
-    /// Answers another shard's question.
-    pub fn answer_question(
-        &mut self,
-        from: NodeId,
-        token: u64,
-        reply_shard: u16,
-        parts: Vec<Facts>,
-    ) {
-        let count = parts.len();
-        for (i, facts) in parts.into_iter().enumerate() {
-            let frame = Frame::Told {
-                token,
-                last: i + 1 == count,
-                facts: Bytes::from(facts.encode()),
-            };
-            if from == self.config.node {
-                self.send_to_shard(reply_shard, &frame);
-            } else {
-                self.send_to_peer(from, Route::Shard(reply_shard), &frame);
-            }
+    /// Tells what was asked, or a part of it.
+    pub fn tell_facts(&mut self, to: ReplyTo, facts: Facts, last: bool) {
+        let token = to.token;
+        if (to.node, to.shard) == (self.config.node, self.config.index) {
+            let from = (to.node, self.now);
+            return self.listings.take(token, from, last, Some(facts));
+        }
+        let frame = Frame::Told {
+            token,
+            last,
+            facts: Bytes::from(facts.encode()),
+        };
+        if to.node == self.config.node {
+            self.send_to_shard(to.shard, &frame);
+        } else {
+            self.send_to_peer(to.node, Route::Shard(to.shard), &frame);
         }
     }
 
-    fn consumer_facts(&self) -> Vec<ConsumerFacts> {
-        let all = self.owners.consumers().into_iter();
-        let facts = all.map(|(queue, c): (QueueId, _)| ConsumerFacts {
+    pub fn consumer_facts(&self, queue: QueueId) -> impl Iterator<Item = ConsumerFacts> {
+        let all = self.owners.consumers(queue).into_iter();
+        all.map(move |c| ConsumerFacts {
             queue: queue.0,
             session_node: c.session.node.0,
             session_number: c.session.number,
@@ -214,8 +215,7 @@ impl Core {
             prefetch: c.spec.prefetch,
             active: c.active,
             arguments: control::json::object(&c.spec.arguments),
-        });
-        facts.collect()
+        })
     }
 
     /// Every shard has the cluster's retained messages: the first one tells of them.
@@ -292,38 +292,24 @@ impl Core {
         facts
     }
 
-    /// What this shard knows, in parts that fit into a frame; at least one.
-    pub fn facts(&self, question: &Question, sessions: &Sessions) -> Vec<Facts> {
+    /// Answers a question of another shard, or of this one. There may be many connections and consumers: that takes several turns.
+    pub fn answer_question(&mut self, to: ReplyTo, question: &Question) {
         match question {
-            Question::Connections => {
-                let mut parts = vec![Vec::new()];
-                let mut room = PART;
-                for facts in sessions.facts(self.config.node, &self.topics) {
-                    let size = 1 + facts.channels.len();
-                    if size > room && room < PART {
-                        parts.push(Vec::new());
-                        room = PART;
-                    }
-                    room = room.saturating_sub(size);
-                    if let Some(part) = parts.last_mut() {
-                        part.push(facts);
-                    }
-                }
-                parts.into_iter().map(Facts::Connections).collect()
-            }
+            Question::Connections => self.walks.add(Walk::Connections { to, next: 0 }),
             Question::Consumers => {
-                let all = self.consumer_facts();
-                let parts = all.chunks(PART).map(<[ConsumerFacts]>::to_vec);
-                let mut parts: Vec<Facts> = parts.map(Facts::Consumers).collect();
-                if parts.is_empty() {
-                    parts.push(Facts::Consumers(Vec::new()));
-                }
-                parts
+                let next = QueueId::NONE;
+                self.walks.add(Walk::Consumers { to, next });
             }
-            Question::Counters => vec![Facts::Counters(Box::new(self.counters()))],
-            Question::Traffic(of) => vec![Facts::Traffic(self.traffic(of))],
+            Question::Counters => {
+                let counters = Box::new(self.counters());
+                self.tell_facts(to, Facts::Counters(counters), true);
+            }
+            Question::Traffic(of) => {
+                let traffic = self.traffic(of);
+                self.tell_facts(to, Facts::Traffic(traffic), true);
+            }
             // The shard carries it out itself.
-            Question::Close { .. } => vec![Facts::Closed(false)],
+            Question::Close { .. } => self.tell_facts(to, Facts::Closed(false), true),
         }
     }
 }
@@ -347,11 +333,12 @@ mod tests {
         let mut listings = Listings::default();
         let (token, done) = begin(&mut listings, 2);
         let part = |any| Some(Facts::Closed(any));
-        listings.take(token, NodeId(1), true, part(true));
-        listings.take(token + 1, NodeId(1), true, part(false));
-        listings.take(token, NodeId(2), false, Some(Facts::Consumers(Vec::new())));
+        listings.take(token, (NodeId(1), Time::ZERO), true, part(true));
+        listings.take(token + 1, (NodeId(1), Time::ZERO), true, part(false));
+        let none = Some(Facts::Consumers(Vec::new()));
+        listings.take(token, (NodeId(2), Time::ZERO), false, none);
         assert!(done.try_recv().is_err());
-        listings.take(token, NodeId(2), true, None);
+        listings.take(token, (NodeId(2), Time::ZERO), true, None);
         assert_eq!(done.try_recv(), Ok(true));
         let (_, late) = begin(&mut listings, 1);
         listings.tick(Time::ZERO);

@@ -100,6 +100,8 @@ pub struct Owners {
     host: Host,
     disk: Arc<dyn Disk>,
     queues: HashMap<QueueId, Owned, FixedState>,
+    /// The keys of `queues`, in order: a listing goes on from any of them.
+    ids: BTreeSet<QueueId>,
     /// Of the queues that are led or live here, as their last turns left them.
     totals: QueueTotals,
     /// Queues that were stepped in this turn.
@@ -133,6 +135,7 @@ impl Owners {
             host,
             disk,
             queues: HashMap::default(),
+            ids: BTreeSet::new(),
             totals: QueueTotals::default(),
             touched: BTreeSet::new(),
             wakes: BTreeMap::new(),
@@ -203,6 +206,7 @@ impl Owners {
             queue: QuorumQueue::new(label(record), FIRST_SETTINGS),
             counted: Counted::default(),
         };
+        self.ids.insert(record.id);
         self.queues
             .insert(record.id, Owned::Quorum(Box::new(quorum)));
         // Before what this very turn has brought: a replica passes over entries that come after newer ones.
@@ -230,6 +234,7 @@ impl Owners {
                     used: false,
                     counted: Counted::default(),
                 };
+                self.ids.insert(record.id);
                 self.queues
                     .insert(record.id, Owned::Classic(Box::new(classic)));
                 self.touched.insert(record.id);
@@ -243,6 +248,7 @@ impl Owners {
     /// The queue is deleted: its data goes.
     pub fn remove(&mut self, queue: QueueId) {
         let mut removed = self.queues.remove(&queue);
+        self.ids.remove(&queue);
         if let Some(owned) = &mut removed {
             owned.counted().set(None, &mut self.totals);
         }

@@ -239,20 +239,20 @@ impl Sessions {
         }
     }
 
-    /// Of all connections.
-    pub fn facts(
+    /// The first connection whose key is not below `from`, and its key.
+    pub fn next_facts(
         &self,
+        from: usize,
         node: NodeId,
         topics: &topics::Hub,
-    ) -> impl Iterator<Item = ConnectionFacts> {
+    ) -> Option<(usize, ConnectionFacts)> {
+        let (key, slot) = self.slots.first_from(from)?;
+        let origin = slot.origin(&self.entrances);
+        let number = slot.number(self.shard, key);
+        let mut facts = slot.facts(node, number, origin, topics);
         let began = self.began.map_or(0, |began| began.0);
-        self.slots.iter().map(move |(key, slot)| {
-            let origin = slot.origin(&self.entrances);
-            let number = slot.number(self.shard, key);
-            let mut facts = slot.facts(node, number, origin, topics);
-            facts.connected_ms = began + u64::from(slot.connected) * MOMENT;
-            facts
-        })
+        facts.connected_ms = began + u64::from(slot.connected) * MOMENT;
+        Some((key, facts))
     }
 
     pub fn len(&self) -> usize {

@@ -10,6 +10,7 @@ use crate::protocols::Protocols;
 use crate::sessions::{Entered, Sessions};
 use crate::stats::ShardStats;
 use crate::view::View;
+use crate::walks::ReplyTo;
 use crate::{CheckId, ConnectionInfo, ConnectionKey, Effect, Route, ShardDriver, StartCheck};
 use bytes::{Bytes, BytesMut};
 use consensus::{JobId, JobResult, WalToken};
@@ -249,7 +250,12 @@ impl Shard {
                 only,
                 counting,
             } => {
-                (self.core).answer_stats(from, token, reply_shard, (only, counting));
+                let to = ReplyTo {
+                    node: from,
+                    shard: reply_shard,
+                    token,
+                };
+                self.core.answer_stats(to, (only, counting));
             }
             Frame::StatsReply {
                 token,
@@ -267,15 +273,20 @@ impl Shard {
                 reply_shard,
                 question,
             } => {
-                let parts = match Question::decode(&question) {
-                    Some(question) => self.answer(&question),
-                    // A newer node's: an answer with nothing in it is better than none.
-                    None => vec![Facts::Closed(false)],
+                let to = ReplyTo {
+                    node: from,
+                    shard: reply_shard,
+                    token,
                 };
-                self.core.answer_question(from, token, reply_shard, parts);
+                match Question::decode(&question) {
+                    Some(question) => self.answer(to, &question),
+                    // A newer node's: an answer with nothing in it is better than none.
+                    None => self.core.tell_facts(to, Facts::Closed(false), true),
+                }
             }
             Frame::Told { token, last, facts } => {
                 let facts = Facts::decode(&facts);
+                let from = (from, self.core.now);
                 self.core.listings.take(token, from, last, facts);
             }
             Frame::Members(MembersWord::Drain { on }) if from == self.core.me() => self.drain(on),
@@ -300,20 +311,19 @@ impl Shard {
 
     /// Asks every shard of every node, or of this one, this shard first.
     fn gather(&mut self, question: &Question, everywhere: bool, facts: Gathered) {
-        let own = self.answer(question);
         let token = self.core.ask_shards(question, everywhere, facts);
-        let me = self.core.me();
-        let count = own.len();
-        for (i, part) in own.into_iter().enumerate() {
-            let last = i + 1 == count;
-            self.core.listings.take(token, me, last, Some(part));
-        }
+        let to = ReplyTo {
+            node: self.core.me(),
+            shard: self.core.config.index,
+            token,
+        };
+        self.answer(to, question);
     }
 
-    /// What this shard has to say; a connection that is to be closed is.
-    fn answer(&mut self, question: &Question) -> Vec<Facts> {
+    /// Tells what this shard has to say; a connection that is to be closed is.
+    fn answer(&mut self, to: ReplyTo, question: &Question) {
         let Question::Close { name, reason } = question else {
-            return self.core.facts(question, &self.sessions);
+            return self.core.answer_question(to, question);
         };
         let key = self.sessions.by_name(name);
         if let Some(key) = key {
@@ -322,7 +332,7 @@ impl Shard {
                 s.notice(Notice::Close { text }, view, out)
             });
         }
-        vec![Facts::Closed(key.is_some())]
+        self.core.tell_facts(to, Facts::Closed(key.is_some()), true);
     }
 
     /// Maintenance begins or ends.
@@ -386,6 +396,7 @@ impl ShardDriver for Shard {
     fn tick(&mut self, now: Time, wall: WallTime) {
         self.core.now = now;
         self.core.wall = self.core.steady_wall.read(now, wall);
+        self.core.walks.begin_turn();
         self.core.tick();
         self.tick_sessions();
     }
@@ -576,7 +587,7 @@ impl ShardDriver for Shard {
 
     fn poll(&mut self, out: &mut Vec<Effect>) {
         self.core.dead_letters.begin_turn();
-        self.core.walk_on();
+        self.core.walk_on(&self.sessions);
         if self.settle() {
             tracing::warn!(event = "shard_turn_too_long", rounds = MAX_ROUNDS);
         }

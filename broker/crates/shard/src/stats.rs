@@ -2,75 +2,35 @@
 
 use crate::frame::OwnerStats;
 use crate::members::Plan;
-use control::{QueueFacts, Reply};
+use control::{Progress, QueueFacts, Reply};
 use env::{NodeId, Time};
-use metadata::{QueueId, Tree};
+use metadata::{QueueId, QueueRecord, Tree};
 use queue::QueueCounters;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// An owner that has not answered by then is left out.
+/// Owners that have told nothing for so long are left out.
 pub const GATHER_WITHIN: Duration = Duration::from_secs(2);
 /// Requests that gather at the same time, at most; the oldest is answered early beyond that.
 const MAX_GATHERING: usize = 256;
-
-/// Queues whose figures are told in one turn: more, and what clients send would have to wait.
-pub const STEP: usize = 1_000;
-/// Walks that wait for their turn, at most: who asks beyond that hears nothing, and does without.
-const MAX_WALKS: usize = 1_024;
-
-/// Who wants the figures of all queues here.
-#[derive(Clone, Copy)]
-pub struct Asked {
-    pub from: NodeId,
-    pub token: u64,
-    pub reply_shard: u16,
-    /// The node that replicas are asked about.
-    pub counting: Option<NodeId>,
-}
-
-/// Answers that take several turns, one after the other.
-#[derive(Default)]
-pub struct Walks {
-    waiting: VecDeque<Asked>,
-    /// Of the first one: the queues that are still to be told of.
-    left: Option<std::vec::IntoIter<QueueId>>,
-}
-
-impl Walks {
-    pub fn add(&mut self, asked: Asked) {
-        if self.waiting.len() < MAX_WALKS {
-            self.waiting.push_back(asked);
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// The next step of the first one: the queues of this turn, and whether they are the last. `all` lists them when it begins.
-    pub fn step(
-        &mut self,
-        all: impl FnOnce() -> Vec<QueueId>,
-    ) -> Option<(Asked, Vec<QueueId>, bool)> {
-        let asked = *self.waiting.front()?;
-        let left = self.left.get_or_insert_with(|| all().into_iter());
-        let part: Vec<QueueId> = left.by_ref().take(STEP).collect();
-        let last = left.len() == 0;
-        if last {
-            self.left = None;
-            self.waiting.pop_front();
-        }
-        Some((asked, part, last))
-    }
-}
 
 /// What the figures are for.
 pub enum Then {
     Tell(Reply<Vec<QueueFacts>>),
     /// Only of the queues of this node, as they come.
     TellOwn(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
+    /// Only the ids of those that fit.
+    Select(Select),
     CarryOut(Plan),
+}
+
+pub type Predicate = Box<dyn Fn(&QueueRecord, &QueueFacts) -> bool + Send>;
+
+/// Queues that fit.
+pub struct Select {
+    pub fits: Predicate,
+    pub found: Vec<QueueId>,
+    pub reply: Reply<Vec<QueueId>>,
 }
 
 impl Then {
@@ -78,17 +38,9 @@ impl Then {
     pub fn counting(&self) -> Option<NodeId> {
         match self {
             Then::CarryOut(Plan::Forget { node, .. }) => Some(*node),
-            Then::CarryOut(_) | Then::Tell(_) | Then::TellOwn(..) => None,
+            _ => None,
         }
     }
-}
-
-/// What came of it.
-pub struct Finished {
-    pub facts: Vec<QueueFacts>,
-    /// Nobody who was asked is missing.
-    pub from_all: bool,
-    pub then: Then,
 }
 
 /// What a shard tells, or a part of it.
@@ -143,11 +95,18 @@ impl StatsRequests {
         (self.next, early)
     }
 
-    /// Takes an answer in; true when all are there.
-    pub fn take(&mut self, token: u64, from: NodeId, last: bool, told: ShardStats) -> bool {
+    /// Takes an answer in, or a part of one; true when all are there.
+    pub fn take(
+        &mut self,
+        token: u64,
+        (from, now): (NodeId, Time),
+        last: bool,
+        told: ShardStats,
+    ) -> bool {
         let Some(g) = self.gathering.get_mut(&token) else {
             return false;
         };
+        g.until = now + GATHER_WITHIN;
         let ShardStats { stats, counting } = told;
         g.counted.extend(counting);
         let stats = stats.into_iter();
@@ -172,47 +131,90 @@ impl StatsRequests {
         self.gathering.values().map(|g| g.until).min()
     }
 
-    /// What is there: every queue of the tree, with figures where its owner told. Without a leader's word a queue's members
-    /// are those it is to have, and the node that replicas were asked about if one of them counts it.
-    pub fn finish(&mut self, token: u64, tree: &Tree) -> Option<Finished> {
+    /// Ends the wait.
+    pub fn finish(&mut self, token: u64) -> Option<Finished> {
         let g = self.gathering.remove(&token)?;
-        let then = match g.then {
-            Then::TellOwn(facts, reply) => {
-                return Some(Finished {
-                    facts,
-                    from_all: g.left == 0,
-                    then: Then::Tell(reply),
-                });
-            }
-            then => then,
-        };
-        let queues: Vec<_> = match g.only {
-            Some(id) => tree.queue_by_id(id).into_iter().collect(),
-            None => tree.all_queues().collect(),
-        };
-        let mut found = g.found;
-        let facts = queues
-            .into_iter()
-            .map(|record| match found.remove(&record.id) {
-                Some((owner, told)) => facts_of(owner, told),
-                None => QueueFacts {
-                    id: record.id,
-                    leader: None,
-                    members: {
-                        let counted = g.counting.filter(|_| g.counted.contains(&record.id));
-                        let new = counted.filter(|n| !record.members.contains(n));
-                        record.members.iter().copied().chain(new).collect()
-                    },
-                    online: vec![],
-                    stats: None,
-                    counters: QueueCounters::default(),
-                },
-            });
-        Some(Finished {
-            facts: facts.collect(),
-            from_all: g.left == 0,
-            then,
+        Some(match g.then {
+            Then::TellOwn(facts, reply) => Finished::Own(facts, reply),
+            then => Finished::Merge(Merge {
+                next: g.only.unwrap_or(QueueId::NONE),
+                last: g.only.unwrap_or(QueueId(u64::MAX)),
+                counting: g.counting,
+                counted: g.counted,
+                found: g.found,
+                facts: Vec::new(),
+                from_all: g.left == 0,
+                then,
+            }),
         })
+    }
+}
+
+/// All have told, or their time is up.
+pub enum Finished {
+    Own(Vec<QueueFacts>, Reply<Vec<QueueFacts>>),
+    Merge(Merge),
+}
+
+/// Puts together what owners told and what the tree says: every queue of the tree, with figures where its owner told.
+pub struct Merge {
+    next: QueueId,
+    last: QueueId,
+    counting: Option<NodeId>,
+    counted: BTreeSet<QueueId>,
+    found: BTreeMap<QueueId, (NodeId, OwnerStats)>,
+    pub facts: Vec<QueueFacts>,
+    /// Nobody who was asked is missing.
+    pub from_all: bool,
+    pub then: Then,
+}
+
+impl Merge {
+    /// True if it is about one queue.
+    pub fn is_single(&self) -> bool {
+        self.next == self.last
+    }
+
+    /// Goes on with so many queues at most. The last step has seen all queues that the tree has then, for ids only grow.
+    pub fn step(&mut self, tree: &Tree, limit: usize) -> Progress {
+        let mut looked_at = 0;
+        let last = self.last;
+        let ids = tree.queue_ids_from(self.next);
+        for id in ids.take_while(|id| *id <= last).take(limit) {
+            looked_at += 1;
+            self.next = QueueId(id.0.saturating_add(1));
+            let Some(record) = tree.queue_by_id(id) else {
+                continue;
+            };
+            let facts = self.facts_about(record);
+            match &mut self.then {
+                Then::Select(select) if (select.fits)(record, &facts) => select.found.push(id),
+                Then::Select(_) => {}
+                _ => self.facts.push(facts),
+            }
+        }
+        Progress {
+            looked_at,
+            done: looked_at < limit,
+        }
+    }
+
+    /// Without a leader's word a queue's members are those it is to have, and the node that replicas were asked about if one of
+    /// them counts it.
+    fn facts_about(&mut self, record: &QueueRecord) -> QueueFacts {
+        if let Some((owner, told)) = self.found.remove(&record.id) {
+            return facts_of(owner, told);
+        }
+        let counted = self.counting.filter(|_| self.counted.contains(&record.id));
+        let new = counted.filter(|n| !record.members.contains(n));
+        QueueFacts {
+            id: record.id,
+            leader: None,
+            members: record.members.iter().copied().chain(new).collect(),
+            online: vec![],
+            stats: None,
+            counters: QueueCounters::default(),
+        }
     }
 }
 
@@ -224,45 +226,5 @@ fn facts_of(owner: NodeId, told: OwnerStats) -> QueueFacts {
         online: told.online,
         stats: Some(told.stats),
         counters: told.counters,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_walk_takes_as_many_steps_as_it_needs_and_the_next_one_waits() {
-        let mut walks = Walks::default();
-        let asked = |token| Asked {
-            from: NodeId(1),
-            token,
-            reply_shard: 0,
-            counting: None,
-        };
-        walks.add(asked(1));
-        walks.add(asked(2));
-        let all = || (1..=STEP as u64 + 1).map(QueueId).collect::<Vec<_>>();
-        let (first, part, last) = walks.step(all).expect("a walk");
-        assert_eq!((first.token, part.len(), last), (1, STEP, false));
-        let (first, part, last) = walks.step(Vec::new).expect("the rest of it");
-        assert_eq!((first.token, part.len(), last), (1, 1, true));
-        let (second, part, last) = walks.step(Vec::new).expect("the next");
-        assert_eq!((second.token, part.len(), last), (2, 0, true));
-        assert!(walks.is_empty() && walks.step(all).is_none());
-    }
-
-    #[test]
-    fn only_so_many_wait() {
-        let mut walks = Walks::default();
-        for token in 0..2 * MAX_WALKS as u64 {
-            walks.add(Asked {
-                from: NodeId(1),
-                token,
-                reply_shard: 0,
-                counting: None,
-            });
-        }
-        assert_eq!(walks.waiting.len(), MAX_WALKS);
     }
 }

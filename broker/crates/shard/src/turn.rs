@@ -84,7 +84,7 @@ impl Shard {
             peers: Peers::default(),
             alarms: crate::peers::Alarms::default(),
             stats: crate::stats::StatsRequests::default(),
-            walks: crate::stats::Walks::default(),
+            walks: crate::walks::Walks::default(),
             listings: Listings::default(),
             tallies: Tallies::default(),
             errands: Errands::default(),

@@ -99,6 +99,21 @@ impl<T> Slots<T> {
         })
     }
 
+    /// The first value whose number is not below this one. Empty blocks are passed over.
+    pub fn first_from(&self, key: usize) -> Option<(usize, &T)> {
+        let mut first = key % BLOCK;
+        for (at, block) in self.blocks.iter().enumerate().skip(key / BLOCK) {
+            let entries = block.entries.iter().enumerate().skip(first);
+            let mut found =
+                entries.filter_map(|(i, entry)| Some((at * BLOCK + i, entry.as_ref()?)));
+            if let Some(found) = found.next() {
+                return Some(found);
+            }
+            first = 0;
+        }
+        None
+    }
+
     /// By number.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         let blocks = self.blocks.iter_mut().enumerate();

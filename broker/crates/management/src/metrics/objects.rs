@@ -9,16 +9,15 @@ use crate::exposition::Page;
 use axum::body::Bytes;
 use control::{ChannelFacts, ConnectionFacts, ControlRequest, QueueFacts};
 use http_body::Frame;
-use metadata::Name;
+use metadata::{Name, QueueId, QueuesById};
 use queue::{QueueCounters, QueueStats};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// Bytes that are made at a time.
 const PIECE: usize = 64 << 10;
-/// Queues whose names are looked up at a time.
-const NAMES: usize = 1_000;
 
 const COARSE: &str = "queue_coarse_metrics";
 const CONSUMERS: &str = "queue_consumer_count";
@@ -348,30 +347,21 @@ impl http_body::Body for Samples {
 
 /// Those that are led or live here, with their names.
 async fn queues(api: &Api, vhosts: &[&str]) -> Result<Vec<Queue>, ApiError> {
-    let mut named = Vec::new();
-    let mut facts = ask_own_queues(api).await?.into_iter();
-    loop {
-        let part: Vec<QueueFacts> = facts.by_ref().take(NAMES).collect();
-        if part.is_empty() {
-            return Ok(named);
-        }
-        let part = api
-            .read(move |tree| {
-                let queue = |facts: QueueFacts| {
-                    let record = tree.queue_by_id(facts.id)?;
-                    Some(Queue {
-                        vhost: record.vhost.clone(),
-                        name: record.name.clone(),
-                        stats: facts.stats?,
-                        counters: facts.counters,
-                    })
-                };
-                part.into_iter().filter_map(queue).collect::<Vec<_>>()
-            })
-            .await?;
-        let wanted = |q: &Queue| vhosts.is_empty() || vhosts.contains(&&*q.vhost);
-        named.extend(part.into_iter().filter(wanted));
-    }
+    let facts = ask_own_queues(api).await?;
+    let ids: Vec<QueueId> = facts.iter().map(|f| f.id).collect();
+    let mut facts: BTreeMap<QueueId, QueueFacts> = facts.into_iter().map(|f| (f.id, f)).collect();
+    let named = api.walk(QueuesById::from(ids), move |_, record| {
+        let facts = facts.remove(&record.id)?;
+        Some(Queue {
+            vhost: record.vhost.clone(),
+            name: record.name.clone(),
+            stats: facts.stats?,
+            counters: facts.counters,
+        })
+    });
+    let mut named = named.await?;
+    named.retain(|q| vhosts.is_empty() || vhosts.contains(&&*q.vhost));
+    Ok(named)
 }
 
 /// Those of this node.

@@ -323,6 +323,7 @@ impl Fake {
         }
         match request {
             ControlRequest::Read(look) => look(&self.tree),
+            ControlRequest::Walk(mut walk) => while !walk.step(&self.tree, 2).done {},
             ControlRequest::Change { change, reply } => {
                 let result = self.apply(change);
                 if let Ok(metadata::Done::Queue {

@@ -2,6 +2,7 @@
 
 mod access;
 mod codec;
+mod cursor;
 mod declare;
 mod features;
 mod lifecycle;
@@ -208,6 +209,9 @@ impl Tree {
                 .is_some_and(|s| self.exclusive[&s].contains(&record.id));
             assert_eq!(owned, record.exclusive.is_some());
         }
+        let mut ids: Vec<QueueId> = self.queues.keys().copied().collect();
+        ids.sort_unstable();
+        assert!(self.queue_ids.iter().eq(&ids));
         let mut bindings = 0;
         let mut exchanges = 0;
         for vhost in self.vhosts.values() {

@@ -10,37 +10,15 @@ use metadata::QueueId;
 use queue::{ConsumerInfo, DeathCounts, Queue};
 
 impl Owners {
-    /// Ids of the queues here, in no order.
-    pub fn ids(&self) -> Vec<QueueId> {
-        self.queues.keys().copied().collect()
-    }
-
-    pub fn len(&self) -> usize {
-        self.queues.len()
+    /// Ids of the queues here from this one on, in order.
+    pub fn ids_from(&self, first: QueueId) -> impl Iterator<Item = QueueId> {
+        self.ids.range(first..).copied()
     }
 
     /// Of these queues, those that are led or live here.
     fn stats_among(&self, queues: &[QueueId]) -> Vec<OwnerStats> {
         let stats = |id: &QueueId| self.stats_of(*id, self.queues.get(id)?);
         let mut all: Vec<OwnerStats> = queues.iter().filter_map(stats).collect();
-        all.sort_by_key(|s| s.queue);
-        all
-    }
-
-    pub fn stats(&self, only: Option<QueueId>) -> Vec<OwnerStats> {
-        let mut all: Vec<OwnerStats> = match only {
-            Some(id) => self
-                .queues
-                .get(&id)
-                .and_then(|o| self.stats_of(id, o))
-                .into_iter()
-                .collect(),
-            None => self
-                .queues
-                .iter()
-                .filter_map(|(id, o)| self.stats_of(*id, o))
-                .collect(),
-        };
         all.sort_by_key(|s| s.queue);
         all
     }
@@ -115,18 +93,13 @@ impl Owners {
         totals
     }
 
-    /// Of queues that are led or live here, by queue.
-    pub fn consumers(&self) -> Vec<(QueueId, ConsumerInfo)> {
-        let listed = self.queues.iter().map(|(id, owned)| match owned {
-            Owned::Classic(classic) => (*id, classic.queue.consumers()),
-            Owned::Quorum(quorum) if quorum.leads() => (*id, quorum.consumers()),
-            Owned::Quorum(_) => (*id, Vec::new()),
-        });
-        let mut all: Vec<_> = listed
-            .flat_map(|(id, consumers)| consumers.into_iter().map(move |c| (id, c)))
-            .collect();
-        all.sort_by_key(|(id, _)| *id);
-        all
+    /// Of a queue that is led or lives here.
+    pub fn consumers(&self, queue: QueueId) -> Vec<ConsumerInfo> {
+        match self.queues.get(&queue) {
+            Some(Owned::Classic(classic)) => classic.queue.consumers(),
+            Some(Owned::Quorum(quorum)) if quorum.leads() => quorum.consumers(),
+            Some(Owned::Quorum(_)) | None => Vec::new(),
+        }
     }
 
     /// For checks: of each replica of a quorum queue here, how far it has applied and a number for its state.

@@ -80,6 +80,7 @@ impl Owners {
     /// The replica has gone, and what was made of it goes too.
     pub fn departed(&mut self, queue: QueueId) {
         self.queues.remove(&queue);
+        self.ids.remove(&queue);
         self.forget_traces(queue);
     }
 

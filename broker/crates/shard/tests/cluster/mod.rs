@@ -231,6 +231,16 @@ impl Cluster {
         self.until("answer", |_| told.try_recv().ok())
     }
 
+    /// Asks, and lets nothing happen yet.
+    pub fn begin(&mut self, at: usize, request: ControlRequest) {
+        self.nodes[at].shard.control(request);
+    }
+
+    /// Items that listings of a node have looked at.
+    pub fn looked_at(&self, at: usize) -> u64 {
+        self.nodes[at].shard.core().walks.looked_at()
+    }
+
     fn is_ready(&mut self, at: usize) -> bool {
         let (tell, told) = mpsc::channel();
         let reply = Box::new(move |answer| drop(tell.send(answer)));
@@ -841,6 +851,19 @@ impl Client {
     ) {
         self.put_message(1, (exchange, routing_key), properties, body);
         self.push(cluster);
+    }
+
+    /// To the default exchange; the node takes it in and does no turn yet.
+    pub fn publish_unsettled(
+        &mut self,
+        cluster: &mut Cluster,
+        queue: &str,
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) {
+        self.put_message(1, ("", queue), properties, body);
+        let node = &mut cluster.nodes[self.at];
+        node.shard.received(self.key, &mut self.input);
     }
 
     /// A message without properties, on another channel than the first.

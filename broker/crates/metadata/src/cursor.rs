@@ -1,0 +1,159 @@
+//! Cursors over the tree's large collections, for listings that take several turns.
+//!
+//! The tree may change between two steps: an item that is there during the whole listing is seen exactly once, one that is removed
+//! before its turn is left out, and one that is added meanwhile may be missing.
+
+use crate::exchanges::BindingKey;
+use crate::{BindingRecord, ExchangeRecord, Name, QueueId, QueueRecord, Tree};
+use std::ops::Bound::{Excluded, Included, Unbounded};
+use std::sync::Arc;
+
+pub trait Cursor: Send {
+    type Item;
+    /// The next item, or None at the end. Each call costs about the same, however large the collection is.
+    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, Self::Item>;
+}
+
+/// One step of a cursor.
+pub enum Step<'t, T> {
+    Item(&'t Arc<T>),
+    /// A place without an item, which costs as much as one.
+    Skipped,
+    End,
+}
+
+/// All queues, in the order in which they were declared.
+#[derive(Debug, Default)]
+pub struct QueueCursor {
+    next: QueueId,
+}
+
+impl Cursor for QueueCursor {
+    type Item = QueueRecord;
+
+    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, QueueRecord> {
+        let Some(id) = tree.queue_ids.range(self.next..).next() else {
+            return Step::End;
+        };
+        self.next = QueueId(id.0.saturating_add(1));
+        tree.queue_by_id(*id).map_or(Step::Skipped, Step::Item)
+    }
+}
+
+/// The queues with these ids.
+#[derive(Debug)]
+pub struct QueuesById {
+    ids: std::vec::IntoIter<QueueId>,
+}
+
+impl From<Vec<QueueId>> for QueuesById {
+    fn from(ids: Vec<QueueId>) -> QueuesById {
+        QueuesById {
+            ids: ids.into_iter(),
+        }
+    }
+}
+
+impl Cursor for QueuesById {
+    type Item = QueueRecord;
+
+    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, QueueRecord> {
+        match self.ids.next() {
+            Some(id) => tree.queue_by_id(id).map_or(Step::Skipped, Step::Item),
+            None => Step::End,
+        }
+    }
+}
+
+/// All exchanges, in the order in which this tree got them.
+#[derive(Debug, Default)]
+pub struct ExchangeCursor {
+    next: u64,
+}
+
+impl Cursor for ExchangeCursor {
+    type Item = ExchangeRecord;
+
+    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, ExchangeRecord> {
+        let Some((number, (vhost, name))) = tree.exchange_names.range(self.next..).next() else {
+            return Step::End;
+        };
+        self.next = number.saturating_add(1);
+        tree.exchange(vhost, name).map_or(Step::Skipped, Step::Item)
+    }
+}
+
+/// All explicit bindings, by source.
+#[derive(Debug, Default)]
+pub struct BindingCursor {
+    source: u64,
+    /// The last one of this source.
+    last: Option<BindingKey>,
+}
+
+impl Cursor for BindingCursor {
+    type Item = BindingRecord;
+
+    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, BindingRecord> {
+        let Some((number, (vhost, name))) = tree.exchange_names.range(self.source..).next() else {
+            return Step::End;
+        };
+        if *number != self.source {
+            (self.source, self.last) = (*number, None);
+        }
+        match next_binding(tree, (vhost, name), &mut self.last) {
+            Some(binding) => Step::Item(binding),
+            None => {
+                (self.source, self.last) = (number.saturating_add(1), None);
+                Step::Skipped
+            }
+        }
+    }
+}
+
+/// The explicit bindings of one source.
+#[derive(Debug)]
+pub struct SourceCursor {
+    vhost: Name,
+    exchange: Name,
+    last: Option<BindingKey>,
+}
+
+impl SourceCursor {
+    pub fn new(vhost: &str, exchange: &str) -> SourceCursor {
+        SourceCursor {
+            vhost: vhost.into(),
+            exchange: exchange.into(),
+            last: None,
+        }
+    }
+}
+
+impl Cursor for SourceCursor {
+    type Item = BindingRecord;
+
+    fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, BindingRecord> {
+        let source = (&*self.vhost, &*self.exchange);
+        next_binding(tree, source, &mut self.last).map_or(Step::End, Step::Item)
+    }
+}
+
+fn next_binding<'t>(
+    tree: &'t Tree,
+    (vhost, exchange): (&str, &str),
+    last: &mut Option<BindingKey>,
+) -> Option<&'t Arc<BindingRecord>> {
+    let first = last.as_ref().map_or(Unbounded, Excluded);
+    let bindings = &tree.find_exchange(vhost, exchange)?.bindings;
+    let (key, binding) = bindings.range((first, Unbounded)).next()?;
+    *last = Some(key.clone());
+    Some(binding)
+}
+
+impl Tree {
+    /// The ids of queues from this one on, in order.
+    pub fn queue_ids_from(&self, first: QueueId) -> impl Iterator<Item = QueueId> {
+        let range = (Included(first), Unbounded);
+        self.queue_ids.range(range).copied()
+    }
+}

@@ -1,0 +1,126 @@
+//! Walks over a tree that changes between their steps.
+
+use super::*;
+use std::sync::Arc;
+
+/// All that is left of a walk, and its steps.
+fn rest<C: Cursor>(cursor: &mut C, tree: &Tree) -> (Vec<Arc<C::Item>>, usize) {
+    let (mut found, mut steps) = (Vec::new(), 0);
+    loop {
+        steps += 1;
+        match cursor.next(tree) {
+            Step::Item(item) => found.push(item.clone()),
+            Step::Skipped => {}
+            Step::End => return (found, steps),
+        }
+    }
+}
+
+fn names(queues: &[Arc<QueueRecord>]) -> Vec<&str> {
+    queues.iter().map(|q| &*q.name).collect()
+}
+
+#[test]
+fn queue_cursor_sees_each_queue_once_while_others_come_and_go() {
+    let mut log = Log::new();
+    for called in ["a", "b", "c", "d"] {
+        log.declare(queue(called));
+    }
+    let mut cursor = QueueCursor::default();
+    let Step::Item(first) = cursor.next(&log.tree) else {
+        panic!("a queue");
+    };
+    assert_eq!(&*first.name, "a");
+    for called in ["a", "c"] {
+        let (vhost, called) = (name("/"), name(called));
+        log.ok(Change::DeleteQueue {
+            vhost,
+            name: called,
+            id: None,
+        });
+    }
+    log.declare(queue("e"));
+    let (found, _) = rest(&mut cursor, &log.tree);
+    assert_eq!(names(&found), ["b", "d", "e"]);
+}
+
+#[test]
+fn queues_by_id_leave_out_deleted_ones() {
+    let mut log = Log::new();
+    let ids: Vec<QueueId> = ["a", "b", "c"]
+        .iter()
+        .map(|called| log.declare(queue(called)))
+        .collect();
+    let mut cursor = QueuesById::from(ids);
+    log.ok(Change::DeleteQueue {
+        vhost: name("/"),
+        name: name("b"),
+        id: None,
+    });
+    let (found, steps) = rest(&mut cursor, &log.tree);
+    assert_eq!((names(&found), steps), (vec!["a", "c"], 4));
+}
+
+#[test]
+fn exchange_and_binding_cursors_agree_with_the_listings_of_a_vhost() {
+    let mut log = Log::new();
+    log.declare(queue("q"));
+    for called in ["x", "y", "z"] {
+        log.ok(Change::DeclareExchange(exchange(called, "topic")));
+    }
+    for (source, key) in [("x", "1"), ("x", "2"), ("z", "1")] {
+        log.ok(Change::Bind(to_queue(source, "q", key)));
+    }
+    log.ok(Change::Bind(to_exchange("x", "z", "#")));
+    let (exchanges, _) = rest(&mut ExchangeCursor::default(), &log.tree);
+    let mut listed: Vec<&str> = exchanges.iter().map(|x| &*x.name).collect();
+    listed.sort_unstable();
+    let all = log.tree.exchanges("/");
+    let all: Vec<&str> = all.iter().map(|x| &*x.name).collect();
+    assert_eq!(listed, all);
+    let (mut bindings, _) = rest(&mut BindingCursor::default(), &log.tree);
+    bindings.sort_by(|a, b| {
+        let key = |b: &BindingRecord| (b.source.clone(), b.destination.clone());
+        (key(a), &a.routing_key).cmp(&(key(b), &b.routing_key))
+    });
+    let all: Vec<_> = log.tree.bindings("/").into_iter().cloned().collect();
+    assert_eq!(bindings, all);
+    let (from_x, _) = rest(&mut SourceCursor::new("/", "x"), &log.tree);
+    assert_eq!(from_x.len(), log.tree.bindings_from("/", "x").len());
+    assert!(from_x.iter().all(|b| *b.source == *"x"));
+}
+
+#[test]
+fn binding_cursor_goes_on_where_its_source_was_deleted() {
+    let mut log = Log::new();
+    log.declare(queue("q"));
+    for called in ["x", "y"] {
+        log.ok(Change::DeclareExchange(exchange(called, "topic")));
+        for key in ["1", "2", "3"] {
+            log.ok(Change::Bind(to_queue(called, "q", key)));
+        }
+    }
+    let mut cursor = BindingCursor::default();
+    let first = loop {
+        match cursor.next(&log.tree) {
+            Step::Item(binding) => break binding.clone(),
+            Step::Skipped => {}
+            Step::End => panic!("a binding"),
+        }
+    };
+    assert_eq!((&*first.source, &*first.routing_key), ("x", "1"));
+    log.ok(Change::Unbind(to_queue("x", "q", "2")));
+    let Step::Item(second) = cursor.next(&log.tree) else {
+        panic!("a binding");
+    };
+    assert_eq!((&*second.source, &*second.routing_key), ("x", "3"));
+    log.ok(Change::DeleteExchange {
+        vhost: name("/"),
+        name: name("x"),
+        if_unused: false,
+    });
+    let (left, _) = rest(&mut cursor, &log.tree);
+    let keys: Vec<&str> = left.iter().map(|b| &*b.routing_key).collect();
+    assert_eq!(keys, ["1", "2", "3"]);
+    assert!(left.iter().all(|b| *b.source == *"y"));
+}

@@ -1,0 +1,253 @@
+//! Listings of everything of a kind, which take as many turns as they need.
+//!
+//! A turn looks at [`STEP`] items for all listings together, however many there are, so that clients never wait for a whole
+//! listing. An item that is there during the whole listing is told of once; one that goes meanwhile may be left out, and one that
+//! comes meanwhile may be missing.
+
+use crate::core::Core;
+use crate::sessions::Sessions;
+use crate::stats::{Merge, ShardStats};
+use control::{Facts, Progress, TreeWalk};
+use env::NodeId;
+use metadata::QueueId;
+use std::collections::VecDeque;
+
+/// Items that one turn looks at, of all listings together.
+pub const STEP: usize = 256;
+/// What a connection or a consumer costs in items: its facts are a dozen texts.
+const COST_OF_CLIENT: usize = 4;
+/// Listings that wait for their turn, at most: one beyond that is not answered, and its asker does without.
+const MAX_WALKS: usize = 1_024;
+
+/// The shard that a listing is told to, and its name for it.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyTo {
+    pub node: NodeId,
+    pub shard: u16,
+    pub token: u64,
+}
+
+/// A listing and how far it is.
+pub enum Walk {
+    /// Figures of the queues here.
+    Figures {
+        to: ReplyTo,
+        /// The node that replicas are asked about.
+        counting: Option<NodeId>,
+        next: QueueId,
+    },
+    /// Consumers of the queues that are led or live here.
+    Consumers { to: ReplyTo, next: QueueId },
+    /// Connections of this shard.
+    Connections { to: ReplyTo, next: usize },
+    /// Figures that owners have told, put together with the tree.
+    Merge(Box<Merge>),
+    /// Of the tree alone.
+    Tree(Box<dyn TreeWalk>),
+}
+
+/// Listings that are not done, each in its turn.
+#[derive(Default)]
+pub struct Walks {
+    waiting: VecDeque<Walk>,
+    /// Items that may still be looked at in this turn.
+    left: usize,
+    /// Items that were looked at since the shard began.
+    looked_at: u64,
+}
+
+impl Walks {
+    pub fn add(&mut self, walk: Walk) {
+        if self.waiting.len() < MAX_WALKS {
+            self.waiting.push_back(walk);
+        } else {
+            tracing::warn!(event = "listing_refused", waiting = self.waiting.len());
+        }
+    }
+
+    pub fn begin_turn(&mut self) {
+        self.left = STEP;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Items that listings have looked at since the shard began.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// The listing to go on with, and how many items it may look at. None: this turn has done its share.
+    fn take(&mut self) -> Option<(Walk, usize)> {
+        (self.left > 0).then_some(())?;
+        Some((self.waiting.pop_front()?, self.left))
+    }
+
+    /// A listing has made a step.
+    fn count(&mut self, progress: Progress) {
+        // Beginning one costs something, too.
+        self.left = self.left.saturating_sub(progress.looked_at.max(1));
+        self.looked_at += progress.looked_at as u64;
+    }
+
+    /// If a listing is not done it goes on after all others.
+    fn give_back(&mut self, walk: Walk, progress: Progress) {
+        if !progress.done {
+            self.waiting.push_back(walk);
+        }
+    }
+}
+
+impl Core {
+    /// Goes on with listings, as far as the turn's share allows.
+    pub fn walk_on(&mut self, sessions: &Sessions) {
+        while let Some((mut walk, limit)) = self.walks.take() {
+            let progress = match &mut walk {
+                Walk::Figures { to, counting, next } => {
+                    self.step_figures(*to, *counting, next, limit)
+                }
+                Walk::Consumers { to, next } => self.step_consumers(*to, next, limit),
+                Walk::Connections { to, next } => self.step_connections(sessions, *to, next, limit),
+                Walk::Merge(merge) => merge.step(&self.tree, limit),
+                Walk::Tree(walk) => walk.step(&self.tree, limit),
+            };
+            self.walks.count(progress);
+            match walk {
+                Walk::Merge(merge) if progress.done => self.merged(*merge),
+                walk => self.walks.give_back(walk, progress),
+            }
+        }
+    }
+
+    fn step_figures(
+        &mut self,
+        to: ReplyTo,
+        counting: Option<NodeId>,
+        next: &mut QueueId,
+        limit: usize,
+    ) -> Progress {
+        let queues: Vec<QueueId> = self.owners.ids_from(*next).take(limit).collect();
+        let progress = progress(&queues, limit, next);
+        let told: ShardStats = self.owners.told(&queues, counting);
+        self.tell_stats(to, told, progress.done);
+        progress
+    }
+
+    fn step_consumers(&mut self, to: ReplyTo, next: &mut QueueId, limit: usize) -> Progress {
+        let mut part = Vec::new();
+        let (mut looked_at, mut done) = (0, true);
+        for queue in self.owners.ids_from(*next) {
+            if looked_at >= limit {
+                done = false;
+                break;
+            }
+            *next = QueueId(queue.0.saturating_add(1));
+            let before = part.len();
+            part.extend(self.consumer_facts(queue));
+            looked_at += 1 + COST_OF_CLIENT * (part.len() - before);
+        }
+        self.tell_facts(to, Facts::Consumers(part), done);
+        Progress { looked_at, done }
+    }
+
+    fn step_connections(
+        &mut self,
+        sessions: &Sessions,
+        to: ReplyTo,
+        next: &mut usize,
+        limit: usize,
+    ) -> Progress {
+        let mut part = Vec::new();
+        let (mut looked_at, mut done) = (0, true);
+        let node = self.config.node;
+        while let Some((key, facts)) = sessions.next_facts(*next, node, &self.topics) {
+            *next = key + 1;
+            looked_at += COST_OF_CLIENT * (1 + facts.channels.len());
+            part.push(facts);
+            if looked_at >= limit {
+                done = false;
+                break;
+            }
+        }
+        self.tell_facts(to, Facts::Connections(part), done);
+        Progress { looked_at, done }
+    }
+}
+
+/// After a step over these queues: fewer than it asked for are the last ones.
+fn progress(queues: &[QueueId], limit: usize, next: &mut QueueId) -> Progress {
+    if let Some(last) = queues.last() {
+        *next = QueueId(last.0.saturating_add(1));
+    }
+    Progress {
+        looked_at: queues.len(),
+        done: queues.len() < limit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metadata::Tree;
+    use std::sync::{Arc, Mutex};
+
+    /// A listing of so many items, which notes its number at each step.
+    struct Items(usize, usize, Arc<Mutex<Vec<usize>>>);
+
+    impl TreeWalk for Items {
+        fn step(&mut self, _: &Tree, limit: usize) -> Progress {
+            self.2.lock().unwrap().push(self.0);
+            let looked_at = self.1.min(limit);
+            self.1 -= looked_at;
+            Progress {
+                looked_at,
+                done: looked_at < limit,
+            }
+        }
+    }
+
+    fn turn(walks: &mut Walks) -> usize {
+        let before = walks.looked_at();
+        walks.begin_turn();
+        while let Some((mut walk, limit)) = walks.take() {
+            let Walk::Tree(items) = &mut walk else {
+                panic!("a listing of the tree");
+            };
+            let progress = items.step(&Tree::default(), limit);
+            walks.count(progress);
+            walks.give_back(walk, progress);
+        }
+        (walks.looked_at() - before) as usize
+    }
+
+    #[test]
+    fn a_turn_looks_at_a_bounded_number_of_items_and_listings_take_turns() {
+        let mut walks = Walks::default();
+        let steps = Arc::new(Mutex::new(Vec::new()));
+        for (number, items) in [(1, 3 * STEP), (2, STEP + 1), (3, 10)] {
+            let items = Items(number, items, steps.clone());
+            walks.add(Walk::Tree(Box::new(items)));
+        }
+        let mut turns = Vec::new();
+        while !walks.is_empty() {
+            turns.push(turn(&mut walks));
+        }
+        assert!(
+            turns.iter().all(|looked_at| *looked_at <= STEP),
+            "{turns:?}"
+        );
+        assert_eq!(turns.iter().sum::<usize>(), 4 * STEP + 11);
+        assert_eq!(steps.lock().unwrap()[..3], [1, 2, 3]);
+    }
+
+    #[test]
+    fn listings_that_wait_are_bounded() {
+        let mut walks = Walks::default();
+        let steps = Arc::new(Mutex::new(Vec::new()));
+        for number in 0..2 * MAX_WALKS {
+            walks.add(Walk::Tree(Box::new(Items(number, 1, steps.clone()))));
+        }
+        assert_eq!(walks.waiting.len(), MAX_WALKS);
+    }
+}
