@@ -279,6 +279,7 @@ impl Core {
             self.reconcile_at = self.now + RECONCILE_EVERY;
             self.reconcile();
         }
+        self.reconcile_due_queues();
     }
 
     fn tick_directory(&mut self) {
@@ -325,6 +326,7 @@ impl Core {
             directory,
             self.stats.wake_at(),
             (!self.walks.is_empty()).then_some(self.now),
+            self.members.review.is_due().then_some(self.now),
             self.listings.wake_at(),
             self.errands.wake_at(),
             self.members.questions.wake_at(),

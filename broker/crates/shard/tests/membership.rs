@@ -459,3 +459,24 @@ fn declaring_a_quorum_queue_costs_the_same_however_many_there_are() {
     let many = walked_by_a_declaration(&mut c, &mut client, "last");
     assert!(many <= few, "{many} records were looked at, {few} before");
 }
+
+#[test]
+fn all_groups_are_reviewed_a_bounded_number_in_each_turn() {
+    const GROUPS: u64 = 600;
+    let mut c = Cluster::new(1);
+    let mut client = c.client(0);
+    for n in 0..GROUPS {
+        client.declare(&mut c, &format!("q{n}"), &quorum(&[]));
+    }
+    c.pass(Duration::from_secs(2));
+    let before = c.reviewed(0);
+    // Longer than all groups are ever left alone.
+    for turn in 0..4_000 {
+        let reviewed = c.reviewed(0);
+        c.turn(0);
+        let reviewed = c.reviewed(0) - reviewed;
+        assert!(reviewed <= 256, "turn {turn} reviewed {reviewed} groups");
+    }
+    let reviewed = c.reviewed(0) - before;
+    assert!(reviewed >= GROUPS, "{reviewed} reviews in all");
+}

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// All groups are looked at this often, whatever is known to be new.
 const ALL_EVERY: Duration = Duration::from_secs(30);
+/// Groups that one turn looks at: clients wait for no more than that.
+const STEP: usize = 256;
 
 /// Queues whose members are to be looked at.
 #[derive(Debug, Default)]
@@ -22,6 +24,10 @@ pub struct Review {
     all: bool,
     queues: BTreeSet<QueueId>,
     all_at: Time,
+    /// Those of this second whose turn is still to come.
+    due: BTreeSet<QueueId>,
+    /// How many were looked at since the shard began.
+    looked_at: u64,
     /// A change of their members is on its way through the metadata log.
     asked: BTreeSet<QueueId>,
 }
@@ -45,6 +51,17 @@ impl Review {
     pub fn forget(&mut self, queue: QueueId) {
         self.asked.remove(&queue);
         self.queues.remove(&queue);
+        self.due.remove(&queue);
+    }
+
+    /// Groups that were looked at since the shard began, each time anew.
+    pub fn looked_at(&self) -> u64 {
+        self.looked_at
+    }
+
+    /// Groups are to be looked at in the next turn.
+    pub fn is_due(&self) -> bool {
+        !self.due.is_empty()
     }
 }
 
@@ -85,15 +102,25 @@ impl Core {
         }
     }
 
+    /// Finds the groups that are to be looked at in the turns that follow.
     pub fn reconcile_queue_members(&mut self) {
         let review = &mut self.members.review;
-        let mut queues = std::mem::take(&mut review.queues);
+        let queues = std::mem::take(&mut review.queues);
+        review.due.extend(queues);
         if std::mem::take(&mut review.all) || self.now >= review.all_at {
             review.all_at = self.now + ALL_EVERY;
-            queues = self.owners.led_queues();
+            review.due.extend(self.owners.led_queues());
             self.check_counts();
         }
-        for id in queues {
+    }
+
+    /// Looks at as many of them as one turn may.
+    pub fn reconcile_due_queues(&mut self) {
+        for _ in 0..STEP {
+            let Some(id) = self.members.review.due.pop_first() else {
+                return;
+            };
+            self.members.review.looked_at += 1;
             let status = self.owners.led_status(id);
             let record = self.tree.queue_by_id(id).cloned();
             if let (Some(status), Some(record)) = (status, record)

@@ -241,6 +241,11 @@ impl Cluster {
         self.nodes[at].shard.core().walks.looked_at()
     }
 
+    /// Groups that a node has reviewed.
+    pub fn reviewed(&self, at: usize) -> u64 {
+        self.nodes[at].shard.core().members.review.looked_at()
+    }
+
     fn is_ready(&mut self, at: usize) -> bool {
         let (tell, told) = mpsc::channel();
         let reply = Box::new(move |answer| drop(tell.send(answer)));
