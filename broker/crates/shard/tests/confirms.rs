@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::{Client, Cluster};
 use codec_amqp091::{Method, Properties};
-use message::{Table, Value};
+use message::Value;
 
 /// Confirms that arrive while the clock stands still, for publishes that wait for each other.
 fn confirms_without_time(kind: &str, publishes: usize, consumed: bool) -> usize {
@@ -16,7 +16,7 @@ fn confirms_without_time(kind: &str, publishes: usize, consumed: bool) -> usize 
     publisher.call(&mut cluster, 1, Method::ConfirmSelect { no_wait: false });
     let mut consumer = cluster.client(0);
     if consumed {
-        consume(&mut cluster, &mut consumer);
+        consumer.consume(&mut cluster, "q");
         // The queue learns that this consumer does not acknowledge in time.
         publish(&mut cluster, &mut publisher);
         assert_eq!(publisher.next_method(&mut cluster), confirm(1));
@@ -39,19 +39,6 @@ fn publish(cluster: &mut Cluster, publisher: &mut Client) {
         ..Properties::default()
     };
     publisher.publish(cluster, "", "q", &persistent, b"hello");
-}
-
-fn consume(cluster: &mut Cluster, consumer: &mut Client) {
-    let consume = Method::BasicConsume {
-        queue: "q",
-        consumer_tag: "c",
-        no_local: false,
-        no_ack: false,
-        exclusive: false,
-        no_wait: false,
-        arguments: Table::default(),
-    };
-    consumer.call(cluster, 1, consume);
 }
 
 fn confirm(delivery_tag: u64) -> String {

@@ -7,7 +7,7 @@ use cluster::{Client, Cluster, arguments};
 use codec_amqp091::{Method, Properties};
 use control::{Collect, ControlRequest, Reply};
 use env::NodeId;
-use message::{Table, Value};
+use message::Value;
 use metadata::{Change, QueueCursor, QueueId, QueueKind, QueueRecord};
 use std::sync::mpsc;
 
@@ -108,16 +108,7 @@ fn connections_and_consumers_are_listed_in_several_turns_which_serve_publishers(
     let clients: Vec<Client> = (0..100)
         .map(|_| {
             let mut client = cluster.client(0);
-            let consume = Method::BasicConsume {
-                queue: "listed-1",
-                consumer_tag: "",
-                no_local: false,
-                no_ack: false,
-                exclusive: false,
-                no_wait: false,
-                arguments: Table::default(),
-            };
-            client.call(&mut cluster, 1, consume);
+            client.consume(&mut cluster, "listed-1");
             client
         })
         .collect();

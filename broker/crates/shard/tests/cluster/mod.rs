@@ -858,6 +858,20 @@ impl Client {
         self.push(cluster);
     }
 
+    /// Consumes a queue, with acknowledgements.
+    pub fn consume(&mut self, cluster: &mut Cluster, queue: &str) {
+        let consume = Method::BasicConsume {
+            queue,
+            consumer_tag: "c",
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            no_wait: false,
+            arguments: Table::default(),
+        };
+        self.call(cluster, 1, consume);
+    }
+
     /// To the default exchange; the node takes it in and does no turn yet.
     pub fn publish_unsettled(
         &mut self,
