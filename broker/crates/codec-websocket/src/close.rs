@@ -14,6 +14,8 @@ impl CloseCode {
     /// Text that is not UTF-8.
     pub const INVALID_PAYLOAD: CloseCode = CloseCode(1007);
     pub const TOO_BIG: CloseCode = CloseCode(1009);
+    /// The server is short of resources (registered by IANA).
+    pub const TRY_AGAIN_LATER: CloseCode = CloseCode(1013);
 
     /// What another side may send: 1004 to 1006 and 1015 never are on the wire, others nobody has defined (section 7.4.2).
     pub fn received(code: u16) -> Option<CloseCode> {

@@ -489,7 +489,7 @@ impl Channel {
         link.held = link.held.saturating_sub(self.held_frames.len());
         self.held_frames = BytesMut::new();
         for assembly in waiting.into_iter().chain(self.assembly.take()) {
-            link.partial = link.partial.saturating_sub(assembly.collected());
+            assembly.uncount(link);
         }
         // Held deliveries have not been seen by the client; like the rest they go back. Of each queue in RabbitMQ's order: consumer by
         // consumer, cancelled ones too, as they came, and then what was got.

@@ -18,8 +18,9 @@ use codec_amqp091::{
 use env::Time;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use message::Message;
 use queue::Outcome as Settle;
-use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use session::{Broker, Held, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -512,6 +513,7 @@ impl AmqpSession {
             Notice::Verified { right } => self.verified(right, cx),
             Notice::Blocked(alarm) => self.alarm(alarm, cx),
             Notice::Close { text } => self.force(&text, cx),
+            Notice::Shed { text, can_hear } => self.shed(&text, can_hear, cx),
             Notice::Shutdown => {
                 self.force(
                     "broker forced connection closure with reason 'shutdown'",
@@ -577,6 +579,8 @@ impl AmqpSession {
             .map(|c| c.number)
             .collect();
         numbers.sort_unstable();
+        self.link.channels_hold =
+            !numbers.is_empty() || self.channels.values().any(|c| c.transaction.is_some());
         // Another one begins each time: a channel that fills the outbox leaves the next turn to the others.
         let first = numbers.partition_point(|&n| n <= self.pumped_last);
         numbers.rotate_left(first);
@@ -592,6 +596,9 @@ impl AmqpSession {
     }
 }
 
+/// Input of a paused connection below this size is copied to a buffer of its own.
+const FEW: usize = 16 << 10;
+
 impl Session for AmqpSession {
     fn receive(
         &mut self,
@@ -606,7 +613,11 @@ impl Session for AmqpSession {
             if this.input.is_empty() {
                 this.read(input, cx);
                 if this.is_paused() {
-                    this.input = input.split();
+                    // A few bytes must not keep all of the buffer that they were read into.
+                    this.input = match input.len() < FEW {
+                        true => BytesMut::from(&std::mem::take(input)[..]),
+                        false => input.split(),
+                    };
                 }
             } else {
                 this.input.unsplit(input.split());
@@ -658,6 +669,49 @@ impl Session for AmqpSession {
 
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
         self.step(broker, out, Self::pump)
+    }
+
+    fn unfinished(&self) -> usize {
+        let transactions = || {
+            let all = self
+                .channels
+                .values()
+                .filter_map(|c| c.transaction.as_ref());
+            all.map(|t| t.octets()).sum::<usize>()
+        };
+        let kept = self.link.partial + self.link.begun + self.link.held + self.input.len();
+        match self.link.channels_hold {
+            true => kept + transactions(),
+            false => kept,
+        }
+    }
+
+    fn held(&self) -> Held {
+        let deliveries = || self.channels.values().flat_map(|c| &c.held_deliveries);
+        let unread = match self.link.channels_hold {
+            true => deliveries()
+                .map(|h| h.delivery.message.as_bytes().len())
+                .sum(),
+            false => 0,
+        };
+        Held {
+            is_authenticated: !matches!(
+                self.phase,
+                Phase::Header | Phase::Starting | Phase::Verifying
+            ),
+            unread,
+            finished: self.link.finished,
+        }
+    }
+
+    fn unfinished_since(&self) -> Option<Time> {
+        let assemblies = self.channels.values().filter_map(|c| c.assembly.as_ref());
+        assemblies.filter_map(|a| a.unfinished_since()).min()
+    }
+
+    fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
+        let deliveries = self.channels.values().flat_map(|c| &c.held_deliveries);
+        deliveries.for_each(|held| visit(&held.delivery.message));
     }
 
     fn info(&self) -> SessionInfo {

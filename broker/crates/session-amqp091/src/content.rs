@@ -6,6 +6,7 @@ use crate::link::{Cx, Link};
 use crate::unknown::Again;
 use bytes::BytesMut;
 use codec_amqp091::{ContentHeader, Frame, FrameKind, Shown};
+use env::Time;
 
 /// A publish of which some frames are missing; reused for the channel's next one.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub(crate) struct Assembly {
     body_size: u64,
     /// Body frames that have come, when it takes more than one.
     body: BytesMut,
+    /// When its last frame came, if more are missing.
+    since: Time,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +67,25 @@ impl Assembly {
         self.body.len()
     }
 
+    /// Octets that a publish holds beside its body while that is not complete.
+    pub fn overhead(&self) -> usize {
+        match self.stage {
+            Stage::Body { .. } => size_of::<Assembly>() + self.properties.len(),
+            Stage::Idle | Stage::Header => 0,
+        }
+    }
+
+    /// The publish is over: what it holds does not count any more.
+    pub fn uncount(&self, link: &mut Link) {
+        link.partial = link.partial.saturating_sub(self.collected());
+        link.begun = link.begun.saturating_sub(self.overhead());
+    }
+
+    /// The last progress of a publish whose body is not complete.
+    pub fn unfinished_since(&self) -> Option<Time> {
+        matches!(self.stage, Stage::Body { .. }).then_some(self.since)
+    }
+
     pub fn exchange(&self) -> &str {
         self.names.get(..self.exchange_len).unwrap_or("")
     }
@@ -72,7 +94,8 @@ impl Assembly {
         self.names.get(self.exchange_len..).unwrap_or("")
     }
 
-    fn header(&mut self, frame: Frame<'_>) -> Outcome<bool> {
+    /// True: there is no body.
+    fn header(&mut self, frame: Frame<'_>, link: &mut Link) -> Outcome<bool> {
         let header = match (frame.kind, ContentHeader::decode(frame.payload)) {
             (FrameKind::Header, Ok(header)) => header,
             (FrameKind::Header, Err(_)) => {
@@ -95,10 +118,14 @@ impl Assembly {
         self.properties.clear();
         self.properties.extend_from_slice(header.properties);
         self.body_size = header.body_size;
+        if header.body_size == 0 {
+            return Ok(true);
+        }
         self.stage = Stage::Body {
             missing: header.body_size,
         };
-        Ok(header.body_size == 0)
+        link.begun += self.overhead();
+        Ok(false)
     }
 
     /// Said when all of the message has come, as in RabbitMQ: a client that writes on hears of it when it has written.
@@ -158,9 +185,13 @@ impl Assembly {
 
     /// Ready for the channel's next publish, without what was large.
     pub fn finish(&mut self, link: &mut Link) {
-        link.partial = link.partial.saturating_sub(self.body.len());
+        self.uncount(link);
+        if !self.body.is_empty() {
+            link.finished = link.finished.wrapping_add(1);
+        }
         self.stage = Stage::Idle;
         self.body.clear();
+        self.properties.clear();
         if self.body.capacity() > KEEP {
             self.body = BytesMut::new();
         }
@@ -193,7 +224,7 @@ pub(crate) fn frame(
             channel.assembly = Some(assembly);
             return not_awaited();
         }
-        Stage::Header => match assembly.header(frame) {
+        Stage::Header => match assembly.header(frame, link) {
             Ok(complete) => {
                 if link.alarm.is_some() {
                     link.blocked = true;
@@ -205,7 +236,10 @@ pub(crate) fn frame(
         Stage::Body { missing } => assembly.body(frame, missing, link),
     };
     let done = match body {
-        Ok(None) => Ok(()),
+        Ok(None) => {
+            assembly.since = cx.broker.now();
+            Ok(())
+        }
         Ok(Some(body)) => {
             let collected;
             let whole = match body {

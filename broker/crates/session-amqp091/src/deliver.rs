@@ -104,6 +104,7 @@ impl Channel {
                 self.write(&to, queue, consumer, &delivery, link, cx);
                 written.add(&delivery);
             } else {
+                link.channels_hold = true;
                 self.held_deliveries.push_back(Held {
                     queue,
                     consumer,

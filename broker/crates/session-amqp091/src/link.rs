@@ -107,6 +107,12 @@ pub(crate) struct Link {
     pub held: usize,
     /// Octets of unfinished bodies.
     pub partial: usize,
+    /// Octets that unfinished publishes hold beside their bodies.
+    pub begun: usize,
+    /// Publishes of several body frames that were completed.
+    pub finished: u32,
+    /// A channel may have a transaction or deliveries that wait for room in the outbox.
+    pub channels_hold: bool,
     /// Scratch for routing.
     pub routes: Vec<QueueId>,
     /// Scratch for properties that must be changed on their way.
@@ -148,6 +154,9 @@ impl Link {
             stopped: Vec::new(),
             held: 0,
             partial: 0,
+            begun: 0,
+            finished: 0,
+            channels_hold: false,
             routes: Vec::new(),
             scratch: BytesMut::new(),
             settlements: VecDeque::new(),

@@ -75,6 +75,11 @@ impl Transaction {
         self.consumed
     }
 
+    /// Octets of them.
+    pub fn octets(&self) -> usize {
+        self.octets
+    }
+
     /// Messages and settlements that wait for the commit.
     pub fn uncommitted(&self) -> (usize, usize) {
         (self.messages.len(), self.settlements.len())
@@ -98,6 +103,7 @@ impl Channel {
                 refuse!(PreconditionFailed, "cannot switch from confirm to tx mode");
             }
             self.transaction.get_or_insert_default();
+            link.channels_hold = true;
             cx.send(self.number, &Method::TxSelectOk {});
             return Ok(());
         }

@@ -8,6 +8,10 @@ use codec_mqtt::{Ack, AckKind, Forward, MAX_PACKET, Qos, Reason};
 use smallvec::SmallVec;
 use topics::{Delivery, Envelope};
 
+/// The node's memory budget hears of messages that wait, or of a message in flight, only from this size on: the usual few small ones
+/// are not worth the time.
+const NOTED: usize = 2048;
+
 /// What goes with one sending of a message.
 pub(crate) struct Sending {
     pub qos: Qos,
@@ -45,7 +49,11 @@ impl Link {
             self.unread = 0;
         }
         let limit = self.settings.limits.mailbox;
-        if self.busy && limit > 0 && self.unread >= limit {
+        let has_enough = |cx: &Cx<'_>| {
+            let bytes = cx.out.len() + delivery.message.as_bytes().len();
+            limit > 0 && self.unread >= limit || bytes > cx.broker.unread_room()
+        };
+        if self.busy && has_enough(cx) {
             if let Some(hub) = cx.broker.topics() {
                 hub.count_dropped();
             }
@@ -87,6 +95,9 @@ impl Link {
                 return;
             };
             outstanding += usize::from(self.send_first(next, cx));
+        }
+        if self.state.waiting_bytes() > NOTED {
+            cx.broker.note_held();
         }
     }
 
@@ -191,6 +202,9 @@ impl Link {
         let sent = self.send(&delivery, &envelope, &sending, cx);
         if sent {
             self.count(next.owed.is_some(), cx, |d| d.deliver += 1);
+            if delivery.message.as_bytes().len() > NOTED {
+                cx.broker.note_held();
+            }
             self.state.inflight.push_back(Inflight {
                 packet_id,
                 qos,

@@ -11,8 +11,9 @@ use codec_mqtt::{
 };
 use env::Time;
 use env::planted::{self, Bug};
+use message::Message;
 use metadata::{Done, Refused};
-use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use session::{Broker, Held, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -360,6 +361,10 @@ impl MqttSession {
             Notice::Close { .. } | Notice::Shutdown if self.phase == Phase::Connecting => {
                 self.end_silently("ended by the node", cx);
             }
+            Notice::Shed { text, can_hear } if can_hear && self.phase != Phase::Connecting => {
+                self.fail(Failure::new(Reason::QuotaExceeded, text), cx);
+            }
+            Notice::Shed { text, .. } => self.end_silently(&text, cx),
             Notice::Close { text } => {
                 self.fail(Failure::new(Reason::AdministrativeAction, text), cx);
             }
@@ -569,6 +574,21 @@ impl Session for MqttSession {
             client_name: name.unwrap_or_default().to_owned(),
             subscriber: link.and_then(|link| link.subscriber.known()),
             channels: 0,
+        }
+    }
+
+    fn held(&self) -> Held {
+        let link = self.client.known();
+        Held {
+            is_authenticated: !matches!(self.phase, Phase::Connecting | Phase::Verifying),
+            unread: link.map_or(0, |link| link.state.held()),
+            ..Held::default()
+        }
+    }
+
+    fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
+        if let Some(link) = self.client.known() {
+            link.state.visit_messages(visit);
         }
     }
 

@@ -236,6 +236,23 @@ impl ClientState {
         !self.waiting.is_empty()
     }
 
+    /// Bytes of messages that wait to be sent.
+    pub fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// Bytes of messages that the client has not acknowledged, sent or not.
+    pub fn held(&self) -> usize {
+        let sent = self.inflight.iter().filter_map(|i| i.delivery.as_ref());
+        self.waiting_bytes + sent.map(|d| d.message.as_bytes().len()).sum::<usize>()
+    }
+
+    pub fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
+        let sent = self.inflight.iter().filter_map(|i| i.delivery.as_ref());
+        let waiting = self.waiting.iter().map(|w| &w.delivery);
+        sent.chain(waiting).for_each(|d| visit(&d.message));
+    }
+
     /// Whether a message can be sent: a packet identifier is free.
     pub fn has_id(&self, ids: &PacketIds) -> bool {
         let all = ids.all();

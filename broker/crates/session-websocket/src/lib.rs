@@ -9,7 +9,8 @@ pub use settings::Settings;
 use bytes::{Buf, BytesMut};
 use codec_websocket::{CloseCode, Decoder, FrameHeader, Offer, Step};
 use env::Time;
-use session::{Broker, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
+use message::Message;
+use session::{Broker, Held, Notice, Outbox, Session, SessionDetails, SessionInfo, Standing};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -204,6 +205,7 @@ impl Session for WebSocketSession {
     fn notice(&mut self, notice: Notice, broker: &mut dyn Broker, out: &mut Outbox) -> Standing {
         let code = match notice {
             Notice::Shutdown => CloseCode::GOING_AWAY,
+            Notice::Shed { .. } => CloseCode::TRY_AGAIN_LATER,
             _ => CloseCode::NORMAL,
         };
         self.step(code, out, |inner, out| inner.notice(notice, broker, out))
@@ -240,5 +242,21 @@ impl Session for WebSocketSession {
 
     fn details(&self) -> SessionDetails {
         self.inner.details()
+    }
+
+    fn unfinished(&self) -> usize {
+        self.inner.unfinished()
+    }
+
+    fn held(&self) -> Held {
+        self.inner.held()
+    }
+
+    fn unfinished_since(&self) -> Option<Time> {
+        self.inner.unfinished_since()
+    }
+
+    fn visit_messages(&self, visit: &mut dyn FnMut(&Message)) {
+        self.inner.visit_messages(visit);
     }
 }

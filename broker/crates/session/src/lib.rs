@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod counts;
+mod held;
 mod outbox;
 
 pub use counts::{ChannelDetails, Publishes, SessionDetails, Tally, Traffic};
+pub use held::Held;
 pub use outbox::{BY_REFERENCE, Outbox, Spares, Stamp};
 pub use queue::Deliveries;
 
@@ -105,6 +107,13 @@ pub trait Broker {
     /// A client that nobody knows yet begins to send more than each may, or that is over. False: too many do.
     fn hold_unknown(&mut self, _begins: bool) -> bool {
         true
+    }
+    /// The session holds more for its client than a moment ago: the node asks for [`Session::held`] soon. A session need not call
+    /// it for bytes in its outbox, nor from [`Session::receive`].
+    fn note_held(&mut self) {}
+    /// Bytes that may wait for a client that does not read. Messages beyond it are dropped where that is allowed (MQTT QoS 0).
+    fn unread_room(&self) -> usize {
+        usize::MAX
     }
     /// What happened to messages since it was called last. Once in a step, not for each message.
     fn tally(&mut self, _protocol: &'static str, _tally: &Tally) {}
@@ -242,6 +251,9 @@ pub enum Notice {
     Verified { right: bool },
     /// An operator, or a limit, ends this connection.
     Close { text: String },
+    /// The node needs the memory that this connection holds: tell the client and end. `can_hear`: the client has read everything
+    /// so far; otherwise nothing can be sent, because the output ends in the middle of a frame.
+    Shed { text: String, can_hear: bool },
     /// The node stops: tell the client (320) and end.
     Shutdown,
 }
@@ -289,6 +301,21 @@ pub trait Session: Send {
     /// The socket took bytes since: deliveries held back for a full outbox may go on.
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
     fn info(&self) -> SessionInfo;
+    /// Bytes of messages, frames and transactions that the client has begun and not finished, without the input that is left to the
+    /// driver. Called after every read: it must be cheap.
+    fn unfinished(&self) -> usize {
+        0
+    }
+    /// What else the session holds for its client, for the node's memory budget.
+    fn held(&self) -> Held {
+        Held::default()
+    }
+    /// The last progress of the unfinished message that has waited longest for its next frame. None: there is no such message.
+    fn unfinished_since(&self) -> Option<Time> {
+        None
+    }
+    /// Visits the messages that [`Session::held`] counts and that other sessions may hold as well.
+    fn visit_messages(&self, _visit: &mut dyn FnMut(&Message)) {}
     /// More facts, and those of its channels.
     fn details(&self) -> SessionDetails {
         SessionDetails::default()

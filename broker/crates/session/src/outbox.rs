@@ -109,6 +109,19 @@ impl Outbox {
         self.len() == 0
     }
 
+    /// Drops everything that is not yet taken. The client may have received a part of a frame: nothing can follow it.
+    pub fn clear(&mut self) {
+        self.buffers = None;
+    }
+
+    /// Visits the pieces that were written by reference, which other outboxes may hold as well.
+    pub fn visit_shared(&self, visit: &mut dyn FnMut(&[u8])) {
+        let pieces = self.buffers.iter().flat_map(|b| &b.done);
+        pieces
+            .filter(|piece| piece.len() >= BY_REFERENCE)
+            .for_each(|piece| visit(piece));
+    }
+
     /// Puts bytes in front of what was written when there were `at` bytes ([`Outbox::len`]), of which nothing has been taken since.
     pub fn insert(&mut self, at: usize, bytes: &[u8]) {
         let Buffers {

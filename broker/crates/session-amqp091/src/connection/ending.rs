@@ -174,6 +174,22 @@ impl AmqpSession {
         self.deadline = Some(cx.broker.now() + CLOSING_TIMEOUT);
     }
 
+    /// Ends a connection that holds more memory than the node can spare. A client that has not logged in is told nothing, as in
+    /// [`Self::refuse`]; nor is one whose output is cut off in the middle of a frame.
+    pub(super) fn shed(&mut self, text: &str, can_hear: bool, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Running | Phase::Opening if can_hear => {
+                let failure = Failure::new(Code::ResourceError, text);
+                self.fail_connection(&failure, (0, 0), cx);
+            }
+            _ => {
+                tracing::info!(peer = %self.config.peer, error = text, "connection closed");
+                self.release_channels(cx);
+                self.phase = Phase::Ended;
+            }
+        }
+    }
+
     pub(super) fn force(&mut self, text: &str, cx: &mut Cx<'_>) {
         match self.phase {
             Phase::Running | Phase::Opening => {
