@@ -2,6 +2,7 @@
 //!
 //! Later sources win: built-in defaults, the file, `conf.d/*.conf` beside it in name order, environment, `--set`.
 
+mod budget_keys;
 mod keys;
 mod load;
 mod mqtt_keys;
@@ -10,6 +11,7 @@ mod tls_keys;
 mod values;
 mod web_mqtt_keys;
 
+pub use budget_keys::BudgetConfig;
 pub use keys::{Key, keys, reference};
 pub use load::{ConfigError, ConfigErrors, Origin, Sources, load};
 pub use mqtt_keys::MqttConfig;
@@ -65,6 +67,7 @@ pub struct Config {
     pub version: String,
     /// Share of the memory limit of the cgroup (or the machine).
     pub memory_watermark: f64,
+    pub memory_budget: BudgetConfig,
     /// Members that quorum queues are grown to; 0: none.
     pub target_group_size: u32,
     pub wal_file_bytes: u64,
@@ -283,6 +286,7 @@ impl Default for Config {
             version: "4.1.0".to_owned(),
             disk_free_limit: 50_000_000,
             memory_watermark: 0.6,
+            memory_budget: BudgetConfig::default(),
             target_group_size: 0,
             wal_file_bytes: 64 << 20,
             shutdown_timeout: Duration::from_secs(30),

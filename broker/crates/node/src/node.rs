@@ -143,6 +143,7 @@ struct Node {
     shards: u16,
     clock: Arc<RealClock>,
     rng: SeededRng,
+    budget: shard::MemoryBudget,
     data: DataDir,
     recovered: Recovered,
     threads: Threads,
@@ -216,6 +217,7 @@ impl Node {
         };
         let threads = Threads::start(wiring).map_err(io_error("threads"))?;
         Ok(Node {
+            budget: config.memory_budget.of(machine::memory_limit()),
             config,
             program: parts.program,
             notices,
@@ -404,6 +406,7 @@ impl Node {
                     .unwrap_or(u64::MAX),
                 consumer_timeout_ms: limits.consumer_timeout_ms,
             },
+            budget: self.budget.clone(),
             placement: shard::Placement {
                 zone: self.config.cluster.zone.as_str().into(),
                 target_group_size: self.config.target_group_size,

@@ -1,5 +1,6 @@
 //! What a node gives each of its shards when it makes it.
 
+use crate::budget::MemoryBudget;
 use env::{Incarnation, NodeId};
 use metadata::features::Program;
 use metadata::{Name, NodeRecord, QueueKind, UserRecord};
@@ -39,6 +40,8 @@ pub struct ShardConfig {
     /// The vhost of sessions that name none (MQTT).
     pub default_vhost: Name,
     pub limits: ShardLimits,
+    /// Of the node, the same for all its shards.
+    pub budget: MemoryBudget,
     pub placement: Placement,
     /// Of MQTT clients.
     pub mqtt: session_mqtt::Settings,

@@ -2,6 +2,7 @@
 
 use crate::accounts::Accounts;
 use crate::apply::Introduction;
+use crate::budget::Account;
 use crate::clients::Clients;
 use crate::config::ShardConfig;
 use crate::dead_letter::DeadLetters;
@@ -112,6 +113,8 @@ pub struct Core {
     pub accounts: Accounts,
     /// What other shards have open for users and virtual hosts with limits.
     pub uses: Uses,
+    /// Bytes that clients make this shard hold.
+    pub budget: Account,
 }
 
 impl Core {

@@ -8,6 +8,7 @@ mod accounts;
 mod admission;
 mod answers;
 mod apply;
+mod budget;
 mod clients;
 pub mod config;
 mod core;
@@ -44,6 +45,7 @@ mod view;
 mod wakes;
 mod walks;
 
+pub use budget::{MemoryBudget, NodeMemory};
 pub use config::{Founding, Placement, RecoveredShard, ShardConfig, ShardLimits};
 pub use logins::{Check, CheckId, StartCheck};
 pub use shard::Shard;
@@ -147,6 +149,13 @@ pub trait ShardDriver {
     fn connected(&mut self, connection: ConnectionKey, info: ConnectionInfo);
     /// Bytes arrived. Whole frames are taken from `input`, a partial one is left for the driver to keep.
     fn received(&mut self, connection: ConnectionKey, input: &mut BytesMut) -> Standing;
+    /// The driver holds so many bytes of TLS for the connection: an incomplete record, and records that the socket does not take.
+    fn sealed(&mut self, _connection: ConnectionKey, _bytes: usize) {}
+    /// TLS handshakes of connections that the shard does not know yet hold so many bytes in all. Returns how many of them the driver
+    /// must free.
+    fn handshakes(&mut self, _bytes: usize) -> usize {
+        0
+    }
     /// What is to be written to the connection; consume what was.
     fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)>;
     /// The socket took bytes.

@@ -9,6 +9,7 @@ use env::{NodeId, Time, WallTime};
 use metadata::SessionId;
 use session::{Outbox, Session, Spares, Standing};
 use slots::Slots;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The key that the control plane's own session has in its number; no driver reaches it.
 pub const CONTROL_KEY: u64 = KEY_MASK;
@@ -50,8 +51,51 @@ pub struct Slot {
     entrance: u32,
     peer: Peer,
     pub standing: Standing,
+    pub marks: Marks,
+}
+
+/// Facts about a connection that the shard keeps, in one byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Marks(u8);
+
+impl Marks {
+    const DIRTY: u8 = 1;
+    const CHARGED: u8 = 2;
+    const TOUCHED: u8 = 4;
+
+    fn set(&mut self, mark: u8, on: bool) {
+        match on {
+            true => self.0 |= mark,
+            false => self.0 &= !mark,
+        }
+    }
+
     /// `Effect::Flush` is owed.
-    pub dirty: bool,
+    pub fn is_dirty(self) -> bool {
+        self.0 & Marks::DIRTY != 0
+    }
+
+    pub fn set_dirty(&mut self, on: bool) {
+        self.set(Marks::DIRTY, on);
+    }
+
+    /// The memory budget has an entry for it.
+    pub fn is_charged(self) -> bool {
+        self.0 & Marks::CHARGED != 0
+    }
+
+    pub fn set_charged(&mut self, on: bool) {
+        self.set(Marks::CHARGED, on);
+    }
+
+    /// The memory budget is to look at it.
+    pub fn is_touched(self) -> bool {
+        self.0 & Marks::TOUCHED != 0
+    }
+
+    pub fn set_touched(&mut self, on: bool) {
+        self.set(Marks::TOUCHED, on);
+    }
 }
 
 // A line of the cache, and a block of them is as large as the allocator's.
@@ -64,6 +108,13 @@ impl Slot {
 
     fn origin<'a>(&self, entrances: &'a Entrances) -> Origin<'a> {
         Origin::new(entrances, self.entrance, self.peer)
+    }
+
+    /// Visits bytes that other connections may hold as well: messages, and output written by reference.
+    pub fn visit_shared(&self, visit: &mut dyn FnMut(&[u8])) {
+        self.outbox.visit_shared(visit);
+        self.session
+            .visit_messages(&mut |message| visit(message.body()));
     }
 
     fn facts(
@@ -179,7 +230,7 @@ impl Sessions {
             entrance,
             peer,
             standing: Standing::Open,
-            dirty: false,
+            marks: Marks::default(),
         };
         self.slots.put(key.0, slot);
         self.leave(key);
@@ -230,6 +281,19 @@ impl Sessions {
         let mut all = self.slots.iter();
         let (key, _) = all.find(|(_, slot)| slot.origin(&self.entrances).name() == *name)?;
         Some(ConnectionKey(key))
+    }
+
+    /// The name that listings have for a connection; empty: it is gone.
+    pub fn name(&self, key: ConnectionKey) -> String {
+        let slot = self.slots.get(key.0);
+        slot.map_or_else(String::new, |slot| slot.origin(&self.entrances).name())
+    }
+
+    /// Where a connection comes from.
+    pub fn address(&self, key: ConnectionKey) -> IpAddr {
+        let slot = self.slots.get(key.0);
+        let peer = slot.map(|slot| slot.origin(&self.entrances).peer().ip());
+        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ip| ip.to_canonical())
     }
 
     pub fn remove(&mut self, key: ConnectionKey) {

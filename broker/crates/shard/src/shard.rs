@@ -67,6 +67,8 @@ impl Shard {
             origin,
         } = entered;
         let had = slot.outbox.len();
+        // The flush of an earlier turn left something.
+        let is_unread = had > 0 && !slot.marks.is_dirty();
         let before = slot.standing;
         let mut view = View {
             core: &mut self.core,
@@ -75,9 +77,14 @@ impl Shard {
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         let after = slot.standing;
-        if (slot.outbox.len() != had || before != after) && !slot.dirty {
-            slot.dirty = true;
+        if (slot.outbox.len() != had || before != after) && !slot.marks.is_dirty() {
+            slot.marks.set_dirty(true);
             self.dirty.push(key);
+        }
+        let is_noted = std::mem::take(&mut self.core.budget.noted);
+        if (is_unread || is_noted || slot.marks.is_charged()) && !slot.marks.is_touched() {
+            slot.marks.set_touched(true);
+            self.core.budget.touch(key);
         }
         self.sessions.leave(key);
         after
@@ -398,6 +405,7 @@ impl ShardDriver for Shard {
         self.core.wall = self.core.steady_wall.read(now, wall);
         self.core.walks.begin_turn();
         self.core.tick();
+        self.keep_budget();
         self.tick_sessions();
     }
 
@@ -421,17 +429,45 @@ impl ShardDriver for Shard {
         let before = input.len();
         let standing = self.step(connection, |s, view, out| s.receive(input, view, out));
         if let Some(slot) = self.sessions.get(connection) {
-            slot.received += before.saturating_sub(input.len()) as u64;
+            let partial = input.len();
+            let taken = before.saturating_sub(partial);
+            slot.received += taken as u64;
+            let is_held = partial > 0 || slot.session.unfinished() > 0;
+            if is_held || slot.marks.is_charged() {
+                let now = self.core.now;
+                self.core.budget.heard(connection, partial, taken > 0, now);
+                slot.marks.set_charged(true);
+                if !slot.marks.is_touched() {
+                    slot.marks.set_touched(true);
+                    self.core.budget.touch(connection);
+                }
+            }
         }
         standing
     }
 
     fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
         self.sessions.get(connection).map(|s| {
-            s.dirty = false;
+            s.marks.set_dirty(false);
             let standing = s.standing;
             (&mut s.outbox, standing)
         })
+    }
+
+    fn sealed(&mut self, connection: ConnectionKey, bytes: usize) {
+        if let Some(slot) = self.sessions.get(connection) {
+            let now = self.core.now;
+            self.core.budget.sealed(connection, bytes, now);
+            slot.marks.set_charged(true);
+            if !slot.marks.is_touched() {
+                slot.marks.set_touched(true);
+                self.core.budget.touch(connection);
+            }
+        }
+    }
+
+    fn handshakes(&mut self, bytes: usize) -> usize {
+        self.core.budget.handshakes(bytes)
     }
 
     fn drained(&mut self, connection: ConnectionKey) {
@@ -453,6 +489,9 @@ impl ShardDriver for Shard {
             origin,
         };
         slot.session.gone(&mut view);
+        if slot.marks.is_charged() {
+            self.core.budget.release(connection);
+        }
         self.sessions.remove(connection);
         self.core.session_gone(number);
         if self.shutting_down && self.sessions.is_empty() {

@@ -1,6 +1,7 @@
 //! A shard's life: how it is made, what a turn does with groups and queues, what time brings.
 
 use crate::accounts::Accounts;
+use crate::budget::Account;
 use crate::config::{RecoveredShard, ShardConfig};
 use crate::core::Core;
 use crate::dead_letter::DeadLetters;
@@ -110,6 +111,7 @@ impl Shard {
             unknown: 0,
             accounts: Accounts::default(),
             uses: Uses::default(),
+            budget: Account::new(config.budget.clone(), config.shards),
             config,
         };
         core.topics

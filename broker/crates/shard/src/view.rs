@@ -119,6 +119,14 @@ impl Broker for View<'_> {
         self.core.hold_unknown(begins)
     }
 
+    fn note_held(&mut self) {
+        self.core.budget.noted = true;
+    }
+
+    fn unread_room(&self) -> usize {
+        self.core.budget.unread_room()
+    }
+
     fn tally(&mut self, protocol: &'static str, tally: &Tally) {
         self.core.tally(self.number, protocol, tally);
     }

@@ -1,5 +1,6 @@
 //! The table of keys: what each is called, takes and means. The reference is printed from it.
 
+use super::budget_keys::BUDGET_KEYS;
 use super::mqtt_keys::MQTT_KEYS;
 use super::tls_keys::TLS_KEYS;
 use super::values::{Listen, PeerAddress, parse_bool, parse_bytes, parse_ms};
@@ -74,7 +75,7 @@ fn peers(text: &str) -> Option<Vec<PeerAddress>> {
 /// Every key, in the order of the reference.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
     let mqtt = MQTT_KEYS.iter().chain(WEB_MQTT_KEYS);
-    KEYS.iter().chain(TLS_KEYS).chain(mqtt)
+    KEYS.iter().chain(BUDGET_KEYS).chain(TLS_KEYS).chain(mqtt)
 }
 
 const KEYS: &[Key] = &[

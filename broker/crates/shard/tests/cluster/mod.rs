@@ -106,6 +106,11 @@ impl Cluster {
         })
     }
 
+    /// A node alone with this memory budget.
+    pub fn with_budget(budget: &shard::MemoryBudget) -> Cluster {
+        Cluster::made_with(1, None, |_, config| config.budget = budget.clone())
+    }
+
     fn made(zones: &[&str], late: Option<usize>) -> Cluster {
         Cluster::made_with(zones.len(), late, |at, config| {
             config.placement.zone = zones[at].into();
@@ -586,6 +591,12 @@ impl Cluster {
         }
     }
 
+    /// The memory alarm of a node goes on or off.
+    pub fn memory_alarm(&mut self, at: usize, on: bool) {
+        self.nodes[at].shard.alarm("memory", on);
+        self.settle();
+    }
+
     fn connect(&mut self, at: usize, protocol: ClientProtocol) -> ConnectionKey {
         assert!(self.listens(at), "node {at} takes no clients");
         self.connections += 1;
@@ -598,6 +609,68 @@ impl Cluster {
         };
         self.nodes[at].shard.connected(key, info);
         key
+    }
+}
+
+/// A connection of which the test sees bytes only.
+pub struct RawConnection {
+    at: usize,
+    pub key: ConnectionKey,
+    /// What the driver keeps because it is not a whole frame.
+    input: BytesMut,
+    is_gone: bool,
+}
+
+impl RawConnection {
+    pub fn new(cluster: &mut Cluster, at: usize, protocol: ClientProtocol) -> RawConnection {
+        RawConnection {
+            at,
+            key: cluster.connect(at, protocol),
+            input: BytesMut::new(),
+            is_gone: false,
+        }
+    }
+
+    /// Bytes for the node, which are read in this turn.
+    pub fn send(&mut self, cluster: &mut Cluster, bytes: &[u8]) {
+        if !self.is_gone {
+            self.input.extend_from_slice(bytes);
+            let shard = &mut cluster.nodes[self.at].shard;
+            shard.received(self.key, &mut self.input);
+        }
+    }
+
+    /// Bytes that the driver keeps.
+    pub fn kept(&self) -> usize {
+        self.input.len()
+    }
+
+    /// What a driver does with a connection that the session has ended. True: it is gone.
+    pub fn is_over(&mut self, cluster: &mut Cluster) -> bool {
+        if !self.is_gone && cluster.is_closing(self.at, self.key) {
+            cluster.nodes[self.at].shard.gone(self.key);
+            self.input = BytesMut::new();
+            self.is_gone = true;
+        }
+        self.is_gone
+    }
+}
+
+impl Cluster {
+    /// Whether the session has ended and the connection is to be closed.
+    pub fn is_closing(&mut self, at: usize, key: ConnectionKey) -> bool {
+        let outbox = self.nodes[at].shard.outbox(key);
+        outbox.is_some_and(|(_, standing)| standing == session::Standing::Closing)
+    }
+
+    /// The socket takes a few of the bytes that wait.
+    pub fn take_some(&mut self, at: usize, key: ConnectionKey, bytes: usize) {
+        let shard = &mut self.nodes[at].shard;
+        if let Some((outbox, _)) = shard.outbox(key) {
+            outbox.pieces();
+            outbox.consume(bytes);
+            shard.drained(key);
+        }
     }
 }
 
@@ -645,6 +718,7 @@ pub fn config(id: u64, founders: &[NodeRecord]) -> ShardConfig {
             ..ShardLimits::default()
         },
         placement: shard::Placement::default(),
+        budget: shard::MemoryBudget::default(),
         program: metadata::features::Program::default(),
         mqtt: Default::default(),
         web_mqtt: Default::default(),
@@ -733,6 +807,29 @@ impl Client {
     /// The socket took what was taken.
     pub fn drained(&self, cluster: &mut Cluster) {
         cluster.nodes[self.at].shard.drained(self.key);
+    }
+
+    pub fn is_closing(&self, cluster: &mut Cluster) -> bool {
+        cluster.is_closing(self.at, self.key)
+    }
+
+    /// A publish of which only the first bytes of the body follow.
+    pub fn begin_body(&mut self, cluster: &mut Cluster, size: usize, sent: usize) {
+        let method = Method::BasicPublish {
+            exchange: "",
+            routing_key: "q",
+            mandatory: false,
+            immediate: false,
+        };
+        encode_method(&mut self.input, 1, &method);
+        encode_content_header(&mut self.input, 1, size as u64, &[0, 0]);
+        self.continue_body(cluster, sent);
+    }
+
+    /// More of it.
+    pub fn continue_body(&mut self, cluster: &mut Cluster, bytes: usize) {
+        encode_body(&mut self.input, 1, &vec![1; bytes], FRAME_MAX);
+        self.push(cluster);
     }
 
     /// Bytes that wait for the socket.
@@ -959,6 +1056,12 @@ impl Client {
             requeue: false,
         };
         self.send(cluster, 1, method);
+    }
+
+    /// The socket breaks.
+    pub fn close_socket(self, cluster: &mut Cluster) {
+        cluster.nodes[self.at].shard.gone(self.key);
+        cluster.settle();
     }
 
     pub fn close(self, cluster: &mut Cluster) {

@@ -192,6 +192,28 @@ impl MqttClient {
         cluster.take_raw(self.at, self.key, each);
     }
 
+    pub fn is_closing(&self, cluster: &mut Cluster) -> bool {
+        cluster.is_closing(self.at, self.key)
+    }
+
+    /// Bytes that wait for the socket.
+    pub fn waiting(&self, cluster: &mut Cluster) -> usize {
+        let outbox = cluster.nodes[self.at].shard.outbox(self.key);
+        outbox.map_or(0, |(outbox, _)| outbox.len())
+    }
+
+    /// The socket takes a few of them, and then no more.
+    pub fn stop_reading(&self, cluster: &mut Cluster) {
+        cluster.take_some(self.at, self.key, 10);
+    }
+
+    /// Bytes for the socket that it takes at once.
+    pub fn read(&self, cluster: &mut Cluster) -> usize {
+        let bytes = self.waiting(cluster);
+        cluster.take_some(self.at, self.key, bytes);
+        bytes
+    }
+
     pub fn subscribe(&mut self, cluster: &mut Cluster, filter: &str, qos: Qos) {
         let mut raw = BytesMut::new();
         let options = SubscribeOptions {

@@ -129,6 +129,8 @@ pub struct Plan {
 
 /// Between two shards of a node a frame takes this long at the most.
 const HOP: Duration = Duration::from_micros(100);
+/// Bytes that clients may make a node hold: the default of a container of 256 MiB.
+const MEMORY_BUDGET: usize = 51 << 20;
 /// Rounds of carrying out effects per turn, as in production.
 const ROUNDS_PER_TURN: usize = 8;
 
@@ -139,6 +141,7 @@ pub struct Node {
     plan: Plan,
     identities: Identities,
     rng: SeededRng,
+    memory: Arc<shard::NodeMemory>,
     now: Time,
     wall: WallTime,
     /// Empty until the node belongs to a cluster.
@@ -184,6 +187,7 @@ impl Node {
             plan: plan.clone(),
             identities: identities.clone(),
             rng: SeededRng::new(start.seed),
+            memory: Arc::default(),
             now: start.now,
             wall: start.wall,
             seats: Vec::new(),
@@ -270,6 +274,10 @@ impl Node {
                 ..shard::ShardLimits::default()
             },
             placement: shard::Placement::default(),
+            budget: shard::MemoryBudget {
+                node: self.memory.clone(),
+                ..shard::MemoryBudget::of(MEMORY_BUDGET)
+            },
             program: self.identity.program,
             mqtt: session_mqtt::Settings {
                 loopback_users: Vec::new(),
