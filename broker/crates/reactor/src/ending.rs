@@ -23,6 +23,7 @@ impl ShardLoop {
     /// Everything is written: shut our side and wait for the client to close, so that a reset for bytes we did not
     /// read does not take the last words from it.
     pub(crate) fn linger(&mut self, key: usize) {
+        self.forget_sealed(key);
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
@@ -97,6 +98,7 @@ impl ShardLoop {
     }
 
     fn remove(&mut self, key: usize) {
+        self.forget_sealed(key);
         if let Some(mut connection) = self.connections.remove(key) {
             // Closing the descriptor would do it too.
             let _ = self.poll.registry().deregister(&mut connection.socket);

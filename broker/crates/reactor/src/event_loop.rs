@@ -149,6 +149,9 @@ pub struct ShardLoop {
     pub(crate) ending: VecDeque<(Time, usize, u32)>,
     /// The same of those that agree on TLS.
     pub(crate) shaking: VecDeque<(Time, usize, u32)>,
+    /// Bytes that connections hold which agree on TLS, and what the driver was told of that last.
+    pub(crate) shaking_bytes: usize,
+    pub(crate) shaking_told: usize,
     /// There were more steps of handshakes to take than one turn takes.
     pub(crate) shakes_wait: bool,
     effects: Vec<Effect>,
@@ -197,6 +200,8 @@ impl ShardLoop {
             dirty: Vec::new(),
             ending: VecDeque::new(),
             shaking: VecDeque::new(),
+            shaking_bytes: 0,
+            shaking_told: 0,
             shakes_wait: false,
             effects: Vec::new(),
             shutting_down: false,
@@ -277,6 +282,7 @@ impl ShardLoop {
         more |= self.settle()?;
         self.end_late();
         self.end_slow_handshakes();
+        self.shed_handshakes();
         self.links.flush();
         self.report_drained();
         // While a ring is full its retry, and not the waiting clients, sets the pace.

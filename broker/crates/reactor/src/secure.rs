@@ -43,6 +43,8 @@ pub(crate) struct Secure {
     waiting: BytesMut,
     /// close_notify has been sealed.
     ended: bool,
+    /// Bytes that the connection held when the memory budget was told of them last.
+    told: u32,
 }
 
 impl Secure {
@@ -54,12 +56,18 @@ impl Secure {
             server: server.clone(),
             waiting: BytesMut::new(),
             ended: false,
+            told: 0,
         }))
     }
 
     /// Bytes that the next ones complete.
     pub fn rest(&self) -> &[u8] {
         self.channel.rest()
+    }
+
+    /// Bytes that wait here: of a record that is not complete, and of those that the socket does not take.
+    fn held(&self) -> usize {
+        self.channel.rest().len() + self.waiting.len()
     }
 
     /// Whether the last word is said, and out.
@@ -227,8 +235,10 @@ impl ShardLoop {
             self.mark_dirty(key);
         }
         if shaken {
+            self.forget_sealed(key);
             self.shaken(key);
         }
+        self.tell_sealed(key);
         if !plain.is_empty() {
             self.received(key, plain);
         }
@@ -276,9 +286,83 @@ impl ShardLoop {
             return;
         };
         match secure.write_waiting(&mut connection.socket) {
-            Ok(free) => self.set_blocked(key, !free),
+            Ok(free) => {
+                self.tell_sealed(key);
+                self.set_blocked(key, !free);
+            }
             Err(_) => self.close(key),
         }
+    }
+
+    /// Tells the memory budget what a connection holds for TLS, if that has changed.
+    pub(crate) fn tell_sealed(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let Some(secure) = connection.held.secure_mut() else {
+            return;
+        };
+        let held = u32::try_from(secure.held()).unwrap_or(u32::MAX);
+        let told = std::mem::replace(&mut secure.told, held);
+        if told == held {
+            return;
+        }
+        if connection.phase == Phase::Shaking {
+            self.shaking_bytes = self.shaking_bytes - told as usize + held as usize;
+        } else if connection.is_known() {
+            self.driver.sealed(ConnectionKey(key), held as usize);
+        }
+    }
+
+    /// The connection is no longer one that agrees on TLS.
+    pub(crate) fn forget_sealed(&mut self, key: usize) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let is_shaking = connection.phase == Phase::Shaking;
+        if let Some(secure) = connection.held.secure_mut().filter(|_| is_shaking) {
+            self.shaking_bytes -= std::mem::take(&mut secure.told) as usize;
+        }
+    }
+
+    /// Closes handshakes while the node's memory budget is exceeded, those that hold most first.
+    pub(crate) fn shed_handshakes(&mut self) {
+        if self.shaking_bytes == self.shaking_told {
+            return;
+        }
+        self.shaking_told = self.shaking_bytes;
+        let mut need = self.driver.handshakes(self.shaking_bytes);
+        if need == 0 {
+            return;
+        }
+        let mut held: Vec<(u32, usize)> = Vec::new();
+        for &(_, key, serial) in &self.shaking {
+            let connection = self.connections.get(key).filter(|c| c.serial == serial);
+            let shaking = connection.filter(|c| c.phase == Phase::Shaking);
+            held.extend(shaking.and_then(|c| Some((c.held.secure()?.told, key))));
+        }
+        // The oldest first among equals.
+        held.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (bytes, key) in held {
+            if need == 0 {
+                break;
+            }
+            need = need.saturating_sub(bytes as usize);
+            let peer = self.connections.get(key).map(|c| c.socket.peer_addr());
+            let peer = peer.and_then(Result::ok);
+            let peer = peer.map_or_else(String::new, |peer| peer.to_string());
+            tracing::warn!(
+                event = "memory_budget.connection_closed",
+                peer,
+                class = "unauthenticated",
+                bytes,
+                setting = "memory_budget.unauthenticated",
+                "the node's memory budget is exceeded"
+            );
+            self.close(key);
+        }
+        self.shaking_told = self.shaking_bytes;
+        self.driver.handshakes(self.shaking_bytes);
     }
 
     /// This is not TLS, or none that we speak with this client: it hears why, as far as its socket takes that.

@@ -254,19 +254,25 @@ impl ShardLoop {
             if over || !connection.readable || !connection.wants_service() {
                 return;
             }
-            let before = connection.held.secure().map(|s| s.rest());
-            let read = self
-                .scratch
-                .read(before.unwrap_or_default(), &mut connection.socket);
+            let before = match connection.held.secure() {
+                Some(secure) => secure.rest(),
+                None => connection.held.small_partial(),
+            };
+            let is_behind_partial = !before.is_empty();
+            let read = self.scratch.read(before, &mut connection.socket);
             match read {
                 Ok(None) => return self.close(key),
                 Ok(Some((bytes, full))) => {
                     self.taken += bytes.len() as u64;
                     // A short read has emptied the socket; the next bytes make a new event.
                     connection.readable = full || connection.hung_up;
-                    match connection.held.secure() {
-                        None => self.received(key, bytes),
-                        Some(_) => self.unseal(key, bytes),
+                    if connection.held.secure().is_some() {
+                        self.unseal(key, bytes);
+                    } else {
+                        if is_behind_partial {
+                            connection.held.take_partial();
+                        }
+                        self.received(key, bytes);
                     }
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
@@ -296,11 +302,11 @@ impl ShardLoop {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
-        let mut input = match connection.held.take_partial() {
-            None => bytes,
+        let (mut input, is_own) = match connection.held.take_partial() {
+            None => (bytes, false),
             Some(mut partial) => {
                 partial.extend_from_slice(&bytes);
-                partial
+                (partial, true)
             }
         };
         let standing = self.driver.received(ConnectionKey(key), &mut input);
@@ -308,7 +314,7 @@ impl ShardLoop {
             tracing::warn!(event = "connection.frame_too_large", bytes = input.len());
             return self.close(key);
         }
-        connection.held.keep(input);
+        connection.held.keep(input, is_own);
         self.stand(key, standing);
     }
 
@@ -367,6 +373,9 @@ impl ShardLoop {
         let left = outbox.len();
         if matches!(flushed, Flushed::Broken) {
             return self.close(key);
+        }
+        if connection.held.secure().is_some() {
+            self.tell_sealed(key);
         }
         if left < before {
             self.driver.drained(ConnectionKey(key));

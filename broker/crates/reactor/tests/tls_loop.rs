@@ -91,6 +91,45 @@ fn bytes_may_come_one_by_one() -> Result<()> {
     Ok(())
 }
 
+/// Clients that send a part of a record, and nothing after it.
+#[test]
+fn unfinished_handshakes_hold_no_more_than_the_driver_allows() -> Result<()> {
+    const MANY: usize = 40;
+    let fixture = Fixture::new("loop-unfinished")?;
+    let node = start(&fixture, LoopConfig::default())?;
+    // A handshake record of 16 KiB that begins with a ClientHello; 8 KiB of it come.
+    let mut part = vec![0x16, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc, 3, 3];
+    part.resize(8 << 10, 0);
+    let mut sockets = Vec::new();
+    for _ in 0..MANY {
+        let mut socket = connect(&node)?;
+        // It may be closed before all is written.
+        let _ = socket.write_all(&part);
+        socket.set_nonblocking(true)?;
+        sockets.push(socket);
+    }
+    let fit = lines::HANDSHAKES / part.len();
+    let mut config = fixture.client(None)?;
+    config.resumption = rustls::client::Resumption::disabled();
+    let config = Arc::new(config);
+    let (mut closed, mut looks) = (0, 0);
+    while closed < MANY - fit && looks < 1000 {
+        looks += 1;
+        // Another client is let in meanwhile; its handshake is short.
+        let mut honest = client(&node, &config)?;
+        honest.write_all(b"hello\n")?;
+        assert_eq!(read_line(&mut honest)?, "hello");
+        closed = 0;
+        for socket in &mut sockets {
+            let read = socket.read(&mut [0; 64]);
+            let waits = matches!(&read, Err(e) if e.kind() == ErrorKind::WouldBlock);
+            closed += usize::from(!waits);
+        }
+    }
+    assert_eq!(closed, MANY - fit, "no more than had to be");
+    Ok(())
+}
+
 #[test]
 fn a_slow_reader_gets_everything_in_order() -> Result<()> {
     let fixture = Fixture::new("loop-flood")?;

@@ -26,6 +26,9 @@ const PIECE: u32 = 1 << 20;
 /// Bytes that a flood keeps in the outbox at the most.
 const FLOOD_AHEAD: usize = 2 << 20;
 
+/// Bytes that connections may hold together until they have agreed on TLS.
+pub const HANDSHAKES: usize = 260 << 10;
+
 struct TestClock(Instant);
 
 impl Clock for TestClock {
@@ -163,6 +166,9 @@ impl ShardDriver for Lines {
             let text = String::from_utf8_lossy(&frame[..end]).into_owned();
             self.frame(connection, &text);
         }
+    }
+    fn handshakes(&mut self, bytes: usize) -> usize {
+        bytes.saturating_sub(HANDSHAKES)
     }
     fn outbox(&mut self, connection: ConnectionKey) -> Option<(&mut Outbox, Standing)> {
         let line = self.connections.get_mut(&connection.0)?;
