@@ -14,6 +14,7 @@ type scenario struct {
 	nodes       int
 	home        int         // the node of the second classic queue; the first's is node 0
 	smallDisk   map[int]int // MiB
+	memory      int64       // bytes of each node; 0: no limit
 	settings    []string
 	long        bool // not in the selection that a run without names makes
 	run         func(*world) error
@@ -93,6 +94,8 @@ func all() []scenario {
 		three("poor-links", "slow, then lossy links", each(
 			func(w *world, _ *nodes.Node) fault { return w.slow() },
 			func(w *world, _ *nodes.Node) fault { return w.lossy() })),
+		{name: "memory", about: "clients that leave everything unauthenticated, unfinished or unread, on a node of 256 MiB", nodes: 1, memory: smallMemory,
+			settings: []string{fmt.Sprintf("mqtt.listeners.tcp.default=%d", mqttPort)}, run: attacked},
 		mixed,
 	}
 }

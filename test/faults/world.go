@@ -100,7 +100,7 @@ func build(ctx context.Context, o options, s scenario, out io.Writer) (*world, e
 		return nil, err
 	}
 	settings := append([]string{"wal.file_size=2MiB", fmt.Sprintf("shards=%d", o.shards)}, s.settings...)
-	w.cluster, err = nodes.Start(nodes.Options{Binary: o.binary, Dir: dir, Count: s.nodes, Network: w.net, Settings: settings, SmallDisk: s.smallDisk})
+	w.cluster, err = nodes.Start(nodes.Options{Binary: o.binary, Dir: dir, Count: s.nodes, Network: w.net, Settings: settings, SmallDisk: s.smallDisk, Memory: s.memory})
 	if err != nil {
 		w.net.Close()
 		return nil, err

@@ -2,9 +2,11 @@ package network
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +16,8 @@ const (
 	name   = "net0"
 	// mtu is large: each packet costs the switch a system call on both sides.
 	mtu = 9000
+	// dialling bounds how long a connection may take to be made.
+	dialling = 10 * time.Second
 )
 
 // Host is a network namespace with an interface whose other end is the switch.
@@ -119,6 +123,17 @@ func (h *Host) Start(c *exec.Cmd) error {
 	result := make(chan error)
 	h.tasks <- func() { result <- c.Start() }
 	return <-result
+}
+
+// Dial connects from this host by TCP.
+func (h *Host) Dial(address string) (c net.Conn, err error) {
+	done := make(chan struct{})
+	h.tasks <- func() {
+		defer close(done)
+		c, err = net.DialTimeout("tcp", address, dialling)
+	}
+	<-done
+	return c, err
 }
 
 // deliver gives the host a packet. One that it cannot take is lost, as on any network.

@@ -42,7 +42,7 @@ func (n *Node) ask(path string, into any) error {
 
 // call sends a request with a JSON body to the node's HTTP API; into takes the JSON of the answer.
 func (n *Node) call(method, path, content string, into any) error {
-	address := fmt.Sprintf("http://%s:%d%s", network.Address(n.Number+1), httpPort, path)
+	address := fmt.Sprintf("http://%s:%d%s", network.Address(n.Number+1), HTTPPort, path)
 	request, err := http.NewRequest(method, address, strings.NewReader(content))
 	if err != nil {
 		return err

@@ -24,8 +24,11 @@ const (
 	Password = "a password of the test's own"
 )
 
+// AMQPPort and HTTPPort are the ports on which nodes serve clients.
+const AMQPPort, HTTPPort = 5672, 15672
+
 const (
-	amqpPort, httpPort, nodePort = 5672, 15672, 25672
+	nodePort = 25672
 
 	// stopping bounds how long a node may take to end after SIGTERM.
 	stopping = 60 * time.Second
@@ -41,6 +44,7 @@ type Options struct {
 	Network   *network.Network // node i is on its host i+1
 	Settings  []string         // key=value, of every node
 	SmallDisk map[int]int      // nodes whose disk has only so many MiB
+	Memory    int64            // bytes of memory of each node; 0: no limit
 }
 
 // Cluster is all nodes, numbered from 0.
@@ -58,6 +62,7 @@ type Node struct {
 	options  Options
 	settings []string
 	log      string
+	cgroup   *Cgroup // nil: no limit
 
 	mu      sync.Mutex
 	process *process
@@ -91,6 +96,9 @@ func Start(o Options) (*Cluster, error) {
 		if size := o.SmallDisk[i]; size > 0 {
 			err = n.mountDisk(size)
 		}
+		if err == nil && o.Memory > 0 {
+			n.cgroup, err = NewCgroup(fmt.Sprintf("posthorn-faults-%s-%d", n.Name, time.Now().UnixNano()), o.Memory)
+		}
 		if err == nil {
 			err = n.Start()
 		}
@@ -111,8 +119,8 @@ func newNode(o Options, number int) *Node {
 		"cluster.node=" + n.Name,
 		fmt.Sprintf("cluster.listener=%s:%d", address, nodePort),
 		"cluster.advertised_host=" + address.String(),
-		fmt.Sprintf("listeners.tcp.default=%s:%d", address, amqpPort),
-		fmt.Sprintf("management.tcp.port=%s:%d", address, httpPort),
+		fmt.Sprintf("listeners.tcp.default=%s:%d", address, AMQPPort),
+		fmt.Sprintf("management.tcp.port=%s:%d", address, HTTPPort),
 		"prometheus.tcp.port=none",
 		"probes.tcp.port=none",
 		"default_user=" + User,
@@ -122,7 +130,7 @@ func newNode(o Options, number int) *Node {
 }
 
 // AMQP is where clients reach a node.
-func (n *Node) AMQP() string { return fmt.Sprintf("%s:%d", network.Address(n.Number+1), amqpPort) }
+func (n *Node) AMQP() string { return fmt.Sprintf("%s:%d", network.Address(n.Number+1), AMQPPort) }
 
 // mountDisk gives the node a disk of its own. It goes with our mount namespace.
 func (n *Node) mountDisk(mib int) error {
@@ -148,7 +156,11 @@ func (n *Node) Start() error {
 	for _, s := range n.settings {
 		arguments = append(arguments, "--set", s)
 	}
-	c := exec.Command(n.options.Binary, arguments...)
+	binary := n.options.Binary
+	if n.cgroup != nil {
+		binary, arguments = n.cgroup.wrap(binary, arguments)
+	}
+	c := exec.Command(binary, arguments...)
 	c.Stdout, c.Stderr, c.Env = log, log, []string{"RUST_BACKTRACE=1"}
 	if err := n.options.Network.Host(n.Number + 1).Start(c); err != nil {
 		return err
@@ -181,6 +193,12 @@ func (n *Node) lastWords() string {
 	}
 	text = bytes.TrimSpace(text)
 	return string(text[max(0, len(text)-some):])
+}
+
+// Logged is how many lines of the log have this text.
+func (n *Node) Logged(text string) (int, error) {
+	log, err := os.ReadFile(n.log)
+	return bytes.Count(log, []byte(text)), err
 }
 
 // signal sends a signal to the process; asked says that it may end of it.
@@ -322,6 +340,9 @@ func (c *Cluster) Faults() (all []string) {
 func (c *Cluster) Close() {
 	for _, n := range c.Nodes {
 		n.Kill()
+		if n.cgroup != nil {
+			_ = n.cgroup.Close()
+		}
 		if n.options.SmallDisk[n.Number] > 0 {
 			_ = syscall.Unmount(n.Data, syscall.MNT_DETACH)
 		}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"posthorn.io/posthorn/test/faults/hostile"
+	"posthorn.io/posthorn/test/faults/network"
+	"posthorn.io/posthorn/test/faults/nodes"
+)
+
+const (
+	// smallMemory is what the attacked node may use.
+	smallMemory = 256 << 20
+	// calm and attacking are how long the honest clients are measured without an attack, and under each.
+	calm, attacking = 5 * time.Second, 6 * time.Second
+	// slower is how many times its latency without an attack an honest confirm may take under one.
+	slower = 3
+	// leastLatency is taken for a better latency without an attack: below it a pause of the machine decides.
+	leastLatency = 5 * time.Millisecond
+	mqttPort     = 1883
+)
+
+// attacked applies one attack on the memory of a node after another, beside a publisher and a consumer that follow the protocol.
+func attacked(w *world) error {
+	node := w.cluster.Nodes[0]
+	address := network.Address(host(node)).String()
+	target := hostile.Target{
+		// From the node's own host: its loopback is not what is tested, and neither is our switch.
+		Dial: func(port int) (net.Conn, error) {
+			return w.net.Host(host(node)).Dial(fmt.Sprintf("%s:%d", address, port))
+		},
+		AMQP: nodes.AMQPPort, MQTT: mqttPort, HTTP: nodes.HTTPPort,
+		User: nodes.User, Password: nodes.Password,
+	}
+	honest, err := hostile.NewHonest(target)
+	if err != nil {
+		return fmt.Errorf("honest clients: %w", err)
+	}
+	defer honest.Close()
+	usual, count, err := honest.Measure(w.ctx, calm)
+	if err != nil {
+		return fmt.Errorf("before any attack: %w", err)
+	}
+	w.say("no attack: p99 of %d confirms %.1f ms", count, ms(usual))
+	most := slower * max(usual, leastLatency)
+	for _, attack := range hostile.Attacks() {
+		if err := w.endure(attack, target, honest, most); err != nil {
+			return fmt.Errorf("%s: %w", attack.Name, err)
+		}
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// endure is one attack: the node lives, raises no alarm, and the honest clients hardly notice.
+func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hostile.Honest, most time.Duration) error {
+	const shedEvent = "memory_budget.connection_closed"
+	node := w.cluster.Nodes[0]
+	before, err := node.Logged(shedEvent)
+	if err != nil {
+		return err
+	}
+	type outcome struct {
+		hostile.Result
+		error
+	}
+	over := make(chan outcome, 1)
+	go func() {
+		r, err := attack.Run(w.ctx, target, attacking)
+		over <- outcome{r, err}
+	}()
+	p99, count, err := honest.Measure(w.ctx, attacking)
+	result := <-over
+	shed, errLog := node.Logged(shedEvent)
+	switch {
+	case !node.Running():
+		return fmt.Errorf("the node ended")
+	case err != nil:
+		return err
+	case errLog != nil:
+		return errLog
+	case result.error != nil:
+		return result.error
+	}
+	shed -= before
+	w.say("%s: p99 of %d confirms %.1f ms; the node took %d MiB and closed %d of %d connections", attack.Name, count, ms(p99), result.Sent>>20, shed, attack.Clients)
+	if p99 > most {
+		return fmt.Errorf("p99 of honest confirms is %.1f ms, more than %.1f ms", ms(p99), ms(most))
+	}
+	if result.Refused > 0 {
+		return fmt.Errorf("%d clients could not connect or log in", result.Refused)
+	}
+	if attack.Sheds && shed == 0 {
+		return fmt.Errorf("the node closed nothing (%s), so this was no attack", shedEvent)
+	}
+	if !attack.Sheds && shed > 0 {
+		return fmt.Errorf("the node closed %d connections (%s) where it can drop instead", shed, shedEvent)
+	}
+	if alarms, err := node.Logged("alarm.set"); err != nil || alarms > 0 {
+		return fmt.Errorf("%d alarms were raised (%v)", alarms, err)
+	}
+	return nil
+}
