@@ -10,7 +10,7 @@ use topics::{Delivery, Envelope};
 
 /// The node's memory budget hears of messages that wait, or of a message in flight, only from this size on: the usual few small ones
 /// are not worth the time.
-const NOTED: usize = 2048;
+const NOTED: usize = 8192;
 
 /// What goes with one sending of a message.
 pub(crate) struct Sending {
@@ -49,11 +49,11 @@ impl Link {
             self.unread = 0;
         }
         let limit = self.settings.limits.mailbox;
-        let has_enough = |cx: &Cx<'_>| {
-            let bytes = cx.out.len() + delivery.message.as_bytes().len();
-            limit > 0 && self.unread >= limit || bytes > cx.broker.unread_room()
+        let has_room = |cx: &mut Cx<'_>| {
+            let bytes = delivery.message.as_bytes().len();
+            cx.broker.admit_unread(cx.out.len(), bytes)
         };
-        if self.busy && has_enough(cx) {
+        if self.busy && (limit > 0 && self.unread >= limit || !has_room(cx)) {
             if let Some(hub) = cx.broker.topics() {
                 hub.count_dropped();
             }

@@ -111,9 +111,10 @@ pub trait Broker {
     /// The session holds more for its client than a moment ago: the node asks for [`Session::held`] soon. A session need not call
     /// it for bytes in its outbox, nor from [`Session::receive`].
     fn note_held(&mut self) {}
-    /// Bytes that may wait for a client that does not read. Messages beyond it are dropped where that is allowed (MQTT QoS 0).
-    fn unread_room(&self) -> usize {
-        usize::MAX
+    /// Whether a message of so many bytes may wait for a client that does not read and has `waiting` bytes to read already. If not it
+    /// is dropped, where that is allowed (MQTT QoS 0).
+    fn admit_unread(&mut self, _waiting: usize, _bytes: usize) -> bool {
+        true
     }
     /// What happened to messages since it was called last. Once in a step, not for each message.
     fn tally(&mut self, _protocol: &'static str, _tally: &Tally) {}

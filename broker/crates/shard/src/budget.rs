@@ -7,7 +7,7 @@
 
 use crate::ConnectionKey;
 use crate::core::FixedState;
-use crate::sessions::Sessions;
+use crate::sessions::{Sessions, Slot};
 use crate::shard::Shard;
 use env::Time;
 use hashbrown::HashMap;
@@ -162,8 +162,10 @@ pub struct Account {
     /// Something was counted since.
     is_changed: bool,
     touched: Vec<ConnectionKey>,
-    /// The session in this step holds more than before.
-    pub noted: bool,
+    /// There are entries, or there is something to look at.
+    is_active: bool,
+    /// Bytes that were admitted since the last look ([`Account::admit_unread`]).
+    admitted: usize,
     check_at: Time,
 }
 
@@ -180,21 +182,47 @@ impl Account {
             published: (0, 0),
             is_changed: false,
             touched: Vec::new(),
-            noted: false,
+            is_active: false,
+            admitted: 0,
             check_at: Time::ZERO,
         }
     }
 
-    /// The connection's entry is to be brought up to date; the caller takes care that it is noted once.
-    pub fn touch(&mut self, key: ConnectionKey) {
-        self.touched.push(key);
+    /// Whether [`Shard::keep_budget`] has anything to do. Most of the time it has not.
+    #[inline]
+    pub fn is_active(&self) -> bool {
+        self.is_active
     }
 
-    /// Bytes that may wait for a client that does not read, as [`session::Broker::unread_room`]. Each gets at most half of what is
-    /// free, so that any number of them together never use up the budget.
-    pub fn unread_room(&self) -> usize {
-        let free = self.limits.bytes.saturating_sub(self.limits.node.all());
-        self.limits.per_connection.min(free / 2)
+    /// The connection's entry is to be brought up to date.
+    #[cold]
+    pub fn touch(&mut self, key: ConnectionKey, slot: &mut Slot) {
+        if !slot.marks.is_touched() {
+            slot.marks.set_touched(true);
+            self.touched.push(key);
+            self.is_active = true;
+        }
+    }
+
+    /// The same from within a step. A session that notes much in one step is looked at once.
+    pub fn note(&mut self, key: ConnectionKey) {
+        if self.touched.last() != Some(&key) {
+            self.touched.push(key);
+            self.is_active = true;
+        }
+    }
+
+    /// See [`session::Broker::admit_unread`]. A client gets at most half of what is free and not set aside for others, so that any number
+    /// of them together never use up the budget.
+    pub fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
+        let used = self.limits.node.all().saturating_add(self.admitted);
+        let free = (self.limits.bytes / 4 * 3).saturating_sub(used);
+        let is_admitted = waiting + bytes <= self.limits.per_connection.min(free / 2);
+        if is_admitted {
+            self.admitted += bytes;
+            self.is_active = true;
+        }
+        is_admitted
     }
 
     /// The client has sent something, and the driver keeps so many bytes of it. `is_framed`: it has finished at least one frame.
@@ -222,6 +250,7 @@ impl Account {
     }
 
     fn entry(&mut self, key: ConnectionKey, now: Time) -> &mut Charge {
+        self.is_active = true;
         self.charges.entry(key.0).or_insert(Charge {
             class: Class::Unauthenticated,
             total: 0,
@@ -244,6 +273,7 @@ impl Account {
 
     fn count(&mut self, before: Charge, after: Charge) {
         self.is_changed = true;
+        self.is_active = true;
         self.all = self.all - before.total + after.total;
         if before.class == Class::Unauthenticated {
             self.unauthenticated -= before.total;
@@ -254,7 +284,7 @@ impl Account {
     }
 
     /// Brings an entry up to date. False: there is nothing to be kept.
-    fn charge(&mut self, key: ConnectionKey, slot: &crate::sessions::Slot, now: Time) -> bool {
+    fn charge(&mut self, key: ConnectionKey, slot: &Slot, now: Time) -> bool {
         let held = slot.session.held();
         let unread = slot.outbox.len() + held.unread;
         let progress = slot.outbox.sent().wrapping_add(u64::from(held.finished));
@@ -449,6 +479,7 @@ impl Shard {
     /// Brings the account up to date, and closes connections while the budget is exceeded.
     pub(crate) fn keep_budget(&mut self) {
         let now = self.core.now;
+        self.core.budget.admitted = 0;
         if !self.core.budget.touched.is_empty() {
             self.charge_touched(now);
         }
@@ -462,6 +493,9 @@ impl Shard {
         if self.core.budget.excess().is_some() {
             self.shed(now);
         }
+        let budget = &mut self.core.budget;
+        budget.is_active =
+            !budget.charges.is_empty() || !budget.touched.is_empty() || budget.is_changed;
     }
 
     fn charge_touched(&mut self, now: Time) {

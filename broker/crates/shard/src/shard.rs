@@ -67,8 +67,7 @@ impl Shard {
             origin,
         } = entered;
         let had = slot.outbox.len();
-        // The flush of an earlier turn left something.
-        let is_unread = had > 0 && !slot.marks.is_dirty();
+        let is_noteworthy = slot.is_noteworthy();
         let before = slot.standing;
         let mut view = View {
             core: &mut self.core,
@@ -81,10 +80,8 @@ impl Shard {
             slot.marks.set_dirty(true);
             self.dirty.push(key);
         }
-        let is_noted = std::mem::take(&mut self.core.budget.noted);
-        if (is_unread || is_noted || slot.marks.is_charged()) && !slot.marks.is_touched() {
-            slot.marks.set_touched(true);
-            self.core.budget.touch(key);
+        if is_noteworthy {
+            self.core.budget.touch(key, slot);
         }
         self.sessions.leave(key);
         after
@@ -405,7 +402,9 @@ impl ShardDriver for Shard {
         self.core.wall = self.core.steady_wall.read(now, wall);
         self.core.walks.begin_turn();
         self.core.tick();
-        self.keep_budget();
+        if self.core.budget.is_active() {
+            self.keep_budget();
+        }
         self.tick_sessions();
     }
 
@@ -437,10 +436,7 @@ impl ShardDriver for Shard {
                 let now = self.core.now;
                 self.core.budget.heard(connection, partial, taken > 0, now);
                 slot.marks.set_charged(true);
-                if !slot.marks.is_touched() {
-                    slot.marks.set_touched(true);
-                    self.core.budget.touch(connection);
-                }
+                self.core.budget.touch(connection, slot);
             }
         }
         standing
@@ -459,10 +455,7 @@ impl ShardDriver for Shard {
             let now = self.core.now;
             self.core.budget.sealed(connection, bytes, now);
             slot.marks.set_charged(true);
-            if !slot.marks.is_touched() {
-                slot.marks.set_touched(true);
-                self.core.budget.touch(connection);
-            }
+            self.core.budget.touch(connection, slot);
         }
     }
 

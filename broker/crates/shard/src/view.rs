@@ -1,5 +1,6 @@
 //! The node as one session sees it: [`session::Broker`] over the shard's core.
 
+use crate::ConnectionKey;
 use crate::core::Core;
 use crate::directory::Asker;
 use crate::entrance::Origin;
@@ -120,11 +121,12 @@ impl Broker for View<'_> {
     }
 
     fn note_held(&mut self) {
-        self.core.budget.noted = true;
+        let key = crate::sessions::key_of(self.number);
+        self.core.budget.note(ConnectionKey(key));
     }
 
-    fn unread_room(&self) -> usize {
-        self.core.budget.unread_room()
+    fn admit_unread(&mut self, waiting: usize, bytes: usize) -> bool {
+        self.core.budget.admit_unread(waiting, bytes)
     }
 
     fn tally(&mut self, protocol: &'static str, tally: &Tally) {

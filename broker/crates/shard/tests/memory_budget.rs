@@ -85,7 +85,7 @@ fn qos_0_for_silent_subscribers_is_dropped_before_anybody_is_closed() {
     let payload = vec![1; 64 * KIB];
     let (mut read, mut most) = (0, 0);
     for round in 0..40 {
-        for n in 0..silent.len() {
+        for (n, client) in silent.iter().enumerate() {
             let topic = format!("t/{n}");
             publisher.publish(
                 &mut c,
@@ -96,7 +96,7 @@ fn qos_0_for_silent_subscribers_is_dropped_before_anybody_is_closed() {
             );
             read += reader.read(&mut c);
             if round == 0 {
-                silent[n].stop_reading(&mut c);
+                client.stop_reading(&mut c);
             }
         }
         let waiting: Vec<usize> = silent.iter().map(|client| client.waiting(&mut c)).collect();
