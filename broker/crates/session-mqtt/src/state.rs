@@ -186,11 +186,12 @@ impl ClientState {
         all.filter(|delivery| delivery.group != 0).collect()
     }
 
-    /// Puts a message of QoS 1 or 2 behind the others. False: there is no room.
+    /// Puts a message of QoS 1 or 2 behind the others. False: there is no room. One that waits alone may exceed the limit:
+    /// another protocol takes larger messages.
     pub fn wait(&mut self, delivery: Delivery, limits: &Limits) -> bool {
         let size = delivery.message.as_bytes().len();
-        if self.waiting.len() >= limits.waiting_messages
-            || self.waiting_bytes + size > limits.waiting_bytes
+        let over_bytes = self.waiting_bytes + size > limits.waiting_bytes;
+        if self.waiting.len() >= limits.waiting_messages || (over_bytes && !self.waiting.is_empty())
         {
             self.overrun = true;
             return false;

@@ -9,6 +9,7 @@ use cluster::{Client, Cluster};
 use codec_amqp091::{
     FrameKind, Method, encode_body, encode_content_header, encode_method, parse_frame,
 };
+use env::NodeId;
 use message::Value;
 use std::time::Duration;
 
@@ -98,6 +99,14 @@ fn a_large_message_reaches_all_members_of_a_quorum_queue() {
         let segments = len.filter(|(path, _)| path.ends_with(".seg"));
         let largest = segments.map(|(_, len)| len).max();
         (largest > Some(LARGE as u64)).then_some(())
+    });
+    let voters = [1, 3, 4].map(NodeId);
+    c.until("the old self is in no group", |c| {
+        let mut members = c.queue(0, "q").map(|q| q.members).unwrap_or_default();
+        let mut metadata = c.metadata_voters(0);
+        members.sort_unstable();
+        metadata.sort_unstable();
+        (members == voters && metadata == voters).then_some(())
     });
     // It and the one that was away are enough, and neither is configured to take such a message from a client.
     c.kill(0);

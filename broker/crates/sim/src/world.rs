@@ -12,7 +12,7 @@ use env::sim::SimDisk;
 use env::{Incarnation, NodeId, Rng, SeededRng, Time, WallTime};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use wal::{WalConfig, WalError, Writer};
+use wal::{WalConfig, Writer};
 
 mod faults;
 #[cfg(test)]

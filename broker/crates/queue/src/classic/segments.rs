@@ -189,7 +189,7 @@ impl Segments {
         Ok(found)
     }
 
-    /// All segments of the inventory are missing with their directory, and what was settled in them with it.
+    /// All files of the queue are missing, mostly with their directory: what was settled in them is not known either.
     fn tell_missing_directory(&self, listed: &Listed, found: &mut Recovered) {
         let written: Option<u64> = listed.values().copied().sum();
         let what = match written {
@@ -197,7 +197,9 @@ impl Segments {
             None => "its messages are lost, how many is not known".to_owned(),
         };
         let dir = &self.dir;
-        found.faults.push(format!("{dir}/ is missing: {what}"));
+        found
+            .faults
+            .push(format!("{dir}/ is missing or empty: {what}"));
         found.lost.add(written, listed.len() as u64);
     }
 

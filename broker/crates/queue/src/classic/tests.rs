@@ -189,6 +189,13 @@ impl Rig {
         self.seqs.clear();
     }
 
+    /// The path and the length of the first segment.
+    fn first_segment(&self) -> (String, u64) {
+        let mut files = self.disk.files();
+        files.retain(|(path, _)| path.ends_with(".seg"));
+        files.remove(0)
+    }
+
     /// Everything that is left, by one greedy consumer that settles.
     pub fn drain(&mut self) -> (Vec<u64>, Vec<String>) {
         let (mut all, mut faults) = (Vec::new(), Vec::new());
@@ -524,7 +531,7 @@ fn damage_in_the_middle_costs_what_it_hits_and_is_told() {
             rig.publish(n, true, 100);
         }
         rig.pass(WRITE_AFTER);
-        let (path, len) = rig.disk.files().remove(0);
+        let (path, len) = rig.first_segment();
         let front = preamble::LEN as u64;
         let record = (len - front) / 50;
         // Within the header, or within the payload, of the fifth.
@@ -548,7 +555,7 @@ fn a_file_that_is_gone_is_no_loss_to_go_on_with() {
         rig.publish(n, true, 4000);
     }
     rig.pass(WRITE_AFTER);
-    let (path, _) = rig.disk.files().remove(0);
+    let (path, _) = rig.first_segment();
     rig.disk.set_gone(true);
     let mut out = rig.consume(1, 1, 0);
     assert_eq!(deliveries(&out).len() as u64 + rig.queue.stats().ready, 200);
@@ -566,7 +573,7 @@ fn a_torn_tail_is_cut_off() {
         rig.publish(n, true, 100);
     }
     rig.pass(WRITE_AFTER);
-    let (path, len) = rig.disk.files().remove(0);
+    let (path, len) = rig.first_segment();
     assert!(rig.disk.lose_end(&path, len - 30));
     rig.restart(false);
     assert_eq!(rig.queue.stats().ready, 4);

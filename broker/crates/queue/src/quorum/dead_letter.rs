@@ -184,17 +184,18 @@ impl QuorumQueue {
         read: &mut dyn FnMut(u64) -> LogRead,
         out: &mut Output,
     ) {
-        self.effects.take_dead(most, most_bytes, read, out);
+        if !self.effects.take_dead(most, most_bytes, read, out) {
+            return self.retry_later();
+        }
         let mut room = most_bytes;
-        while out.kept_dead.len() < most && room > 0 && !self.effects.is_short() {
+        while out.kept_dead.len() < most && room > 0 {
             let Some((id, item, reason)) = self.next_to_pass() else {
-                break;
+                return;
             };
             let place = item.place();
             let read = message(&read(place.index), place);
             if read == Err(Unread::Shortage) {
-                self.effects.note_shortage();
-                break;
+                return self.retry_later();
             }
             self.passing.handed = id;
             match read {
@@ -209,7 +210,6 @@ impl QuorumQueue {
                 Err(Unread::Shortage) => {}
             }
         }
-        self.retry_if_short();
     }
 
     /// A message that was handed out before, once more.

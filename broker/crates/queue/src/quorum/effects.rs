@@ -90,7 +90,7 @@ pub struct Effects {
     /// Since the last [`resolve`](Effects::resolve).
     deaths: Option<Box<DeathCounts>>,
     wanted: bool,
-    /// The last read failed because descriptors or memory were short.
+    /// Deliveries in the list could not be read because descriptors or memory were short.
     short: bool,
 }
 
@@ -147,37 +147,25 @@ impl Effects {
         self.dead.iter().map(|(_, at)| at.index)
     }
 
-    /// Log entries of messages that are on their way to consumers and wait for descriptors or memory.
-    pub(super) fn waiting_indexes(&self) -> impl Iterator<Item = u64> {
-        self.list.iter().filter_map(|effect| match effect {
-            Effect::Deliver { at, .. } => Some(at.index),
-            Effect::Event { .. } => None,
-        })
-    }
-
-    /// Returns true while messages cannot be read because descriptors or memory are short.
+    /// Returns true while deliveries wait because descriptors or memory are short.
     pub(super) fn is_short(&self) -> bool {
         self.short
     }
 
-    pub(super) fn note_shortage(&mut self) {
-        self.short = true;
-    }
-
     /// Moves dead messages to `out.dead`: `most` of them and about so many bytes. Those that cannot be read because of a
-    /// shortage stay.
+    /// shortage stay: false.
     pub fn take_dead(
         &mut self,
         most: usize,
         most_bytes: usize,
         read: &mut dyn FnMut(u64) -> LogRead,
         out: &mut Output,
-    ) {
+    ) -> bool {
         let mut log = Commands::new(read);
         let mut room = most_bytes;
         while out.dead.len() < most && room > 0 {
             let Some((reason, at)) = self.dead.pop_front() else {
-                return;
+                break;
             };
             match log.message(at) {
                 Ok(message) => {
@@ -187,11 +175,11 @@ impl Effects {
                 Err(Unread::Lost(fault)) => out.faults.push(fault),
                 Err(Unread::Shortage) => {
                     self.dead.push_front((reason, at));
-                    self.short = true;
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     /// Turns effects into events, reading messages from entries' commands. Deliveries to one consumer that follow

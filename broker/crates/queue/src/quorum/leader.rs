@@ -123,9 +123,8 @@ impl QuorumQueue {
 
     pub fn checkpoint(&self) -> Checkpoint {
         let mut live = self.machine.live_indexes();
-        if self.effects.has_dead() || self.effects.is_short() {
+        if self.effects.has_dead() {
             live.extend(self.effects.dead_indexes());
-            live.extend(self.effects.waiting_indexes());
             live.sort_unstable();
             live.dedup();
         }
@@ -223,14 +222,15 @@ impl QuorumQueue {
     /// Turns what was applied into events; `read` gives the command of an entry.
     pub fn resolve(&mut self, read: &mut dyn FnMut(u64) -> LogRead, out: &mut Output) {
         self.effects.resolve(read, out);
-        self.retry_if_short();
+        if self.effects.is_short() {
+            self.retry_later();
+        }
     }
 
-    pub(super) fn retry_if_short(&mut self) {
-        if self.effects.is_short() {
-            let at = self.at.now + RETRY_AFTER;
-            self.retry_at.get_or_insert(at);
-        }
+    /// A read failed because descriptors or memory were short.
+    pub(super) fn retry_later(&mut self) {
+        let at = self.at.now + RETRY_AFTER;
+        self.retry_at.get_or_insert(at);
     }
 
     /// Returns true between a read that failed because of a shortage and its repetition.

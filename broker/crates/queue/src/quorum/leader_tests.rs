@@ -1,6 +1,6 @@
 //! A leader and its log, an entry at a time.
 
-use super::tests::{session, settings, spec};
+use super::tests::{message, number, session, settings, spec};
 use super::{LogRead, QuorumQueue};
 use crate::{Answer, ConsumerId, Event, Moment, Output, Queue, Request, RequestBody, ToQueue};
 use bytes::Bytes;
@@ -159,51 +159,47 @@ fn the_end_of_a_session_that_is_yet_to_be_applied_is_not() {
     );
 }
 
-fn deliveries(out: &mut Output) -> Vec<u64> {
+/// The numbers of the messages that have been delivered.
+fn delivered(out: &mut Output) -> Vec<u64> {
     let events = out.events.drain(..);
-    let ids = events.filter_map(|e| match e.event {
-        Event::Deliver { deliveries, .. } => Some(deliveries.into_iter().map(|d| d.id)),
+    let messages = events.filter_map(|e| match e.event {
+        Event::Deliver { deliveries, .. } => {
+            Some(deliveries.into_iter().map(|d| number(&d.message)))
+        }
         _ => None,
     });
-    ids.flatten().collect()
+    messages.flatten().collect()
 }
 
-/// A session hears nothing out of order, others hear all, and checkpoints keep what waits.
+/// Checkpoints keep the entries of messages that wait to be read: also without acknowledgement they are out until their
+/// session says that they have come.
 #[test]
 fn deliveries_wait_for_descriptors_in_order() {
     let mut leader = Leader::new();
     let mut log = Vec::new();
-    let publish = |n: u64| RequestBody::Publish(super::tests::message(n, None, None));
-    let mut seq = 1;
-    let mut consumer = spec(10, 0);
-    consumer.no_ack = true;
-    leader.step(
-        seq,
-        RequestBody::Consume {
-            consumer: ConsumerId(1),
-            spec: consumer,
-        },
-    );
     for n in 1..=3 {
-        seq += 1;
-        leader.step(seq, publish(n));
+        leader.step(n, RequestBody::Publish(message(n, None, None)));
+    }
+    for n in 1..=3 {
+        let get = RequestBody::Get {
+            consumer: ConsumerId(n),
+            no_ack: true,
+        };
+        leader.step(3 + u64::from(n), get);
         while let Some(command) = leader.queue.take_proposal() {
             log.push(command.clone());
             leader.apply(Some(command));
         }
     }
-    // Settled on delivery: only the messages that wait to be read keep their entries.
     let mut out = Output::default();
     leader.queue.resolve(&mut |_| LogRead::Shortage, &mut out);
     assert!(out.faults.is_empty());
-    assert_eq!(deliveries(&mut out), [0; 0]);
-    let live = leader.queue.checkpoint().live;
-    assert_eq!(live.len(), 3, "{live:?}");
+    assert_eq!(delivered(&mut out), [0; 0]);
+    assert_eq!(leader.queue.checkpoint().live, [1]);
     assert!(leader.queue.wake_at().is_some());
     let mut read = |index: u64| log.get(index as usize - 1).cloned().into();
     leader.queue.resolve(&mut read, &mut out);
-    assert_eq!(deliveries(&mut out), [1, 2, 3]);
-    assert_eq!(leader.queue.checkpoint().live, [0; 0]);
+    assert_eq!(delivered(&mut out), [1, 2, 3]);
 }
 
 #[test]
@@ -213,10 +209,7 @@ fn get_is_refused_at_once_during_a_shortage() {
         consumer: ConsumerId(n),
         no_ack: false,
     };
-    leader.step(
-        1,
-        RequestBody::Publish(super::tests::message(1, None, None)),
-    );
+    leader.step(1, RequestBody::Publish(message(1, None, None)));
     leader.step(2, get(1));
     leader.settle();
     let mut out = Output::default();
