@@ -192,7 +192,8 @@ pub fn figures<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<String> {
     for node in nodes {
         for shard in node.shards() {
             let core = shard.core();
-            for of in core.owners.stats(None) {
+            let queues: Vec<QueueId> = core.owners.ids_from(QueueId::NONE).collect();
+            for of in core.owners.told(&queues, None).stats {
                 let name = core.tree.queue_by_id(of.queue).map(|q| q.name.clone());
                 let stats = of.stats;
                 all.push(format!(
