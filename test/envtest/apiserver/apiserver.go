@@ -25,6 +25,8 @@ const (
 	// room is how long the API server may take to start, to end, and to do what it does by and by. A
 	// machine with other work needs most of a minute when nothing of the program is in memory.
 	room = 3 * time.Minute
+	// serviceRange has addresses for the Services of all specs together: nobody collects those of deleted clusters.
+	serviceRange = "10.0.0.0/16"
 	// poll is how often it is asked until then.
 	poll = 50 * time.Millisecond
 
@@ -57,12 +59,14 @@ func Start(server *envtest.Environment) (*rest.Config, error) {
 
 // New is an API server that has the CustomResourceDefinitions of the folders once it is started.
 func New(folders ...string) *envtest.Environment {
-	return &envtest.Environment{
+	server := &envtest.Environment{
 		ErrorIfCRDPathMissing:    true,
 		CRDInstallOptions:        envtest.CRDInstallOptions{Paths: folders, MaxTime: room, PollInterval: poll},
 		ControlPlaneStartTimeout: room,
 		ControlPlaneStopTimeout:  room,
 	}
+	server.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", serviceRange)
+	return server
 }
 
 // AwaitRights waits until the API server grants a service account every right of the roles that are
