@@ -92,9 +92,11 @@ func TestQuorumCriticalTellsAnAnswerFromAnOutage(t *testing.T) {
 
 func TestUnexpectedAnswers(t *testing.T) {
 	cases := map[string]http.HandlerFunc{
-		"not JSON":          func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
-		"wrong shape":       func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"nodes":1}`) },
-		"redirect":          func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound) },
+		"not JSON":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
+		"wrong shape": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"nodes":1}`) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
+		},
 		"ok without status": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `[]`) },
 	}
 	for name, handler := range cases {

@@ -29,7 +29,6 @@ const (
 	serviceRange = "10.0.0.0/16"
 	// poll is how often it is asked until then.
 	poll = 50 * time.Millisecond
-
 )
 
 // Leader election of an operator under test, with room too: one that cannot write its lease ends.
