@@ -90,7 +90,7 @@ func made(t *testing.T, tls *posthornv1.TLSSpec, spoken ...posthornv1.Protocol) 
 	return newStatefulSet(cluster, template, "")
 }
 
-// TestAnotherDefaultRollsNobody: a cluster whose spec names no protocols keeps those that it has (K9).
+// TestAnotherDefaultRollsNobody: a cluster whose spec names no protocols keeps those that it has.
 func TestAnotherDefaultRollsNobody(t *testing.T) {
 	only := &posthornv1.TLSSpec{DisablePlaintext: true}
 	cases := map[string]struct {

@@ -58,7 +58,7 @@ func inputsDigest(t *testing.T, change func(*posthornv1.BrokerCluster)) string {
 
 // TestNoReleaseIsRolledByThisOperator compares what pod templates are made from with what each release
 // noted on its StatefulSets. A difference means that upgrading the operator alone restarts every broker
-// that a user of that release has (K9).
+// that a user of that release has.
 //
 // When it fails, make the new input omitempty, and zero for specs that do not use it. What changes only
 // the template, and not its inputs, reaches a cluster with its next change of the spec, and is seen in

@@ -55,7 +55,7 @@ func golden(t *testing.T, name string, got []byte) {
 }
 
 // TestStatefulSetGolden shows in review what a change does to a new cluster, and that the digest of
-// the inputs, on which it depends whether clusters that exist are rolled, stays what it was (K9).
+// the inputs, on which it depends whether clusters that exist are rolled, stays what it was.
 func TestStatefulSetGolden(t *testing.T) {
 	cluster := testCluster()
 	inputs := inputsOf(cluster, cluster.Spec.Image, nil)

@@ -1,4 +1,4 @@
-// Command slowtarget measures whether publishing to a quorum queue slows a consumer of another queue on the same connection (A9-4): one
+// Command slowtarget measures whether publishing to a quorum queue slows a consumer of another queue on the same connection: one
 // program publishes batches of 10,000 to a quorum queue and consumes from a classic queue, once over one connection and channel, once
 // over one connection with a channel for each, once with a connection for each. The first is the scenario with which RabbitMQ's makers
 // compared AMQP 0.9.1 and 1.0. The client sends what a channel has to say under a lock of that channel, so it is told too how long the consumer

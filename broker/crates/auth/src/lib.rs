@@ -1,4 +1,4 @@
-//! Users' credentials and rights: password hashes, permissions, SASL mechanisms (O5, A9-1). No I/O.
+//! Credentials and permissions of users: password hashes, permission patterns, SASL mechanisms. No I/O.
 #![forbid(unsafe_code)]
 
 mod password;

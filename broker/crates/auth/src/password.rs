@@ -1,4 +1,4 @@
-//! Making and checking password hashes (O5).
+//! Creates and verifies password hashes.
 //!
 //! The sha family, and MD5 before it, is what RabbitMQ stores and what its definitions files carry: 4 bytes of salt, then the
 //! digest of salt and password. New passwords get argon2id.

@@ -1,4 +1,4 @@
-//! SASL mechanisms (A9-1): what a client's response says. Checking it is the caller's.
+//! SASL mechanisms: parses the response of a client. The caller verifies the credentials.
 
 /// Longest response looked at; connection.start-ok is one frame of the initial frame size anyway.
 const MAX_RESPONSE: usize = 16 * 1024;

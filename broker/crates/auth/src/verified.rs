@@ -1,4 +1,4 @@
-//! A bounded memory of passwords that were right, so that a storm of reconnects does not burn the processor (M9).
+//! A bounded cache of verified passwords, so that a storm of reconnects does not repeat expensive hashing.
 
 use crate::{PasswordHash, verify};
 use sha2::{Digest as _, Sha256};

@@ -1,4 +1,4 @@
-//! Groups without work cost nothing, and wake when there is some (C1).
+//! Groups without work hibernate, and wake up when work arrives.
 
 mod harness;
 

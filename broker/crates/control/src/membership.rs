@@ -1,4 +1,4 @@
-//! Who holds what: members of quorum queues, leaders, nodes that leave (Q16, C2, O8).
+//! Membership requests: replicas of quorum queues, leaders, and nodes that leave the cluster.
 
 use crate::Reply;
 use env::NodeId;

@@ -1,4 +1,4 @@
-//! `/api/channels` (O2).
+//! `/api/channels`.
 
 use crate::access::Call;
 use crate::ask::Api;

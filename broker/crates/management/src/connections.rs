@@ -1,4 +1,4 @@
-//! `/api/connections` (O2).
+//! `/api/connections`.
 
 use crate::access::Call;
 use crate::ask::Api;

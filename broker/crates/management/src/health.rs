@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz` and `/api/health/checks` (O3).
+//! `/livez`, `/readyz` and `/api/health/checks`.
 
 use crate::access::Call;
 use crate::ask::Api;

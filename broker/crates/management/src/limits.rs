@@ -1,4 +1,4 @@
-//! `/api/vhost-limits` (O5). Users' limits are with users.
+//! `/api/vhost-limits`. The module `users` has `/api/user-limits`.
 
 use crate::access::Call;
 use crate::ask::Api;

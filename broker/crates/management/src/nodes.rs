@@ -1,4 +1,4 @@
-//! `/api/nodes` and maintenance (C4, O3).
+//! `/api/nodes` and maintenance mode.
 
 use crate::access::Call;
 use crate::ask::Api;

@@ -1,4 +1,4 @@
-//! `/api/parameters`, `/api/global-parameters` and the cluster's name (O2).
+//! `/api/parameters`, `/api/global-parameters` and the cluster's name.
 //!
 //! RabbitMQ keeps vhost limits and operator policies as parameters of a vhost, and its definitions files have them as
 //! such; both ways lead to the same things here. Other components are extensions' (federation, shovel): there are none.

@@ -1,4 +1,4 @@
-//! `/api/permissions` and `/api/topic-permissions` (O5).
+//! `/api/permissions` and `/api/topic-permissions`.
 
 use crate::access::Call;
 use crate::ask::Api;

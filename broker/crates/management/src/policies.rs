@@ -1,4 +1,4 @@
-//! `/api/policies` and `/api/operator-policies` (O4).
+//! `/api/policies` and `/api/operator-policies`.
 
 use crate::access::Call;
 use crate::ask::Api;

@@ -1,5 +1,5 @@
-//! The web UI (O2): files that are part of the program, at `/` and below `/ui/`. They need no login: what the page shows it asks the
-//! API for, in the name of who signs in there. No cookie is ever set, so no other site's page can act in a user's name.
+//! The web UI: files compiled into the binary, served at `/` and below `/ui/`. They need no login: the page calls the API with the
+//! credentials of its user. The server never sets a cookie, so no other site's page can act in a user's name.
 
 use crate::dispatch::Answer;
 use crate::error::ApiError;

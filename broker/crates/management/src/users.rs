@@ -1,4 +1,4 @@
-//! `/api/users` and `/api/user-limits` (O5). Administrators only; the dispatcher sees to that.
+//! `/api/users` and `/api/user-limits`, for administrators only; the dispatcher enforces that.
 
 use crate::access::Call;
 use crate::ask::Api;

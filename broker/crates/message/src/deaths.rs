@@ -1,5 +1,5 @@
-//! What a message died of, where and how often (Q12): 0.9.1's `x-death`, AMQP 1.0's `x-opt-deaths`, in the encoding of
-//! neither. Kept in the container beside the properties, which stay as they were published.
+//! The dead-letter history of a message: reason, queue and count of each death. The encoding is neither that of `x-death`
+//! (AMQP 0.9.1) nor of `x-opt-deaths` (AMQP 1.0). The container keeps it beside the properties, which stay as published.
 //!
 //! ```text
 //! records u8 | first u8 | exchange of the last death: name | each record, the most recent first:

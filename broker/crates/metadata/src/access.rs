@@ -1,4 +1,4 @@
-//! Users, their rights, vhosts (O5).
+//! Users, their permissions, and vhosts.
 
 use crate::apply::{check_name, no_vhost, unknown_user};
 use crate::features::PASSWORD_MD5;

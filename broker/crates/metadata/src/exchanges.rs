@@ -1,4 +1,4 @@
-//! Exchanges and bindings (R1, R2).
+//! Exchanges and bindings.
 
 use crate::apply::{check_name, no_exchange, no_queue, no_vhost};
 use crate::arguments::check_table;

@@ -1,4 +1,4 @@
-//! What arguments and policies say about where a quorum queue lives (Q16).
+//! The arguments and policy keys that place the replicas of a quorum queue.
 
 use crate::{QueueRecord, Tree};
 use message::Value;

@@ -1,4 +1,4 @@
-//! Policies and operator policies (O4): which applies to what, and what they make together.
+//! Policies and operator policies: which ones apply to an object, and the settings that they combine to.
 
 use crate::apply::{check_name, no_vhost};
 use crate::arguments::check_table;

@@ -1,4 +1,4 @@
-//! What MQTT clients left for those who subscribe later (M7): a message for each topic, the same on every node.
+//! Retained MQTT messages: one message per topic, the same on every node.
 
 use crate::apply::no_vhost;
 use crate::features::MQTT_STATE;

@@ -1,4 +1,4 @@
-//! From an exchange and routing keys to queues (R1, R2).
+//! Routes a message from an exchange and routing keys to queues.
 
 use crate::exchanges::{Exchange, Target};
 use crate::traffic::Counter;

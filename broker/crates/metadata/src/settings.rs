@@ -5,7 +5,7 @@ use crate::{EffectivePolicy, QueueRecord, Tree};
 use ids::{DeadLettering, Name, Overflow, QueueKind, QueueSettings};
 use message::Value;
 
-/// Failed deliveries that a quorum queue allows unless it says otherwise (Q9).
+/// Delivery limit of a quorum queue that sets none.
 pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;
 
 /// Settings of a queue as its arguments and policies determine them.

@@ -110,7 +110,7 @@ pub fn advertised(config: &Config, bound: Option<SocketAddr>) -> Result<String, 
     Ok(format!("{host}:{port}"))
 }
 
-/// Refuses links between nodes that anyone on the network could read or forge (C6).
+/// Refuses links between nodes that anyone on the network could read or forge.
 pub fn check_plain(config: &Config) -> Result<(), AddressError> {
     let cluster = &config.cluster;
     if cluster.auth.is_some() {

@@ -1,4 +1,4 @@
-//! Disk and memory alarms of this node (O6): when they are on, shards stop their publishers.
+//! Disk and memory alarms of this node: while one is raised, shards block their publishers.
 
 use reactor::{Inbound, Mailbox};
 use std::sync::{Mutex, PoisonError};

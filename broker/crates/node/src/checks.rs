@@ -1,4 +1,4 @@
-//! The threads that check passwords whose hashes are costly on purpose, so that shards go on meanwhile (O5).
+//! Threads that verify passwords, because hashing is deliberately expensive and would stall a shard.
 
 use reactor::{Inbound, Mailbox};
 use shard::Check;

@@ -1,4 +1,4 @@
-//! Mutual TLS between nodes (C6): both sides show a certificate of the cluster's own authority.
+//! Mutual TLS between nodes: both sides present a certificate of the cluster's own authority.
 //!
 //! The authority of `cacertfile` signs nodes and nothing else, so a chain to it is the proof of being a node. Names in
 //! certificates are not compared: in Kubernetes addresses change, and any node may be dialled by any of its names.

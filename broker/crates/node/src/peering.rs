@@ -7,8 +7,8 @@
 //! same cluster, and down after [`PeeringConfig::timeout`] of silence, or [`LOST_GRACE`] after its link broke. Up
 //! told again means that the link was replaced: frames in flight may be lost.
 //!
-//! Both sides tell their program and the feature flags that their cluster has enabled (C3). A node whose program does not
-//! know one of those gets no link: both sides refuse, and it ends before it has taken part in anything.
+//! Both sides send their version and the feature flags that their cluster has enabled. A node whose version does not
+//! know one of those flags gets no link: both sides refuse it before it takes part in anything.
 
 mod dialing;
 mod flags;

@@ -1,4 +1,4 @@
-//! `posthorn ctl`: the operations people do by hand, over the management API (O8).
+//! `posthorn ctl`: manual operations, over the management API.
 
 mod administration;
 mod changes;

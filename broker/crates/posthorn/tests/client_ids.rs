@@ -1,4 +1,4 @@
-//! MQTT clients of three programs: a client id has one connection, wherever it connects, and whoever is killed (M4, C7).
+//! MQTT clients of three processes: a client id has one connection in the cluster, also after a node was killed.
 #![forbid(unsafe_code)]
 
 mod mqtt_client;

@@ -1,4 +1,4 @@
-//! How a connection stands with its queues and with the node's alarms, as the HTTP API and the command line tell it (O6).
+//! Flow control and blocking of a connection, as the HTTP API and the command line report it.
 #![forbid(unsafe_code)]
 
 mod client;

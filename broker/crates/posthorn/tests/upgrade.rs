@@ -1,4 +1,4 @@
-//! Real processes of this version and of the next one (C3): a cluster goes from one to the other node by node, and not back.
+//! Real processes of this version and of the next one: a cluster upgrades node by node and refuses to downgrade.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,4 +1,4 @@
-//! How many connections are taken in per second (M9).
+//! Limits the rate of accepted connections, in connections per second.
 
 use env::Time;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Exchanges, bindings and the topic trie (R1, R4): in memory, one [`Bindings`] an exchange, no I/O.
+//! Exchanges, bindings and the topic trie: in memory, one [`Bindings`] per exchange, no I/O.
 //!
 //! A destination is whatever small handle the caller uses. What is bound twice in the same way must be unbound twice:
 //! the caller knows which bindings are the same one.

@@ -1,7 +1,7 @@
 //! The topic trie: binding keys cut at dots, `*` for one word, `#` for any number of words (none too).
 //!
 //! Words are interned and edges kept in one table, so a match costs about one look-up a word whatever the number of
-//! bindings (R4). Keys with many `#` cannot make it explode: a `#` node is looked at once per position.
+//! bindings. Keys with many `#` cannot make it explode: a `#` node is visited once per position.
 
 use crate::Handle;
 use crate::destinations::Destinations;

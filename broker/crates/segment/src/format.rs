@@ -9,7 +9,7 @@
 //! - Trailer: offset (8) and length (4) of the footer, CRC-32 (4) over group, footer and both, magic (8).
 //!
 //! The footer is a cache: without it everything is found by reading the entries. A block is about
-//! [`BLOCK_BYTES`] of entries, so memory for an entry on disk is a few bits (Q3).
+//! [`BLOCK_BYTES`] of entries, so memory for an entry on disk is a few bits.
 
 use crate::SegmentName;
 use bytes::Bytes;

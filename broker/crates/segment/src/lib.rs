@@ -1,4 +1,4 @@
-//! Segment files of a Raft group: entries that outlived the write-ahead log, and which of them still live (Q3, Q14).
+//! Segment files of a Raft group: entries that outlive the write-ahead log, and which of them are still live.
 //!
 //! A group's files are in `segments/<group>/`, numbers in hexadecimal:
 //! - `<first>-<n>.seg`: entries, ascending, written once. `n` grows in the group: of two segments with the same

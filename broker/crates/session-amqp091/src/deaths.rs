@@ -1,4 +1,4 @@
-//! A dead message's history as 0.9.1 clients see it (Q12): the `x-death` header and its companions, in RabbitMQ's form.
+//! The dead-letter history for AMQP 0.9.1 clients: the header `x-death` and its companions, as RabbitMQ writes them.
 
 use codec_amqp091::{HeaderEdit, Properties};
 use message::{Death, Deaths, Message, Protocol, Table, Value};

@@ -1,4 +1,4 @@
-//! A queue that is behind holds up publishes and nothing else (A9-4).
+//! A slow queue holds back publishes and nothing else.
 
 mod fake;
 

@@ -153,7 +153,7 @@ impl Link {
         cx: &mut Cx<'_>,
     ) -> Outcome {
         let seq = match qos {
-            // Nobody waits for an answer (Q5).
+            // QoS 0 has no acknowledgement.
             Qos::AtMostOnce => 0,
             _ => self.next_seq,
         };

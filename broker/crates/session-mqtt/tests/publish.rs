@@ -250,7 +250,7 @@ fn slow_queues_and_alarms_stop_who_publishes_and_nobody_else() {
     assert_eq!(w.said(p), [""; 0]);
     w.notice(p, Notice::Relieved);
     assert_eq!(w.said(p), ["PINGRESP"]);
-    // M8: one that never published goes on.
+    // An alarm does not pause a client that has never published.
     let quiet = w.client(Version::V311, "r");
     for c in [p, quiet] {
         w.notice(c, Notice::Blocked(Some("memory")));
@@ -498,7 +498,6 @@ fn what_is_too_large_for_a_client_is_as_good_as_sent() {
 
 #[test]
 fn a_client_that_does_not_read_loses_messages_of_quality_0_alone() {
-    // Q6
     let limits = Limits {
         mailbox: 3,
         ..Limits::default()

@@ -393,7 +393,7 @@ fn a_will_has_a_topic_that_is_for_clients() {
 
 #[test]
 fn a_will_may_wait() {
-    // [MQTT-3.1.3-9], [MQTT-3.1.2-8]; M7: delayed and retained
+    // [MQTT-3.1.3-9], [MQTT-3.1.2-8]; delayed and retained
     let enter = |w: &mut World, delay, expiry, clean| {
         let c = w.open(Version::V5);
         w.connect(c, |connect| {

@@ -410,7 +410,7 @@ fn what_a_client_shares_is_independent_of_its_other_subscriptions() {
 
 #[test]
 fn who_may_subscribe_to_what() {
-    // [MQTT-3.9.3-2]; M5
+    // [MQTT-3.9.3-2]
     let mut w = World::default();
     for (version, refused) in [
         (Version::V311, "SUBACK 1 [128]"),

@@ -1,4 +1,4 @@
-//! Who is logged in, for users' and vhosts' limits (O5): names once, and some bytes for each session.
+//! Logged-in users and their virtual hosts, for limits: each name once, and a few bytes per session.
 
 use crate::uses::Open;
 use hashbrown::HashMap;

@@ -1,4 +1,4 @@
-//! Who may come in: connections and channels of users and virtual hosts against their limits (O5).
+//! Admission of connections and channels against the limits of users and virtual hosts.
 
 use crate::accounts::Left;
 use crate::core::Core;

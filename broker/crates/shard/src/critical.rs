@@ -1,4 +1,4 @@
-//! Which groups would lose their majority without this node (`node-is-quorum-critical`, K2, C4).
+//! Groups that would lose their majority without this node (`node-is-quorum-critical`).
 //!
 //! What counts is who votes in the group now, as its leader tells. The record of a queue names the members that are
 //! wanted: one that has just lost its disk is among them from the moment it joins, and has no vote until it has caught

@@ -1,4 +1,4 @@
-//! Nodes that are linked to this one and want to be members of the cluster: kept until the tree has them (C1).
+//! Joining nodes: linked to this one, and kept here until the metadata lists them as members.
 //!
 //! A node asks when its link comes up, and not again while the link holds. There may be no leader just then, or what is
 //! sent to it may be lost; so the request is carried on from here until it is seen to be granted.

@@ -1,4 +1,4 @@
-//! Leases of queues that expire when nobody uses them (`x-expires`, Q13).
+//! Leases of queues that expire when nobody uses them (`x-expires`).
 //!
 //! Kept by the owner and not replicated: a restart or a new leader begins a lease anew, so a queue may live longer than
 //! its time, never shorter.

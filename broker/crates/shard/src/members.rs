@@ -1,4 +1,4 @@
-//! Members of groups as a running thing: what is looked at, what is asked, what is on its way (Q16, C1, O8).
+//! Changes of group members in progress: observed state, outstanding requests, pending steps.
 
 mod departures;
 pub mod frame;

@@ -1,4 +1,4 @@
-//! Which step brings a Raft group from the members it has to those it should have (Q16, C1). Pure.
+//! Computes the next step that brings a Raft group from its present members to the wanted ones. Pure.
 //!
 //! | state of the group                                             | step                          |
 //! |----------------------------------------------------------------|-------------------------------|

@@ -82,7 +82,7 @@ impl Peers {
     }
 }
 
-/// Which nodes have which alarm. Publishers everywhere wait while any node has one (A9-3, O6).
+/// The alarms of each node. Publishers on all nodes are blocked while any node has one.
 #[derive(Debug, Default)]
 pub struct Alarms(BTreeSet<(AlarmReason, NodeId)>);
 

@@ -1,4 +1,4 @@
-//! Where queues live: which nodes a new one gets, who replaces a member, who leads first (Q16). Pure.
+//! Placement of queues: the nodes of a new queue, the replacement of a member, the first leader. Pure.
 //!
 //! Of the nodes that could be taken next the first by these goes:
 //!
@@ -17,7 +17,7 @@ use metadata::LeaderLocator;
 pub const DEFAULT_REPLICAS: u32 = 3;
 /// Members at most.
 pub const MAX_REPLICAS: u32 = 7;
-/// Voters of the metadata group at most; further nodes hold a copy and have no vote (C2).
+/// Maximum number of voters of the metadata group; further nodes hold a copy and have no vote.
 pub const MAX_VOTERS: usize = 5;
 
 /// A node of the cluster as placement sees it.

@@ -1,4 +1,4 @@
-//! Retained messages: the tree has them for the whole cluster (M7), this shard's hub finds them for subscribers.
+//! Retained messages: the metadata has them for the whole cluster, this shard's router finds them for subscribers.
 
 use crate::core::{Core, FixedState};
 use crate::directory::Asker;

@@ -1,5 +1,5 @@
-//! What users and virtual hosts with limits have open on other shards and nodes (O5). Shards tell each other what they have, as it
-//! changes, and each decides by what it knows: see `docs/decisions/0013-limits.md`. Nothing is told of those without limits.
+//! Connections and channels of limited users and virtual hosts on other shards and nodes. Shards announce their own numbers as these
+//! change, and each decides by the numbers it knows: see `docs/decisions/0013-limits.md`. Unlimited ones are not announced.
 
 pub mod frame;
 

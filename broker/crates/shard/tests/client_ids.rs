@@ -1,4 +1,4 @@
-//! MQTT client ids over nodes: a client has one connection, wherever it connects (M4).
+//! MQTT client ids on several nodes: a client id has one connection in the cluster.
 #![forbid(unsafe_code)]
 
 mod cluster;

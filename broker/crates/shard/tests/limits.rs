@@ -1,4 +1,4 @@
-//! Limits of users and virtual hosts on connections and channels (O5), on three nodes.
+//! Limits of users and virtual hosts on connections and channels, on three nodes.
 #![forbid(unsafe_code)]
 
 mod cluster;

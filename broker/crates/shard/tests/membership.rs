@@ -1,4 +1,4 @@
-//! Members of queues that come and go on whole nodes, with messages in them (Q16, C1, C4, C5).
+//! Members of queues join and leave on whole nodes, while the queues contain messages.
 #![forbid(unsafe_code)]
 
 mod cluster;

@@ -1,4 +1,4 @@
-//! TLS of client listeners (A9-1, M10, K6): certificates that change while the node serves, the records of one
+//! TLS of client listeners: certificates that change while the node serves, the records of one
 //! connection without any I/O, and the name that a client's certificate gives.
 //!
 //! No socket and no thread: [`Channel`] takes bytes and gives bytes, [`Watched::look`] is called now and then.

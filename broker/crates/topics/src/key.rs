@@ -1,4 +1,4 @@
-//! Topics as routing keys (M3): `/` and `.` change places, `+` is `*`. In RabbitMQ a level that is a plain `*` becomes a
+//! Topics as routing keys: `/` and `.` change places, `+` is `*`. In RabbitMQ a level that is a plain `*` becomes a
 //! wildcard on the way; between MQTT clients it is a word like others.
 
 use smallvec::SmallVec;

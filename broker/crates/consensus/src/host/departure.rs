@@ -1,4 +1,4 @@
-//! Members that were removed from a group: when their replica may go, and what stays of it (Q16).
+//! Removed members of a group: when a replica may be deleted, and the tombstone that it leaves.
 //!
 //! A removed member is sent nothing any more, so it does not hear of its removal in the log. It asks the leader, and
 //! deletes its replica when the answer covers all that it holds. What it held must then not be needed:

@@ -1,4 +1,4 @@
-//! Feature flags between nodes (C3): who is told what, and who may not be linked.
+//! Feature flags between nodes: which ones a node announces, and which nodes must not be linked.
 
 use super::{Action, LinkId, Peering};
 use crate::wire::{Frame, Hello, Told};

@@ -328,7 +328,7 @@ impl<I: Body> Checkout<I> {
         Some((id, out))
     }
 
-    /// A failed attempt (Q9): counted, and over the limit the message is dead.
+    /// Counts a failed delivery; above the delivery limit the message becomes a dead letter.
     fn give_back<S: Store<Item = I>>(limit: Option<u32>, store: &mut S, out: Out<I>, why: Back) {
         let attempts = out.attempts.saturating_add(1);
         match limit {
@@ -411,7 +411,7 @@ impl<I: Body> Checkout<I> {
     }
 
     /// Chooses the single active consumer: the best, and of equals the one that came first. In a quorum queue one of
-    /// higher priority takes over when the old one holds nothing (Q8); a classic queue's stays until it goes.
+    /// higher priority takes over when the old one holds nothing; a classic queue keeps its own until that one leaves.
     pub(super) fn elect(&mut self) {
         if !self.single_active {
             return;

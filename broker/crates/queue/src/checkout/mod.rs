@@ -113,7 +113,7 @@ pub(crate) struct Checkout<I> {
     pub candidates: BTreeSet<(Reverse<i32>, u64)>,
     /// Consumers with room in their window, by priority and then by when they were served last.
     pub service: Turns,
-    /// The single active consumer (Q8).
+    /// The single active consumer.
     pub active: Option<u64>,
     pub next_consumer: u64,
     pub next_ticket: u64,

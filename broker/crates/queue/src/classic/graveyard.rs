@@ -1,4 +1,4 @@
-//! Dead messages of a classic queue that nobody has taken yet (Q12): neither ready nor out, and on the disk until then.
+//! Dead letters of a classic queue that are not published yet: neither ready nor unacknowledged, and on disk until they are.
 //!
 //! Memory: where they are, and of a few the message, so that one that is taken at once is not read again.
 

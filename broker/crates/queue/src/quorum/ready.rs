@@ -1,5 +1,5 @@
-//! The messages that wait, by reference to the log: 8 bytes each, 12 near bodies of 64 KiB and more, and 8 on top with a
-//! time to live (Q3, Q7).
+//! Ready messages, by reference to the log: 8 bytes each, 12 if the body next to it has 64 KiB or more, and 8 more with a
+//! time to live.
 //!
 //! Three places, in the order in which they are served: what was given back, in the order in which it came back; high
 //! priority; normal. Two high ones go for each normal one.
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 const CHUNK: usize = 1024;
 /// An emptied lane keeps a chunk of at most this many for what comes next.
 const KEPT: usize = 16;
-/// High-priority messages in a row while normal ones wait (Q7).
+/// High-priority messages in a row while normal ones wait.
 const HIGH_IN_A_ROW: u8 = 2;
 
 /// A message of the log, out or returned.
@@ -405,7 +405,7 @@ impl Ready {
         taken
     }
 
-    /// The next message if its time has passed (Q13: only the head expires).
+    /// Removes and returns the next message if its time to live is over. Only the head of the queue expires.
     pub fn pop_expired(&mut self, clock: u64) -> Option<Held> {
         let due = self.next_expiry().is_some_and(|expires| expires <= clock);
         if !due {

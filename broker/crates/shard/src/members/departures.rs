@@ -1,5 +1,5 @@
-//! Replicas of queues that this node is no member of any more: kept until the queue's leader says that they are not
-//! needed, then deleted (Q16). Whoever was away when it happened finds out when its tree tells.
+//! Replicas of queues of which this node is no longer a member: kept until the queue's leader says that they are not
+//! needed, then deleted. A node that was down at that time learns of it from its metadata.
 
 use super::frame::MembersWord;
 use crate::Route;

@@ -1,4 +1,4 @@
-//! Which leaders move where so that every node leads its share (Q16). Pure.
+//! Chooses the leaders to move so that every node leads its share. Pure.
 
 use env::NodeId;
 use metadata::QueueId;

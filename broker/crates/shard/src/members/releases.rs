@@ -1,4 +1,4 @@
-//! Nodes that run and are to be forgotten: each leaves the metadata group first (C4, K4).
+//! Running nodes that are to be forgotten: each leaves the metadata group first.
 //!
 //! A node that is forgotten ends. While its vote still counted that would take the other one of two the majority: nobody
 //! could then commit that it is out. So the leader takes it out of the group, and only then the tree forgets it.

@@ -1,5 +1,5 @@
-//! What each replica of a queue tells of itself (O8): asked of all nodes that may have one, answered when all have told or
-//! the time is up.
+//! The state that each replica of a queue reports: requested from all nodes that may have one, complete when all have
+//! answered or the time is up.
 
 use super::frame::{MembersWord, Told};
 use crate::Route;

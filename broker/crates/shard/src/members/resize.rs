@@ -1,4 +1,4 @@
-//! Whether the members of a queue may be changed as somebody asks, and what they are then (Q16). Pure.
+//! Validates a requested change of a queue's members and computes the result. Pure.
 
 use crate::placement::{Candidate, MAX_REPLICAS, replaced};
 use control::{MemberChange, QueueFacts};

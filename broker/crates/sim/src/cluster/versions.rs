@@ -1,5 +1,5 @@
-//! Programs of two versions in one cluster (C3): the older ones lack feature flags, nodes change theirs as they start, and somebody
-//! turns flags on meanwhile.
+//! Nodes of two versions in one cluster: the older ones lack feature flags, nodes change their version when they restart, and an
+//! administrator enables flags meanwhile.
 
 use super::node::{Identities, Identity, Node};
 use super::operator::{is_ready, newest_tree};

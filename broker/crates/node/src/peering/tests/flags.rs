@@ -1,4 +1,4 @@
-//! Programs of two versions in one cluster (C3).
+//! Nodes of two versions in one cluster.
 
 use super::*;
 use metadata::features::Feature;
