@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What `posthorn ctl` takes.
+/// The arguments of `posthorn ctl`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Management address, http:// or https:// [default: $POSTHORN_URL, else http://127.0.0.1:15672]
@@ -30,7 +30,7 @@ pub struct Args {
     /// User with a management tag [default: $POSTHORN_USER, else guest]
     #[arg(long = "user", global = true, value_name = "USER")]
     as_user: Option<String>,
-    /// Its password; other users of this machine can see it here, so prefer the next option [default: $POSTHORN_PASSWORD, else guest]
+    /// Password of the user; other users of this machine can see it, so prefer the next option [default: $POSTHORN_PASSWORD, else guest]
     #[arg(
         long = "password",
         global = true,
@@ -38,24 +38,24 @@ pub struct Args {
         conflicts_with = "password_file"
     )]
     as_password: Option<String>,
-    /// File with the password
+    /// File that contains the password
     #[arg(long, global = true)]
     password_file: Option<PathBuf>,
     #[command(flatten)]
     tls: tls::TlsFiles,
-    /// How results are printed
+    /// Format of the output
     #[arg(long, global = true, value_enum, default_value_t = Format::Table)]
     output: Format,
-    /// No word on what a change did
+    /// Do not print the result of a change
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// The same, and no headings above chosen columns
+    /// Like --quiet, and print no headings above chosen columns
     #[arg(short, long, global = true)]
     silent: bool,
     /// Node that must answer at --url, or for operations on the whole cluster a node of that cluster: NAME or rabbit@NAME
     #[arg(short = 'n', long = "node", global = true, value_name = "NAME")]
     named: Option<String>,
-    /// Seconds to wait for an answer
+    /// Maximum time to wait for an answer, in seconds
     #[arg(long, global = true, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
     #[command(subcommand)]
@@ -66,12 +66,12 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Command {
-    /// The node, its cluster and what is in it
+    /// Show the node, its cluster and the number of objects
     Status,
-    /// Whether the node serves, all nodes are up and none has an alarm (exit code 1 if not), and whether the node may be
-    /// stopped now
+    /// Check that the node serves clients, all nodes are up and none has an alarm (exit code 1 if not), and whether the node
+    /// may be stopped now
     Health,
-    /// Queues with their figures
+    /// List queues with their message counts
     ListQueues {
         #[command(flatten)]
         of: InVhost,
@@ -80,12 +80,12 @@ pub enum Command {
     },
     ListExchanges(InVhost),
     ListBindings(InVhost),
-    /// Policies and operator policies
+    /// List policies and operator policies
     ListPolicies(InVhost),
     ListVhosts,
     ListNodes,
     ListUsers,
-    /// Rights of all users, or of one
+    /// List permissions of all users or of one user
     ListPermissions {
         user: Option<String>,
     },
@@ -105,12 +105,12 @@ pub enum Command {
     DeleteUser {
         name: String,
     },
-    /// Replaces the user's tags; none given takes all away
+    /// Replace the tags of a user; without a tag, remove all
     SetUserTags {
         name: String,
         tags: Vec<String>,
     },
-    /// Rights in a vhost, as regular expressions on names
+    /// Set the permissions of a user in a vhost, as regular expressions on names
     SetPermissions {
         user: String,
         configure: String,
@@ -128,17 +128,17 @@ pub enum Command {
         name: String,
         #[arg(long, default_value = "")]
         description: String,
-        /// Words to find it by, with commas between them
+        /// Comma-separated tags
         #[arg(long)]
         tags: Option<String>,
-        /// Of queues whose clients do not say one: classic or quorum
+        /// Type of queues that are declared without x-queue-type: classic or quorum
         #[arg(long = "default-queue-type")]
         default_queue_type: Option<String>,
     },
-    /// Copies what is published and delivered in a vhost to its exchange amq.rabbitmq.trace
+    /// Copy all messages published and delivered in a vhost to its exchange amq.rabbitmq.trace
     TraceOn(At),
     TraceOff(At),
-    /// Deletes a vhost and all that is in it
+    /// Delete a vhost with its queues, exchanges and permissions
     DeleteVhost {
         name: String,
     },
@@ -157,25 +157,25 @@ pub enum Command {
         name: String,
         #[command(flatten)]
         at: At,
-        /// Only when it holds no message
+        /// Delete the queue only if it holds no message
         #[arg(long = "if-empty")]
         if_empty: bool,
-        /// Only when it has no consumer
+        /// Delete the queue only if it has no consumer
         #[arg(long = "if-unused")]
         if_unused: bool,
     },
-    /// Drops all messages that are ready
+    /// Delete all ready messages of a queue
     PurgeQueue {
         name: String,
         #[command(flatten)]
         at: At,
     },
-    /// Makes or replaces a policy
+    /// Create or replace a policy
     SetPolicy {
         name: String,
         /// Regular expression on names
         pattern: String,
-        /// As a JSON object: '{"max-length": 1000}'
+        /// Settings as a JSON object: '{"max-length": 1000}'
         definition: String,
         #[command(flatten)]
         at: At,
@@ -184,7 +184,7 @@ pub enum Command {
         /// all, queues, quorum_queues, classic_queues, streams, exchanges
         #[arg(long = "apply-to", default_value = "all")]
         apply_to: String,
-        /// An operator policy: a limit that users' policies cannot exceed
+        /// Set an operator policy: a limit that users' policies cannot exceed
         #[arg(long)]
         operator: bool,
     },
@@ -195,28 +195,28 @@ pub enum Command {
         #[arg(long)]
         operator: bool,
     },
-    /// Drains the node that answers (on: leaders move away, clients go elsewhere) or takes it back (off)
+    /// Set maintenance mode of this node: on moves leaders and clients to other nodes, off ends it
     Maintenance {
         #[arg(value_enum)]
         state: OnOff,
     },
-    /// Share of memory (0.0 to 1.0) from which on the node that answers stops publishers, until it ends
+    /// Set the memory high watermark of this node (0.0 to 1.0 of its memory), above which it blocks publishers, until it restarts
     #[command(name = "set_vm_memory_high_watermark")]
     SetMemoryWatermark {
         fraction: f64,
     },
-    /// Free disk space (bytes, or with a unit: 2GB, 512MiB) below which the node that answers stops publishers, until it ends
+    /// Set the free disk space (bytes, or with a unit: 2GB, 512MiB) below which this node blocks publishers, until it restarts
     SetDiskFreeLimit {
         limit: String,
     },
-    /// What the node that answers logs from now on, until it ends: of one category (connection, queue, cluster, storage, http)
-    /// or of all
+    /// Set the log level of this node until it restarts, for one category (connection, queue, cluster, storage, http)
+    /// or for all
     SetLogLevel {
         /// [CATEGORY] and one of none, error, warning, info, debug, trace
         #[arg(num_args = 1..=2, required = true, value_name = "CATEGORY|LEVEL")]
         words: Vec<String>,
     },
-    /// What the node that answers logs
+    /// List the log level of each category on this node
     ListLogLevels,
     #[command(flatten)]
     Connections(connections::Command),
@@ -232,14 +232,14 @@ pub enum Command {
 
 #[derive(Debug, clap::Args)]
 pub struct InVhost {
-    /// Only of this vhost
+    /// Only objects of this vhost
     #[arg(short = 'p', long)]
     vhost: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Chosen {
-    /// Only these columns, by their names in the API, with tabs between: name messages
+    /// Only these columns, separated by tabs, by their names in the API: name messages
     columns: Vec<String>,
 }
 
@@ -251,7 +251,7 @@ pub struct At {
 
 #[derive(Debug, clap::Args)]
 pub struct NewPassword {
-    /// The password; not given, it is read from standard input (one line)
+    /// Password; without it, one line is read from standard input
     new_password: Option<String>,
 }
 

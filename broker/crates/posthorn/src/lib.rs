@@ -42,12 +42,12 @@ struct Cli {
 enum Command {
     /// Run one node, alone unless it is configured to be of a cluster
     Serve(ServeArgs),
-    /// Operations on a running node, over its management API
+    /// Operate a running node over its management API
     Ctl(Box<ctl::Args>),
     /// Check or explain the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print what a shell needs to complete commands and options
+    /// Print a script with which a shell completes commands and options
     Completion {
         shell: Shell,
         /// The name under which the program is called
@@ -69,13 +69,13 @@ struct ServeArgs {
     /// Configuration file; `conf.d/*.conf` beside it is read too
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory of everything the node keeps
+    /// Data directory of the node
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// One setting, over all other sources
+    /// One setting, which takes precedence over all other sources
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Gets the ports as JSON when all listeners are up
+    /// File that receives the ports as JSON when all listeners are up
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
 }

@@ -11,41 +11,41 @@ use std::path::{Path, PathBuf};
 pub enum Administration {
     ListChannels(Chosen),
     ListConsumers(InVhost),
-    /// Addresses on which the node that answers listens
+    /// List the listeners of this node
     Listeners,
     ListFeatureFlags,
-    /// Turns a feature flag on, or all of them
+    /// Enable a feature flag, or all
     EnableFeatureFlag {
         name: String,
     },
     SetClusterName {
         name: String,
     },
-    /// Limits of all virtual hosts, or of one
+    /// List the limits of all virtual hosts or of one
     ListVhostLimits(InVhost),
-    /// Sets limits of a virtual host: '{"max-connections": 100, "max-queues": 50}'
+    /// Set limits of a virtual host: '{"max-connections": 100, "max-queues": 50}'
     SetVhostLimits {
         limits: String,
         #[command(flatten)]
         at: At,
     },
-    /// Takes a virtual host's limits away
+    /// Clear the limits of a virtual host
     ClearVhostLimits {
         #[command(flatten)]
         at: At,
     },
     ListUserLimits,
-    /// Sets limits of a user: '{"max-connections": 10, "max-channels": 100}'
+    /// Set limits of a user: '{"max-connections": 10, "max-channels": 100}'
     SetUserLimits {
         user: String,
         limits: String,
     },
-    /// Takes a limit of a user away, or `all`
+    /// Clear one limit of a user, or `all`
     ClearUserLimits {
         user: String,
         limit: String,
     },
-    /// Which topics a user may publish to and bind with, as regular expressions on routing keys
+    /// Set the topic permissions of a user for publishing and binding, as regular expressions on routing keys
     SetTopicPermissions {
         user: String,
         exchange: String,
@@ -54,7 +54,7 @@ pub enum Administration {
         #[command(flatten)]
         at: At,
     },
-    /// Takes a user's topic rights away, those for one exchange or all
+    /// Clear the topic permissions of a user, for one exchange or all
     ClearTopicPermissions {
         user: String,
         exchange: Option<String>,
@@ -66,7 +66,7 @@ pub enum Administration {
         user: String,
     },
     ListGlobalParameters,
-    /// Sets a global parameter to a JSON value
+    /// Set a global parameter to a JSON value
     SetGlobalParameter {
         name: String,
         value: String,
@@ -74,16 +74,16 @@ pub enum Administration {
     ClearGlobalParameter {
         name: String,
     },
-    /// Whether a user can log in with a password
+    /// Check whether a user can log in with a password
     AuthenticateUser {
         name: String,
         user_password: String,
     },
-    /// Writes everything that was declared to a file, or to standard output
+    /// Export all definitions to a file, or to standard output
     ExportDefinitions {
         file: Option<PathBuf>,
     },
-    /// Declares what a file says
+    /// Import definitions from a file
     ImportDefinitions {
         file: PathBuf,
     },

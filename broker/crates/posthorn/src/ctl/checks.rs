@@ -7,29 +7,29 @@ use serde_json::{Value as Json, json};
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Check {
-    /// Whether the node's API answers
+    /// Check that the API of the node answers
     Ping,
-    /// Whether the node serves clients
+    /// Check that the node serves clients
     #[command(name = "check_running")]
     Running,
-    /// Waits until the node serves clients, as long as --timeout says
+    /// Wait until the node serves clients, at most as long as --timeout
     AwaitStartup,
-    /// Alarms anywhere in the cluster
+    /// Check that no node of the cluster has an alarm
     #[command(name = "check_alarms")]
     Alarms,
-    /// Alarms of the node that answers
+    /// Check that this node has no alarm
     #[command(name = "check_local_alarms")]
     LocalAlarms,
-    /// Whether the node listens on a port
+    /// Check that the node listens on a port
     #[command(name = "check_port_listener")]
     PortListener { port: u16 },
-    /// Whether the node speaks a protocol: amqp, http, http/prometheus
+    /// Check that the node has a listener of a protocol: amqp, http, http/prometheus
     #[command(name = "check_protocol_listener")]
     ProtocolListener { protocol: String },
-    /// Whether all virtual hosts can be used
+    /// Check that all virtual hosts can be used
     #[command(name = "check_virtual_hosts")]
     VirtualHosts,
-    /// Whether queues would lose their majority without the node that answers
+    /// Check that no queue would lose its majority without this node
     #[command(name = "check_if_node_is_quorum_critical")]
     IsQuorumCritical,
 }

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// What stays as it is in an element of a path.
+/// Characters that need no percent encoding in an element of a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 #[derive(Debug, clap::Subcommand)]
 #[command(rename_all = "snake_case")]
 pub enum Command {
-    /// Puts a replica of quorum queues on a node: of those that match and have none there
+    /// Add a replica of each matching quorum queue to a node that has none of it
     Grow {
         node: String,
         /// all, or even: only queues with an even number of members
@@ -17,57 +17,57 @@ pub enum Command {
         #[command(flatten)]
         of: Matching,
     },
-    /// Takes the replicas of quorum queues off a node; they have one member less then
+    /// Remove the replicas of quorum queues from a node, without replacing them
     Shrink {
         node: String,
         #[command(flatten)]
         of: Matching,
     },
-    /// Moves the replicas of quorum queues off a node, to others where there are any
+    /// Move the replicas of quorum queues from a node to other nodes, if there are any
     Evacuate {
         node: String,
         #[command(flatten)]
         of: Matching,
     },
-    /// Makes a node a member of a quorum queue
+    /// Add a replica of a quorum queue on a node
     AddMember {
         queue: String,
         node: String,
         #[command(flatten)]
         at: At,
     },
-    /// Takes a node out of the members of a quorum queue
+    /// Remove the replica of a quorum queue from a node
     DeleteMember {
         queue: String,
         node: String,
         #[command(flatten)]
         at: At,
     },
-    /// A quorum queue's replicas, as each tells of itself
+    /// List the replicas of a quorum queue with the state that each reports
     QuorumStatus {
         queue: String,
         #[command(flatten)]
         at: At,
     },
-    /// Moves queue leaders so that each node has its share
+    /// Move queue leaders so that every node leads its share
     #[command(alias = "rebalance_queues")]
     Rebalance {
         /// Ignored: all, quorum
         #[arg(hide = true)]
         kind: Option<String>,
     },
-    /// Takes a node that is gone, or in maintenance, out of the cluster for good. Its replicas are moved first: ask until it is
-    /// forgotten
+    /// Remove a node that is lost or in maintenance mode from the cluster permanently. Its replicas move first: repeat the
+    /// command until the node is forgotten
     #[command(alias = "forget_cluster_node")]
     ForgetNode { name: String },
 }
 
 #[derive(Debug, clap::Args)]
 pub struct Matching {
-    /// Regular expression on vhosts
+    /// Regular expression on names of vhosts
     #[arg(long, default_value = ".*")]
     vhost_pattern: String,
-    /// Regular expression on queues
+    /// Regular expression on names of queues
     #[arg(long, default_value = ".*")]
     queue_pattern: String,
 }

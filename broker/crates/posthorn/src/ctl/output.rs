@@ -51,7 +51,7 @@ impl Output {
         }
     }
 
-    /// What a change did.
+    /// Prints the result of a change.
     pub(crate) fn say(&self, text: &str) {
         match self.format {
             Format::Json => print_json(&json!({"result": text})),

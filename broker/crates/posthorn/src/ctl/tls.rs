@@ -10,10 +10,10 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 /// Files of a connection with TLS, all PEM.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that the node's certificate may come from [default: $POSTHORN_CACERT, else those that this machine trusts]
+    /// Certificates of the authorities that may have signed the node's certificate [default: $POSTHORN_CACERT, else the trust store of this machine]
     #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// Certificate that is shown to the node
+    /// Client certificate, which this program presents to the node
     #[arg(long, global = true, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
     /// Private key of that certificate
