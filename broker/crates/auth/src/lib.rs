@@ -1,5 +1,6 @@
 //! Credentials and permissions of users: password hashes, permission patterns, SASL mechanisms. No I/O.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod password;
 mod pattern;
@@ -20,11 +21,13 @@ pub use verified::{VERIFIED_CAPACITY, Verified};
 /// A stored password hash. Never printed by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
+    /// The algorithm that made `bytes`.
     pub algorithm: HashAlgorithm,
     /// RabbitMQ's form for MD5 and the sha family: 4 bytes of salt, then the digest. For argon2id: the PHC string's bytes.
     pub bytes: Vec<u8>,
 }
 
+/// Algorithms of stored password hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
     /// `rabbit_password_hashing_md5`: what RabbitMQ before 3.6 stored. Nothing makes new ones.
@@ -33,6 +36,7 @@ pub enum HashAlgorithm {
     Sha256,
     /// `rabbit_password_hashing_sha512`
     Sha512,
+    /// Argon2id: the algorithm of new passwords, expensive on purpose.
     Argon2id,
 }
 
@@ -58,6 +62,7 @@ impl HashAlgorithm {
         }
     }
 
+    /// Returns the algorithm with that name in the HTTP API, or None if it is unknown.
     pub fn from_name(name: &str) -> Option<HashAlgorithm> {
         [
             HashAlgorithm::Md5,

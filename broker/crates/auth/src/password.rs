@@ -30,18 +30,26 @@ const MAX_PHC: usize = 512;
 /// Why bytes are no password hash.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHash {
+    /// The HTTP API transports hashes in base64.
     #[error("password_hash is not base64")]
     Base64,
+    /// The digest does not have the length of its algorithm.
     #[error("password_hash has {got} bytes, {algorithm} has {want}")]
     Length {
+        /// The algorithm's name in the HTTP API.
         algorithm: &'static str,
+        /// Bytes of the given hash, salt included.
         got: usize,
+        /// Bytes of every hash of this algorithm, salt included.
         want: usize,
     },
+    /// The PHC string is malformed, or its cost is above the accepted maximum.
     #[error("password_hash is no argon2id string that this program accepts")]
     Argon2,
+    /// The salt has fewer bytes than the algorithm needs.
     #[error("the salt is too short")]
     Salt,
+    /// Argon2 refuses the length of the password.
     #[error("the password is longer than argon2 allows")]
     Password,
 }

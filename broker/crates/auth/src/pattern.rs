@@ -11,8 +11,10 @@ const MAX_AUTOMATON: usize = 256 * 1024;
 /// Why a pattern cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
+    /// Longer than [`MAX_PATTERN`]; the number is the pattern's length in bytes.
     #[error("the pattern has {0} bytes, {MAX_PATTERN} are allowed")]
     Long(usize),
+    /// Not a regular expression, or too large when compiled; the text says why.
     #[error("{0}")]
     Syntax(String),
 }
@@ -24,14 +26,19 @@ pub enum Pattern {
     All,
     /// Plain text, tied to the start or the end where the pattern says so.
     Literal {
+        /// The text to find, without metacharacters.
         text: Box<str>,
+        /// The name must start with the text.
         start: bool,
+        /// The name must end with the text.
         end: bool,
     },
+    /// Every other pattern.
     Regex(Box<Regex>),
 }
 
 impl Pattern {
+    /// Compiles a pattern that may match anywhere in a name. Time and memory are bounded whatever the pattern is.
     pub fn compile(pattern: &str) -> Result<Pattern, BadPattern> {
         if pattern.len() > MAX_PATTERN {
             return Err(BadPattern::Long(pattern.len()));

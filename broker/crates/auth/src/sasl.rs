@@ -3,12 +3,16 @@
 /// Longest response looked at; connection.start-ok is one frame of the initial frame size anyway.
 const MAX_RESPONSE: usize = 16 * 1024;
 
+/// SASL mechanisms of AMQP clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
+    /// RFC 4616: user and password in clear text.
     Plain,
+    /// RabbitMQ's own: user and password as an AMQP table.
     Amqplain,
     /// The user is the client certificate's.
     External,
+    /// No credentials: the client gets the configured anonymous user.
     Anonymous,
 }
 
@@ -17,6 +21,7 @@ impl Mechanism {
     pub const DEFAULT: [Mechanism; 3] =
         [Mechanism::Plain, Mechanism::Amqplain, Mechanism::Anonymous];
 
+    /// The name in `connection.start` and in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Plain => "PLAIN",
@@ -26,6 +31,7 @@ impl Mechanism {
         }
     }
 
+    /// Returns the mechanism with that name, which is case-sensitive, or None.
     pub fn from_name(name: &str) -> Option<Mechanism> {
         [
             Mechanism::Plain,
@@ -41,7 +47,9 @@ impl Mechanism {
 /// A name and a password. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
+    /// User name, not checked for existence.
     pub user: String,
+    /// Password bytes as sent, not necessarily UTF-8.
     pub password: Vec<u8>,
 }
 
@@ -51,10 +59,13 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
+/// Why a response has no credentials.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SaslError {
+    /// Longer than the limit; nothing of it was parsed.
     #[error("the response is longer than {MAX_RESPONSE} bytes")]
     Long,
+    /// Not in the form of the mechanism, or the user name is not UTF-8.
     #[error("the response is not of the mechanism's form")]
     Malformed,
 }

@@ -22,6 +22,7 @@ impl Verified {
         Verified::with_capacity(key, VERIFIED_CAPACITY)
     }
 
+    /// Creates a cache of at most `capacity` entries, at least one. `key` must be random and stay in this process.
     pub fn with_capacity(key: [u8; 32], capacity: usize) -> Verified {
         Verified {
             key,

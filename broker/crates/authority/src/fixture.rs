@@ -14,7 +14,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// An authority, and a directory with `ca.pem`, and `cert.pem` and `key.pem` of a server called `localhost`.
 pub struct Fixture {
+    /// The authority that signed the server's certificate.
     pub authority: Authority,
+    /// The directory with the files; dropping the fixture removes it.
     pub dir: Dir,
 }
 
@@ -30,6 +32,7 @@ impl Fixture {
         Ok(fixture)
     }
 
+    /// The path of a file in the directory.
     pub fn path(&self, file: &str) -> PathBuf {
         self.dir.path(file)
     }
@@ -76,6 +79,7 @@ fn certificate(pem: &str) -> Result<CertificateDer<'static>> {
     Ok(CertificateDer::from_pem_slice(pem.as_bytes())?)
 }
 
+/// The cryptography of the broker: aws-lc-rs.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }

@@ -1,6 +1,7 @@
 //! A certificate authority for tests, and the files and clients that go with it. No crate depends on it but for its
 //! tests.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod fixture;
 
@@ -34,6 +35,7 @@ fn named(common_name: &str) -> DistinguishedName {
 }
 
 impl Authority {
+    /// Creates an authority with a new key and a self-signed certificate.
     pub fn new(common_name: &str) -> Result<Authority, Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::<String>::new())?;
@@ -79,10 +81,12 @@ impl Dir {
         Ok(Dir(path))
     }
 
+    /// The path of a file in this directory, which need not exist.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
+    /// Writes a file, replaces an existing one, and returns its path.
     pub fn write(&self, name: &str, text: &str) -> io::Result<PathBuf> {
         let path = self.path(name);
         std::fs::write(&path, text)?;

@@ -10,6 +10,7 @@ use message::{Table, Value};
 /// A content header frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentHeader<'a> {
+    /// Class of the method that carries content; 60 for `basic`.
     pub class_id: u16,
     /// Unused, and zero.
     pub weight: u16,
@@ -20,6 +21,7 @@ pub struct ContentHeader<'a> {
 }
 
 impl<'a> ContentHeader<'a> {
+    /// Reads the fixed fields. The properties are not checked; see [`Properties::decode`].
     pub fn decode(payload: &'a [u8]) -> Result<ContentHeader<'a>, DecodeError> {
         let mut from = Reader::new(payload);
         let class_id = u16::read(&mut from)?;
@@ -42,22 +44,33 @@ const MORE_FLAGS: u16 = 0b1;
 /// clients sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties<'a, S = &'a str> {
+    /// MIME type of the body.
     pub content_type: Option<S>,
+    /// MIME encoding of the body, for example `gzip`.
     pub content_encoding: Option<S>,
     /// The entries of the headers table, undecoded; their form has been checked.
     pub headers: Option<&'a [u8]>,
+    /// 1 is transient, 2 is persistent; other values are transient too.
     pub delivery_mode: Option<u8>,
+    /// Higher is more urgent.
     pub priority: Option<u8>,
+    /// Application's identifier of the request that a reply belongs to.
     pub correlation_id: Option<S>,
+    /// Routing key for replies.
     pub reply_to: Option<S>,
     /// Milliseconds as decimal digits, if the publisher kept to the rules.
     pub expiration: Option<S>,
+    /// Application's identifier of the message.
     pub message_id: Option<S>,
     /// Seconds since the Unix epoch.
     pub timestamp: Option<u64>,
+    /// The property `type`: application's name of the kind of message.
     pub kind: Option<S>,
+    /// User name of the publisher; must be that of the connection.
     pub user_id: Option<S>,
+    /// Application's own identifier.
     pub app_id: Option<S>,
+    /// Deprecated by the specification, and passed on unchanged.
     pub cluster_id: Option<S>,
 }
 
@@ -197,7 +210,9 @@ impl<'a, S: Field<'a>> Properties<'a, S> {
 /// A header to be removed (`None`) or set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeaderEdit<'e> {
+    /// Name of the header.
     pub key: &'e str,
+    /// The new value; None removes the header.
     pub value: Option<Value>,
 }
 

@@ -3,11 +3,16 @@
 use crate::{FRAME_END, FRAME_OVERHEAD, Method, Shown};
 use bytes::{BufMut, BytesMut};
 
+/// Types of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
+    /// A method with its arguments.
     Method,
+    /// The properties and the body size of a message.
     Header,
+    /// A part of a message's body.
     Body,
+    /// A sign of life, on channel 0.
     Heartbeat,
     /// A type octet that the protocol does not know.
     Unknown(u8),
@@ -24,6 +29,7 @@ impl FrameKind {
         }
     }
 
+    /// The type octet on the wire.
     pub fn octet(self) -> u8 {
         match self {
             FrameKind::Method => 1,
@@ -38,8 +44,11 @@ impl FrameKind {
 /// A whole frame, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
+    /// The type of the frame.
     pub kind: FrameKind,
+    /// Channel number; 0 is the connection itself.
     pub channel: u16,
+    /// The content, without frame header and end marker.
     pub payload: &'a [u8],
 }
 
@@ -61,11 +70,23 @@ impl Frame<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("type {octet}, all octets = <<>>: {{frame_too_large,{size},{max}}}")]
-    TooLarge { octet: u8, size: u32, max: u32 },
+    /// The frame header announces more than frame-max.
+    TooLarge {
+        /// Type octet of the frame.
+        octet: u8,
+        /// Octets of payload that the frame header announces.
+        size: u32,
+        /// Octets of payload that frame-max allows.
+        max: u32,
+    },
+    /// The octet after the payload is not [`FRAME_END`].
     #[error("type {octet}, {payload}: {{invalid_frame_end_marker,{marker}}}")]
     EndMarker {
+        /// Type octet of the frame.
         octet: u8,
+        /// The first bytes of the payload.
         payload: Shown,
+        /// The octet in place of the end marker.
         marker: u8,
     },
 }

@@ -11,12 +11,16 @@ pub enum ProtocolHeader {
     /// 0.9.1, or 0.9's header, whose speakers understand 0.9.1.
     Amqp091,
     /// AMQP 1.0, bare or behind its SASL or TLS layer (the protocol id).
-    Amqp10 { id: u8 },
+    Amqp10 {
+        /// 0 is AMQP itself, 2 is TLS, 3 is SASL.
+        id: u8,
+    },
     /// Anything else.
     Other,
 }
 
 impl ProtocolHeader {
+    /// Recognises the protocol by the first bytes of a connection.
     pub fn parse(input: &[u8]) -> ProtocolHeader {
         let known = input.len().min(4);
         if input.get(..known) != PROTOCOL_HEADER.get(..known) {

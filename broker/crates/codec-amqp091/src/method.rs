@@ -15,8 +15,9 @@ macro_rules! methods {
     )*) => {
         /// A method with its arguments, borrowed from the frame it came in.
         #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "the specification describes the fields")]
         pub enum Method<$a> {
-            $($name { $($field: $ty),* },)*
+            $(#[doc = concat!("The method `", $wire, "`.")] $name { $($field: $ty),* },)*
         }
 
         impl<$a> Method<$a> {

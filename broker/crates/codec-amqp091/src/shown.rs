@@ -15,6 +15,7 @@ pub struct Shown {
 }
 
 impl Shown {
+    /// Keeps the first octets for display.
     pub fn of(octets: &[u8]) -> Shown {
         let mut first = [0; FIRST];
         let len = octets.len().min(FIRST);

@@ -158,6 +158,7 @@ pub(crate) fn encode_value(value: &Value, out: &mut BytesMut) {
 /// One entry of a table that has been walked but not decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
+    /// Name of the field.
     pub key: &'a str,
     /// The type letter of the value.
     pub letter: u8,
@@ -167,6 +168,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
+    /// Decodes the value, within the limits of [`decode`].
     pub fn decode(&self) -> Result<Value, DecodeError> {
         decode_value(&mut Reader::new(self.value), &mut Budget::default(), 0)
     }

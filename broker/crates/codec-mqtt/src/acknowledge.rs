@@ -5,11 +5,16 @@ use crate::frame::put_packet;
 use crate::{DecodeError, PacketKind, Place, Properties, Reason, Version};
 use bytes::{BufMut, BytesMut};
 
+/// The step of a QoS 1 or QoS 2 delivery that an acknowledgement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AckKind {
+    /// Answers a PUBLISH of QoS 1 (section 3.4).
     PubAck,
+    /// Answers a PUBLISH of QoS 2 (section 3.5).
     PubRec,
+    /// Answers PUBREC (section 3.6).
     PubRel,
+    /// Answers PUBREL and ends the delivery (section 3.7).
     PubComp,
 }
 
@@ -45,12 +50,16 @@ impl AckKind {
     }
 }
 
+/// A decoded acknowledgement of any kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ack<'a> {
+    /// The packet type.
     pub kind: AckKind,
+    /// That of the PUBLISH; never 0.
     pub packet_id: u16,
     /// `Success` in 3.1 and 3.1.1, which know no other.
     pub reason: Reason,
+    /// Empty before 5.0.
     pub properties: Properties<'a>,
 }
 

@@ -5,10 +5,12 @@ use crate::frame::put_packet;
 use crate::{DecodeError, PacketKind, Place, Properties, Reason, Version};
 use bytes::{BufMut, BytesMut};
 
+/// The last packet of a connection (section 3.14). Before 5.0 only clients send it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Disconnect<'a> {
     /// `Success` in 3.1 and 3.1.1, which know no other.
     pub reason: Reason,
+    /// Empty before 5.0.
     pub properties: Properties<'a>,
 }
 
@@ -58,9 +60,12 @@ impl<'a> Disconnect<'a> {
     }
 }
 
+/// A step of enhanced authentication (section 3.15); only in 5.0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Auth<'a> {
+    /// `Success`, `ContinueAuthentication` or `ReAuthenticate`.
     pub reason: Reason,
+    /// Authentication method and data.
     pub properties: Properties<'a>,
 }
 
@@ -86,6 +91,7 @@ impl<'a> Auth<'a> {
         Ok(Auth { reason, properties })
     }
 
+    /// Appends the packet.
     pub fn encode(&self, out: &mut BytesMut) {
         put_packet(out, PacketKind::Auth, |out| {
             if self.reason != Reason::Success || !self.properties.is_empty() {

@@ -12,27 +12,39 @@ const WILL: u8 = 0x04;
 const CLEAN_START: u8 = 0x02;
 const RESERVED: u8 = 0x01;
 
+/// The first packet of a client (section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Connect<'a> {
+    /// The protocol level, which decides how every later packet is read.
     pub version: Version,
     /// Clean Session in 3.1 and 3.1.1, where it also says that the session ends with the connection.
     pub clean_start: bool,
     /// Seconds; 0: none.
     pub keep_alive: u16,
+    /// Empty before 5.0.
     pub properties: Properties<'a>,
+    /// Empty if the server is to assign one.
     pub client_id: &'a str,
+    /// Published by the server if the connection ends without DISCONNECT.
     pub will: Option<Will<'a>>,
+    /// User name, in a form that depends on the server.
     pub user_name: Option<&'a str>,
+    /// Any bytes; only together with a user name before 5.0.
     pub password: Option<&'a [u8]>,
 }
 
 /// A message to be published when the connection ends without a word.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Will<'a> {
+    /// QoS with which it is published.
     pub qos: Qos,
+    /// It replaces the retained message of its topic.
     pub retain: bool,
+    /// Will properties; empty before 5.0.
     pub properties: Properties<'a>,
+    /// Topic name, checked for form.
     pub topic: &'a str,
+    /// Any bytes, possibly none.
     pub payload: &'a [u8],
 }
 
@@ -183,11 +195,14 @@ fn version(from: &mut Reader<'_>) -> Result<Version, DecodeError> {
     }
 }
 
+/// The server's answer to CONNECT (section 3.2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnAck<'a> {
+    /// The server has the session of an earlier connection; false if it refuses the connection.
     pub session_present: bool,
     /// 3.1 and 3.1.1 clients are told the nearest return code.
     pub reason: Reason,
+    /// Not sent before 5.0.
     pub properties: Properties<'a>,
 }
 
@@ -218,6 +233,7 @@ impl<'a> ConnAck<'a> {
         })
     }
 
+    /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, PacketKind::ConnAck, |out| {
             // The flag came with 3.1.1; the byte was reserved before.

@@ -16,12 +16,12 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     #[inline]
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
     #[inline]
-    pub fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (part, rest) = self.rest.split_at_checked(n).ok_or(DecodeError::Short)?;
         self.rest = rest;
         Ok(part)
@@ -38,23 +38,23 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
     #[inline]
-    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
     #[inline]
-    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
     /// Identifies a packet within its session; never 0 [MQTT-2.2.1-3].
     #[inline]
-    pub fn packet_id(&mut self) -> Result<u16, DecodeError> {
+    pub(crate) fn packet_id(&mut self) -> Result<u16, DecodeError> {
         match self.u16()? {
             0 => Err(DecodeError::PacketId),
             id => Ok(id),
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
 
     /// Section 1.5.5; in as few bytes as it needs [MQTT-1.5.5-1].
     #[inline]
-    pub fn variable(&mut self) -> Result<usize, DecodeError> {
+    pub(crate) fn variable(&mut self) -> Result<usize, DecodeError> {
         match variable(self.rest)? {
             None => Err(DecodeError::Short),
             Some(Variable { overlong: true, .. }) => Err(DecodeError::LengthEncoding),
@@ -75,14 +75,14 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.u16()?;
         self.take(len.into())
     }
 
     /// [MQTT-1.5.4-1], [MQTT-1.5.4-2].
     #[inline]
-    pub fn string(&mut self) -> Result<&'a str, DecodeError> {
+    pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
         let text = self.utf8()?;
         if text.as_bytes().contains(&0) {
             return Err(DecodeError::NullCharacter);
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
 
     /// A string that names something: a topic, a filter, a client. Characters that section 1.5.4.2 advises against are not taken.
     #[inline]
-    pub fn name(&mut self) -> Result<&'a str, DecodeError> {
+    pub(crate) fn name(&mut self) -> Result<&'a str, DecodeError> {
         let name = self.utf8()?;
         // Nearly all names are printable ASCII, which is seen without a branch for each byte.
         let plain = |byte: &u8| (b' '..0x7F).contains(byte);
@@ -108,18 +108,18 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// Nothing may be left over.
     #[inline]
-    pub fn finish(self) -> Result<(), DecodeError> {
+    pub(crate) fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),
             n => Err(DecodeError::Trailing(n)),

@@ -9,23 +9,39 @@ pub const MAX_PACKET: usize = MAX_VARIABLE + 5;
 
 const DUP: u8 = 0b1000;
 
+/// Packet types, with their numbers on the wire (section 2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PacketKind {
+    /// Section 3.1.
     Connect = 1,
+    /// Section 3.2.
     ConnAck = 2,
+    /// Section 3.3.
     Publish = 3,
+    /// Section 3.4.
     PubAck = 4,
+    /// Section 3.5.
     PubRec = 5,
+    /// Section 3.6.
     PubRel = 6,
+    /// Section 3.7.
     PubComp = 7,
+    /// Section 3.8.
     Subscribe = 8,
+    /// Section 3.9.
     SubAck = 9,
+    /// Section 3.10.
     Unsubscribe = 10,
+    /// Section 3.11.
     UnsubAck = 11,
+    /// Section 3.12.
     PingReq = 12,
+    /// Section 3.13.
     PingResp = 13,
+    /// Section 3.14.
     Disconnect = 14,
+    /// Section 3.15; only in 5.0.
     Auth = 15,
 }
 
@@ -91,6 +107,7 @@ impl PacketKind {
 /// A packet whose inside has not been looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
+    /// The high four bits of the first byte.
     pub kind: PacketKind,
     /// The low four bits of the first byte.
     pub flags: u8,
@@ -144,10 +161,12 @@ pub(crate) fn put_packet(out: &mut BytesMut, kind: PacketKind, write: impl FnOnc
     put_measured(out, write);
 }
 
+/// Appends a PINGREQ, which only clients send.
 pub fn encode_pingreq(out: &mut BytesMut) {
     put_packet(out, PacketKind::PingReq, |_| ());
 }
 
+/// Appends a PINGRESP, which only servers send.
 pub fn encode_pingresp(out: &mut BytesMut) {
     put_packet(out, PacketKind::PingResp, |_| ());
 }

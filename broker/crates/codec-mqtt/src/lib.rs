@@ -6,6 +6,7 @@
 //! [`parse_frame`] finds a packet in a stream, [`Packet::decode`] reads it. What a receiver must check without knowing
 //! more than the packet is checked here; what depends on a session (is this packet identifier in use?) is not.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod acknowledge;
 mod closing;
@@ -40,12 +41,16 @@ pub use topic::{Shared, check_filter, check_name, matches, shared};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Version {
+    /// MQTT 3.1.
     V31 = 3,
+    /// MQTT 3.1.1.
     V311 = 4,
+    /// MQTT 5.0.
     V5 = 5,
 }
 
 impl Version {
+    /// Returns the version with that protocol level, or None if it is unknown. Bridge bits must be masked before.
     pub fn from_level(level: u8) -> Option<Version> {
         match level {
             3 => Some(Version::V31),
@@ -55,6 +60,7 @@ impl Version {
         }
     }
 
+    /// Returns true for the version whose packets have properties and reason codes.
     pub fn is_5(self) -> bool {
         self == Version::V5
     }
@@ -64,9 +70,12 @@ impl Version {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Qos {
+    /// QoS 0: delivered without acknowledgement.
     #[default]
     AtMostOnce = 0,
+    /// QoS 1: delivered until PUBACK, possibly twice.
     AtLeastOnce = 1,
+    /// QoS 2: delivered with the handshake of PUBREC, PUBREL and PUBCOMP.
     ExactlyOnce = 2,
 }
 

@@ -6,24 +6,36 @@ use crate::{
 };
 use bytes::BytesMut;
 
+/// A decoded packet. It borrows from its frame, and its form has been checked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "lives on the stack for the length of a step; a box would be an allocation for each packet"
 )]
 pub enum Packet<'a> {
+    /// CONNECT.
     Connect(Connect<'a>),
+    /// CONNACK.
     ConnAck(ConnAck<'a>),
+    /// PUBLISH.
     Publish(Publish<'a>),
     /// PUBACK, PUBREC, PUBREL, PUBCOMP.
     Ack(Ack<'a>),
+    /// SUBSCRIBE.
     Subscribe(Subscribe<'a>),
+    /// SUBACK.
     SubAck(SubAck<'a>),
+    /// UNSUBSCRIBE.
     Unsubscribe(Unsubscribe<'a>),
+    /// UNSUBACK.
     UnsubAck(UnsubAck<'a>),
+    /// PINGREQ.
     PingReq,
+    /// PINGRESP.
     PingResp,
+    /// DISCONNECT.
     Disconnect(Disconnect<'a>),
+    /// AUTH.
     Auth(Auth<'a>),
 }
 
@@ -70,6 +82,7 @@ impl<'a> Packet<'a> {
         }
     }
 
+    /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         match self {
             Packet::Connect(packet) => packet.encode(out),

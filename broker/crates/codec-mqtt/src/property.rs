@@ -11,15 +11,23 @@ use std::num::{NonZeroU16, NonZeroU32};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Place {
+    /// CONNECT.
     Connect = 1,
+    /// The will properties within CONNECT.
     Will = 2,
+    /// CONNACK.
     ConnAck = 4,
+    /// PUBLISH.
     Publish = 8,
     /// PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK and UNSUBACK.
     Ack = 16,
+    /// SUBSCRIBE.
     Subscribe = 32,
+    /// UNSUBSCRIBE.
     Unsubscribe = 64,
+    /// DISCONNECT.
     Disconnect = 128,
+    /// AUTH.
     Auth = 256,
 }
 
@@ -161,34 +169,51 @@ properties! {
     0x01 payload_format: bool, Publish | Will;
     /// Seconds.
     0x02 message_expiry: u32, Publish | Will;
+    /// MIME type, or what the application agreed on.
     0x03 content_type: &'a str, Publish | Will;
+    /// Topic name for the response to a request.
     0x08 response_topic: &'a str, Publish | Will;
+    /// Identifies the request that a response belongs to.
     0x09 correlation_data: &'a [u8], Publish | Will;
     /// Seconds; `u32::MAX` is for ever.
     0x11 session_expiry: u32, Connect | ConnAck | Disconnect;
+    /// The client id that the server assigned.
     0x12 assigned_client_id: &'a str, ConnAck;
     /// Seconds.
     0x13 server_keep_alive: u16, ConnAck;
+    /// Name of the method of enhanced authentication.
     0x15 authentication_method: &'a str, Connect | ConnAck | Auth;
+    /// Data of the authentication method.
     0x16 authentication_data: &'a [u8], Connect | ConnAck | Auth;
+    /// False: reason strings and user properties only in PUBLISH, CONNACK and DISCONNECT.
     0x17 request_problem_information: bool, Connect;
     /// Seconds.
     0x18 will_delay: u32, Will;
+    /// The client asks for `response_information`.
     0x19 request_response_information: bool, Connect;
+    /// Basis of the response topics of this client.
     0x1A response_information: &'a str, ConnAck;
+    /// Another server to use.
     0x1C server_reference: &'a str, ConnAck | Disconnect;
+    /// Explanation for people.
     0x1F reason_string: &'a str, ConnAck | Ack | Disconnect | Auth;
+    /// Messages of QoS 1 and 2 that may be in flight; absent: 65,535.
     0x21 receive_maximum: NonZeroU16, Connect | ConnAck;
+    /// The highest topic alias that is accepted; absent: 0, none.
     0x22 topic_alias_maximum: u16, Connect | ConnAck;
     /// 0 is refused where it is used: with a reason code of its own.
     0x23 topic_alias: u16, Publish;
     /// False: 0, true: 1; absent: 2.
     0x24 maximum_qos: bool, ConnAck;
+    /// Absent: true.
     0x25 retain_available: bool, ConnAck;
     /// Bytes.
     0x27 maximum_packet_size: NonZeroU32, Connect | ConnAck;
+    /// Absent: true.
     0x28 wildcard_subscription_available: bool, ConnAck;
+    /// Absent: true.
     0x29 subscription_identifier_available: bool, ConnAck;
+    /// Absent: true.
     0x2A shared_subscription_available: bool, ConnAck;
 }
 
@@ -298,6 +323,7 @@ impl<'a> Properties<'a> {
         })
     }
 
+    /// Subscription identifiers, in the order of the packet.
     pub fn subscription_identifiers(&self) -> impl Iterator<Item = u32> + use<'a> {
         self.repeated.walk().filter_map(|item| match item {
             Item::Subscription(id) => Some(id),

@@ -14,14 +14,19 @@ const TOPIC_ALIAS: u8 = 0x23;
 /// An application message as a client sends it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Publish<'a> {
+    /// The sender may have sent this packet before.
     pub dup: bool,
+    /// QoS of this transmission.
     pub qos: Qos,
+    /// The message replaces the retained message of its topic.
     pub retain: bool,
     /// Empty when an alias stands for it (5.0).
     pub topic: &'a str,
     /// 0 with QoS 0, which has none [MQTT-2.2.1-2].
     pub packet_id: u16,
+    /// Empty before 5.0.
     pub properties: Properties<'a>,
+    /// Any bytes, possibly none; an empty retained message deletes the one of its topic.
     pub payload: &'a [u8],
 }
 
@@ -99,8 +104,11 @@ fn first_byte(dup: bool, qos: Qos, retain: bool) -> u8 {
 /// once, when the message came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward<'a> {
+    /// The subscriber may have received this packet before.
     pub dup: bool,
+    /// QoS of this transmission.
     pub qos: Qos,
+    /// The message was retained, or the subscription asks to keep the publisher's flag.
     pub retain: bool,
     /// Empty where `alias` alone is to be sent.
     pub topic: &'a str,
@@ -108,7 +116,9 @@ pub struct Forward<'a> {
     pub packet_id: u16,
     /// Seconds left.
     pub message_expiry: Option<u32>,
+    /// Topic alias of the connection to this subscriber.
     pub alias: Option<u16>,
+    /// Identifiers of the subscriptions that match.
     pub subscription_identifiers: &'a [u32],
     /// Encoded properties that go on as they came ([`Properties::put_kept`]).
     pub kept: &'a [u8],

@@ -10,6 +10,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
+            /// Returns the reason with that code, or None if no version defines it.
             pub fn from_byte(byte: u8) -> Option<Reason> {
                 match byte {
                     $($code => Some(Reason::$name),)*
@@ -74,6 +75,7 @@ reasons! {
 }
 
 impl Reason {
+    /// Returns true if the operation failed: codes from 0x80 on.
     pub fn is_error(self) -> bool {
         self as u8 >= 0x80
     }
@@ -106,15 +108,22 @@ impl Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ReturnCode {
+    /// Accepted.
     Accepted = 0,
+    /// The protocol level is not supported.
     UnacceptableProtocolVersion = 1,
+    /// The client id is well-formed but not allowed.
     IdentifierRejected = 2,
+    /// The server is not available.
     ServerUnavailable = 3,
+    /// User name or password is malformed or wrong.
     BadUserNameOrPassword = 4,
+    /// The client may not connect.
     NotAuthorized = 5,
 }
 
 impl ReturnCode {
+    /// Returns the return code with that number, or None if 3.1.1 does not define it.
     pub fn from_byte(byte: u8) -> Option<ReturnCode> {
         [
             ReturnCode::Accepted,

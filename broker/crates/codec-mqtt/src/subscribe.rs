@@ -12,18 +12,25 @@ const RETAIN_AS_PUBLISHED: u8 = 0x08;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RetainHandling {
+    /// On every SUBSCRIBE.
     #[default]
     Send = 0,
+    /// Only if the subscription did not exist.
     SendIfNew = 1,
+    /// Never.
     DoNotSend = 2,
 }
 
 /// Section 3.8.3.1. Clients of 3.1 and 3.1.1 say only `qos`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SubscribeOptions {
+    /// The maximum QoS of deliveries.
     pub qos: Qos,
+    /// Messages of the same client id are not delivered.
     pub no_local: bool,
+    /// Deliveries keep the retain flag of the publisher.
     pub retain_as_published: bool,
+    /// When retained messages are sent.
     pub retain_handling: RetainHandling,
 }
 
@@ -57,10 +64,14 @@ impl SubscribeOptions {
     }
 }
 
+/// A request for subscriptions (section 3.8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Subscribe<'a> {
+    /// Never 0.
     pub packet_id: u16,
+    /// Empty before 5.0.
     pub properties: Properties<'a>,
+    /// At least one.
     pub filters: Filters<'a>,
 }
 
@@ -78,11 +89,13 @@ impl<'a> Filters<'a> {
         Filters { raw, version }
     }
 
+    /// Appends a filter in the form of the packet, for [`Filters::new`].
     pub fn put(out: &mut BytesMut, filter: &str, options: SubscribeOptions) {
         put_string(out, filter);
         out.put_u8(options.to_byte());
     }
 
+    /// The filters, in the order of the packet.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, SubscribeOptions)> + use<'a> {
         let mut from = Reader::new(self.raw);
         let version = self.version;
@@ -136,6 +149,7 @@ impl<'a> Subscribe<'a> {
         })
     }
 
+    /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, PacketKind::Subscribe, |out| {
             out.put_u16(self.packet_id);
@@ -147,9 +161,12 @@ impl<'a> Subscribe<'a> {
     }
 }
 
+/// The answer to SUBSCRIBE (section 3.9).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SubAck<'a> {
+    /// That of the SUBSCRIBE.
     pub packet_id: u16,
+    /// Not sent before 5.0.
     pub properties: Properties<'a>,
     /// One for each filter, in their order [MQTT-3.9.3-1]: reason codes; in 3.1.1 0x00, 0x01, 0x02 or 0x80.
     pub reasons: &'a [u8],
@@ -168,6 +185,7 @@ impl<'a> SubAck<'a> {
         })
     }
 
+    /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, PacketKind::SubAck, |out| {
             out.put_u16(self.packet_id);
@@ -179,10 +197,14 @@ impl<'a> SubAck<'a> {
     }
 }
 
+/// A request to end subscriptions (section 3.10).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unsubscribe<'a> {
+    /// Never 0.
     pub packet_id: u16,
+    /// Empty before 5.0.
     pub properties: Properties<'a>,
+    /// At least one.
     pub filters: UnsubscribeFilters<'a>,
 }
 
@@ -196,10 +218,12 @@ impl<'a> UnsubscribeFilters<'a> {
         UnsubscribeFilters(raw)
     }
 
+    /// Appends a filter in the form of the packet, for [`UnsubscribeFilters::new`].
     pub fn put(out: &mut BytesMut, filter: &str) {
         put_string(out, filter);
     }
 
+    /// The filters, in the order of the packet.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let mut from = Reader::new(self.0);
         std::iter::from_fn(move || from.name().ok())
@@ -229,6 +253,7 @@ impl<'a> Unsubscribe<'a> {
         })
     }
 
+    /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, PacketKind::Unsubscribe, |out| {
             out.put_u16(self.packet_id);
@@ -240,9 +265,12 @@ impl<'a> Unsubscribe<'a> {
     }
 }
 
+/// The answer to UNSUBSCRIBE (section 3.11).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnsubAck<'a> {
+    /// That of the UNSUBSCRIBE.
     pub packet_id: u16,
+    /// Not sent before 5.0.
     pub properties: Properties<'a>,
     /// One for each filter, in their order [MQTT-3.11.3-1]; 3.1 and 3.1.1 have none.
     pub reasons: &'a [u8],
@@ -267,6 +295,7 @@ impl<'a> UnsubAck<'a> {
         })
     }
 
+    /// Appends the packet in the form of a version.
     pub fn encode(&self, version: Version, out: &mut BytesMut) {
         put_packet(out, PacketKind::UnsubAck, |out| {
             out.put_u16(self.packet_id);

@@ -37,7 +37,9 @@ pub fn check_filter(filter: &str) -> Result<(), DecodeError> {
 /// A shared subscription's filter, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shared<'a> {
+    /// Share name, common to the group of subscribers.
     pub name: &'a str,
+    /// Topic filter of the shared subscription.
     pub filter: &'a str,
 }
 

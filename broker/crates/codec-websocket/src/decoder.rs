@@ -15,33 +15,46 @@ const KEY: usize = 4;
 /// The client does what the protocol does not allow; the connection is to be closed with [`Violation::code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
+    /// Clients must mask every frame (section 5.1).
     #[error("a frame that is not masked")]
     Unmasked,
+    /// Reserved bits belong to extensions, and this server negotiates none (section 5.2).
     #[error("a reserved bit is set and no extension was agreed on")]
     Reserved,
+    /// The opcode is reserved (section 5.2).
     #[error("an unknown kind of frame")]
     UnknownOpcode,
+    /// Control frames must not be fragmented (section 5.5).
     #[error("a control frame in fragments")]
     FragmentedControl,
+    /// A control frame has at most [`MAX_CONTROL`](crate::MAX_CONTROL) bytes (section 5.5).
     #[error("a control frame with more than 125 bytes")]
     LongControl,
+    /// Lengths must use the shortest encoding, and the highest bit must be 0 (section 5.2).
     #[error("a length that is not written with the fewest bytes, or above 2^63")]
     BadLength,
+    /// A continuation frame without a message that it continues (section 5.4).
     #[error("a continuation of nothing")]
     LooseContinuation,
+    /// A data frame before the fragmented message was complete (section 5.4).
     #[error("a new message within another")]
     Interleaved,
+    /// AMQP and MQTT over WebSocket use binary frames only.
     #[error("a text frame")]
     Text,
+    /// The payload is longer than the limit of the decoder.
     #[error("a frame that is too large")]
     TooBig,
+    /// The code is reserved or undefined; see [`CloseCode::received`].
     #[error("a close frame with a status code that nobody may send")]
     BadCloseCode,
+    /// The reason of a close frame must be UTF-8 (section 5.5.1).
     #[error("a close frame whose reason is not UTF-8")]
     BadCloseReason,
 }
 
 impl Violation {
+    /// The status code that the server closes the connection with.
     pub fn code(self) -> CloseCode {
         match self {
             Violation::Text => CloseCode::UNSUPPORTED_DATA,

@@ -45,6 +45,7 @@ impl FrameHeader {
         FrameHeader { bytes, len }
     }
 
+    /// The encoded header, 2 to 10 bytes; the payload follows.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }

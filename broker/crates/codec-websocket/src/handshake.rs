@@ -31,24 +31,34 @@ pub struct Offer<'a> {
 /// The request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// Not parseable as an HTTP/1.1 request.
     #[error("this is not a request of HTTP/1.1")]
     Malformed,
+    /// Only GET can be upgraded.
     #[error("a method other than GET")]
     Method,
+    /// The path is not that of the listener.
     #[error("another path")]
     Path,
+    /// The fields Upgrade and Connection do not ask for WebSocket.
     #[error("no upgrade to websocket is asked for")]
     NoUpgrade,
+    /// The field Sec-WebSocket-Version is not 13.
     #[error("a version of WebSocket other than 13")]
     Version,
+    /// The field Sec-WebSocket-Key is absent or malformed.
     #[error("Sec-WebSocket-Key is not 16 bytes in base64")]
     Key,
+    /// HTTP/1.1 requires the field Host.
     #[error("the field Host is missing")]
     Host,
+    /// No subprotocol of the client is one of [`Offer::protocols`].
     #[error("none of the subprotocols is known here")]
     Protocol,
+    /// The field Origin is not in [`Offer::origins`].
     #[error("pages of this origin may not connect")]
     Origin,
+    /// The request is longer than [`MAX_REQUEST`], or has too many fields.
     #[error("a request that is too large")]
     TooLarge,
 }

@@ -3,6 +3,7 @@
 //! [`answer`] reads the opening handshake. After it [`Decoder`] takes frames apart in the buffer that they came in: payload moves
 //! to the front as it arrives, whatever frames it came in. There are no extensions.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod close;
 mod decoder;
@@ -17,11 +18,17 @@ pub use handshake::{Answer, MAX_REQUEST, Offer, Refusal, answer};
 /// What a frame is (section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
+    /// A further part of a fragmented message.
     Continuation,
+    /// UTF-8 text. The broker's protocols are binary, so this is a violation.
     Text,
+    /// Application data.
     Binary,
+    /// The last frame of its sender.
     Close,
+    /// A request for a pong with the same payload.
     Ping,
+    /// The answer to a ping, or unsolicited.
     Pong,
 }
 

@@ -4,6 +4,7 @@
 //! No async runtime shows here: a [`Reply`] is called once, from a shard thread, and must not block. A reply that is
 //! dropped uncalled means the node is stopping.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod facts;
 pub mod json;

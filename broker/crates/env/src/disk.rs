@@ -11,6 +11,7 @@ pub trait Disk: Send + Sync {
     fn create(&self, path: &str) -> io::Result<Box<dyn File>>;
     /// Opens an existing file for reading and writing; `NotFound` when it is not there.
     fn open(&self, path: &str) -> io::Result<Box<dyn File>>;
+    /// Removes a file; `NotFound` if it does not exist. Durable after [`Disk::sync_dir`] of its directory.
     fn remove(&self, path: &str) -> io::Result<()>;
     /// Replaces `to` when it exists.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
@@ -20,6 +21,7 @@ pub trait Disk: Send + Sync {
     fn remove_dir(&self, path: &str) -> io::Result<()>;
     /// Names (not paths) in a directory, sorted; empty when it does not exist.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+    /// Makes created, renamed and removed names of a directory durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
     /// Bytes that can still be written.
     fn available(&self) -> io::Result<u64>;
@@ -46,12 +48,15 @@ pub fn is_shortage(error: &io::Error) -> bool {
     is_full(error) || cause.is_some_and(|cause| cause.is::<Shortage>())
 }
 
+/// An open file. Its methods take `&self`, because threads share files; they do not move a cursor.
 pub trait File: Send + Sync {
     /// Reads until `buf` is full or the file ends; returns the count.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `data`, or fails with some prefix written.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+    /// Length in bytes, unsynced writes included.
     fn len(&self) -> io::Result<u64>;
+    /// Returns true if the length is 0.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
@@ -60,6 +65,7 @@ pub trait File: Send + Sync {
     /// Makes the file at least `len` bytes long with space of its own: writes below `len` do not run out of space
     /// on file systems that overwrite in place. New bytes are zero. Fails without effect when space is short.
     fn allocate(&self, len: u64) -> io::Result<()>;
+    /// Makes all writes so far durable, with the length that is needed to read them (`fdatasync`).
     fn sync_data(&self) -> io::Result<()>;
 }
 

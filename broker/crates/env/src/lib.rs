@@ -3,6 +3,7 @@
 //! Every crate below `node` reaches the world through these traits alone. `real` implements them on the
 //! operating system, `sim` under a seed, so that a whole cluster can run in one thread and be run again.
 #![deny(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod disk;
 pub mod planted;
@@ -23,6 +24,7 @@ use std::time::Duration;
 pub struct Time(pub u64);
 
 impl Time {
+    /// The origin, and the default.
     pub const ZERO: Time = Time(0);
 
     /// The time from `earlier` to `self`; zero when `earlier` is later.
@@ -55,12 +57,17 @@ impl Sub<Duration> for Time {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallTime(pub u64);
 
+/// Source of time. Production code reads time only through it, so that the simulator controls it.
 pub trait Clock {
+    /// Monotonic time: it never goes back, and does not jump when the wall clock is set.
     fn now(&self) -> Time;
+    /// Wall-clock time. It may jump in either direction.
     fn wall(&self) -> WallTime;
 }
 
+/// Source of random numbers that are not secrets.
 pub trait Rng {
+    /// Returns a number that is uniform over all of `u64`.
     fn next_u64(&mut self) -> u64;
 
     /// Uniform in `0..bound`; 0 when `bound` is 0. The bias of the multiplication method is below 2^-32 for our bounds.
@@ -80,5 +87,6 @@ pub struct Incarnation(pub u64);
 
 /// The way to other nodes. Frames to one node arrive in order or not at all; a lost frame is never reported.
 pub trait Net {
+    /// Queues a frame for a node, or drops it silently if there is no link. Never blocks.
     fn send(&mut self, to: NodeId, frame: bytes::Bytes);
 }

@@ -24,6 +24,7 @@ pub struct RealClock {
 }
 
 impl RealClock {
+    /// Creates a clock whose origin is now.
     #[expect(clippy::disallowed_methods, reason = "this is the door")]
     pub fn new() -> RealClock {
         RealClock {

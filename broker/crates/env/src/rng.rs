@@ -9,6 +9,7 @@ pub struct SeededRng {
 }
 
 impl SeededRng {
+    /// Creates a generator. Equal seeds give equal sequences.
     pub fn new(seed: u64) -> SeededRng {
         let mut x = seed;
         let mut split = || {

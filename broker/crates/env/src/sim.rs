@@ -37,6 +37,7 @@ impl SimClock {
         self.now.fetch_max(now.0, Ordering::Relaxed);
     }
 
+    /// Moves both clocks forward.
     pub fn advance(&self, by: Duration) {
         self.set(self.now() + by);
     }

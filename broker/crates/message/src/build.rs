@@ -21,15 +21,21 @@ pub struct Room(BytesMut);
 /// Collects a message's parts and lays them out once.
 #[derive(Clone, Debug)]
 pub struct MessageBuilder<'a> {
+    /// The protocol in whose encoding `properties` and the body are.
     pub protocol: Protocol,
+    /// The message must survive a restart of its node.
     pub durable: bool,
+    /// The publisher's priority, if it set one.
     pub priority: Option<u8>,
+    /// Time to live that the publisher set, in milliseconds.
     pub ttl_ms: Option<u64>,
+    /// Time at which the broker received the message.
     pub received: WallTime,
     /// At most 255 bytes, as in every protocol here; longer names are cut by `build`'s caller beforehand.
     pub exchange: &'a str,
     /// At most 255 keys of at most 255 bytes; `build` keeps the first 255.
     pub routing_keys: &'a [&'a str],
+    /// Properties in the encoding of `protocol`; see [`Message::properties`](crate::Message::properties).
     pub properties: &'a [u8],
 }
 

@@ -29,9 +29,13 @@ pub(crate) const FIXED: usize = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Protocol {
+    /// AMQP 0.9.1.
     Amqp091 = 1,
+    /// AMQP 1.0.
     Amqp10 = 2,
+    /// MQTT, all versions.
     Mqtt = 3,
+    /// The stream protocol of RabbitMQ.
     Stream = 4,
 }
 
@@ -48,16 +52,22 @@ impl Protocol {
     }
 }
 
+/// Why bytes are not a message container.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
+    /// A length in the container points beyond its end.
     #[error("message container ends early")]
     Short,
+    /// Written by a newer version; the number is that of its format.
     #[error("message container version {0} is not known to this program")]
     Version(u8),
+    /// The number of the protocol is unknown.
     #[error("message container names protocol {0}")]
     Protocol(u8),
+    /// An exchange, queue or routing key is not UTF-8.
     #[error("message container holds a name that is not UTF-8")]
     Utf8,
+    /// The dead-letter history cannot be decoded.
     #[error("message container holds a damaged history")]
     Deaths,
 }
@@ -167,6 +177,7 @@ impl Message {
         Message { raw, ..*self }
     }
 
+    /// The protocol in whose encoding properties and body are.
     pub fn protocol(&self) -> Protocol {
         // Checked by decode and by build.
         Protocol::from_byte(self.raw[1]).unwrap_or(Protocol::Amqp091)
@@ -177,6 +188,7 @@ impl Message {
         self.raw[2] & DURABLE != 0
     }
 
+    /// The publisher's priority, if it set one.
     pub fn priority(&self) -> Option<u8> {
         (self.raw[2] & HAS_PRIORITY != 0).then(|| self.raw[3])
     }
@@ -191,6 +203,7 @@ impl Message {
         (self.raw[2] & HAS_TTL != 0).then(|| (&self.raw[FIXED..FIXED + 8]).get_u64())
     }
 
+    /// The exchange to which the message was last published; empty for the default exchange.
     pub fn exchange(&self) -> &str {
         let at = FIXED + if self.raw[2] & HAS_TTL != 0 { 8 } else { 0 };
         let len = self.raw[at] as usize;
@@ -291,6 +304,7 @@ impl Message {
         &self.raw[self.properties as usize..self.body as usize]
     }
 
+    /// The body as it was published.
     pub fn body(&self) -> &[u8] {
         &self.raw[self.body as usize..]
     }
@@ -301,6 +315,7 @@ impl Message {
         self.shared(body + part.start..body + part.end)
     }
 
+    /// Length of the body in bytes.
     pub fn body_len(&self) -> usize {
         self.raw.len() - self.body as usize
     }
@@ -312,7 +327,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub fn new(raw: &'a [u8]) -> Cursor<'a> {
+    pub(crate) fn new(raw: &'a [u8]) -> Cursor<'a> {
         Cursor { raw, at: 0 }
     }
 
@@ -327,7 +342,7 @@ impl<'a> Cursor<'a> {
         self.take(n).map(|_| ())
     }
 
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(self.take(1)?[0])
     }
 
@@ -335,11 +350,11 @@ impl<'a> Cursor<'a> {
         Ok(self.take(4)?.get_u32())
     }
 
-    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(self.take(8)?.get_u64())
     }
 
-    pub fn name(&mut self) -> Result<&'a str, DecodeError> {
+    pub(crate) fn name(&mut self) -> Result<&'a str, DecodeError> {
         let len = self.u8()? as usize;
         std::str::from_utf8(self.take(len)?).map_err(|_| DecodeError::Utf8)
     }

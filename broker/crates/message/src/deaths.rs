@@ -14,9 +14,9 @@ use env::WallTime;
 use std::sync::Arc;
 
 /// Records kept at most. A message that dies of more is remembered by its first death and its latest ones.
-pub const MAX_RECORDS: usize = 64;
+pub(crate) const MAX_RECORDS: usize = 64;
 /// Bytes of routing keys kept in one record at most, so that a history always fits into a content header.
-pub const MAX_KEY_BYTES: usize = 512;
+pub(crate) const MAX_KEY_BYTES: usize = 512;
 
 const HAS_TTL: u8 = 1;
 /// Programs before it do not look at it.
@@ -26,13 +26,18 @@ const FAILED: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DeadReason {
+    /// A consumer rejected it without requeueing.
     Rejected = 1,
+    /// Its time to live ended.
     Expired = 2,
+    /// The queue reached its length limit.
     MaxLength = 3,
+    /// A quorum queue reached its delivery limit.
     DeliveryLimit = 4,
 }
 
 impl DeadReason {
+    /// Every reason, in the order of their bytes.
     pub const ALL: [DeadReason; 4] = [
         DeadReason::Rejected,
         DeadReason::Expired,
@@ -50,6 +55,7 @@ impl DeadReason {
         }
     }
 
+    /// Returns the reason with that byte in a stored history, or None if no reason has it.
     pub fn from_byte(byte: u8) -> Option<DeadReason> {
         DeadReason::ALL.into_iter().find(|r| *r as u8 == byte)
     }
@@ -58,13 +64,19 @@ impl DeadReason {
 /// Deaths in one queue of one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
+    /// The queue that the message left.
     pub queue: Arc<str>,
+    /// The reason of these deaths.
     pub reason: DeadReason,
     /// The exchange and keys (with those of CC, without those of BCC) it came through before the first of these deaths.
     pub exchange: Arc<str>,
+    /// See `exchange`.
     pub routing_keys: Vec<Arc<str>>,
+    /// Number of deaths in this queue for this reason.
     pub count: u64,
+    /// Time of the first of these deaths.
     pub first: WallTime,
+    /// Time of the latest of these deaths.
     pub last: WallTime,
     /// The time to live it was published with, which dead lettering takes away.
     pub ttl_ms: Option<u64>,
@@ -75,13 +87,19 @@ pub struct Death {
 /// What is recorded of one death.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dying<'a> {
+    /// The queue that the message leaves.
     pub queue: &'a str,
+    /// The reason of this death.
     pub reason: DeadReason,
+    /// The exchange through which the message came into the queue.
     pub exchange: &'a str,
+    /// Routing keys of the message, with those of CC and without those of BCC.
     pub routing_keys: Vec<&'a str>,
+    /// Time to live that the publisher set, in milliseconds.
     pub ttl_ms: Option<u64>,
     /// See [`Death::failed`].
     pub failed: bool,
+    /// Time of this death.
     pub at: WallTime,
 }
 
@@ -101,10 +119,12 @@ impl Deaths {
         &self.records
     }
 
+    /// The first death of the message.
     pub fn first(&self) -> Option<&Death> {
         self.records.get(self.first)
     }
 
+    /// The latest death of the message.
     pub fn last(&self) -> Option<&Death> {
         self.records.first()
     }

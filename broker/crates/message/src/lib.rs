@@ -3,6 +3,7 @@
 //! A [`Message`] is immutable and shared by reference: one contiguous buffer, which is also its stored and its
 //! inter-node form, and the offsets of its parts. Same protocol in and out: no copy.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod build;
 mod container;

@@ -3,21 +3,36 @@
 use bytes::Bytes;
 use std::sync::Arc;
 
+/// A field value. The letter is the type on the wire of AMQP 0.9.1.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
+    /// No value (`V`).
     Void,
+    /// Boolean (`t`).
     Bool(bool),
+    /// Signed 8-bit integer (`b`).
     I8(i8),
+    /// Unsigned 8-bit integer (`B`).
     U8(u8),
+    /// Signed 16-bit integer (`s`).
     I16(i16),
+    /// Unsigned 16-bit integer (`u`).
     U16(u16),
+    /// Signed 32-bit integer (`I`).
     I32(i32),
+    /// Unsigned 32-bit integer (`i`).
     U32(u32),
+    /// Signed 64-bit integer (`l`).
     I64(i64),
+    /// Single-precision float (`f`).
     F32(f32),
+    /// Double-precision float (`d`).
     F64(f64),
+    /// Decimal number (`D`): `value` divided by ten to the power of `scale`.
     Decimal {
+        /// Digits after the decimal point.
         scale: u8,
+        /// All digits, as an unsigned integer.
         value: u32,
     },
     /// A long string (`S`): bytes that are usually UTF-8.
@@ -26,7 +41,9 @@ pub enum Value {
     Binary(Bytes),
     /// Seconds since the Unix epoch.
     Timestamp(u64),
+    /// Values, which may be of different types (`A`).
     Array(Vec<Value>),
+    /// A table within a value (`F`).
     Table(Table),
 }
 
@@ -35,10 +52,12 @@ pub enum Value {
 pub struct Table(pub Vec<(Arc<str>, Value)>);
 
 impl Table {
+    /// Returns the first value under `key`, or None if there is none. Searches linearly.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(k, _)| &**k == key).map(|(_, v)| v)
     }
 
+    /// Returns true if the table has no entry.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -90,6 +109,7 @@ impl Value {
         })
     }
 
+    /// Returns the text of a string that is UTF-8, and None for every other value.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(s) => std::str::from_utf8(s).ok(),

@@ -11,7 +11,9 @@ use env::NodeId;
 /// A feature flag that a program knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
+    /// Name in the API and in stored metadata; never changed.
     pub name: &'static str,
+    /// Text for people.
     pub description: &'static str,
 }
 
@@ -132,6 +134,7 @@ impl Default for Program {
 }
 
 impl Program {
+    /// Returns true if this program can run in a cluster that has enabled the flag.
     pub fn knows(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name)
     }
@@ -153,12 +156,14 @@ impl Program {
 /// What a node tells of its program: perhaps of another version, so names only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramFacts {
+    /// Version of the program, for error texts and listings.
     pub version: Name,
     /// The flags that it knows.
     pub features: Vec<Name>,
 }
 
 impl ProgramFacts {
+    /// Returns true if the program announced the flag.
     pub fn knows(&self, name: &str) -> bool {
         self.features.iter().any(|f| &**f == name)
     }
@@ -191,6 +196,7 @@ impl Tree {
         self.features.iter()
     }
 
+    /// Returns true if the flag is enabled in this cluster.
     pub fn feature_enabled(&self, name: &str) -> bool {
         self.features.contains(name)
     }

@@ -27,6 +27,7 @@ pub const TOPIC_BYTES: usize = 65_535;
 /// Retained messages of all vhosts, and their bytes with their topics: every shard of every node has them in memory, and each
 /// checkpoint of the tree writes them.
 pub const RETAINED: usize = 100_000;
+/// See [`RETAINED`].
 pub const RETAINED_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 /// An encoded change.
 pub const CHANGE_BYTES: usize = 1024 * 1024;

@@ -13,6 +13,7 @@ pub enum LeaderLocator {
     Balanced,
 }
 
+/// The placement that arguments and policies ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacementWish {
     /// Members at declaration (`x-quorum-initial-group-size`); 0: as many as is usual.
@@ -20,6 +21,7 @@ pub struct PlacementWish {
     /// Members that it is grown to when there are nodes for them (`x-quorum-target-group-size`, `target-group-size`; the
     /// larger one); 0: none.
     pub target: u32,
+    /// The member that is to lead first.
     pub locator: LeaderLocator,
 }
 

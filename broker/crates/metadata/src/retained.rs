@@ -16,7 +16,7 @@ pub(crate) struct Retained {
 }
 
 impl Retained {
-    pub fn set(&mut self, vhost: &Name, topic: &Name, message: Bytes) {
+    pub(crate) fn set(&mut self, vhost: &Name, topic: &Name, message: Bytes) {
         self.remove(vhost, topic);
         self.messages += 1;
         self.bytes += topic.len() + message.len();
@@ -40,7 +40,7 @@ impl Retained {
         true
     }
 
-    pub fn remove_vhost(&mut self, vhost: &str) {
+    pub(crate) fn remove_vhost(&mut self, vhost: &str) {
         for (topic, message) in self.vhosts.remove(vhost).unwrap_or_default() {
             self.messages -= 1;
             self.bytes -= topic.len() + message.len();

@@ -7,6 +7,7 @@ use std::cell::Cell;
 /// What came to an exchange from clients, and how many queues it went to from there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
+    /// Messages that clients published to the exchange.
     pub published: u64,
     /// Each message once for each queue.
     pub routed: u64,

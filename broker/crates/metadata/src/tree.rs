@@ -64,10 +64,14 @@ pub struct Tree {
     pub(crate) events: Vec<TreeEvent>,
 }
 
+/// A virtual host with its settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VhostRecord {
+    /// Unique in the cluster.
     pub name: Name,
+    /// Text for people.
     pub description: Name,
+    /// Tags, which the broker does not interpret.
     pub tags: Vec<Name>,
     /// What a queue is whose declaration does not say; None: classic.
     pub default_queue_type: Option<QueueKind>,
@@ -104,27 +108,39 @@ pub(crate) struct Queue {
 /// What a change did, for those who keep something beside the tree: groups, queues, caches.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TreeEvent {
+    /// A queue was created.
     QueueAdded(Arc<QueueRecord>),
+    /// A queue was deleted; the record is its last state.
     QueueRemoved(Arc<QueueRecord>),
+    /// The wanted members of a quorum queue changed.
     QueueMembersChanged(Arc<QueueRecord>),
     /// Its only copy was on a node that lost its data directory.
     QueueLost {
+        /// The lost queue, with its last state.
         queue: Arc<QueueRecord>,
+        /// Name of the node that had the only copy.
         node: Name,
     },
     /// The effective policies, and so perhaps the settings, of these queues are others now.
     PolicyChanged(Vec<QueueId>),
+    /// A member was added.
     NodeAdded(Arc<NodeRecord>),
+    /// The record of a member changed.
     NodeChanged(Arc<NodeRecord>),
+    /// A member was removed; the record is its last state.
     NodeRemoved(Arc<NodeRecord>),
+    /// A vhost was deleted. Its queues had an event each before.
     VhostRemoved(Name),
     /// What is retained for a topic is another message now, or none.
     Retained {
+        /// Vhost of the topic.
         vhost: Name,
+        /// Topic name in MQTT's form.
         topic: Name,
     },
     /// Rights, password, tags or limits of this user, who may be gone.
     PermissionsChanged {
+        /// Name of the user.
         user: Name,
     },
 }
@@ -132,8 +148,11 @@ pub enum TreeEvent {
 /// What a user may be permitted to do with a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Right {
+    /// Declare and delete.
     Configure,
+    /// Publish to an exchange, bind a queue, bind an exchange as destination.
     Write,
+    /// Consume from a queue, bind an exchange as source.
     Read,
 }
 
@@ -158,10 +177,12 @@ impl Tree {
         std::mem::take(&mut self.events)
     }
 
+    /// Returns true if a vhost has that name.
     pub fn vhost_exists(&self, vhost: &str) -> bool {
         self.vhosts.contains_key(vhost)
     }
 
+    /// Returns the vhost with that name.
     pub fn vhost(&self, vhost: &str) -> Option<&Arc<VhostRecord>> {
         self.vhosts.get(vhost).map(|v| &v.record)
     }
@@ -173,11 +194,13 @@ impl Tree {
         all
     }
 
+    /// Returns the queue with that name.
     pub fn queue(&self, vhost: &str, name: &str) -> Option<&Arc<QueueRecord>> {
         let id = self.vhosts.get(vhost)?.queues.get(name)?;
         self.queue_by_id(*id)
     }
 
+    /// Returns the queue with that id, also if another queue had its name before.
     pub fn queue_by_id(&self, id: QueueId) -> Option<&Arc<QueueRecord>> {
         self.queues.get(&id).map(|q| &q.record)
     }
@@ -191,6 +214,7 @@ impl Tree {
         })
     }
 
+    /// Number of queues in all vhosts.
     pub fn queue_count(&self) -> usize {
         self.queues.len()
     }
@@ -211,6 +235,7 @@ impl Tree {
         all
     }
 
+    /// Returns the exchange with that name, which is empty for the default exchange.
     pub fn exchange(&self, vhost: &str, name: &str) -> Option<&Arc<ExchangeRecord>> {
         self.find_exchange(vhost, name).map(|x| &x.record)
     }
@@ -327,6 +352,7 @@ impl Tree {
         found.into_iter().flatten().map(|p| &p.record)
     }
 
+    /// Returns a policy by its scope and name.
     pub fn policy(
         &self,
         vhost: &str,
@@ -337,6 +363,7 @@ impl Tree {
         policies.get(&(scope, name.into())).map(|p| &p.record)
     }
 
+    /// Returns the user with that name.
     pub fn user(&self, name: &str) -> Option<&Arc<UserRecord>> {
         self.users.get(name).map(|u| &u.record)
     }
@@ -353,6 +380,7 @@ impl Tree {
             .flat_map(|u| u.rights.values().map(|r| &r.record))
     }
 
+    /// Returns the permissions of a user in a vhost; None permits nothing.
     pub fn permission(&self, user: &str, vhost: &str) -> Option<&Arc<PermissionRecord>> {
         self.users.get(user)?.rights.get(vhost).map(|r| &r.record)
     }
@@ -364,6 +392,7 @@ impl Tree {
             .flat_map(|u| u.topics.values().map(|r| &r.record))
     }
 
+    /// Returns the member with that id.
     pub fn node(&self, id: NodeId) -> Option<&Arc<NodeRecord>> {
         self.nodes.get(&id)
     }

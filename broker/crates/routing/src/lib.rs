@@ -3,6 +3,7 @@
 //! A destination is whatever small handle the caller uses. What is bound twice in the same way must be unbound twice:
 //! the caller knows which bindings are the same one.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod destinations;
 mod hashed;
@@ -24,9 +25,13 @@ impl<T: Copy + Ord + std::fmt::Debug> Handle for T {}
 /// How an exchange picks destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
+    /// Destinations whose binding key equals the routing key.
     Direct,
+    /// All destinations.
     Fanout,
+    /// Destinations whose binding key matches the routing key word by word, with `*` and `#`.
     Topic,
+    /// Destinations whose binding arguments match the headers of the message.
     Headers,
     /// One destination, by a hash (`x-consistent-hash`).
     ConsistentHash,
@@ -45,6 +50,7 @@ const KINDS: [Kind; 6] = [
 ];
 
 impl Kind {
+    /// The name of the exchange type in AMQP and the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Direct => "direct",
@@ -56,6 +62,7 @@ impl Kind {
         }
     }
 
+    /// Returns the kind with that name, or None if no exchange type has it.
     pub fn from_name(name: &str) -> Option<Kind> {
         KINDS.into_iter().find(|k| k.name() == name)
     }
@@ -82,10 +89,13 @@ impl Kind {
 /// Why an exchange cannot be. The texts are those clients know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadExchange {
+    /// `hash-property` names a property that cannot be hashed.
     #[error("Unsupported property: {0}")]
     Property(String),
+    /// Both `hash-header` and `hash-property` are set.
     #[error("hash-header and hash-property are mutually exclusive")]
     HeaderAndProperty,
+    /// The named argument is not a string.
     #[error("{0} is not a string")]
     NotText(&'static str),
 }
@@ -93,14 +103,19 @@ pub enum BadExchange {
 /// Why a binding cannot be. The texts are those clients know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBinding {
+    /// `x-match` has a value that is not one of the four.
     #[error("Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x", binary(.0))]
     Match(String),
+    /// `x-match` is not a string; the text names its type.
     #[error("Invalid x-match field type {0}; expected longstr")]
     MatchType(String),
+    /// The weight of a consistent-hash binding is 0 or negative.
     #[error("The binding key must be greater than 0")]
     WeightBelowOne,
+    /// The binding key of a consistent-hash exchange is not a number.
     #[error("The binding key must be an integer: {}", binary(.0))]
     NoWeight(String),
+    /// A local-random exchange takes no binding key.
     #[error("Non empty binding '{0}' key not permitted")]
     KeyNotEmpty(String),
 }
@@ -116,8 +131,11 @@ fn binary(text: &str) -> String {
 /// A property that a consistent hash exchange can hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Property {
+    /// `correlation_id`
     CorrelationId,
+    /// `message_id`
     MessageId,
+    /// `timestamp`, in seconds since the Unix epoch, as decimal digits.
     Timestamp,
 }
 
@@ -135,6 +153,7 @@ impl Property {
 /// What of a message exchanges may look at besides its routing keys. A closure that makes the headers is one without
 /// properties.
 pub trait Envelope {
+    /// The headers of the message. Called only by exchanges that need them.
     fn headers(&self) -> Table;
     /// As text; None when the message does not have it.
     fn property(&self, _property: Property) -> Option<String> {
@@ -195,6 +214,7 @@ impl<D: Handle> Bindings<D> {
         self.len
     }
 
+    /// Returns true if the exchange has no binding.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -16,20 +16,20 @@ use bytes::Bytes;
 use env::planted::{self, Bug};
 use wal::{Entry, GroupId};
 
-pub const MAGIC: [u8; 8] = *b"PHORNSEG";
-pub const END_MAGIC: [u8; 8] = *b"PHSEGEND";
-pub const VERSION: u8 = 1;
-pub const HEADER_BYTES: u64 = 40;
-pub const ENTRY_HEADER: usize = 8;
+pub(crate) const MAGIC: [u8; 8] = *b"PHORNSEG";
+pub(crate) const END_MAGIC: [u8; 8] = *b"PHSEGEND";
+pub(crate) const VERSION: u8 = 1;
+pub(crate) const HEADER_BYTES: u64 = 40;
+pub(crate) const ENTRY_HEADER: usize = 8;
 /// Index, term and kind of an entry.
-pub const ENTRY_FIELDS: usize = 17;
-pub const END_MARK: usize = 12;
-pub const TRAILER: usize = 24;
-pub const BLOCK_BYTES: u32 = 4096;
+pub(crate) const ENTRY_FIELDS: usize = 17;
+pub(crate) const END_MARK: usize = 12;
+pub(crate) const TRAILER: usize = 24;
+pub(crate) const BLOCK_BYTES: u32 = 4096;
 
 /// What is kept in memory of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Index {
+pub(crate) struct Index {
     /// (first index less the segment's first, offset), ascending.
     pub blocks: Vec<(u32, u32)>,
     /// (index less the segment's first, term from there on), ascending.
@@ -42,7 +42,7 @@ pub struct Index {
 
 impl Index {
     /// Takes note of the next entry, at `offset` and `len` bytes long.
-    pub fn add(&mut self, relative: u32, index: u64, term: u64, offset: u32, len: u32) {
+    pub(crate) fn add(&mut self, relative: u32, index: u64, term: u64, offset: u32, len: u32) {
         let full = |(_, start): &(u32, u32)| offset - start >= BLOCK_BYTES;
         if self.blocks.last().is_none_or(full) {
             self.blocks.push((relative, offset));
@@ -55,7 +55,7 @@ impl Index {
         self.end = offset + len;
     }
 
-    pub fn encode_footer(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode_footer(&self, out: &mut Vec<u8>) {
         for n in [self.blocks.len(), self.terms.len()] {
             out.extend_from_slice(&(n as u32).to_le_bytes());
         }
@@ -72,7 +72,7 @@ impl Index {
     }
 
     /// `end`: where the entries end. `None` when the bytes are not a footer of such a segment.
-    pub fn decode_footer(bytes: &[u8], first: u64, end: u32) -> Option<Index> {
+    pub(crate) fn decode_footer(bytes: &[u8], first: u64, end: u32) -> Option<Index> {
         let mut fields = Fields(bytes);
         let (blocks, terms) = (fields.u32()? as usize, fields.u32()? as usize);
         let (last, count) = (fields.u64()?, fields.u32()?);
@@ -103,7 +103,7 @@ impl Index {
     }
 }
 
-pub fn encode_header(group: GroupId, name: SegmentName) -> Vec<u8> {
+pub(crate) fn encode_header(group: GroupId, name: SegmentName) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES as usize);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
@@ -115,7 +115,7 @@ pub fn encode_header(group: GroupId, name: SegmentName) -> Vec<u8> {
     out
 }
 
-pub fn checksum(group: GroupId, parts: &[&[u8]]) -> u32 {
+pub(crate) fn checksum(group: GroupId, parts: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&group.0.to_le_bytes());
     for part in parts {
@@ -124,11 +124,11 @@ pub fn checksum(group: GroupId, parts: &[&[u8]]) -> u32 {
     hasher.finalize()
 }
 
-pub fn entry_len(entry: &Entry) -> u64 {
+pub(crate) fn entry_len(entry: &Entry) -> u64 {
     (ENTRY_HEADER + ENTRY_FIELDS + entry.data.len()) as u64
 }
 
-pub fn encode_entry(group: GroupId, entry: &Entry, out: &mut Vec<u8>) {
+pub(crate) fn encode_entry(group: GroupId, entry: &Entry, out: &mut Vec<u8>) {
     let start = out.len();
     let len = (ENTRY_FIELDS + entry.data.len()) as u32;
     out.extend_from_slice(&len.to_le_bytes());
@@ -141,7 +141,7 @@ pub fn encode_entry(group: GroupId, entry: &Entry, out: &mut Vec<u8>) {
     out[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
 }
 
-pub fn encode_end_mark(group: GroupId, count: u32) -> [u8; END_MARK] {
+pub(crate) fn encode_end_mark(group: GroupId, count: u32) -> [u8; END_MARK] {
     let mut mark = [0xFF; END_MARK];
     mark[4..8].copy_from_slice(&count.to_le_bytes());
     let crc = checksum(group, &[&mark[..8]]);
@@ -149,7 +149,7 @@ pub fn encode_end_mark(group: GroupId, count: u32) -> [u8; END_MARK] {
     mark
 }
 
-pub fn encode_trailer(group: GroupId, footer: &[u8], offset: u64) -> [u8; TRAILER] {
+pub(crate) fn encode_trailer(group: GroupId, footer: &[u8], offset: u64) -> [u8; TRAILER] {
     let mut trailer = [0; TRAILER];
     trailer[..8].copy_from_slice(&offset.to_le_bytes());
     trailer[8..12].copy_from_slice(&(footer.len() as u32).to_le_bytes());
@@ -160,7 +160,7 @@ pub fn encode_trailer(group: GroupId, footer: &[u8], offset: u64) -> [u8; TRAILE
 }
 
 /// A checked entry at the front of `bytes` and its whole length. The data shares or copies `bytes`.
-pub fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usize), &'static str> {
+pub(crate) fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usize), &'static str> {
     let mut fields = Fields(bytes);
     let cut_off = "entry is cut off";
     let len = fields.u32().ok_or(cut_off)? as usize;
@@ -196,20 +196,20 @@ pub fn decode_entry(group: GroupId, bytes: &Bytes) -> Result<(Entry, usize), &'s
 }
 
 /// Takes little-endian fields off the front.
-pub struct Fields<'a>(pub &'a [u8]);
+pub(crate) struct Fields<'a>(pub &'a [u8]);
 
 impl Fields<'_> {
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*head)
     }
 
-    pub fn u32(&mut self) -> Option<u32> {
+    pub(crate) fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub fn u64(&mut self) -> Option<u64> {
+    pub(crate) fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 }

@@ -8,6 +8,7 @@
 //! Each file is made under a temporary name and gets its own when it is durable, so a file that is there is whole.
 //! All calls block; they belong in storage jobs, but for [`Segment::read`], which mostly hits the page cache.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod checkpoint;
 mod error;

@@ -1,6 +1,7 @@
 //! Sessions over WebSocket (RFC 6455; section 6 of MQTT 5.0): a session that knows nothing of it, with frames around what it reads
 //! and writes. Between two events a connection owns no buffer: payload that waits for more stays in the driver's.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod settings;
 
@@ -36,6 +37,7 @@ pub struct WebSocketSession {
 }
 
 impl WebSocketSession {
+    /// Creates a session that waits for the HTTP request of a client at `peer`, and then passes its data to `inner`.
     pub fn new(
         inner: Box<dyn Session>,
         settings: Arc<Settings>,

@@ -1,6 +1,7 @@
 //! Tables by number that grow a block at a time. What is in them is never moved, no more than a block of each is unused, and
 //! a block that is empty again is given back: so a million entries cost a million times one of them.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod slab;
 
@@ -42,19 +43,23 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.len
     }
 
+    /// Returns true if there is no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Returns the value under `key`, or None if there is none.
     pub fn get(&self, key: usize) -> Option<&T> {
         let block = self.blocks.get(key / BLOCK)?;
         block.entries.get(key % BLOCK)?.as_ref()
     }
 
+    /// Returns the value under `key` for modification, or None if there is none.
     pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
         let block = self.blocks.get_mut(key / BLOCK)?;
         block.entries.get_mut(key % BLOCK)?.as_mut()
@@ -78,6 +83,7 @@ impl<T> Slots<T> {
         before
     }
 
+    /// Removes and returns the value under `key`. Frees the memory of a block that becomes empty, except the first.
     pub fn take(&mut self, key: usize) -> Option<T> {
         let block = self.blocks.get_mut(key / BLOCK)?;
         let taken = block.entries.get_mut(key % BLOCK)?.take()?;

@@ -22,14 +22,17 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
+    /// Creates an empty table, without allocating.
     pub fn new() -> Slab<T> {
         Slab::default()
     }
 
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
+    /// Returns true if there is no value.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -39,6 +42,7 @@ impl<T> Slab<T> {
         self.free.last().map_or(self.next, |free| *free) as usize
     }
 
+    /// Adds a value and returns its key, which is that of [`Slab::vacant_key`].
     pub fn insert(&mut self, value: T) -> usize {
         let key = self.free.pop().unwrap_or_else(|| {
             // Fewer than 2^32 values fit in any memory.
@@ -49,6 +53,7 @@ impl<T> Slab<T> {
         key as usize
     }
 
+    /// Removes and returns the value under `key`. A later [`Slab::insert`] reuses the key.
     pub fn remove(&mut self, key: usize) -> Option<T> {
         let removed = self.slots.take(key)?;
         if self.slots.is_empty() {
@@ -60,10 +65,12 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
+    /// Returns the value under `key`, or None if there is none.
     pub fn get(&self, key: usize) -> Option<&T> {
         self.slots.get(key)
     }
 
+    /// Returns the value under `key` for modification, or None if there is none.
     pub fn get_mut(&mut self, key: usize) -> Option<&mut T> {
         self.slots.get_mut(key)
     }

@@ -32,8 +32,10 @@ const ALERT: usize = 64;
 /// Why a connection cannot go on. What is to be sent about it is in the [`Outgoing`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Broken {
+    /// The other side broke the protocol, or no common version, cipher or certificate was found.
     #[error("{0}")]
     Tls(#[from] rustls::Error),
+    /// The other side sends a record or handshake message above the limit, in bytes.
     #[error("more than {0} bytes of one handshake message or record")]
     TooLong(usize),
     /// A TLS 1.2 key has encrypted as much as is safe.
@@ -76,6 +78,7 @@ impl std::fmt::Debug for Channel {
 }
 
 impl Channel {
+    /// Creates the server side of a connection, before its handshake.
     pub fn new(config: Arc<ServerConfig>) -> Result<Channel, rustls::Error> {
         Ok(Channel {
             connection: UnbufferedServerConnection::new(config)?,
@@ -89,6 +92,7 @@ impl Channel {
         &self.rest
     }
 
+    /// Returns true until the handshake is complete; application data cannot be sent before.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }

@@ -15,11 +15,14 @@ const MAX_FILE: u64 = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}: {what}")]
 pub struct FileError {
+    /// Path of the file.
     pub file: String,
+    /// The cause, for people.
     pub what: String,
 }
 
 impl FileError {
+    /// Creates an error from a path and a cause.
     pub fn new(file: &Path, what: impl ToString) -> FileError {
         FileError {
             file: file.display().to_string(),
@@ -94,6 +97,7 @@ struct Seen {
 }
 
 impl Stamp {
+    /// Reads the metadata of these files, in their order. A file that cannot be read counts as absent.
     pub fn of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Stamp {
         let look = |file: &Path| -> io::Result<Seen> {
             let found = fs::metadata(file)?;

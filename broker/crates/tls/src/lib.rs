@@ -3,6 +3,7 @@
 //!
 //! No socket and no thread: [`Channel`] takes bytes and gives bytes, [`Watched::look`] is called now and then.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod channel;
 mod files;

@@ -11,11 +11,14 @@ use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 /// Which part of a certificate is the user's name (`ssl_cert_login_from`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LoginFrom {
+    /// The whole subject, as RFC 4514 writes it.
     #[default]
     DistinguishedName,
     /// Several are joined with commas.
     CommonName,
+    /// A subject alternative name of one kind.
     SubjectAlternativeName {
+        /// The kind of name; other kinds are skipped.
         kind: SanType,
         /// Among those of its kind; from 0.
         index: usize,
@@ -25,11 +28,16 @@ pub enum LoginFrom {
 /// Kinds of subject alternative names (`ssl_cert_login_san_type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SanType {
+    /// DNS name.
     #[default]
     Dns,
+    /// IP address, in text form.
     Ip,
+    /// Email address (RFC 822 name).
     Email,
+    /// Uniform resource identifier.
     Uri,
+    /// Other name, if its value is text.
     OtherName,
 }
 

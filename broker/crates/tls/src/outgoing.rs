@@ -13,10 +13,12 @@ impl Outgoing {
         self.bytes.get(..self.filled).unwrap_or_default()
     }
 
+    /// Returns true if nothing waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
+    /// Forgets the content and keeps the memory.
     pub fn clear(&mut self) {
         self.filled = 0;
     }

@@ -30,7 +30,9 @@ pub enum Verify {
 /// Which versions of TLS are spoken (`ssl_options.versions`); at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
+    /// TLS 1.2 (RFC 5246).
     pub tls12: bool,
+    /// TLS 1.3 (RFC 8446).
     pub tls13: bool,
 }
 
@@ -50,9 +52,13 @@ pub struct Options {
     pub cacertfile: Option<PathBuf>,
     /// This server's certificate, then the intermediate ones.
     pub certfile: PathBuf,
+    /// The private key of the first certificate in `certfile`.
     pub keyfile: PathBuf,
+    /// Whether clients must present a certificate.
     pub verify: Verify,
+    /// Accepted versions.
     pub versions: Versions,
+    /// The part of a client's certificate that becomes the user name.
     pub login_from: LoginFrom,
 }
 

@@ -12,10 +12,13 @@ mod injection;
 /// What was asked of the disk since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Calls of `write_at`, those that found no space included.
     pub writes: u64,
     /// Successful `sync_data` and `sync_dir`.
     pub syncs: u64,
+    /// Bytes that `write_at` wrote.
     pub bytes_written: u64,
+    /// Bytes that `read_at` returned.
     pub bytes_read: u64,
 }
 
@@ -249,6 +252,7 @@ impl SimDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the counters since the disk was created.
     pub fn counters(&self) -> Counters {
         self.state().counters
     }

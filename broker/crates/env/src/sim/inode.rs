@@ -4,10 +4,10 @@ use crate::{Rng, SeededRng};
 use std::collections::BTreeMap;
 
 /// What a disk writes whole or not at all.
-pub const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 
 #[derive(Clone, Debug, Default)]
-pub struct Inode {
+pub(crate) struct Inode {
     data: Vec<u8>,
     durable_len: u64,
     /// Sector number to its durable content (zeros where the file was shorter). Absent: as in `data`.
@@ -19,11 +19,11 @@ pub struct Inode {
 }
 
 impl Inode {
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.data.len() as u64
     }
 
-    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> usize {
+    pub(crate) fn read_at(&self, offset: u64, buf: &mut [u8]) -> usize {
         let Some(rest) = usize::try_from(offset)
             .ok()
             .and_then(|o| self.data.get(o..))
@@ -53,7 +53,7 @@ impl Inode {
         }
     }
 
-    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) {
+    pub(crate) fn write_at(&mut self, offset: u64, bytes: &[u8]) {
         let end = offset + bytes.len() as u64;
         self.keep_old(offset, end);
         self.write_over_flips(offset, end);
@@ -64,20 +64,20 @@ impl Inode {
     }
 
     /// Both ways. New bytes are zero, and zero after a crash as well: file systems do not show old blocks.
-    pub fn set_len(&mut self, len: u64) {
+    pub(crate) fn set_len(&mut self, len: u64) {
         self.keep_old(len, self.len());
         self.write_over_flips(len, u64::MAX);
         self.data.resize(len as usize, 0);
     }
 
-    pub fn sync(&mut self) {
+    pub(crate) fn sync(&mut self) {
         self.undo.clear();
         self.flipped_before.clear();
         self.durable_len = self.len();
     }
 
     /// Loses power: each unsynced sector is old or new, the length is the old, the new or between.
-    pub fn crash(&mut self, rng: &mut SeededRng) {
+    pub(crate) fn crash(&mut self, rng: &mut SeededRng) {
         let (old, new) = (self.durable_len, self.len());
         let whole = old.max(new);
         self.data.resize(whole as usize, 0);
@@ -111,7 +111,7 @@ impl Inode {
     }
 
     /// Damage of what is stored, durable at once. False when the offset is past the end.
-    pub fn flip(&mut self, offset: u64, mask: u8) -> bool {
+    pub(crate) fn flip(&mut self, offset: u64, mask: u8) -> bool {
         let Some(byte) = usize::try_from(offset)
             .ok()
             .and_then(|o| self.data.get_mut(o))
@@ -131,7 +131,7 @@ impl Inode {
     }
 
     /// Whether bits are other than they were written.
-    pub fn is_damaged(&self) -> bool {
+    pub(crate) fn is_damaged(&self) -> bool {
         !self.flipped.is_empty()
     }
 
@@ -144,7 +144,7 @@ impl Inode {
     }
 
     /// Loses the end of what is stored, durable at once.
-    pub fn lose_end(&mut self, len: u64) {
+    pub(crate) fn lose_end(&mut self, len: u64) {
         self.data.truncate(len as usize);
         self.write_over_flips(len, u64::MAX);
         self.sync();

@@ -12,18 +12,25 @@ use message::{Table, Value};
 /// Why bytes are no change or no snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
+    /// A length points beyond the end of the bytes.
     #[error("metadata record ends early")]
     Short,
+    /// Bytes after the last field.
     #[error("metadata record is longer than what it says")]
     Trailing,
+    /// A newer version wrote it; the number is that of its format.
     #[error("metadata format version {0} is not known to this program")]
     Version(u8),
+    /// The type that was to be read, and the tag that it does not have.
     #[error("metadata record has an unknown tag {1} for {0}")]
     Tag(&'static str, u8),
+    /// Names and texts must be UTF-8.
     #[error("metadata record holds text that is not UTF-8")]
     Utf8,
+    /// A length or nesting above the bounds in [`limits`](crate::limits).
     #[error("metadata record is too large or too deep")]
     Limit,
+    /// The kind of object that a reference in the snapshot does not find.
     #[error("metadata snapshot names a {0} that it does not hold")]
     Inconsistent(&'static str),
 }

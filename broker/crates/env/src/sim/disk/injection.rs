@@ -60,6 +60,7 @@ impl SimDisk {
         self.state().faults.changes_left = n;
     }
 
+    /// Returns true from the power cut until [`SimDisk::crash`].
     pub fn power_is_off(&self) -> bool {
         self.state().faults.changes_left == Some(0)
     }
