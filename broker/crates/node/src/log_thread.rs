@@ -32,7 +32,7 @@ pub struct Space {
     pub disk: Arc<dyn Disk>,
     /// For people.
     pub directory: String,
-    /// Bytes; see [`KEEP_FREE`].
+    /// Bytes of free disk space below which the disk counts as full; see `KEEP_FREE`.
     pub keep_free: u64,
     pub on_full: DiskFull,
 }

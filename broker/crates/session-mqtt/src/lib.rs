@@ -1,6 +1,6 @@
 //! The MQTT session: a sans-io state machine for 3.1, 3.1.1 and 5.0.
 //!
-//! [`MqttSession`] implements [`session::Session`]: bytes and notices in, bytes and calls on the node out. Sections and statement
+//! [`MqttSession`] implements the trait `session::Session`: bytes and notices in, bytes and calls on the node out. Sections and statement
 //! numbers are those of MQTT 5.0, unless 3.1.1 is named. Where the standard leaves room, RabbitMQ's behaviour decides.
 //!
 //! Subscriptions are in the node's [`topics::Hub`]; a publish goes there and, through the exchange that

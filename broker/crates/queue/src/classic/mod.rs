@@ -4,7 +4,7 @@
 //! confirm; under load, and while consumers acknowledge at once, some milliseconds later ([`pacing`]). A message that is
 //! delivered and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
 //! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
-//! out before is kept by a clean stop only ([`stopped`]); otherwise all are delivered as redelivered.
+//! out before is kept by a clean stop only (module `stopped`); otherwise all are delivered as redelivered.
 //!
 //! With `x-max-priority` higher ones go first, always; limits and times to live look at the head of the whole queue, so
 //! that a limit drops high ones first and low ones expire behind high ones only when those are gone.
