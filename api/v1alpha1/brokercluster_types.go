@@ -278,7 +278,7 @@ type UpgradeSpec struct {
 	StepTimeout *metav1.Duration `json:"stepTimeout,omitempty"`
 
 	// OnTimeout says what to do after that: Pause stops the roll until somebody approves it or the
-	// spec changes, and lets a node that is still being drained serve again. Continue goes on waiting.
+	// spec changes, and lets a node that is still being drained serve again. Continue keeps waiting.
 	// +optional
 	// +kubebuilder:default=Pause
 	// +kubebuilder:validation:Enum=Pause;Continue
@@ -340,9 +340,9 @@ type TenancySpec struct {
 	// +optional
 	AllowedNamespaces *metav1.LabelSelector `json:"allowedNamespaces,omitempty"`
 
-	// VhostPrefix goes before the namespace's name in what a namespace may call its virtual hosts:
-	// objects of namespace n may name the vhost <vhostPrefix>n, and those that begin with
-	// <vhostPrefix>n. (a dot cannot be part of a namespace's name).
+	// VhostPrefix is the prefix of the virtual hosts of a namespace: objects of namespace n may name
+	// the vhost <vhostPrefix>n and every vhost whose name begins with <vhostPrefix>n followed by a
+	// dot (a dot cannot be part of a namespace's name).
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	VhostPrefix string `json:"vhostPrefix,omitempty"`
@@ -509,8 +509,8 @@ type RolloutStatus struct {
 	// TimedOut says that a step took longer than spec.upgrade.stepTimeout, and that the roll stopped.
 	// +optional
 	TimedOut bool `json:"timedOut,omitempty"`
-	// Approve is the value of the annotation posthorn.io/approve that lets the roll go on; without
-	// the part from the slash on it approves all of the roll.
+	// Approve is the value of the annotation posthorn.io/approve that lets the roll continue;
+	// without the part from the slash on it approves all of the roll.
 	// +optional
 	Approve string `json:"approve,omitempty"`
 }
