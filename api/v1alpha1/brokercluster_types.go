@@ -598,7 +598,3 @@ type BrokerClusterList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []BrokerCluster `json:"items"`
 }
-
-func init() {
-	SchemeBuilder.Register(&BrokerCluster{}, &BrokerClusterList{})
-}

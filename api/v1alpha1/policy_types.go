@@ -122,10 +122,6 @@ type PolicyList struct {
 	Items           []Policy `json:"items"`
 }
 
-func init() {
-	SchemeBuilder.Register(&Policy{}, &PolicyList{})
-}
-
 // ClusterRef is the cluster the policy is in.
 func (p *Policy) ClusterRef() ClusterReference { return p.Spec.ClusterRef }
 

@@ -144,10 +144,6 @@ type QueueList struct {
 	Items           []Queue `json:"items"`
 }
 
-func init() {
-	SchemeBuilder.Register(&Queue{}, &QueueList{})
-}
-
 // ClusterRef is the cluster the queue is in.
 func (q *Queue) ClusterRef() ClusterReference { return q.Spec.ClusterRef }
 

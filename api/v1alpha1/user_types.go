@@ -221,10 +221,6 @@ type UserList struct {
 	Items           []User `json:"items"`
 }
 
-func init() {
-	SchemeBuilder.Register(&User{}, &UserList{})
-}
-
 // ClusterRef is the cluster the user is in.
 func (u *User) ClusterRef() ClusterReference { return u.Spec.ClusterRef }
 
