@@ -138,7 +138,7 @@ generate: ## deep copies, CRDs, RBAC from the Go types; the chart's copies of co
 	@go run ./hack/podtemplate config/crd/bases/posthorn.io_brokerclusters.yaml
 	@hack/chart
 
-lint: ## rustfmt, clippy, gofmt, vet, shell syntax; generated files are up to date
+lint: ## rustfmt, clippy, cargo doc, gofmt, vet, golangci-lint, prose, shell syntax; generated files are up to date
 	@hack/lint
 
 fmt: ## format everything

@@ -45,7 +45,7 @@ func push(ctx context.Context, file, registry, tag string) (string, error) {
 // pushAll is the command: a registry, a tag, and tarballs.
 func pushAll(args []string) error {
 	if len(args) < 3 {
-		return fmt.Errorf("usage: image push REGISTRY TAG FILE.tar...")
+		return fmt.Errorf("too few arguments; usage: image push REGISTRY TAG FILE.tar [FILE.tar ...]")
 	}
 	for _, file := range args[2:] {
 		reference, err := push(context.Background(), file, args[0], args[1])

@@ -69,10 +69,11 @@ type options struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
 	enough, heard := signal.NotifyContext(ctx, syscall.SIGUSR1)
-	defer heard()
-	os.Exit(run(ctx, enough.Done(), os.Args[1:], os.Stdout, os.Stderr))
+	code := run(ctx, enough.Done(), os.Args[1:], os.Stdout, os.Stderr)
+	heard()
+	stop()
+	os.Exit(code)
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {

@@ -218,14 +218,6 @@ func (c *clientRun) confirmedAtLeast(count int) {
 	Eventually(c.confirmed).Should(BeNumerically(">=", count), "confirms of client %s", c.name)
 }
 
-// stillPublishes demands that what just happened was in the middle of the client's work.
-func (c *clientRun) stillPublishes() {
-	GinkgoHelper()
-	count, err := c.confirmed()
-	Expect(err).NotTo(HaveOccurred())
-	Expect(count).To(BeNumerically("<", c.work.messages), "client %s was done too early", c.name)
-}
-
 // result is the client's judgement, and whether it is good.
 func (c *clientRun) result() verdict {
 	GinkgoHelper()

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -122,6 +123,6 @@ func reached(from, to *corev1.Pod, ports []int) []int {
 
 // isTimeout: what was sent got no answer at all, not even a refusal.
 func isTimeout(err error) bool {
-	failure, is := err.(net.Error)
-	return is && failure.Timeout()
+	var failure net.Error
+	return errors.As(err, &failure) && failure.Timeout()
 }

@@ -29,8 +29,9 @@ func main() {
 		os.Exit(enterSandbox())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	os.Exit(run(ctx))
+	code := run(ctx)
+	stop()
+	os.Exit(code)
 }
 
 func run(ctx context.Context) int {

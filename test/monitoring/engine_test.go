@@ -102,7 +102,7 @@ func (r alertRule) firing(t *testing.T, db storage.Queryable, interval, end time
 // alert expands labels and annotations.
 func (r alertRule) alert(t *testing.T, sample promql.Sample) firingAlert {
 	t.Helper()
-	own := sample.Metric.DropReserved(func(name string) bool { return name == labels.MetricName }).Map()
+	own := sample.Metric.DropReserved(func(name string) bool { return name == model.MetricNameLabel }).Map()
 	data := template.AlertTemplateData(own, nil, "", sample)
 	expand := func(text string) string {
 		const head = "{{$labels := .Labels}}{{$value := .Value}}"

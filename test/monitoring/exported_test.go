@@ -101,9 +101,9 @@ func TestTheListIsWhatABrokerExports(t *testing.T) {
 	go func() { ended <- broker.Wait() }()
 	t.Cleanup(func() {
 		_ = broker.Process.Kill()
-		<-ended
+		err := <-ended
 		if t.Failed() {
-			t.Logf("the broker said:\n%s", said.String())
+			t.Logf("the broker ended (%v) and said:\n%s", err, said.String())
 		}
 	})
 	text := page(ctx, t, metrics, ended)

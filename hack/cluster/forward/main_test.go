@@ -43,7 +43,7 @@ func TestEachDirectionEndsByItself(t *testing.T) {
 		}
 		defer c.Close()
 		question, _ := io.ReadAll(c)
-		c.Write(append([]byte("answer to "), question...))
+		_, _ = c.Write(append([]byte("answer to "), question...))
 	}()
 	c := through(t, back.Addr().String())
 	if _, err := c.Write([]byte("question")); err != nil {

@@ -36,8 +36,9 @@ func main() {
 	spaces := flag.String("netns", "", "files of the nodes' network namespaces, without the number at their end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, *kubeconfig, *spaces); err != nil && !errors.Is(err, context.Canceled) {
+	err := run(ctx, *kubeconfig, *spaces)
+	stop()
+	if err != nil && !errors.Is(err, context.Canceled) {
 		log.Fatal(err)
 	}
 }

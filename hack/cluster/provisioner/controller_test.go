@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -50,7 +51,12 @@ func start(t *testing.T, root string, client *fake.Clientset) {
 	f.Start(ctx.Done())
 	done := make(chan error, 1)
 	go func() { done <- c.run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
 
 func eventually(t *testing.T, what string, f func(context.Context) (bool, error)) {

@@ -23,8 +23,9 @@ func main() {
 	root := flag.String("root", "", "directory that holds one directory for each volume")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	if err := run(ctx, *kubeconfig, *root); err != nil && !errors.Is(err, context.Canceled) {
+	err := run(ctx, *kubeconfig, *root)
+	stop()
+	if err != nil && !errors.Is(err, context.Canceled) {
 		log.Fatal(err)
 	}
 }

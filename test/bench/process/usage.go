@@ -152,7 +152,7 @@ func (b *Broker) DiskBytes() uint64 {
 	var sum uint64
 	_ = filepath.WalkDir(b.Data(), func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil // deleted meanwhile
+			return nil //nolint:nilerr // The broker deleted it meanwhile.
 		}
 		if info, err := d.Info(); err == nil {
 			if stat, ok := info.Sys().(*syscall.Stat_t); ok {

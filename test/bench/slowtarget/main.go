@@ -106,6 +106,7 @@ func trial(program string, shared sharing, long time.Duration, messages int) (ra
 	}
 	publishing := consuming.channel
 	switch shared {
+	case oneChannel:
 	case oneConnection:
 		publishing, err = consuming.connection.Channel()
 	case nothing:
@@ -193,7 +194,7 @@ func publish(ctx context.Context, channel *amqp.Channel, count *atomic.Int64) er
 	for ctx.Err() == nil {
 		if err := send(ctx, channel, target, batch); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // The end of the measurement interrupted it.
 			}
 			return err
 		}
@@ -214,7 +215,7 @@ func consume(ctx context.Context, channel *amqp.Channel) (int, time.Duration, er
 		select {
 		case d, more := <-deliveries:
 			if !more || ctx.Err() != nil {
-				return n, acking, nil
+				return n, acking, nil //nolint:nilerr // The error is that of the context: the measurement is over.
 			}
 			began := time.Now()
 			if err := d.Ack(false); err != nil {

@@ -169,7 +169,15 @@ func until(limit time.Duration, pause time.Duration, so func() (bool, error)) (t
 		case ok && err == nil:
 			return took, nil
 		case took > limit:
-			return took, fmt.Errorf("not so after %s: %v", limit, err)
+			return took, notReachedError(limit, err)
 		}
 	}
+}
+
+// notReachedError says that a condition did not hold within the limit; cause is nil if asking for it did not fail.
+func notReachedError(limit time.Duration, cause error) error {
+	if cause == nil {
+		return fmt.Errorf("not so after %s", limit)
+	}
+	return fmt.Errorf("not so after %s: %w", limit, cause)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/xml"
+	"errors"
 	"io"
 	"math"
 	"strings"
@@ -27,7 +28,7 @@ func TestPlotIsXML(t *testing.T) {
 	text := string(plot(line(12, 0)))
 	for d := xml.NewDecoder(strings.NewReader(text)); ; {
 		_, err := d.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

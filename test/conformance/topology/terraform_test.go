@@ -127,7 +127,7 @@ func TestTerraformExchange(t *testing.T) {
 		shown := must(client.GetExchange(vhost, kind))(t)
 		equal(t, "type", shown.Type, kind)
 		equal(t, "durable", shown.Durable, true)
-		equal(t, "auto delete", bool(shown.AutoDelete), settings.AutoDelete)
+		equal(t, "auto delete", shown.AutoDelete, settings.AutoDelete)
 		same(t, "arguments", shown.Arguments, settings.Arguments)
 		answers(t, done)(client.DeleteExchange(vhost, kind))
 		_, err := client.GetExchange(vhost, kind)

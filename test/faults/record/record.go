@@ -19,9 +19,10 @@ const maxExamples = 20
 type Order int
 
 const (
-	// PerConsumer: each consumer by itself gets what one channel published in its order.
+	// PerConsumer means that each consumer gets the messages of one channel in the order of publishing.
 	PerConsumer Order = iota
-	// Strict: so do all consumers together. The promise of a queue with a single active consumer.
+	// Strict means that all consumers together get the messages of one channel in the order of publishing, as a
+	// queue with a single active consumer promises.
 	Strict
 )
 
@@ -184,8 +185,8 @@ func (h *History) unexpected(c *Session, m Message, s state, redelivered bool) {
 // inOrder holds a first delivery against the order of publishing.
 func (h *History) inOrder(c *Session, m Message, s state, redelivered bool) {
 	if !redelivered {
-		newest, any := c.newest[m.Stream]
-		if any && m.Number < newest && s&fresh == 0 {
+		newest, seen := c.newest[m.Stream]
+		if seen && m.Number < newest && s&fresh == 0 {
 			h.found(&h.verdict.Reordered, "%v came to a consumer of queue %s for the first time after number %d", m, c.queue.name, newest)
 		}
 		c.newest[m.Stream] = max(newest, m.Number)
