@@ -118,6 +118,7 @@ impl RealDisk {
         at(path, error)
     }
 
+    /// The directory of the file system under which all paths of this disk lie.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -8,7 +8,9 @@ use crate::{BindingRecord, ExchangeRecord, Name, QueueId, QueueRecord, Tree};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
+/// A position in one of the tree's collections. It keeps no reference to the tree between two steps.
 pub trait Cursor: Send {
+    /// The record that the cursor visits.
     type Item;
     /// The next item, or None at the end. Each call costs about the same, however large the collection is.
     fn next<'t>(&mut self, tree: &'t Tree) -> Step<'t, Self::Item>;
@@ -16,9 +18,11 @@ pub trait Cursor: Send {
 
 /// One step of a cursor.
 pub enum Step<'t, T> {
+    /// The next item.
     Item(&'t Arc<T>),
     /// A place without an item, which costs as much as one.
     Skipped,
+    /// There are no more items.
     End,
 }
 
@@ -120,6 +124,7 @@ pub struct SourceCursor {
 }
 
 impl SourceCursor {
+    /// Starts before the first binding of the exchange, which need not exist.
     pub fn new(vhost: &str, exchange: &str) -> SourceCursor {
         SourceCursor {
             vhost: vhost.into(),

@@ -49,6 +49,7 @@ use env::{Incarnation, NodeId};
 use message::Table;
 use std::sync::Arc;
 
+/// A declared queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueRecord {
     /// Identifies the queue even if another one gets its name later.

@@ -219,6 +219,7 @@ impl Tree {
         self.queues.len()
     }
 
+    /// Number of exchanges in all virtual hosts.
     pub fn exchange_count(&self) -> usize {
         self.exchange_names.len()
     }

@@ -350,7 +350,7 @@ const KEYS: &[Key] = &[
         name: "max_message_size",
         accepts: "bytes, 1024 to 536870912",
         default: "16777216",
-        doc: "Largest message body that clients of this node may publish. The node keeps and delivers larger messages of others.",
+        doc: "Largest message body that clients of this node may publish; messages of clients of other nodes are not affected.",
         set: |c, _, v| {
             number(v, 1024, message::MAX_BODY_BYTES).map(|n| c.limits.max_message_size = n)
         },

@@ -186,29 +186,28 @@ pub const TLS_KEYS: &[Key] = &[
         name: "operator.ssl.port",
         accepts: LISTEN,
         default: "none",
-        doc: "HTTP API with TLS for an operator, by convention 15670. Clients must show a certificate of `operator.ssl.cacertfile`. With \
-              the name `operator.certificate_name` they are an administrator without a user or a password.",
+        doc: "HTTP API for an operator that logs in with a certificate, by convention 15670, which needs `operator.ssl.cacertfile`.",
         set: |c, _, v| Listen::parse(v).map(|l| c.operator.listener = l),
     },
     Key {
         name: "operator.ssl.cacertfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of the authority that signs the operator's certificates, and nothing else. Needed with `operator.ssl.port`.",
+        doc: "PEM file of the authority that signs only the operator's certificates.",
         set: |c, _, v| path(v).map(|p| c.operator.files.cacertfile = Some(p)),
     },
     Key {
         name: "operator.ssl.certfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of the server's certificate on that port, as `ssl_options.certfile`, which it is without this.",
+        doc: "PEM file of the certificate of this listener; `ssl_options.certfile` by default.",
         set: |c, _, v| path(v).map(|p| c.operator.files.certfile = Some(p)),
     },
     Key {
         name: "operator.ssl.keyfile",
         accepts: PATH,
         default: "",
-        doc: "PEM of its private key; without it `ssl_options.keyfile`.",
+        doc: "PEM file of the private key of this listener; `ssl_options.keyfile` by default.",
         set: |c, _, v| path(v).map(|p| c.operator.files.keyfile = Some(p)),
     },
     Key {
