@@ -35,6 +35,14 @@ type reach struct{ plain, secure bool }
 // or is what either of two can be asked by.
 func (r reach) or(other reach) reach { return reach{r.plain || other.plain, r.secure || other.secure} }
 
+// listener is the better of those that take passwords.
+func (r reach) listener() connect.Listener {
+	if r.secure {
+		return connect.Secure
+	}
+	return connect.Plain
+}
+
 // ports are those of two that something can be asked by.
 func (r reach) ports(plain, secure corev1.ServicePort) []corev1.ServicePort {
 	var out []corev1.ServicePort
@@ -127,9 +135,6 @@ func (s *scope) keepTrust(ctx context.Context) error {
 	}
 	before := note.DeepCopy()
 	next := decideTrust(connect.NoteOf(&note).Trusts(), current, s.mounted, s.Now())
-	if err := connect.WriteTrust(&note, s.listener, next); err != nil {
-		return err
-	}
 	switch identity, found, err := s.identity(ctx); {
 	case err != nil:
 		return err
@@ -137,6 +142,12 @@ func (s *scope) keepTrust(ctx context.Context) error {
 		if err := connect.WriteIdentity(&note, identity); err != nil {
 			return err
 		}
+	case !connect.NoteOf(&note).HasIdentity() && s.listener == connect.Operator:
+		// A paused cluster gets no certificate.
+		s.listener = s.reach.listener()
+	}
+	if err := connect.WriteTrust(&note, s.listener, next); err != nil {
+		return err
 	}
 	if sameData(before.Data, note.Data) {
 		return nil

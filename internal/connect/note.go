@@ -142,6 +142,9 @@ func (n Note) believed() ([]broker.Trust, error) {
 	return out, nil
 }
 
+// HasIdentity says whether the operator's certificate is noted.
+func (n Note) HasIdentity() bool { return n.identity != "" }
+
 // transport for requests to a listener with TLS.
 func (n Note) transport(listener Listener) (*http.Transport, error) {
 	if listener == Operator {

@@ -6,7 +6,6 @@ package crowd
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os"
@@ -61,29 +60,10 @@ type crowd struct {
 	size   int
 }
 
-// Every cluster is the one fake broker.
-func (c *crowd) ClusterURL(_ client.ObjectKey, listener connect.Listener) string {
-	if listener == connect.Operator {
-		return c.broker.OperatorURL("", c.operatorTLS)
-	}
-	return c.broker.URL()
-}
-
-func (c *crowd) NodeURL(_ client.ObjectKey, node string, listener connect.Listener) string {
-	if listener == connect.Operator {
-		return c.broker.OperatorURL(node, c.operatorTLS)
-	}
+// Every cluster is the one fake broker. A paused cluster has no certificate for the operator.
+func (c *crowd) ClusterURL(client.ObjectKey, connect.Listener) string { return c.broker.URL() }
+func (c *crowd) NodeURL(_ client.ObjectKey, node string, _ connect.Listener) string {
 	return c.broker.NodeURL(node)
-}
-
-func (c *crowd) operatorTLS() (*tls.Config, error) {
-	var nodes, operator corev1.Secret
-	for name, secret := range map[string]*corev1.Secret{"c-internode": &nodes, "c-operator-certificate": &operator} {
-		if err := c.k8s.Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: name}, secret); err != nil {
-			return nil, err
-		}
-	}
-	return brokertest.OperatorTLS(nodes.Data[corev1.TLSCertKey], nodes.Data[corev1.TLSPrivateKeyKey], operator.Data["ca.crt"])
 }
 
 // writes counts what an operator writes about the Queues that were there before it.
@@ -129,7 +109,6 @@ func start(ctx context.Context, t *testing.T) *crowd {
 	c.broker = brokertest.Start("admin", "secret")
 	t.Cleanup(c.broker.Close)
 	c.broker.SetNode("c-0", true)
-	c.broker.SetListens(func(string) brokertest.Listens { return brokertest.Listens{Plain: true, Operator: true} })
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names.OperatorSecret("c")},
 		Data:       map[string][]byte{"username": []byte("admin"), "password": []byte("secret")},
