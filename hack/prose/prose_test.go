@@ -96,6 +96,7 @@ func TestFeatureIDsInCommentsAndMarkdown(t *testing.T) {
 		{"a.rs", "let x = 1; // M~8: quiet", true},
 		{"a.rs", "// Publishers wait (A9~-4).", true},
 		{"a.rs", "call(Q1);", false},
+		{"a.go", "It(\"rolls (K~2, C~4)\", func() {", true},
 		{"a.go", "// percentile (P99) of S3, R1CS", false},
 		{"a.proto", "// Field (R~1, R~4).", true},
 		{"a.yaml", "# Limits (O~5)", true},

@@ -51,12 +51,14 @@ type sentenceRule struct {
 
 // featureIDs searches files for identifiers of an internal feature list, such as "(X1, X2)".
 type featureIDs struct {
-	Pattern string   `yaml:"pattern"`
-	Files   []string `yaml:"files"`
+	// Pattern matches in comments and in Markdown, CodePattern in all of a source file.
+	Pattern     string   `yaml:"pattern"`
+	CodePattern string   `yaml:"code-pattern"`
+	Files       []string `yaml:"files"`
 	// Pending has the files that still contain some; an entry without any is an error, so that the list shrinks.
 	Pending []string `yaml:"pending"`
 
-	pattern *regexp.Regexp
+	pattern, codePattern *regexp.Regexp
 }
 
 // finding is one violation of a rule.
@@ -96,6 +98,9 @@ func parseRules(content []byte) (*rules, error) {
 	r.featureIDs = &r.FeatureIDs
 	var err error
 	if r.featureIDs.pattern, err = regexp.Compile(r.FeatureIDs.Pattern); err != nil {
+		return nil, fmt.Errorf("feature-ids: %w", err)
+	}
+	if r.featureIDs.codePattern, err = regexp.Compile(r.FeatureIDs.CodePattern); err != nil {
 		return nil, fmt.Errorf("feature-ids: %w", err)
 	}
 	for kind := range r.Sources {
@@ -319,7 +324,7 @@ func (ids *featureIDs) searchFiles(root string, tracked []string) ([]finding, er
 	return findings, nil
 }
 
-// search reports the feature ids in the comments of a file, or anywhere in Markdown.
+// search reports the feature ids of a file, at most one for each line.
 func (ids *featureIDs) search(path, text string) []finding {
 	marker := ""
 	switch filepath.Ext(path) {
@@ -332,11 +337,12 @@ func (ids *featureIDs) search(path, text string) []finding {
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
-		at := strings.Index(line, marker)
-		if at < 0 {
-			continue
+		line = strings.TrimRight(line, "\n")
+		match := ids.codePattern.FindString(line)
+		if at := strings.Index(line, marker); at >= 0 && match == "" {
+			match = ids.pattern.FindString(line[at:])
 		}
-		if match := ids.pattern.FindString(strings.TrimRight(line[at:], "\n")); match != "" {
+		if match != "" {
 			findings = append(findings, finding{path: path, line: number, rule: "feature-id",
 				message: fmt.Sprintf("%q: name the behaviour; readers cannot look up the id", strings.TrimSpace(match))})
 		}

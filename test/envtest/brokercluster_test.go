@@ -54,7 +54,7 @@ func setImage(tag string) func(*posthornv1.BrokerCluster) {
 }
 
 var _ = Describe("BrokerCluster", func() {
-	It("makes every child and becomes Ready (K1)", func() {
+	It("makes every child and becomes Ready", func() {
 		w := newWorld(func(c *posthornv1.BrokerCluster) {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"vm_memory_high_watermark.relative": "0.5", "log.level": "debug"}
 		})
@@ -145,7 +145,7 @@ var _ = Describe("BrokerCluster", func() {
 		Expect(k8s.Get(ctx, w.key("c-nodes"), service)).To(Succeed())
 	})
 
-	It("changes no StatefulSet when only the operator is another version (K9)", func() {
+	It("changes no StatefulSet when only the operator is another version", func() {
 		w := newWorld()
 		w.readyWorld()
 		// As an older operator would have left it: another template, noted as its own.
@@ -326,7 +326,7 @@ var _ = Describe("BrokerCluster", func() {
 	})
 })
 
-var _ = Describe("a roll (K2)", func() {
+var _ = Describe("a roll", func() {
 	It("drains and replaces one pod after the other, the highest ordinal first", func() {
 		w := newWorld()
 		w.readyWorld()

@@ -74,7 +74,7 @@ var _ = Describe("a namespace with everything in it", func() {
 	})
 })
 
-var _ = Describe("tenants against each other (K7)", func() {
+var _ = Describe("tenants against each other", func() {
 	It("cannot take each other's user, vhost, queue or policy, by any name, adoption or deletion", func() {
 		w := newWorld(open)
 		label := map[string]string{"messaging": "yes"}

@@ -12,7 +12,7 @@ import (
 	"posthorn.io/posthorn/internal/broker"
 )
 
-var _ = Describe("Policy (O4)", func() {
+var _ = Describe("Policy", func() {
 	It("is set, changed and removed", func() {
 		w := newWorld()
 		q := w.queue("orders")
@@ -36,7 +36,7 @@ var _ = Describe("Policy (O4)", func() {
 		Expect(found).To(BeFalse())
 	})
 
-	It("is mended when somebody changes it in the broker (K8)", func() {
+	It("is mended when somebody changes it in the broker", func() {
 		w := newWorld()
 		p := w.policy("bound")
 		create(p)

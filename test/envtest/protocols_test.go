@@ -27,7 +27,7 @@ func (w *world) podPorts(node string) map[string]bool {
 	return out
 }
 
-var _ = Describe("protocols (M1)", func() {
+var _ = Describe("protocols", func() {
 	It("are what the spec says, in pods, Services and bindings, and change with it node by node", func() {
 		w := newWorld(speak("amqp", "mqtt"))
 		w.readyWorld()

@@ -66,7 +66,7 @@ var _ = Describe("Queue", func() {
 		Expect(ready(q)()).To(HavePrefix("True"))
 	})
 
-	It("is declared anew when it vanishes, told once in an Event (K8)", func() {
+	It("is declared anew when it vanishes, told once in an Event", func() {
 		w := newWorld()
 		q := w.queue("orders")
 		create(q)
@@ -350,7 +350,7 @@ func open(c *posthornv1.BrokerCluster) {
 	}
 }
 
-var _ = Describe("tenancy (K7)", func() {
+var _ = Describe("tenancy", func() {
 	It("lets in only the namespaces that the cluster selects", func() {
 		w := newWorld(open)
 		stranger := w.queue("orders", func(q *posthornv1.Queue) { q.Namespace = newNamespace(nil) })

@@ -62,7 +62,7 @@ func replicatedQueue(name string, members ...string) broker.Queue {
 	return q
 }
 
-var _ = Describe("scaling down (K4)", func() {
+var _ = Describe("scaling down", func() {
 	It("empties, forgets and removes one node after the other, the highest ordinal first", func() {
 		w := fiveNodes()
 		w.broker.SetQueue(replicatedQueue("upper", "c-2", "c-3", "c-4"))

@@ -45,7 +45,7 @@ func (w *world) approve(whole bool) {
 	})
 }
 
-var _ = Describe("an upgrade (K2, K3)", func() {
+var _ = Describe("an upgrade", func() {
 	It("refuses an older version and one that leaves out others, and everything else goes on", func() {
 		w := newWorld(setVersion("1.1.0"))
 		w.broker.SetVersion("1.1.0")

@@ -39,7 +39,7 @@ func permission(w *world, vhost, user string) func() string {
 	}
 }
 
-var _ = Describe("User (O5)", func() {
+var _ = Describe("User", func() {
 	It("gets a password, permissions and limits, and a binding", func() {
 		w := newWorld()
 		u := w.user("app", func(u *posthornv1.User) {
@@ -119,7 +119,7 @@ var _ = Describe("User (O5)", func() {
 		Eventually(func() string { return string(w.binding("app").Data["password"]) }).Should(Equal("second"))
 	})
 
-	It("is mended when somebody changes password, tags or permissions in the broker (K8)", func() {
+	It("is mended when somebody changes password, tags or permissions in the broker", func() {
 		w := newWorld()
 		u := w.user("app")
 		create(u)
