@@ -183,7 +183,7 @@ func (s *scope) trustOf(ctx context.Context, name string) (connect.Trust, bool, 
 	}
 	given, err := pki.Inspect(pairOf(&secret))
 	if err != nil {
-		return connect.Trust{}, false, nil //nolint:nilerr // Such a Secret gives no trust; its own condition reports the error.
+		return connect.Trust{}, false, nil //nolint:nilerr // serving.go reports an invalid certificate as a finding.
 	}
 	// The authorities in a Secret may be those of clients only.
 	roots := slices.Concat(secret.Data[caKey], []byte("\n"), secret.Data[corev1.TLSCertKey])
