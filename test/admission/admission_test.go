@@ -78,7 +78,7 @@ func sameSet(t *testing.T, what string, got, want []string) {
 // TestSettings compares with the reference, which a test of the broker generates from its table of settings.
 func TestSettings(t *testing.T) {
 	var keys, prefixes []string
-	for _, name := range all(settingRow, read(t, "docs/configuration.md")) {
+	for _, name := range all(settingRow, read(t, "docs/reference/configuration.md")) {
 		if prefix, isPattern := strings.CutSuffix(name, "*"); isPattern {
 			prefixes = append(prefixes, prefix)
 		} else {
