@@ -101,10 +101,10 @@ func listenerOf(containers []corev1.Container) connect.Listener {
 			continue
 		}
 		for _, port := range containers[i].Ports {
-			switch {
-			case port.Name == operatorPort:
+			switch port.Name {
+			case operatorPort:
 				return connect.Operator
-			case port.Name == managementTLS:
+			case managementTLS:
 				best = connect.Secure
 			}
 		}

@@ -125,6 +125,8 @@ func (s *scope) ensure(ctx context.Context, child client.Object, update func() e
 		s.childRepaired(child)
 	case controllerutil.OperationResultCreated:
 		s.childCreated(child)
+	default:
+		// Nothing was written, or the status alone.
 	}
 	return err
 }

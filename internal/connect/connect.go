@@ -60,8 +60,9 @@ func address(host string, listener Listener) string {
 		return "https://" + host + ":" + strconv.Itoa(names.PortOperator)
 	case Secure:
 		return "https://" + host + ":" + strconv.Itoa(names.PortManagementTLS)
+	default:
+		return "http://" + host + ":" + strconv.Itoa(names.PortManagement)
 	}
-	return "http://" + host + ":" + strconv.Itoa(names.PortManagement)
 }
 
 // keepNote is how long what was read of a cluster is used again. With 10,000 objects of a cluster to

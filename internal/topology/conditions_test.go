@@ -27,7 +27,7 @@ func TestConditionsAreOneLine(t *testing.T) {
 	}
 	b.r.Client = interceptor.NewClient(watching, interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
-			return errors.New("a webhook denied the request:\n\n  first cause\r\n  second cause\n")
+			return errors.New("a webhook denied the request:\n\n  first cause\r\n  second cause")
 		},
 	})
 	if _, err := b.r.Reconcile(context.Background(), reconcile.Request{NamespacedName: b.key}); err == nil {

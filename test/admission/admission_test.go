@@ -146,7 +146,11 @@ func TestArguments(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(others, name) || slices.Contains(ofTheSpec, name) })
 	}
 	others := variable(t, file, policy, "others")
-	ofClassic, ofQuorum, _ := strings.Cut(others[strings.Index(others, "["):], "'quorum'")
+	_, lists, found := strings.Cut(others, "[")
+	if !found {
+		t.Fatalf("the variable others of %s has no list", file)
+	}
+	ofClassic, ofQuorum, _ := strings.Cut(lists, "'quorum'")
 	sameSet(t, "not of classic queues", all(literal, ofClassic), without(slices.Concat(quorum, stream), classic...))
 	sameSet(t, "not of quorum queues", all(literal, ofQuorum), without(slices.Concat(classic, stream), quorum...))
 

@@ -48,8 +48,8 @@ func refuseImpossibleValues() {
 	policy.Name, policy.Spec.Pattern = "broken", "^(orders"
 	refusedWith(k8s.Create(ctx, policy), "must be a regular expression")
 	misspelt := newPolicy()
-	misspelt.Name, misspelt.Spec.Definition = "misspelt", map[string]apiextensionsv1.JSON{"max-lenght": {Raw: []byte("1")}}
-	refusedWith(k8s.Create(ctx, misspelt), "the broker knows no key max-lenght")
+	misspelt.Name, misspelt.Spec.Definition = "misspelt", map[string]apiextensionsv1.JSON{"max-size": {Raw: []byte("1")}}
+	refusedWith(k8s.Create(ctx, misspelt), "the broker knows no key max-size")
 	odd := newCluster()
 	odd.Name, odd.Spec.Config = "odd", map[string]posthornv1.ConfigValue{unknownSetting: "1"}
 	refusedWith(k8s.Create(ctx, odd), "the broker knows no key "+unknownSetting)

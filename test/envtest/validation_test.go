@@ -124,6 +124,9 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("a certificate of the HTTP API", "spec.tls", func(c *posthornv1.BrokerCluster) {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"management.ssl.certfile": "/x"}
 		}),
+		Entry("the operator's own listener", "operator.*", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"operator.ssl.port": "none"}
+		}),
 		Entry("a protocol that nobody knows", "Unsupported value", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"gopher"} }),
 		Entry("a protocol that is not there yet", "no stream listener", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"amqp", "stream"} }),
 		Entry("a protocol twice", "Duplicate value", func(c *posthornv1.BrokerCluster) { c.Spec.Protocols = []posthornv1.Protocol{"amqp", "amqp"} }),
@@ -149,8 +152,8 @@ var _ = Describe("bad input is refused by the API server", func() {
 				Requests: corev1.ResourceList{"memory": resource.MustParse("2Gi")}, Limits: corev1.ResourceList{"memory": resource.MustParse("512Mi")},
 			}
 		}),
-		Entry("a configuration key that the broker does not know", "spec.config: the broker knows no key queue.max_lenght", func(c *posthornv1.BrokerCluster) {
-			c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "info", "queue.max_lenght": "1"}
+		Entry("a configuration key that the broker does not know", "spec.config: the broker knows no key queue.max_size", func(c *posthornv1.BrokerCluster) {
+			c.Spec.Config = map[string]posthornv1.ConfigValue{"log.level": "info", "queue.max_size": "1"}
 		}),
 		Entry("a configuration key below one that takes any name, without that name", "the broker knows no key loopback_user.guest", func(c *posthornv1.BrokerCluster) {
 			c.Spec.Config = map[string]posthornv1.ConfigValue{"loopback_user.guest": "false"}
@@ -264,7 +267,7 @@ var _ = Describe("bad input is refused by the API server", func() {
 		Entry("a range without an end", "must be a regular expression", func(p *posthornv1.Policy) { p.Spec.Pattern = "[a-" }),
 		Entry("no definition", "spec.definition", func(p *posthornv1.Policy) { p.Spec.Definition = map[string]apiextensionsv1.JSON{} }),
 		Entry("unknown target", "Unsupported value", func(p *posthornv1.Policy) { p.Spec.ApplyTo = "everything" }),
-		Entry("an unknown key", "spec.definition: the broker knows no key max-lenght; it knows ", definition("max-lenght", `10`)),
+		Entry("an unknown key", "spec.definition: the broker knows no key max-size; it knows ", definition("max-size", `10`)),
 		Entry("an argument's name", "the broker knows no key x-max-length", definition("x-max-length", `10`)),
 		Entry("an integer that is a string", "max-length must be an integer of at least 0", definition("max-length", `"10"`)),
 		Entry("an integer that is too large", "queue-version must be an integer of at least 1 and at most 2", definition("queue-version", `3`)),

@@ -99,8 +99,12 @@ func (w *world) endure(attack hostile.Attack, target hostile.Target, honest *hos
 	if !attack.Sheds && shed > 0 {
 		return fmt.Errorf("the node closed %d connections (%s) where it can drop instead", shed, shedEvent)
 	}
-	if alarms, err := node.Logged("alarm.set"); err != nil || alarms > 0 {
-		return fmt.Errorf("%d alarms were raised (%v)", alarms, err)
+	alarms, err := node.Logged("alarm.set")
+	if err != nil {
+		return err
+	}
+	if alarms > 0 {
+		return fmt.Errorf("%d alarms were raised", alarms)
 	}
 	return nil
 }

@@ -24,8 +24,11 @@ const (
 	Password = "a password of the test's own"
 )
 
-// AMQPPort and HTTPPort are the ports on which nodes serve clients.
-const AMQPPort, HTTPPort = 5672, 15672
+// Ports on which nodes serve clients.
+const (
+	AMQPPort = 5672
+	HTTPPort = 15672
+)
 
 const (
 	nodePort = 25672
