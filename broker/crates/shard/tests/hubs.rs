@@ -6,7 +6,7 @@ mod cluster;
 use cluster::Cluster;
 use cluster::mqtt::MqttClient;
 use codec_amqp091::Properties as Amqp;
-use codec_mqtt::{Properties, Qos, Will};
+use codec_mqtt::{AckKind, Properties, Qos, Will};
 use metadata::{Change, QueueKind};
 use std::time::Duration;
 
@@ -227,4 +227,93 @@ fn clients_come_when_all_nodes_have_met_or_a_second_later() {
     let waited = but_one.saturating_sub(all);
     let second = Duration::from_millis(500)..Duration::from_millis(1500);
     assert!(second.contains(&waited), "{all:?}, {but_one:?}");
+}
+
+/// A publisher's messages of one QoS, and what each member of a group on another node has got of them by the time they are all out.
+fn shared_out(cluster: &mut Cluster, qos: Qos, count: usize) -> [(MqttClient, Vec<String>); 2] {
+    let members = [0, 1].map(|at| {
+        let name = format!("m{at}");
+        let member = subscriber(cluster, at, &name, "$share/g/a", Qos::ExactlyOnce);
+        (member, Vec::new())
+    });
+    let mut publisher = connect(cluster, 2, "p", 0);
+    for n in 0..count {
+        publish(cluster, &mut publisher, "a", qos, &format!("{n:02}"));
+        let answer = cluster.until("the answer", |c| publisher.said(c).pop());
+        if qos == Qos::ExactlyOnce {
+            assert_eq!(answer, "PubRec Success");
+            publisher.answer(cluster, AckKind::PubRel, 1);
+            cluster.until("PUBCOMP", |c| publisher.said(c).pop());
+        }
+    }
+    members.map(|(mut member, mut got)| {
+        got.extend(member.said(cluster));
+        (member, got)
+    })
+}
+
+/// Section 4.8.2: the session ends with its connection, and members on other nodes are left.
+#[test]
+fn member_on_another_node_gets_the_messages_of_a_member_that_left() {
+    const COUNT: usize = 30;
+    let mut cluster = Cluster::new(3);
+    let [(leaving, first), (mut staying, mut got)] =
+        shared_out(&mut cluster, Qos::AtLeastOnce, COUNT);
+    // Ten are sent and not acknowledged, five wait.
+    assert_eq!((first.len(), got.len()), (10, 10));
+    let mut answered = 0;
+    let mut take_all = |cluster: &mut Cluster, wanted: usize| {
+        cluster.until("the messages", |c| {
+            for message in got.split_off(answered) {
+                let payload = message.split(' ').nth(1).expect("a payload").to_owned();
+                let id = staying.packet_id_of(&payload);
+                staying.answer(c, AckKind::PubAck, id);
+                got.push(message);
+            }
+            answered = got.len();
+            got.extend(staying.said(c));
+            (got.len() == wanted).then_some(())
+        });
+    };
+    take_all(&mut cluster, COUNT / 2);
+    leaving.cut(&mut cluster);
+    take_all(&mut cluster, COUNT);
+    cluster.pass(Duration::from_secs(1));
+    got.extend(staying.said(&mut cluster));
+    got.sort_unstable();
+    let all: Vec<String> = (0..COUNT).map(|n| format!("a {n:02} q1 []")).collect();
+    assert_eq!(got, all, "each of them once");
+}
+
+/// [MQTT-4.8.2-5]: a message of QoS 2 that was sent to a member goes to no other one; those that waited for it do.
+#[test]
+fn message_of_qos_2_that_was_sent_stays_with_the_member_that_left() {
+    const COUNT: usize = 26;
+    let mut cluster = Cluster::new(3);
+    let [(leaving, first), (mut staying, mut got)] =
+        shared_out(&mut cluster, Qos::ExactlyOnce, COUNT);
+    assert_eq!((first.len(), got.len()), (10, 10));
+    leaving.cut(&mut cluster);
+    let mut answered = 0;
+    cluster.until("the messages", |c| {
+        for message in got.split_off(answered) {
+            if message.starts_with("a ") {
+                let payload = message.split(' ').nth(1).expect("a payload").to_owned();
+                let id = staying.packet_id_of(&payload);
+                staying.answer(c, AckKind::PubRec, id);
+                staying.answer(c, AckKind::PubComp, id);
+                got.push(message);
+            }
+        }
+        answered = got.len();
+        got.extend(staying.said(c));
+        (answered == COUNT - first.len()).then_some(())
+    });
+    cluster.pass(Duration::from_secs(1));
+    got.extend(staying.said(&mut cluster));
+    got.retain(|packet| packet.starts_with("a "));
+    got.extend(first);
+    got.sort_unstable();
+    let all: Vec<String> = (0..COUNT).map(|n| format!("a {n:02} q2 []")).collect();
+    assert_eq!(got, all, "each of them once");
 }
