@@ -89,6 +89,12 @@ pub const MQTT_CONTINUITY: Feature = Feature {
     description: "MQTT: a session's queue tells a node whether the session has been elsewhere since",
 };
 
+/// Frames between nodes that versions before this feature cannot read.
+pub const MQTT_HANDOVER: Feature = Feature {
+    name: "mqtt_handover",
+    description: "MQTT: the packet identifiers of received QoS 2 messages move with a session to another node",
+};
+
 /// A password hash that programs before this feature cannot read.
 pub const PASSWORD_MD5: Feature = Feature {
     name: "password_md5",
@@ -103,6 +109,7 @@ pub const KNOWN: &[Feature] = &[
     MQTT_CLUSTER,
     MQTT_CONTINUITY,
     MQTT_FENCING,
+    MQTT_HANDOVER,
     MQTT_STATE,
     MQTT_SUCCESSION,
     MQTT_WILLS,

@@ -250,10 +250,10 @@ pub struct Delivery {
 
 /// Which message of its queue one is, however often and by whichever consumer it comes: a number that no other one there has,
 /// and when it was published, for a queue whose last messages went with its node's power counts on from an earlier number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
-    number: NonZeroU64,
-    received: WallTime,
+    pub number: NonZeroU64,
+    pub received: WallTime,
 }
 
 impl Delivery {

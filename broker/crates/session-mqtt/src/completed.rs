@@ -44,6 +44,10 @@ impl Completed {
         self.marks.push_back(mark);
     }
 
+    pub fn marks(&self) -> impl Iterator<Item = Mark> {
+        self.marks.iter().copied()
+    }
+
     /// The queue gives one again: whether the client was done with it.
     pub fn take(&mut self, mark: Mark) -> bool {
         let at = self.marks.iter().position(|known| *known == mark);

@@ -168,7 +168,11 @@ impl MqttSession {
         let name = client_id.as_deref().unwrap_or_default();
         match hub.claim(&link.account.vhost, name, number, *clean_start) {
             Claim::Wait => self.phase = Phase::Claiming,
-            Claim::Granted { subscriber, left } => {
+            Claim::Granted {
+                subscriber,
+                left,
+                handover,
+            } => {
                 let Leave {
                     state, until, will, ..
                 } = left;
@@ -177,7 +181,7 @@ impl MqttSession {
                     link.extras.waited = Some(Box::new(Waited { until, will }));
                 }
                 self.phase = Phase::Opening;
-                match link.open_session(subscriber, kept.map(|kept| *kept), cx) {
+                match link.open_session(subscriber, kept.map(|kept| *kept), handover, cx) {
                     Ok(true) => self.run(cx),
                     Ok(false) => {}
                     Err(failure) => self.fail(failure, cx),

@@ -1,6 +1,7 @@
 //! How a connection ends (sections 3.14 and 4.13), and what becomes of the will and of the session.
 
 use crate::extras::Waited;
+use crate::handover::SentEarlier;
 use crate::link::{Cx, Link};
 use crate::publish::publish_will;
 use crate::session::{Client, Failure, MqttSession, Outcome, Phase};
@@ -223,6 +224,11 @@ impl Link {
             Some(_) => 0,
         };
         let line = stored.and_then(|stored| stored.line);
+        let sent_earlier = stored.map(|stored| stored.sent_earlier.clone());
+        let mut sent_earlier = sent_earlier.unwrap_or(SentEarlier::NOTHING);
+        for mark in self.state.unsent_again() {
+            sent_earlier.add(mark);
+        }
         let settled = self.leave_queue(cx);
         self.state.rewind();
         let kept = Kept {
@@ -231,6 +237,7 @@ impl Link {
             ids: self.ids,
             settled,
             line,
+            sent_earlier,
             fence,
             settings: self.settings,
         };

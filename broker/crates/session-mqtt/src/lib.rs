@@ -17,6 +17,7 @@ mod deliver;
 mod ending;
 mod extras;
 mod for_topic;
+mod handover;
 mod link;
 mod packet_ids;
 mod publish;

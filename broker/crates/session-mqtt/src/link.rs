@@ -8,7 +8,7 @@ use crate::session::{Failure, Outcome};
 use crate::state::{ClientState, Kept};
 use crate::stored::{Past, queue_name};
 use crate::traffic::Traffic;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use codec_mqtt::{Qos, Reason, Version};
 use message::Message;
 use metadata::{Right, Tree};
@@ -248,12 +248,13 @@ impl Link {
         Ok(())
     }
 
-    /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here.
-    /// False: the queue has to answer first.
+    /// The session's queue and state, once the client id is the connection's own: `kept` is what the last connection left here,
+    /// `handover` the state from another shard or node. False: the queue has to answer first.
     pub fn open_session(
         &mut self,
         subscriber: SubscriberId,
         kept: Option<Kept>,
+        handover: Bytes,
         cx: &mut Cx<'_>,
     ) -> Result<bool, Failure> {
         self.subscriber = subscriber;
@@ -277,7 +278,7 @@ impl Link {
             over
         });
         let kept = kept.filter(|kept| kept.queue == id && !over);
-        let mut past = Past::default();
+        let mut past = Past::UNKNOWN;
         self.extras.present = kept.is_some();
         if let Some(kept) = kept {
             (self.state, self.ids) = (kept.state, kept.ids);
@@ -285,6 +286,7 @@ impl Link {
                 known: true,
                 settled: kept.settled,
                 line: kept.line,
+                sent_earlier: kept.sent_earlier,
             };
             // In a cluster the session may have been elsewhere since.
             if let Some(stored) = self.extras.stored_mut()
@@ -306,6 +308,11 @@ impl Link {
             return Ok(false);
         }
         self.extras.present = true;
+        if !past.known
+            && let Some(handed_over) = self.take_handover(handover, record.id, cx)
+        {
+            past = handed_over;
+        }
         self.resume(&record, past, cx);
         Ok(false)
     }

@@ -1,13 +1,15 @@
 //! What of a client's session outlives its connection (section 4.1), but for its subscriptions, which the hub has.
 
 use crate::completed::{Completed, Given};
+use crate::handover::{Handover, SentEarlier};
 use crate::packet_ids::PacketIds;
 use crate::{Limits, Settings};
+use bytes::Bytes;
 use codec_mqtt::Qos;
 use env::planted::{self, Bug};
 use message::Message;
-use metadata::QueueId;
-use queue::Settled;
+use metadata::{QueueId, SessionId};
+use queue::{Mark, Settled};
 use std::any::Any;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, DerefMut};
@@ -21,8 +23,8 @@ pub(crate) enum Owed {
     Nobody,
     /// The session's queue's.
     Queue(Given),
-    /// The queue's, which will give it again.
-    Return,
+    /// The queue's, which will give it again. Its number there, if the queue says it.
+    Return(Option<Mark>),
 }
 
 /// A message of QoS 1 or 2 under a packet identifier.
@@ -41,7 +43,7 @@ pub(crate) struct Inflight {
 
 impl Inflight {
     pub fn awaits_return(&self) -> bool {
-        self.owed == Owed::Return
+        matches!(self.owed, Owed::Return(_))
     }
 }
 
@@ -142,7 +144,8 @@ pub(crate) struct Kept {
     /// What that may not have heard of.
     pub settled: Option<Box<Settled>>,
     /// See [`Stored`](crate::stored::Stored).
-    pub line: Option<u64>,
+    pub line: Option<SessionId>,
+    pub sent_earlier: SentEarlier,
     /// The number in the bindings of its connection, if all that that asked for was answered; else 0.
     pub fence: u32,
     pub settings: Arc<Settings>,
@@ -326,6 +329,12 @@ impl ClientState {
         Some(publish)
     }
 
+    /// Messages from the session's queue that earlier connections sent and this one has not: their numbers there.
+    pub fn unsent_again(&self) -> impl Iterator<Item = Option<Mark>> {
+        let again = self.waiting.iter().filter(|w| w.dup);
+        again.filter_map(|w| w.owed.map(|given| given.mark))
+    }
+
     /// Those that PUBREL has to go out for.
     pub fn releasing(&self) -> impl Iterator<Item = u16> {
         self.releasing.iter().copied()
@@ -358,8 +367,8 @@ impl ClientState {
         }
         for inflight in &mut under_way.inflight {
             inflight.sent = false;
-            if let Owed::Queue(_) = inflight.owed {
-                inflight.owed = Owed::Return;
+            if let Owed::Queue(given) = inflight.owed {
+                inflight.owed = Owed::Return(given.mark);
             }
         }
         under_way.waiting.retain(|w| w.owed.is_none());
@@ -392,6 +401,37 @@ impl Parked for Kept {
 
     fn take_undelivered(&mut self) -> Vec<Delivery> {
         self.state.take_undelivered()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.state.unanswered.is_empty()
+    }
+
+    fn hand_over(&mut self) -> Bytes {
+        let (Some(queue), Some(line)) = (self.queue, self.line) else {
+            return Bytes::new();
+        };
+        let mut received = std::mem::take(&mut self.state.received);
+        // It is not known whether queues have these messages: PUBREC for them must not say so.
+        for publish in &self.state.unanswered {
+            received.remove(&publish.packet_id);
+        }
+        let mut sent = std::mem::replace(&mut self.sent_earlier, SentEarlier::Unknown);
+        for inflight in &self.state.inflight {
+            if let Owed::Return(mark) = inflight.owed {
+                sent.add(mark);
+            }
+        }
+        for mark in self.state.completed.marks() {
+            sent.add(Some(mark));
+        }
+        let handover = Handover {
+            queue,
+            line,
+            received,
+            sent,
+        };
+        handover.encode()
     }
 
     fn answered(&mut self, session: u64, tag: u64, taken: bool) {

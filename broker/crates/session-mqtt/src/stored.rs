@@ -5,9 +5,11 @@
 //! too, under a key that no message has: the hub serves those, and the binding keeps them.
 
 use crate::completed::{Completed, Given};
+use crate::handover::{Handover, SentEarlier};
 use crate::link::{Cx, Link, MAKING};
 use crate::session::{Failure, Outcome};
 use crate::state::Waiting;
+use bytes::Bytes;
 use codec_mqtt::{Ack, AckKind, Qos, Reason};
 use message::{Message, Protocol, Table, Value};
 use metadata::features::{MQTT_CONTINUITY, MQTT_FENCING, MQTT_SUCCESSION};
@@ -46,16 +48,18 @@ pub(crate) struct Stored {
     told_line: bool,
     /// What came before the answer to that: no more than the queue was asked for.
     early: Vec<queue::Delivery>,
-    /// The connections that know what the client was sent, by the number of the first of them: this one, and those before it at this
-    /// shard while the client was nowhere else. None: the queue has not said so.
-    pub line: Option<u64>,
+    /// The connections that know what the client was sent, by the first of them: this one, and those before it at this shard, or
+    /// at others that handed over what they knew. None: the queue has not said so.
+    pub line: Option<SessionId>,
     pub consuming: bool,
     /// What the connection before had done, until the queue has heard it.
     before: Option<Box<Settled>>,
     /// Deliveries that are done with, as ranges; told at the end of the step.
     settled: Vec<(u64, u64)>,
-    /// Nothing is known of what earlier connections sent: the queue's word has to do.
+    /// Nothing is known of the packet identifiers that earlier connections gave to messages.
     pub unknown_past: bool,
+    /// Which messages they sent.
+    pub sent_earlier: SentEarlier,
     /// There is a subscription of QoS 2.
     exactly_once: bool,
     /// What tells the bindings of this connection from earlier ones'; 0: none was drawn. A node that is cut off makes what its
@@ -67,13 +71,22 @@ pub(crate) struct Stored {
 }
 
 /// What is known of a session's earlier connections.
-#[derive(Default)]
 pub(crate) struct Past {
     /// The last one was at this shard.
     pub known: bool,
     /// What it had done, as far as the queue may not have heard.
     pub settled: Option<Box<Settled>>,
-    pub line: Option<u64>,
+    pub line: Option<SessionId>,
+    pub sent_earlier: SentEarlier,
+}
+
+impl Past {
+    pub const UNKNOWN: Past = Past {
+        known: false,
+        settled: None,
+        line: None,
+        sent_earlier: SentEarlier::Unknown,
+    };
 }
 
 impl Default for Stored {
@@ -89,6 +102,7 @@ impl Default for Stored {
             before: None,
             settled: Vec::new(),
             unknown_past: false,
+            sent_earlier: SentEarlier::NOTHING,
             exactly_once: false,
             fence: 0,
             found: Vec::new(),
@@ -263,6 +277,7 @@ impl Link {
             line: past.line,
             queue: Some(record.id),
             unknown_past: !past.known,
+            sent_earlier: past.sent_earlier,
             before: past.settled,
             ..Stored::default()
         }));
@@ -310,6 +325,30 @@ impl Link {
             hub.store_in(subscriber, queue.0);
         }
         self.consume(cx);
+        // CONNACK does not wait for the answer, and the next connection may come before it: the line is this connection's unless
+        // another one has asked since.
+        if let Some(stored) = self.extras.stored_mut().filter(|s| s.told_line) {
+            stored.line = Some(cx.broker.id());
+        }
+    }
+
+    /// State that another shard or node handed over, if it is of the session that has this queue. The queue has to confirm it.
+    pub(crate) fn take_handover(
+        &mut self,
+        handover: Bytes,
+        queue: QueueId,
+        cx: &Cx<'_>,
+    ) -> Option<Past> {
+        let confirmed = cx.broker.tree().feature_enabled(MQTT_CONTINUITY.name);
+        let handover = Handover::decode(handover).filter(|h| confirmed && h.queue == queue)?;
+        if !handover.received.is_empty() {
+            self.state.received = handover.received;
+        }
+        Some(Past {
+            line: Some(handover.line),
+            sent_earlier: handover.sent,
+            ..Past::UNKNOWN
+        })
     }
 
     fn consume(&mut self, cx: &mut Cx<'_>) {
@@ -341,11 +380,7 @@ impl Link {
         let line = match (on, stored.line) {
             (false, _) => Line::Untold,
             (true, None) => Line::New,
-            // Whatever is remembered here is of this life of this node.
-            (true, Some(number)) => Line::Of(SessionId {
-                number,
-                ..cx.broker.id()
-            }),
+            (true, Some(first)) => Line::Of(first),
         };
         let body = match knows_successors || line != Line::Untold {
             true => RequestBody::Succeed(Box::new(Succession {
@@ -400,18 +435,19 @@ impl Link {
             return;
         };
         if !goes_on || stored.line.is_none() {
-            stored.line = Some(cx.broker.id().number);
+            stored.line = Some(cx.broker.id());
         }
         // Where CONNACK did not wait for the answer, the session had no queue, and this connection has given out identifiers of its own.
-        if goes_on || stored.unknown_past || self.open {
+        if goes_on || self.open {
             return;
         }
         // Packet identifiers, in both directions, are what others made of them: under one that the client still waits for PUBREL of, it
         // takes a new message for the one that it has [MQTT-4.3.3-10].
-        stored.unknown_past = true;
+        stored.sent_earlier = SentEarlier::Unknown;
+        let released = std::mem::replace(&mut stored.unknown_past, true);
         let exactly_once = stored.exactly_once || self.state.has_exactly_once();
         self.state.forget_ids();
-        if exactly_once {
+        if exactly_once && !released {
             self.state.release_all(&self.ids);
         }
     }
@@ -452,6 +488,7 @@ impl Link {
             if !again {
                 // All that had been given to earlier connections has come.
                 self.state.inflight.retain(|i| !i.awaits_return());
+                self.forget_sent_earlier();
             }
             if again && self.is_completed(given) {
                 self.settle(given);
@@ -462,18 +499,29 @@ impl Link {
             }
             match self.understood(delivery.message, cx) {
                 Some(delivery) => {
-                    let unknown = self.extras.stored.as_ref().is_some_and(|s| s.unknown_past);
+                    // [MQTT-3.3.1-1], [MQTT-3.3.1-3]: the queue also gives again what it gave to a connection that ended before it
+                    // was sent.
+                    let stored = self.extras.stored.as_ref();
+                    let sent = stored.is_some_and(|s| s.sent_earlier.may_have(given.mark));
                     self.count(true, cx, |d| d.redeliver += u64::from(again));
                     self.state.wait_given(Waiting {
                         delivery,
                         owed: Some(given),
-                        dup: again && unknown,
+                        dup: again && sent,
                     });
                 }
                 None => self.settle(given),
             }
         }
         self.send_waiting(cx);
+    }
+
+    /// A queue that knows which connections follow each other gives to the next one first what the earlier ones had.
+    fn forget_sent_earlier(&mut self) {
+        let stored = self.extras.stored_mut();
+        if let Some(stored) = stored.filter(|s| s.told_line) {
+            stored.sent_earlier = SentEarlier::NOTHING;
+        }
     }
 
     /// The queue gives a message again that the client is done with: it is not sent again [MQTT-4.3.3-6].

@@ -96,6 +96,38 @@ fn what_was_acknowledged_outlives_the_process_and_keeps_its_order() {
     assert_eq!(w.node.kept(queue.id), 0);
 }
 
+/// The first connection after the restart is given the message and has no packet identifier for it.
+#[test]
+fn message_sent_before_a_restart_has_dup_on_the_connection_that_sends_it_again() {
+    // [MQTT-3.3.1-1]
+    let mut w = World::default();
+    let (c, _) = keeper(&mut w, "k", 3600);
+    w.subscribe(c, "a", Qos::ExactlyOnce);
+    let p = w.client(Version::V5, "p");
+    w.publish(p, "a", Qos::AtLeastOnce, 1, "1");
+    assert_eq!(w.said(c), ["PUBLISH a 1 q1 #1"]);
+    w.kill();
+    for _ in 0..2 {
+        let (c, said) = keeper(&mut w, "k", 3600);
+        assert_eq!(said.len(), 65, "CONNACK and PUBREL");
+        w.cut(c);
+    }
+    let (c, _) = keeper(&mut w, "k", 3600);
+    for id in 1..=64 {
+        w.ack(c, AckKind::PubComp, id, Reason::Success);
+    }
+    assert_eq!(w.said(c), ["PUBLISH a 1 q1 #1 dup"]);
+    // One that was given to an earlier connection alone is sent for the first time.
+    let p = w.client(Version::V5, "p");
+    w.stick(c, true);
+    w.publish(p, "a", Qos::AtLeastOnce, 2, &"x".repeat(2 << 20));
+    w.publish(p, "a", Qos::AtLeastOnce, 3, "3");
+    w.cut(c);
+    let (_, said) = keeper(&mut w, "k", 3600);
+    assert_eq!(said[1], "PUBLISH a 1 q1 #1 dup");
+    assert_eq!(said.last().map(String::as_str), Some("PUBLISH a 3 q1 #3"));
+}
+
 /// The first connection after that ends before it was answered: the next one knows no more of what the client waits for.
 #[test]
 fn what_an_earlier_life_sent_is_let_go_by_the_first_connection_that_is_answered() {

@@ -101,6 +101,8 @@ impl Core {
         self.topics.set_hubs(me, others);
         let wills = self.tree.feature_enabled(features::MQTT_WILLS.name);
         self.topics.set_wills(wills);
+        let handover = self.tree.feature_enabled(features::MQTT_HANDOVER.name);
+        self.topics.set_handover(handover);
         self.see_majority();
     }
 

@@ -12,6 +12,7 @@
 pub(crate) mod word;
 
 use crate::{Place, SubscriberId};
+use bytes::Bytes;
 use env::{Time, WallTime};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,6 +21,16 @@ use word::{ClaimVerb, ClaimWord, ClientId};
 
 /// How long an owner waits for a holder that is there. Sessions end at once; what takes longer hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a holder keeps an id whose client is away until the publishes of its last connection are answered: the outcome goes
+/// with the session. Less than [`PATIENCE`].
+pub(crate) const SETTLING: Duration = Duration::from_secs(2);
+
+/// Bytes of handovers that an owner keeps for clients whose new connection ended before it had the id.
+const STRANDED_BYTES: usize = 4 << 20;
+
+/// Bytes of handovers in a frame at most, but for the last one.
+const FRAME_BYTES: usize = 256 << 10;
 
 /// Ids that a hub tells new owners of at one time.
 pub(crate) const TOLD_AT_ONCE: usize = 4096;
@@ -53,11 +64,13 @@ pub(crate) enum Progress {
 }
 
 /// A session of this hub that wants an id.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Asking {
     pub session: u64,
     pub clean: bool,
     pub progress: Progress,
+    /// What came with the grant.
+    pub handover: Bytes,
 }
 
 /// An owner waits for a client of this hub to let go.
@@ -79,6 +92,14 @@ pub(crate) struct Claims {
     pub owned: HashMap<ClientId, Owned, foldhash::fast::FixedState>,
     pub asking: BTreeMap<ClientId, Asking>,
     pub yielding: BTreeMap<SubscriberId, Vec<Yielding>>,
+    /// Clients of `yielding` that are away, and until when their unanswered publishes are waited for.
+    pub settling: BTreeMap<SubscriberId, (Time, ClientId)>,
+    /// Whether session state moves with an id: all nodes understand it.
+    pub hands_over: bool,
+    /// Handovers of ids that nobody holds yet, at their owner or where a connection asks for them.
+    stranded: BTreeMap<ClientId, Bytes>,
+    /// Bytes of these.
+    stranded_bytes: usize,
     /// Who may hold ids that their owners do not know of.
     pub untold: BTreeSet<SubscriberId>,
     /// When to grant to whom, whatever the holder says; in the order of time.
@@ -171,6 +192,27 @@ impl Claims {
         self.sweep_at = left.then(|| self.now + PATIENCE);
     }
 
+    /// Keeps a handover that nobody waits for, until the id is granted. If there is no room, others give way.
+    pub fn strand(&mut self, id: ClientId, handover: Bytes) {
+        if handover.is_empty() {
+            return;
+        }
+        self.take_stranded(&id);
+        self.stranded_bytes += handover.len();
+        self.stranded.insert(id, handover);
+        while self.stranded_bytes > STRANDED_BYTES
+            && let Some((_, dropped)) = self.stranded.pop_first()
+        {
+            self.stranded_bytes -= dropped.len();
+        }
+    }
+
+    pub fn take_stranded(&mut self, id: &ClientId) -> Bytes {
+        let found = self.stranded.remove(id).unwrap_or_default();
+        self.stranded_bytes -= found.len();
+        found
+    }
+
     pub fn send(&mut self, to: Place, id: ClientId, what: ClaimVerb) {
         let word = ClaimWord { id, what };
         match to == self.me() {
@@ -187,7 +229,14 @@ impl Claims {
     pub fn take(&mut self) -> Option<(Place, Vec<ClaimWord>)> {
         let mut first = self.outgoing.first_entry()?;
         let all = first.get_mut();
-        let words: Vec<ClaimWord> = all.drain(..all.len().min(WORDS)).collect();
+        let mut bytes = 0;
+        let fits = |word: &&ClaimWord| {
+            let is_first = bytes < FRAME_BYTES;
+            bytes += word.what.handover().len();
+            is_first
+        };
+        let count = all.iter().take(WORDS).take_while(fits).count();
+        let words: Vec<ClaimWord> = all.drain(..count).collect();
         let place = *first.key();
         if first.get().is_empty() {
             first.remove();
@@ -200,7 +249,11 @@ impl Claims {
             return Some(self.now);
         }
         let patience = self.patience.front().map(|(at, _, _)| *at);
-        [patience, self.sweep_at].into_iter().flatten().min()
+        let settling = self.settling.values().map(|(at, _)| *at).min();
+        [patience, settling, self.sweep_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -259,6 +312,52 @@ mod tests {
             incarnation: Incarnation(life),
             shard: 0,
         }
+    }
+
+    fn id(client: &str) -> ClientId {
+        ClientId {
+            vhost: "/".into(),
+            client: client.into(),
+        }
+    }
+
+    #[test]
+    fn stranded_handovers_are_bounded_and_taken_once() {
+        let mut claims = Claims::default();
+        let state = Bytes::from(vec![7; word::HANDOVER_BYTES]);
+        let names: Vec<String> = (0..200).map(|n| format!("{n:03}")).collect();
+        for name in &names {
+            claims.strand(id(name), state.clone());
+            claims.strand(id(name), state.clone());
+        }
+        let kept = names.iter().filter(|name| {
+            let first = claims.take_stranded(&id(name));
+            assert!(claims.take_stranded(&id(name)).is_empty());
+            !first.is_empty()
+        });
+        assert_eq!(kept.count(), STRANDED_BYTES / word::HANDOVER_BYTES);
+        assert_eq!(claims.stranded_bytes, 0);
+    }
+
+    #[test]
+    fn frame_of_handovers_is_bounded() {
+        let mut claims = Claims::default();
+        let there = place(2, 1);
+        claims.set(place(1, 1), vec![there]);
+        for n in 0..100 {
+            let handover = Bytes::from(vec![7; word::HANDOVER_BYTES]);
+            let what = ClaimVerb::Free { stamp: n, handover };
+            claims.send(there, id("c"), what);
+        }
+        let mut stamps = Vec::new();
+        while let Some((_, words)) = claims.take() {
+            assert!(words.len() <= FRAME_BYTES / word::HANDOVER_BYTES);
+            stamps.extend(words.iter().map(|word| match word.what {
+                ClaimVerb::Free { stamp, .. } => stamp,
+                _ => u64::MAX,
+            }));
+        }
+        assert!(stamps.into_iter().eq(0..100));
     }
 
     #[test]

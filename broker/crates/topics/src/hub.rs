@@ -21,6 +21,7 @@ use crate::retained::Retained;
 use crate::routes::{Matches, Routes};
 use crate::wills::Wills;
 use crate::{Delivery, SubscriberId, Subscription};
+use bytes::Bytes;
 use clients::Clients;
 use env::planted::{self, Bug};
 use env::{Time, WallTime};
@@ -70,6 +71,15 @@ pub trait Parked: Send {
     fn answered(&mut self, session: u64, tag: u64, taken: bool) {
         let _ = (session, tag, taken);
     }
+    /// Whether all of those are answered.
+    fn is_settled(&self) -> bool {
+        true
+    }
+    /// The session goes on at another hub: the state that goes with it, [`HANDOVER_BYTES`](crate::HANDOVER_BYTES) at most. Empty:
+    /// none does.
+    fn hand_over(&mut self) -> Bytes {
+        Bytes::new()
+    }
     /// The session is over: what another member of a shared subscription is to have.
     fn take_undelivered(&mut self) -> Vec<Delivery> {
         Vec::new()
@@ -93,6 +103,8 @@ pub enum Claim {
         /// What its last connection left here, if anything. It is not over yet: the asker says either [`Hub::came_back`] or, when its
         /// own connection is not let in, [`Hub::leave`] with what was left.
         left: Leave,
+        /// State of the session from the hub that it was at ([`Parked::hand_over`]); empty: there is none.
+        handover: Bytes,
     },
     /// Another connection has it and has been told to leave: claim again on [`Output::Free`].
     Wait,
@@ -318,7 +330,7 @@ impl Hub {
         let yielding = known.is_some_and(|known| self.claims.yielding.contains_key(&known));
         if held == 0 || yielding {
             return match self.ask(vhost, client, session, clean, yielding) {
-                Some(stamp) => self.sit(known, (vhost, client), session, clean, stamp),
+                Some(granted) => self.sit(known, (vhost, client), session, clean, granted),
                 None => Claim::Wait,
             };
         }
@@ -329,36 +341,41 @@ impl Hub {
                 .push_back(Output::TakenOver { session: leaves });
             return Claim::Wait;
         }
+        let held = (held, Bytes::new());
         self.sit(known, (vhost, client), session, clean, held)
     }
 
-    /// The client id is the session's, under this stamp; what is known of the client is away.
+    /// The client id is the session's, under this stamp and with this handover; what is known of the client is away.
     fn sit(
         &mut self,
         known: Option<SubscriberId>,
         (vhost, client): (&str, &str),
         session: u64,
         clean: bool,
-        stamp: u64,
+        (stamp, handover): (u64, Bytes),
     ) -> Claim {
-        let Some(subscriber) = known else {
-            return self.seat_new(vhost, client, session, stamp);
-        };
-        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
-            return self.seat_new(vhost, client, session, stamp);
+        let there = known.and_then(|known| {
+            let entry = self.subscribers.get_mut(known.0 as usize)?;
+            Some((known, entry))
+        });
+        let Some((subscriber, entry)) = there else {
+            return Claim::Granted {
+                subscriber: self.seat_new(vhost, client, session, stamp),
+                left: Leave::default(),
+                handover,
+            };
         };
         if clean {
             // The id stays here.
             entry.stamp = 0;
             self.forget(subscriber);
-            let claim = self.seat_new(vhost, client, session, stamp);
-            if let Claim::Granted {
-                subscriber: new, ..
-            } = claim
-            {
-                self.hold_on(subscriber, new);
-            }
-            return claim;
+            let new = self.seat_new(vhost, client, session, stamp);
+            self.hold_on(subscriber, new);
+            return Claim::Granted {
+                subscriber: new,
+                left: Leave::default(),
+                handover,
+            };
         }
         entry.stamp = stamp;
         let was = self.change_seat(subscriber, Seat::Connected(session));
@@ -374,7 +391,11 @@ impl Hub {
             will,
             undelivered: Vec::new(),
         };
-        Claim::Granted { subscriber, left }
+        Claim::Granted {
+            subscriber,
+            left,
+            handover,
+        }
     }
 
     /// Other hubs hear what this means for them. What was before; None: there is no such client.
@@ -388,7 +409,7 @@ impl Hub {
         Some(was)
     }
 
-    fn seat_new(&mut self, vhost: &str, client: &str, session: u64, stamp: u64) -> Claim {
+    fn seat_new(&mut self, vhost: &str, client: &str, session: u64, stamp: u64) -> SubscriberId {
         let vhost: Arc<str> = match self.vhosts.get_key_value(vhost) {
             Some((name, _)) => name.clone(),
             None => vhost.into(),
@@ -400,10 +421,7 @@ impl Hub {
         let subscriber = SubscriberId(self.subscribers.insert(new) as u32);
         self.most = self.most.max(self.subscribers.len());
         there.clients.insert(subscriber, &self.subscribers);
-        Claim::Granted {
-            subscriber,
-            left: Leave::default(),
-        }
+        subscriber
     }
 
     /// A session that waits for a client id gives up.
@@ -497,7 +515,7 @@ impl Hub {
         };
         self.wills.drop(subscriber);
         self.late.forget(subscriber);
-        self.let_go((entry.vhost(), entry.client()), entry.stamp);
+        self.let_go((entry.vhost(), entry.client()), entry.stamp, Bytes::new());
         if let Some(vhost) = self.vhosts.get_mut(entry.vhost()) {
             vhost.clients.remove(entry.client(), subscriber);
             for (filter, subscription) in entry.filters().iter() {
@@ -515,6 +533,8 @@ impl Hub {
             self.outputs
                 .extend(will.map(|(_, will)| Output::Will { vhost, will }));
         }
+        // Hubs may wait for its id.
+        self.settle(subscriber);
     }
 
     /// Ends all subscriptions of a client.
@@ -732,6 +752,7 @@ impl Hub {
         self.tell_keepers(now);
         self.publish_kept(now);
         self.tell_owners();
+        self.settle_late();
         self.lose_patience();
         while let Some(&(at, subscriber)) = self.timers.first()
             && at <= now

@@ -15,7 +15,7 @@ mod retained;
 mod routes;
 mod wills;
 
-pub use claims::word::{BadClaim, ClaimVerb, ClaimWord, ClientId};
+pub use claims::word::{BadClaim, ClaimVerb, ClaimWord, ClientId, HANDOVER_BYTES};
 pub use envelope::{BadEnvelope, Envelope, EnvelopeBuilder};
 pub use hub::{
     Claim, Counts, Heard, Hub, Leave, Limits, Output, Parked, Publisher, RetainedFull, Will,

@@ -1,6 +1,7 @@
 //! Client ids among hubs whose links lose, delay and break, and which start anew (M4).
 #![forbid(unsafe_code)]
 
+use bytes::Bytes;
 use env::{Incarnation, NodeId, Time, WallTime};
 use proptest::prelude::*;
 use std::any::Any;
@@ -13,12 +14,15 @@ use topics::{
 
 const CLIENTS: [&str; 3] = ["a", "b", "c"];
 
-/// A session that is kept, of which nothing matters.
-struct Kept;
+/// A session that is kept: the number of its last connection.
+struct Kept(u64);
 
 impl Parked for Kept {
     fn deliver(&mut self, _: Delivery) -> bool {
         true
+    }
+    fn hand_over(&mut self) -> Bytes {
+        Bytes::copy_from_slice(&self.0.to_be_bytes())
     }
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
@@ -58,6 +62,14 @@ struct World {
     lives: u64,
     /// Sessions that were told that another has their id.
     taken_over: Vec<u64>,
+    /// Connections that had an id, in their order, with the connection whose state they got.
+    successions: BTreeMap<&'static str, Vec<(u64, Option<u64>)>>,
+}
+
+fn hub() -> Hub {
+    let mut hub = Hub::default();
+    hub.set_handover(true);
+    hub
 }
 
 fn link(a: usize, b: usize) -> (usize, usize) {
@@ -73,11 +85,12 @@ impl World {
             next_session: 1,
             lives: 1,
             taken_over: Vec::new(),
+            successions: BTreeMap::new(),
         };
         for at in 0..count {
             let place = world.place(at);
             world.nodes.push(Node {
-                hub: Hub::default(),
+                hub: hub(),
                 place,
                 view: BTreeMap::new(),
                 inbound: BTreeMap::new(),
@@ -128,8 +141,20 @@ impl World {
             return;
         };
         assert_eq!(*state, Session::Waits);
-        if let Claim::Granted { subscriber, .. } = node.hub.claim("/", client, session, *clean) {
+        if let Claim::Granted {
+            subscriber,
+            left,
+            handover,
+        } = node.hub.claim("/", client, session, *clean)
+        {
             *state = Session::Has(subscriber);
+            let kept = left
+                .state
+                .and_then(|state| state.into_any().downcast().ok());
+            let kept = kept.map(|kept: Box<Kept>| kept.0);
+            let handed_over = <[u8; 8]>::try_from(&handover[..]).map(u64::from_be_bytes);
+            let succession = (session, kept.or(handed_over.ok()));
+            self.successions.entry(client).or_default().push(succession);
             let all = Subscription::default();
             node.hub.subscribe(subscriber, "#", all);
         }
@@ -145,7 +170,7 @@ impl World {
             Session::Waits => node.hub.withdraw("/", client, session),
             Session::Has(subscriber) => {
                 let leave = Leave {
-                    state: (!clean).then(|| Box::new(Kept) as Box<dyn Parked>),
+                    state: (!clean).then(|| Box::new(Kept(session)) as Box<dyn Parked>),
                     ..Leave::default()
                 };
                 node.hub.leave(subscriber, leave);
@@ -233,7 +258,7 @@ impl World {
         self.lives += 1;
         let place = self.place(at);
         self.nodes[at] = Node {
-            hub: Hub::default(),
+            hub: hub(),
             place,
             view: BTreeMap::new(),
             inbound: BTreeMap::new(),
@@ -424,6 +449,34 @@ proptest! {
         }
         world.heal();
         world.check_settled();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Wherever a client connects, and however often it gives up before it has its id: its state comes with it, if links are whole.
+    #[test]
+    fn session_state_follows_the_client(
+        ops in prop::collection::vec(op(3, false), 1..150),
+    ) {
+        let mut world = World::new(3);
+        for op in &ops {
+            match *op {
+                Op::Connect(at, client, _) => run(&mut world, &Op::Connect(at, client, false)),
+                // A holder that says nothing for long is passed over.
+                Op::Pass(_) => {}
+                _ => run(&mut world, op),
+            }
+        }
+        world.settle();
+        for (client, successions) in &world.successions {
+            let mut last = None;
+            for (session, predecessor) in successions {
+                prop_assert_eq!(*predecessor, last, "{} of {}", session, client);
+                last = Some(*session);
+            }
+        }
     }
 }
 

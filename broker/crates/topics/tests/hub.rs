@@ -59,7 +59,9 @@ fn enter(hub: &mut Hub, client: &str, session: u64) -> SubscriberId {
 /// A client that was here before, and what it had left.
 fn find(hub: &mut Hub, client: &str, session: u64) -> (SubscriberId, Leave) {
     match hub.claim("/", client, session, false) {
-        Claim::Granted { subscriber, left } => (subscriber, left),
+        Claim::Granted {
+            subscriber, left, ..
+        } => (subscriber, left),
         Claim::Wait => panic!("somebody has it"),
     }
 }
@@ -128,7 +130,10 @@ fn the_last_to_come_has_the_client_id() {
         },
     );
     assert_eq!(said(&mut hub), ["3 again"]);
-    let Claim::Granted { subscriber, left } = hub.claim("/", "c", 3, false) else {
+    let Claim::Granted {
+        subscriber, left, ..
+    } = hub.claim("/", "c", 3, false)
+    else {
         panic!("nobody has it");
     };
     assert_eq!(subscriber, first);

@@ -218,6 +218,7 @@ fn feature_flags_are_turned_on_and_unknown_ones_refused() {
             ("mqtt_cluster", "enabled"),
             ("mqtt_continuity", "enabled"),
             ("mqtt_fencing", "enabled"),
+            ("mqtt_handover", "enabled"),
             ("mqtt_state", "enabled"),
             ("mqtt_succession", "enabled"),
             ("mqtt_wills", "enabled"),

@@ -13,8 +13,8 @@ pub struct MqttClient {
     key: ConnectionKey,
     input: BytesMut,
     got: BytesMut,
-    /// Under which packet identifiers which payloads came.
-    ids: Vec<(String, u16)>,
+    /// Payloads that came, with their packet identifier and DUP.
+    ids: Vec<(String, u16, bool)>,
 }
 
 impl Cluster {
@@ -251,8 +251,17 @@ impl MqttClient {
 
     /// The packet identifier that a message came with last.
     pub fn packet_id_of(&self, payload: &str) -> u16 {
-        let known = self.ids.iter().rev().find(|(known, _)| known == payload);
-        known.expect("it came").1
+        self.last_of(payload).1
+    }
+
+    /// Whether a message had DUP when it came last.
+    pub fn is_dup(&self, payload: &str) -> bool {
+        self.last_of(payload).2
+    }
+
+    fn last_of(&self, payload: &str) -> &(String, u16, bool) {
+        let known = self.ids.iter().rev().find(|(known, ..)| known == payload);
+        known.expect("it came")
     }
 
     /// An answer to the message with this packet identifier.
@@ -300,7 +309,7 @@ impl MqttClient {
                 Ok(Packet::Publish(p)) => {
                     let users: Vec<_> = p.properties.user_properties().collect();
                     let payload = String::from_utf8_lossy(p.payload);
-                    self.ids.push((payload.to_string(), p.packet_id));
+                    self.ids.push((payload.to_string(), p.packet_id, p.dup));
                     format!("{} {payload} q{} {users:?}", p.topic, p.qos as u8)
                 }
                 Ok(Packet::ConnAck(p)) => format!("CONNACK {:?} {}", p.reason, p.session_present),

@@ -3,8 +3,9 @@
 use super::subscriber::Seat;
 use super::{Hub, Output};
 use crate::claims::word::{ClaimVerb, ClaimWord, ClientId};
-use crate::claims::{Asking, Claims, Progress, TOLD_AT_ONCE, Yielding};
-use crate::{Place, SubscriberId};
+use crate::claims::{Asking, Claims, Progress, SETTLING, TOLD_AT_ONCE, Yielding};
+use crate::{HANDOVER_BYTES, Place, SubscriberId};
+use bytes::Bytes;
 use env::{Time, WallTime};
 
 impl Hub {
@@ -31,10 +32,10 @@ impl Hub {
         let moved = asking.filter(|(id, _)| {
             before.owner(&id.vhost, &id.client) != self.claims.owner(&id.vhost, &id.client)
         });
-        let moved: Vec<(ClientId, Asking)> = moved.map(|(id, a)| (id.clone(), *a)).collect();
+        let moved: Vec<(ClientId, Asking)> = moved.map(|(id, a)| (id.clone(), a.clone())).collect();
         for (id, asking) in moved {
             match asking.progress {
-                Progress::Asked => self.send_claim(&id, asking),
+                Progress::Asked => self.send_claim(&id, &asking),
                 Progress::Granted(stamp) => self.tell_owner(id, ClaimVerb::Hold { stamp }),
                 Progress::Deferred => {}
             }
@@ -86,9 +87,13 @@ impl Hub {
         let ClaimWord { id, what } = word;
         match what {
             ClaimVerb::Claim { session, clean } => self.claimed(id, from, session, clean),
-            ClaimVerb::Free { stamp } => self.freed(id, from, stamp),
+            ClaimVerb::Free { stamp, handover } => self.freed(id, from, stamp, handover),
             ClaimVerb::Hold { stamp } => self.held_by(id, from, stamp),
-            ClaimVerb::Granted { session, stamp } => self.granted(id, from, session, stamp),
+            ClaimVerb::Granted {
+                session,
+                stamp,
+                handover,
+            } => self.granted(id, from, (session, stamp), handover),
             ClaimVerb::Lost { session } => self.lost(&id, session),
             ClaimVerb::Tell => self.tell(from),
             ClaimVerb::Yield { stamp, clean } => {
@@ -112,7 +117,7 @@ impl Hub {
         }
     }
 
-    /// Asks for an id that no client of this hub holds. Its stamp, when it is granted or was.
+    /// Asks for an id that no client of this hub holds. When it is granted or was: its stamp, and the handover that came with it.
     pub(super) fn ask(
         &mut self,
         vhost: &str,
@@ -120,18 +125,19 @@ impl Hub {
         session: u64,
         clean: bool,
         yielding: bool,
-    ) -> Option<u64> {
+    ) -> Option<(u64, Bytes)> {
         if self.claims.is_alone() && !yielding && self.claims.asking.is_empty() {
-            return Some(self.claims.stamp(0));
+            return Some((self.claims.stamp(0), Bytes::new()));
         }
         let id = ClientId {
             vhost: vhost.into(),
             client: client.into(),
         };
-        let known = self.claims.asking.get(&id).copied();
+        let known = self.claims.asking.get(&id).cloned();
         let mut asking = Asking {
             session,
             clean,
+            handover: Bytes::new(),
             progress: match yielding {
                 true => Progress::Deferred,
                 false => Progress::Asked,
@@ -145,17 +151,17 @@ impl Hub {
             match known.progress {
                 Progress::Granted(stamp) => {
                     self.claims.asking.remove(&id);
-                    return Some(stamp);
+                    return Some((stamp, known.handover));
                 }
                 _ if known.session == session => return None,
                 Progress::Deferred => asking.progress = Progress::Deferred,
                 Progress::Asked => {}
             }
         }
-        self.claims.asking.insert(id.clone(), asking);
+        self.claims.asking.insert(id.clone(), asking.clone());
         if asking.progress == Progress::Asked {
             self.claims.claiming = Some(session);
-            self.send_claim(&id, asking);
+            self.send_claim(&id, &asking);
             self.hear_own_words();
             self.claims.claiming = None;
         }
@@ -163,12 +169,12 @@ impl Hub {
         let Progress::Granted(stamp) = now.progress else {
             return None;
         };
-        self.claims.asking.remove(&id);
-        Some(stamp)
+        let granted = self.claims.asking.remove(&id)?;
+        Some((stamp, granted.handover))
     }
 
-    fn send_claim(&mut self, id: &ClientId, asking: Asking) {
-        let Asking { session, clean, .. } = asking;
+    fn send_claim(&mut self, id: &ClientId, asking: &Asking) {
+        let &Asking { session, clean, .. } = asking;
         self.tell_owner(id.clone(), ClaimVerb::Claim { session, clean });
     }
 
@@ -187,22 +193,38 @@ impl Hub {
             client: client.into(),
         };
         let asking = self.claims.asking.get(&id);
-        let Some(asking) = asking.copied().filter(|a| a.session == session) else {
+        if asking.is_none_or(|asking| asking.session != session) {
             return;
-        };
-        self.claims.asking.remove(&id);
+        }
+        let asking = self.claims.asking.remove(&id);
         // An answer that is still to come is sent back.
-        if let Progress::Granted(stamp) = asking.progress {
-            self.tell_owner(id, ClaimVerb::Free { stamp });
+        if let Some(Asking {
+            progress: Progress::Granted(stamp),
+            handover,
+            ..
+        }) = asking
+        {
+            self.tell_owner(id, ClaimVerb::Free { stamp, handover });
             self.hear_own_words();
         }
     }
 
-    pub(super) fn granted(&mut self, id: ClientId, owner: Place, session: u64, stamp: u64) {
+    pub(super) fn granted(
+        &mut self,
+        id: ClientId,
+        owner: Place,
+        (session, stamp): (u64, u64),
+        handover: Bytes,
+    ) {
+        let handover = match handover.is_empty() {
+            true => self.claims.take_stranded(&id),
+            false => handover,
+        };
         if let Some(asking) = self.claims.asking.get_mut(&id)
             && (asking.session, asking.progress) == (session, Progress::Asked)
         {
             asking.progress = Progress::Granted(stamp);
+            asking.handover = handover;
             if self.claims.claiming != Some(session) {
                 self.outputs.push_back(Output::Free { session });
             }
@@ -217,12 +239,20 @@ impl Hub {
                 let what = ClaimVerb::Hold { stamp: held };
                 self.claims.send(owner, id, what);
             }
-            _ => self.claims.send(owner, id, ClaimVerb::Free { stamp }),
+            // A later connection asks for it here, and its grant comes without the state.
+            _ if self.claims.asking.contains_key(&id) => {
+                self.claims.strand(id.clone(), handover);
+                self.claims.send(owner, id, free(stamp));
+            }
+            _ => {
+                let what = ClaimVerb::Free { stamp, handover };
+                self.claims.send(owner, id, what);
+            }
         }
     }
 
     fn lost(&mut self, id: &ClientId, session: u64) {
-        let asking = self.claims.asking.get(id).copied();
+        let asking = self.claims.asking.get(id);
         if asking.is_some_and(|a| (a.session, a.progress) == (session, Progress::Asked)) {
             self.claims.asking.remove(id);
             self.outputs.push_back(Output::TakenOver { session });
@@ -258,18 +288,91 @@ impl Hub {
                 if self.must_leave(subscriber, yielding) {
                     return;
                 }
+                if self.claims.settling.contains_key(&subscriber)
+                    || self.must_settle(subscriber, clean)
+                {
+                    let yields = self.claims.yielding.entry(subscriber).or_default();
+                    if !yields.contains(&yielding) {
+                        yields.push(yielding);
+                    }
+                    return self.left(subscriber, id);
+                }
                 self.give_up(subscriber, clean);
             }
             Some((None, held)) => {
-                self.tell_owner(id.clone(), ClaimVerb::Free { stamp: held });
                 if let Some(asking) = self.claims.asking.remove(&id) {
-                    let session = asking.session;
+                    let Asking {
+                        session, handover, ..
+                    } = asking;
+                    let what = ClaimVerb::Free {
+                        stamp: held,
+                        handover,
+                    };
+                    self.tell_owner(id.clone(), what);
                     self.outputs.push_back(Output::TakenOver { session });
                 }
             }
             None => {}
         }
-        self.claims.send(owner, id, ClaimVerb::Free { stamp });
+        self.claims.send(owner, id, free(stamp));
+    }
+
+    /// Whether session state moves with client ids to other hubs.
+    pub fn set_handover(&mut self, on: bool) {
+        self.claims.hands_over = on;
+    }
+
+    /// Whether an id stays here for the time being although its client is away: publishes of the last connection are not answered.
+    fn must_settle(&mut self, subscriber: SubscriberId, clean: bool) -> bool {
+        if clean || !self.claims.hands_over {
+            return false;
+        }
+        let now = self.claims.now;
+        let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
+            return false;
+        };
+        let state = entry.away_mut().and_then(|away| away.state.as_ref());
+        if state.is_none_or(|state| state.is_settled()) {
+            return false;
+        }
+        let id = entry.id();
+        let until = self.claims.settling.entry(subscriber);
+        let (until, _) = until.or_insert((now + SETTLING, id));
+        now < *until
+    }
+
+    /// A publish of a client that is away was answered: its id may have waited for that.
+    pub(super) fn settle(&mut self, subscriber: SubscriberId) {
+        if let Some((_, id)) = self.claims.settling.get(&subscriber) {
+            let id = id.clone();
+            self.left(subscriber, id);
+        }
+    }
+
+    /// Publishes are not waited for any longer.
+    pub(super) fn settle_late(&mut self) {
+        let now = self.claims.now;
+        let late = self.claims.settling.iter();
+        let late = late.filter(|(_, (until, _))| *until <= now);
+        let late: Vec<_> = late.map(|(who, (_, id))| (*who, id.clone())).collect();
+        for (subscriber, id) in late {
+            self.left(subscriber, id);
+        }
+    }
+
+    /// The session state of a client that is away, for the hub that it goes to.
+    fn hand_over_state(&mut self, subscriber: SubscriberId) -> Bytes {
+        if !self.claims.hands_over {
+            return Bytes::new();
+        }
+        let entry = self.subscribers.get_mut(subscriber.0 as usize);
+        let away = entry.and_then(|entry| entry.away_mut());
+        let state = away.and_then(|away| away.state.as_mut());
+        let handover = state.map(|state| state.hand_over()).unwrap_or_default();
+        match handover.len() <= HANDOVER_BYTES {
+            true => handover,
+            false => Bytes::new(),
+        }
     }
 
     /// Tells a client that is connected to leave. False: it is away.
@@ -296,13 +399,17 @@ impl Hub {
 
     /// A client is away and goes on elsewhere, or nowhere (`clean`): it is not this hub's any more.
     fn give_up(&mut self, subscriber: SubscriberId, clean: bool) {
+        let handover = match clean {
+            true => Bytes::new(),
+            false => self.hand_over_state(subscriber),
+        };
         let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) else {
             return;
         };
         let stamp = std::mem::take(&mut entry.stamp);
         let id = entry.id();
         // Who wants it need not be who is its owner now.
-        self.let_go((&id.vhost, &id.client), stamp);
+        self.let_go((&id.vhost, &id.client), stamp, handover);
         if clean {
             return self.forget(subscriber);
         }
@@ -341,26 +448,31 @@ impl Hub {
         let Some(yields) = self.claims.yielding.remove(&subscriber) else {
             return self.hear_own_words();
         };
+        let clean = yields.iter().any(|y| y.clean);
+        if self.must_settle(subscriber, clean) {
+            self.claims.yielding.insert(subscriber, yields);
+            return self.hear_own_words();
+        }
+        self.claims.settling.remove(&subscriber);
         let away = self.held_here(&id).and_then(|(at, _)| at);
         if let Some(subscriber) = away {
-            self.give_up(subscriber, yields.iter().any(|y| y.clean));
+            self.give_up(subscriber, clean);
         }
         for Yielding { owner, stamp, .. } in yields {
-            let what = ClaimVerb::Free { stamp };
-            self.claims.send(owner, id.clone(), what);
+            self.claims.send(owner, id.clone(), free(stamp));
         }
         if let Some(asking) = self.claims.asking.get_mut(&id)
             && asking.progress == Progress::Deferred
         {
             asking.progress = Progress::Asked;
-            let asking = *asking;
-            self.send_claim(&id, asking);
+            let asking = asking.clone();
+            self.send_claim(&id, &asking);
         }
         self.hear_own_words();
     }
 
     /// A holding is over, and nobody asked for its end.
-    pub(super) fn let_go(&mut self, (vhost, client): (&str, &str), stamp: u64) {
+    pub(super) fn let_go(&mut self, (vhost, client): (&str, &str), stamp: u64, handover: Bytes) {
         if stamp == 0 || self.claims.is_alone() && self.claims.owned.is_empty() {
             return;
         }
@@ -368,7 +480,7 @@ impl Hub {
             vhost: vhost.into(),
             client: client.into(),
         };
-        self.tell_owner(id, ClaimVerb::Free { stamp });
+        self.tell_owner(id, ClaimVerb::Free { stamp, handover });
     }
 
     /// The same holding is another subscriber's now.
@@ -409,5 +521,13 @@ impl Hub {
     /// Claims that have not been answered, and ids that this hub keeps for others. For tests and figures.
     pub fn claims(&self) -> (usize, usize) {
         (self.claims.asking.len(), self.claims.owned.len())
+    }
+}
+
+/// A holding is over, and no state goes to the next one.
+fn free(stamp: u64) -> ClaimVerb {
+    ClaimVerb::Free {
+        stamp,
+        handover: Bytes::new(),
     }
 }

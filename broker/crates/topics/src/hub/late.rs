@@ -78,6 +78,7 @@ impl Hub {
                 let away = entry.away_mut();
                 if let Some(state) = away.and_then(|away| away.state.as_mut()) {
                     state.answered(session, tag, taken);
+                    self.settle(client);
                 }
             }
         }

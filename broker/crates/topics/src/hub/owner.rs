@@ -4,6 +4,7 @@ use super::Hub;
 use crate::Place;
 use crate::claims::word::{ClaimVerb, ClientId};
 use crate::claims::{Owned, PATIENCE, Pending};
+use bytes::Bytes;
 
 impl Hub {
     /// Who holds an id, and under which stamp.
@@ -39,46 +40,65 @@ impl Hub {
                     .send(place, id, ClaimVerb::Yield { stamp, clean });
             }
             // Who asks does not hold it any more: its word of that was lost.
-            holder => self.grant(id, claim, holder.map_or(0, |(_, stamp)| stamp)),
+            holder => {
+                let floor = holder.map_or(0, |(_, stamp)| stamp);
+                self.grant(id, claim, floor, Bytes::new());
+            }
         }
     }
 
-    fn grant(&mut self, id: ClientId, to: Pending, floor: u64) {
+    /// `handover`: the previous holder's; if that had none, one that nobody was there for is used.
+    fn grant(&mut self, id: ClientId, to: Pending, floor: u64, handover: Bytes) {
+        let stranded = self.claims.take_stranded(&id);
+        let handover = match (to.clean, handover.is_empty()) {
+            (true, _) => Bytes::new(),
+            (false, true) => stranded,
+            (false, false) => handover,
+        };
         let stamp = self.claims.stamp(floor);
         let session = to.session;
         self.client_comes_to(&id, to.place, to.clean);
         if to.place == self.claims.me() {
             self.claims.owned.remove(&id);
-            return self.granted(id, to.place, session, stamp);
+            return self.granted(id, to.place, (session, stamp), handover);
         }
         let owned = Owned {
             holder: Some((to.place, stamp)),
             pending: None,
         };
         self.claims.keep(id.clone(), owned);
-        self.claims
-            .send(to.place, id, ClaimVerb::Granted { session, stamp });
+        let what = ClaimVerb::Granted {
+            session,
+            stamp,
+            handover,
+        };
+        self.claims.send(to.place, id, what);
     }
 
     /// A holding is over.
-    pub(super) fn freed(&mut self, id: ClientId, from: Place, stamp: u64) {
+    pub(super) fn freed(&mut self, id: ClientId, from: Place, stamp: u64, handover: Bytes) {
         let me = self.claims.me();
         let Some(owned) = self.claims.owned.get_mut(&id) else {
+            if from == me {
+                self.claims.strand(id, handover);
+            }
             return;
         };
         match owned.holder {
             Some(holder) if holder == (from, stamp) => owned.holder = None,
             None if from == me => {}
-            _ => return,
+            // An earlier grant to a hub that has asked again since.
+            _ => return self.claims.strand(id, handover),
         }
         match owned.pending {
             Some(pending) => {
                 if self.holder(&id).is_none() {
-                    self.grant(id, pending, stamp);
+                    self.grant(id, pending, stamp, handover);
                 }
             }
             None => {
                 self.claims.owned.remove(&id);
+                self.claims.strand(id, handover);
             }
         }
     }
@@ -152,7 +172,7 @@ impl Hub {
             if let Some(pending) = owned.pending
                 && self.holder(&id).is_none()
             {
-                self.grant(id, pending, floor);
+                self.grant(id, pending, floor, Bytes::new());
             }
         }
     }
@@ -168,7 +188,7 @@ impl Hub {
             let owned = self.claims.owned.get(&id).copied();
             if owned.is_some_and(|owned| owned.pending == Some(claim)) {
                 let floor = self.holder(&id).map_or(0, |(_, stamp)| stamp);
-                self.grant(id, claim, floor);
+                self.grant(id, claim, floor, Bytes::new());
             }
         }
         self.claims.sweep();

@@ -1,7 +1,7 @@
 //! Clients whose messages of QoS 1 and 2 are in a queue of their own: what the hub does for them, and what it leaves to the queue.
 
+use super::Hub;
 use super::subscriber::Seat;
-use super::{Claim, Hub};
 use crate::routes::Found;
 use crate::{SubscriberId, Subscription};
 use codec_mqtt::Qos;
@@ -55,9 +55,7 @@ impl Hub {
         let subscriber = match self.client(vhost, client) {
             Some(known) => known,
             None => {
-                let Claim::Granted { subscriber, .. } = self.seat_new(vhost, client, 0, 0) else {
-                    return;
-                };
+                let subscriber = self.seat_new(vhost, client, 0, 0);
                 if let Some(entry) = self.subscribers.get_mut(subscriber.0 as usize) {
                     entry.queue = queue;
                     entry.sit(Seat::Away(Box::default()));

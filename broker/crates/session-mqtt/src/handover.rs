@@ -1,0 +1,288 @@
+//! State of a session that goes with it to another shard or node: packet identifiers that the client may use again (section 4.3.3),
+//! and which messages it was sent (section 3.3.1.1).
+//!
+//! The session's queue decides whether it is used: it knows the connections that consumed last, and if there were others
+//! since, the state is of no use any more.
+//!
+//! Integers are big-endian:
+//!
+//! ```text
+//! version u8 | queue u64 | node u64, incarnation u64, number u64 of the first connection
+//!     | identifiers: 0 u8, count u16, (first u16, last u16)* | 1 u8, 8,192 bytes with one bit for each
+//!     | messages: 0 u8 (unknown) | 1 u8, count u16, (number u64, received u64)*
+//! ```
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use env::{Incarnation, NodeId, WallTime};
+use metadata::{QueueId, SessionId};
+use queue::Mark;
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+
+const VERSION: u8 = 1;
+const RANGES: u8 = 0;
+const BITMAP: u8 = 1;
+const BITMAP_BYTES: usize = 8192;
+const UNKNOWN: u8 = 0;
+const KNOWN: u8 = 1;
+/// Messages that are remembered as sent; where there are more, any may have been.
+const MARKS: usize = 1024;
+
+// All of it fits.
+const _: () = assert!(64 + BITMAP_BYTES + 16 * MARKS <= topics::HANDOVER_BYTES);
+
+/// The messages that earlier connections sent to the client, of those that its queue may give again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SentEarlier {
+    /// Any message may have been sent.
+    Unknown,
+    Known(BTreeSet<Mark>),
+}
+
+impl SentEarlier {
+    pub const NOTHING: SentEarlier = SentEarlier::Known(BTreeSet::new());
+
+    /// Whether a message that the queue gives again may have been sent.
+    pub fn may_have(&self, mark: Option<Mark>) -> bool {
+        match (self, mark) {
+            (SentEarlier::Unknown, _) => true,
+            (SentEarlier::Known(marks), Some(mark)) => marks.contains(&mark),
+            (SentEarlier::Known(marks), None) => !marks.is_empty(),
+        }
+    }
+
+    pub fn add(&mut self, mark: Option<Mark>) {
+        match (&mut *self, mark) {
+            (SentEarlier::Known(marks), Some(mark)) if marks.len() < MARKS => {
+                marks.insert(mark);
+            }
+            _ => *self = SentEarlier::Unknown,
+        }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Handover {
+    pub queue: QueueId,
+    /// The connection that began the [line](queue::Line).
+    pub line: SessionId,
+    /// Packet identifiers of QoS 2 publishes that await PUBREL.
+    pub received: BTreeSet<u16>,
+    pub sent: SentEarlier,
+}
+
+impl Handover {
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u8(VERSION);
+        out.put_u64(self.queue.0);
+        out.put_u64(self.line.node.0);
+        out.put_u64(self.line.incarnation.0);
+        out.put_u64(self.line.number);
+        self.encode_received(&mut out);
+        match &self.sent {
+            SentEarlier::Unknown => out.put_u8(UNKNOWN),
+            SentEarlier::Known(marks) => {
+                out.put_u8(KNOWN);
+                out.put_u16(marks.len() as u16);
+                for mark in marks {
+                    out.put_u64(mark.number.get());
+                    out.put_u64(mark.received.0);
+                }
+            }
+        }
+        out.freeze()
+    }
+
+    fn encode_received(&self, out: &mut BytesMut) {
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for &id in &self.received {
+            match ranges.last_mut() {
+                Some((_, last)) if last.checked_add(1) == Some(id) => *last = id,
+                _ => ranges.push((id, id)),
+            }
+        }
+        if ranges.len() * 4 <= BITMAP_BYTES {
+            out.put_u8(RANGES);
+            out.put_u16(ranges.len() as u16);
+            for (first, last) in ranges {
+                out.put_u16(first);
+                out.put_u16(last);
+            }
+            return;
+        }
+        let mut bitmap = vec![0u8; BITMAP_BYTES];
+        for &id in &self.received {
+            if let Some(byte) = bitmap.get_mut(usize::from(id / 8)) {
+                *byte |= 1 << (id % 8);
+            }
+        }
+        out.put_u8(BITMAP);
+        out.put_slice(&bitmap);
+    }
+
+    /// None: another version wrote it, or it is damaged.
+    pub fn decode(mut from: Bytes) -> Option<Handover> {
+        if from.try_get_u8().ok()? != VERSION {
+            return None;
+        }
+        let queue = QueueId(from.try_get_u64().ok()?);
+        let line = SessionId {
+            node: NodeId(from.try_get_u64().ok()?),
+            incarnation: Incarnation(from.try_get_u64().ok()?),
+            number: from.try_get_u64().ok()?,
+        };
+        let received = decode_received(&mut from)?;
+        let sent = match from.try_get_u8().ok()? {
+            UNKNOWN => SentEarlier::Unknown,
+            KNOWN => {
+                let count = from.try_get_u16().ok()?;
+                if usize::from(count) > MARKS {
+                    return None;
+                }
+                let marks = (0..count).map(|_| {
+                    Some(Mark {
+                        number: NonZeroU64::new(from.try_get_u64().ok()?)?,
+                        received: WallTime(from.try_get_u64().ok()?),
+                    })
+                });
+                SentEarlier::Known(marks.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        };
+        from.is_empty().then_some(Handover {
+            queue,
+            line,
+            received,
+            sent,
+        })
+    }
+}
+
+fn decode_received(from: &mut Bytes) -> Option<BTreeSet<u16>> {
+    let mut received = BTreeSet::new();
+    match from.try_get_u8().ok()? {
+        RANGES => {
+            let mut least = 0;
+            for _ in 0..from.try_get_u16().ok()? {
+                let (first, last) = (from.try_get_u16().ok()?, from.try_get_u16().ok()?);
+                // In ascending order: no identifier takes time twice.
+                if u32::from(first) < least || last < first {
+                    return None;
+                }
+                least = u32::from(last) + 1;
+                received.extend(first..=last);
+            }
+        }
+        BITMAP if from.len() >= BITMAP_BYTES => {
+            let bitmap = from.split_to(BITMAP_BYTES);
+            let has = |id: &u16| {
+                let byte = bitmap.get(usize::from(id / 8));
+                byte.is_some_and(|byte| byte & (1 << (id % 8)) != 0)
+            };
+            received.extend((0..=u16::MAX).filter(has));
+        }
+        _ => return None,
+    }
+    // No packet has this identifier [MQTT-2.2.1-3].
+    (!received.contains(&0)).then_some(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn handover() -> impl Strategy<Value = Handover> {
+        let received = prop_oneof![
+            prop::collection::btree_set(1..=u16::MAX, 0..50),
+            Just((1..=u16::MAX).collect()),
+            Just((1..=u16::MAX).step_by(2).collect()),
+            prop::collection::btree_set(1..=u16::MAX, 4000..4200),
+        ];
+        let mark = (1u64.., any::<u64>()).prop_map(|(number, received)| Mark {
+            number: NonZeroU64::new(number).expect("not 0"),
+            received: WallTime(received),
+        });
+        let marks = prop::collection::btree_set(mark, 0..40);
+        let sent = prop_oneof![
+            Just(SentEarlier::Unknown),
+            marks.prop_map(SentEarlier::Known)
+        ];
+        let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+        let all = (numbers, received, sent);
+        all.prop_map(|((queue, node, life, number), received, sent)| Handover {
+            queue: QueueId(queue),
+            line: SessionId {
+                node: NodeId(node),
+                incarnation: Incarnation(life),
+                number,
+            },
+            received,
+            sent,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn handover_survives_encoding_and_a_cut_one_is_refused(
+            handover in handover(),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let bytes = handover.encode();
+            prop_assert!(bytes.len() <= topics::HANDOVER_BYTES);
+            let cut = cut.index(bytes.len());
+            prop_assert_eq!(Handover::decode(bytes.slice(..cut)), None);
+            prop_assert_eq!(Handover::decode(bytes), Some(handover));
+        }
+
+        #[test]
+        fn no_bytes_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..80), known in any::<bool>()) {
+            if let (true, Some(version)) = (known, bytes.first_mut()) {
+                *version = VERSION;
+            }
+            let _ = Handover::decode(Bytes::from(bytes));
+        }
+    }
+
+    #[test]
+    fn overlapping_ranges_and_identifier_0_are_refused() {
+        let with = |ranges: &[(u16, u16)]| {
+            let mut out = BytesMut::new();
+            out.put_u8(VERSION);
+            out.put_slice(&[0; 32]);
+            out.put_u8(RANGES);
+            out.put_u16(ranges.len() as u16);
+            for (first, last) in ranges {
+                out.put_u16(*first);
+                out.put_u16(*last);
+            }
+            out.put_u8(UNKNOWN);
+            Handover::decode(out.freeze())
+        };
+        assert!(with(&[(1, 5), (6, u16::MAX)]).is_some());
+        for wrong in [&[(1, 5), (5, 6)][..], &[(6, 5)], &[(0, 1)]] {
+            assert!(with(wrong).is_none(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn more_messages_than_are_remembered_may_all_have_been_sent() {
+        let mark = |number| {
+            Some(Mark {
+                number: NonZeroU64::new(number)?,
+                received: WallTime(1),
+            })
+        };
+        let mut sent = SentEarlier::NOTHING;
+        (1..=1024).for_each(|number| sent.add(mark(number)));
+        assert!(sent.may_have(mark(1024)) && !sent.may_have(mark(1025)));
+        assert!(
+            sent.may_have(None),
+            "a queue that does not number its messages"
+        );
+        sent.add(mark(2000));
+        assert_eq!(sent, SentEarlier::Unknown);
+    }
+}
