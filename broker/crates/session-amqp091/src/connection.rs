@@ -622,6 +622,9 @@ impl Session for AmqpSession {
             } else {
                 this.input.unsplit(input.split());
             }
+            if this.unfinished() > 0 {
+                cx.broker.note_held();
+            }
         })
     }
 

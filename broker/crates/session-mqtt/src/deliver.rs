@@ -87,9 +87,12 @@ impl Link {
             };
             outstanding += usize::from(self.send_again(at, cx));
         }
-        while outstanding < quota && self.state.has_waiting() && self.has_room(cx) {
-            if !self.state.has_id(&self.ids) {
+        loop {
+            if !self.state.has_waiting() {
                 return;
+            }
+            if outstanding >= quota || !self.has_room(cx) || !self.state.has_id(&self.ids) {
+                break;
             }
             let Some(next) = self.state.next_waiting() else {
                 return;

@@ -109,7 +109,7 @@ pub trait Broker {
         true
     }
     /// The session holds more for its client than a moment ago: the node asks for [`Session::held`] soon. A session need not call
-    /// it for bytes in its outbox, nor from [`Session::receive`].
+    /// it for bytes in its outbox.
     fn note_held(&mut self) {}
     /// Whether a message of so many bytes may wait for a client that does not read and has `waiting` bytes to read already. If not it
     /// is dropped, where that is allowed (MQTT QoS 0).
@@ -303,7 +303,7 @@ pub trait Session: Send {
     fn drained(&mut self, broker: &mut dyn Broker, out: &mut Outbox) -> Standing;
     fn info(&self) -> SessionInfo;
     /// Bytes of messages, frames and transactions that the client has begun and not finished, without the input that is left to the
-    /// driver. Called after every read: it must be cheap.
+    /// driver. The session tells the node of the first of them ([`Broker::note_held`]).
     fn unfinished(&self) -> usize {
         0
     }

@@ -498,6 +498,17 @@ impl Shard {
             !budget.charges.is_empty() || !budget.touched.is_empty() || budget.is_changed;
     }
 
+    /// The client has sent something, and the driver keeps so many bytes of it.
+    #[cold]
+    pub(crate) fn note_input(&mut self, key: ConnectionKey, partial: usize, is_framed: bool) {
+        if let Some(slot) = self.sessions.get(key) {
+            let now = self.core.now;
+            self.core.budget.heard(key, partial, is_framed, now);
+            slot.marks.set_charged(true);
+            self.core.budget.touch(key, slot);
+        }
+    }
+
     fn charge_touched(&mut self, now: Time) {
         let mut touched = std::mem::take(&mut self.core.budget.touched);
         for key in touched.drain(..) {

@@ -110,12 +110,6 @@ impl Slot {
         Origin::new(entrances, self.entrance, self.peer)
     }
 
-    /// Whether the memory budget is to look at it after this step: it has an entry there, or the flush of an earlier turn left something.
-    pub fn is_noteworthy(&self) -> bool {
-        let marks = self.marks.0;
-        marks & Marks::CHARGED != 0 || marks & Marks::DIRTY == 0 && !self.outbox.is_empty()
-    }
-
     /// Visits bytes that other connections may hold as well: messages, and output written by reference.
     pub fn visit_shared(&self, visit: &mut dyn FnMut(&[u8])) {
         self.outbox.visit_shared(visit);

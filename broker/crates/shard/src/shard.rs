@@ -67,7 +67,6 @@ impl Shard {
             origin,
         } = entered;
         let had = slot.outbox.len();
-        let is_noteworthy = slot.is_noteworthy();
         let before = slot.standing;
         let mut view = View {
             core: &mut self.core,
@@ -76,11 +75,13 @@ impl Shard {
         };
         slot.standing = f(slot.session.as_mut(), &mut view, &mut slot.outbox);
         let after = slot.standing;
-        if (slot.outbox.len() != had || before != after) && !slot.marks.is_dirty() {
+        let marks = slot.marks;
+        if !marks.is_dirty() && (slot.outbox.len() != had || before != after) {
             slot.marks.set_dirty(true);
             self.dirty.push(key);
         }
-        if is_noteworthy {
+        // With bytes in its outbox that no flush is owed for, the flush of an earlier turn left something.
+        if marks.is_charged() || !marks.is_dirty() && had > 0 {
             self.core.budget.touch(key, slot);
         }
         self.sessions.leave(key);
@@ -431,12 +432,8 @@ impl ShardDriver for Shard {
             let partial = input.len();
             let taken = before.saturating_sub(partial);
             slot.received += taken as u64;
-            let is_held = partial > 0 || slot.session.unfinished() > 0;
-            if is_held || slot.marks.is_charged() {
-                let now = self.core.now;
-                self.core.budget.heard(connection, partial, taken > 0, now);
-                slot.marks.set_charged(true);
-                self.core.budget.touch(connection, slot);
+            if partial > 0 || slot.marks.is_charged() {
+                self.note_input(connection, partial, taken > 0);
             }
         }
         standing
