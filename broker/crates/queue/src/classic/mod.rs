@@ -1,8 +1,7 @@
 //! Classic queues (Q2, Q13): one replica, on the disk of its node, stepped by its shard.
 //!
-//! A message goes to a small buffer. The buffer is written when it is full, and at the end of the turn if a publisher waits for a
-//! confirm; under load, and while consumers acknowledge at once, some milliseconds later ([`pacing`]). A message that is
-//! delivered and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
+//! A message goes to a small buffer that is written when it is full or after a few milliseconds; one that is delivered
+//! and settled before that is never written. A persistent publish is confirmed when it is written (not synced) or
 //! settled, a transient one when it is buffered. A restart finds exactly the unsettled persistent messages. Which of them were
 //! out before is kept by a clean stop only (module `stopped`); otherwise all are delivered as redelivered.
 //!
@@ -19,9 +18,6 @@ mod inventory;
 mod inventory_tests;
 #[cfg(test)]
 mod naive_tests;
-mod pacing;
-#[cfg(test)]
-mod pacing_tests;
 mod place;
 mod preamble;
 #[cfg(test)]
@@ -244,7 +240,6 @@ impl ClassicQueue {
         self.adopt(out);
         self.at = at;
         self.shelf.wall = at.wall;
-        self.shelf.pacing.set_time(at.now);
         if self.expire_at.is_some_and(|expires| expires <= at.wall) {
             self.expire_at = self.shelf.expire();
         }
@@ -378,11 +373,12 @@ impl ClassicQueue {
             let waiting = self.unsafe_yet.entry(session).or_default();
             waiting.push_back((seq, number));
         }
-        let due = if persistent {
-            self.shelf.pacing.due(self.checkout.live > 0)
+        let wait = if persistent {
+            WRITE_AFTER
         } else {
-            self.at.now + WRITE_AT_LAST
+            WRITE_AT_LAST
         };
+        let due = self.at.now + wait;
         self.write_at = Some(self.write_at.map_or(due, |at| at.min(due)));
         self.checkout.dispatch(&mut self.shelf);
         self.keep_limits();

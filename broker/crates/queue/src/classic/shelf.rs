@@ -7,7 +7,6 @@
 mod lanes;
 
 use super::graveyard::Graveyard;
-use super::pacing::WritePacing;
 use super::place::{Draft, Place};
 use super::segments::Segments;
 use crate::checkout::{Back, Body, Handed, Store, Taken};
@@ -88,7 +87,6 @@ pub(super) struct Shelf {
     pub message_ttl_ms: Option<u64>,
     /// The time of the step that is carried out.
     pub wall: WallTime,
-    pub pacing: WritePacing,
     /// Some of what is ready may expire.
     pub may_expire: bool,
     pub graveyard: Graveyard,
@@ -127,7 +125,6 @@ impl Shelf {
             out_bytes: 0,
             message_ttl_ms: None,
             wall: WallTime(0),
-            pacing: WritePacing::default(),
             may_expire: false,
             graveyard: Graveyard::default(),
             safer: BTreeSet::new(),
@@ -213,7 +210,6 @@ impl Shelf {
             lane.fresh.push_back(seq);
         }
         self.buffered += message.as_bytes().len();
-        self.pacing.published();
         self.slots.push_back(Slot {
             item,
             message: Some(message),
@@ -268,7 +264,6 @@ impl Shelf {
             })
             .collect();
         let places = self.segments.append(&drafts)?;
-        self.pacing.wrote(self.base);
         let mut places = places.into_iter();
         let slots = std::mem::take(&mut self.slots);
         self.base += slots.len() as u64;
@@ -425,13 +420,11 @@ impl Shelf {
             slot.state = State::Gone;
             let session = slot.session;
             self.buffered = self.buffered.saturating_sub(len);
-            self.pacing.settled_unwritten();
             if item.persistent {
                 self.safer.insert(session);
             }
             self.trim();
         } else if let Some(place) = self.held.remove(&item.seq) {
-            self.pacing.settled_written(item.seq);
             let result = self
                 .segments
                 .settle(place.segment, item.seq, item.persistent);
